@@ -1,55 +1,51 @@
-// Package controllers is the catalogue of what a shard's controllers are and
-// what they need. Each controller has its own package below; they know nothing
-// of each other. A new one needs an entry in Catalogue and a line here, and nothing
-// else outside of its package.
+// Package controllers is the catalogue of the controllers of a shard and their dependencies. Each controller is a
+// package below this one; these packages do not import each other. To add a controller, add an entry to Catalogue and a
+// line here.
 //
-//	namespace           namespaces that are deleted are emptied
-//	serviceaccount      namespaces have a default service account, and secrets for
-//	                    tokens have a token
-//	rootca              namespaces have a ConfigMap with the CA that clients verify the
-//	                    servers with
-//	aggregation         cluster roles that aggregate others have their rules
-//	logicalcluster      logical clusters have the bindings that their type says and
-//	                    become Ready, and, with a queue of its own, are emptied when
-//	                    deleted
-//	bootstrap           root and system:admin exist, with all that belongs to them
-//	shardregistration   this shard's Shard object in root is right
-//	heartbeat           root's shard hears that this shard lives, and how much it holds
-//	shardhealth         on root's shard, Shards report whether they are ready, and their load
-//	workspace           workspaces get a logical cluster on some shard, those of
-//	                    other shards by its controller placement
-//	mount               workspaces that are mounts lead where the mounted object says
+//	namespace            deletes the content of namespaces that are being deleted
+//	serviceaccount       creates default service accounts, and tokens in Secrets
+//	rootca               creates the ConfigMap with the CA for verifying the servers in each namespace
+//	aggregation          updates the rules of aggregated cluster roles
+//	logicalcluster       creates the default bindings of logical clusters and makes them Ready; with a separate queue,
+//	                     deletes the content of those that are being deleted
+//	bootstrap            creates root and system:admin with their content
+//	shardregistration    creates and updates the Shard of this shard in root
+//	heartbeat            reports the liveness and load of this shard to the root shard
+//	shardhealth          on the root shard, updates readiness and load of Shards
+//	workspace            creates the logical clusters of Workspaces on a chosen shard; those that other shards request
+//	                     are created by its controller placement
+//	mount                updates the URL and phase of Workspaces that are mounts
 //	customresourcedefinition
-//	                    definitions that are deleted go with their instances, and
-//	                    names that became free are given to those who wait
-//	resourcequota       quotas say what is used
-//	garbagecollector    objects are deleted whose owners are gone
-//	policytypes         policies say which of their expressions do not fit their types
-//	apiexport           exports of APIs have an identity and a default endpoint slice
-//	apibinding          bindings bind what their exports offer, and are emptied when
-//	                    deleted; copies of schemas follow the rules between their
-//	                    versions, and go when nothing binds them any more
-//	identitycache       a ConfigMap has the identities of what root exports
-//	                    with a mark that says up to where; an observer measures how
-//	                    old the marks of others are
+//	                     deletes the instances of deleted definitions, and assigns released names to waiting definitions
+//	resourcequota        updates the usage of ResourceQuotas
+//	garbagecollector     deletes objects without owners
+//	policytypes          reports expressions of policies that do not match the types
+//	apiexport            creates identities and default endpoint slices of APIExports
+//	apibinding           binds the resources of exports, and deletes bound objects with the binding; converts and deletes
+//	                     copies of schemas
+//	identitycache        updates the ConfigMap with the identities of the exports of root
 //	cachedresource, clustercachedresource
-//	                    what cached resources select is replicated as well
-//	exportuse           other shards know whose exports this one has consumers of
-//	endpointslice       endpoint slices say on which shards their exports have consumers
-//	partitionset        sets of partitions have one for each combination of labels
-//	workspacetype       types of workspaces say where their views are
-//	replicationreasons  what other shards must know is marked, by what it says
-//	subtreeusage        so is what this shard stores of workspaces whose subtrees are
-//	                    limited
+//	                     replicate the objects that cached resources select
+//	exportuse            reports to other shards the exports that have consumers on this shard
+//	endpointslice        updates the URLs of endpoint slices: the shards with consumers of the export
+//	partitionset         creates a Partition for each combination of label values
+//	workspacetype        updates the URLs of the virtual workspaces of WorkspaceTypes
+//	replicationreasons   annotates the objects that other shards need with the reasons for replication
+//	subtreeusage         reports to other shards the usage of limited workspace subtrees
+//
+// The controllers of pkg/replication, which replicate objects and observe the checkpoints of other shards, are part of
+// the catalogue, too.
 package controllers
 
 import (
 	"slices"
 
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -57,7 +53,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
+	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
 	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
 	"github.com/shardplane/shardplane/pkg/controllers/heartbeat"
@@ -78,30 +76,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Catalogue returns all controllers of a shard, in the order of starting. A
-// controller's entry is all that a shard has to know of it. They run on the leader, except
-// those whose work each replica needs for itself.
+// Catalogue returns all controllers of a shard in the order in which they are started. They run on the leader, unless each
+// replica needs their result.
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return slices.Concat([]reconcile.Descriptor[Deps]{
 		{Name: namespace.Name, Placement: reconcile.OnLeader, New: newNamespace},
 		{Name: serviceaccount.Name, Placement: reconcile.OnLeader, New: newServiceAccount},
-		{
-			Name:      serviceaccount.TokensName,
-			Placement: reconcile.OnLeader,
-			Enabled:   func(d Deps) bool { return d.Tokens != nil },
-			New:       newTokens,
-		},
+		{Name: serviceaccount.TokensName, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.Tokens != nil }, New: newTokens},
 		{Name: rootca.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.RootCA != nil }, New: newRootCA},
 		{Name: aggregation.Name, Placement: reconcile.OnLeader, New: newAggregation},
 		{Name: logicalcluster.Name, Placement: reconcile.OnLeader, New: newLogicalCluster},
 		{Name: logicalcluster.DeletionName, Placement: reconcile.OnLeader, New: newDeletion},
-		// A replica is ready when it has seen this done.
+		// A replica is ready after it has observed that bootstrapping is complete.
 		{Name: bootstrap.Name, Placement: reconcile.OnEveryReplica, New: newBootstrap},
 		{Name: shardregistration.Name, Placement: reconcile.OnLeader, New: newShardRegistration},
 		{Name: heartbeat.Name, Placement: reconcile.OnLeader, New: newHeartbeat},
@@ -111,12 +105,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: mount.Name, Placement: reconcile.OnLeader, New: newMount},
 		{Name: customresourcedefinition.Name, Placement: reconcile.OnLeader, New: newCustomResourceDefinition},
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
-		{
-			Name:      garbagecollector.Name,
-			Placement: reconcile.OnLeader,
-			Enabled:   func(d Deps) bool { return d.Garbage != nil },
-			New:       newGarbageCollector,
-		},
+		{Name: garbagecollector.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.Garbage != nil }, New: newGarbageCollector},
 		{Name: policytypes.Name, Placement: reconcile.OnLeader, New: newPolicyTypes},
 		{Name: apiexport.Name, Placement: reconcile.OnLeader, New: newAPIExport},
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
@@ -130,21 +119,11 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
 		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
 		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
-		{
-			Name:      push.Name,
-			Placement: reconcile.OnLeader,
-			Enabled:   hasCache,
-			New:       newReplication,
-		},
-		// Each replica of a shard follows the cache server by itself.
+		{Name: push.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReplication},
+		// Each replica of a shard watches the cache server.
 		{Name: health.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
-		{
-			Name:      subtreeusage.Name,
-			Placement: reconcile.OnLeader,
-			Enabled:   hasCache,
-			New:       newSubtreeUsage,
-		},
-	}, endpointSlices(), cachedResources(), markedHooks())
+		{Name: subtreeusage.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newSubtreeUsage},
+	}, endpointSlices(), cachedResources(), hookControllers())
 }
 
 func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
@@ -168,8 +147,7 @@ func newServiceAccount(d Deps) (reconcile.Made, error) {
 func newRootCA(d Deps) (reconcile.Made, error) {
 	configMaps := rootca.NewInformer(d.Local)
 	made := after(rootca.New(rootca.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, ConfigMaps: configMaps, CA: d.RootCA}), d.Informers.Namespaces)
-	made.Owns = []client.Runner{configMaps}
-	return made, nil
+	return owning(made, configMaps)
 }
 
 func newTokens(d Deps) (reconcile.Made, error) {
@@ -179,8 +157,7 @@ func newTokens(d Deps) (reconcile.Made, error) {
 		ca = d.RootCA.Content
 	}
 	return after(serviceaccount.NewTokens(serviceaccount.TokensConfig{
-		Local: d.Local, Accounts: i.ServiceAccounts, Secrets: i.TokenSecrets,
-		Issuer: d.Tokens, RootCA: ca,
+		Local: d.Local, Accounts: i.ServiceAccounts, Secrets: i.TokenSecrets, Issuer: d.Tokens, RootCA: ca,
 	}), i.ServiceAccounts, i.TokenSecrets), nil
 }
 
@@ -189,21 +166,12 @@ func newAggregation(d Deps) (reconcile.Made, error) {
 	return after(aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: roles}), roles), nil
 }
 
-// logicalClusters is what the controllers of logical clusters need.
 func (d Deps) logicalClusters() logicalcluster.Config {
+	i := d.Informers
 	return logicalcluster.Config{
-		Local:           d.Local,
-		Objects:         d.Objects,
-		ExternalURL:     d.ExternalURL,
-		Bindings:        d.Bindings,
-		LogicalClusters: d.Informers.LogicalClusters,
-		Namespaces:      d.Informers.Namespaces,
-		Workspaces:      d.Informers.Workspaces,
-		Stored:          d.Stored,
-		Unserved:        d.Unserved,
-		Unreadable:      d.Unreadable,
-
-		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
+		Local: d.Local, Objects: d.Objects, ExternalURL: d.ExternalURL, Stored: d.Stored, Unserved: d.Unserved, Unreadable: d.Unreadable,
+		Bindings: d.Bindings, LogicalClusters: i.LogicalClusters, Namespaces: i.Namespaces, Workspaces: i.Workspaces,
+		ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
 	}
 }
 
@@ -223,17 +191,11 @@ func newDeletion(d Deps) (reconcile.Made, error) {
 }
 
 func newBootstrap(d Deps) (reconcile.Made, error) {
+	i := d.Informers
 	c := bootstrap.Config{
-		ShardName:       d.ShardName,
-		Local:           d.Local,
-		LogicalClusters: d.Informers.LogicalClusters,
-		WorkspaceTypes:  d.Informers.WorkspaceTypes.Own(),
-		APIExports:      d.Informers.APIExports.Own(),
-		HomeCreators:    d.HomeCreators,
-		Done:            d.Bootstrapped,
-
-		ClusterRoles:        d.Informers.RBAC.ClusterRoles.Own(),
-		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
+		ShardName: d.ShardName, Local: d.Local, HomeCreators: d.HomeCreators, Done: d.Bootstrapped,
+		LogicalClusters: i.LogicalClusters, WorkspaceTypes: i.WorkspaceTypes.Own(), APIExports: i.APIExports.Own(),
+		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
 	}
 	var owns []client.Runner
 	if d.isRoot() {
@@ -254,19 +216,11 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 func newWorkspace(d Deps) (reconcile.Made, error) {
 	i := d.Informers
 	made := after(workspace.New(workspace.Config{
-		ShardName:       d.ShardName,
-		Local:           d.Local,
-		Objects:         d.Objects,
-		Peers:           d.Peers,
-		Workspaces:      i.Workspaces,
-		LogicalClusters: i.LogicalClusters,
-		Shards:          i.Shards,
-		Types:           i.Types(),
-		WorkspaceTypes:  i.WorkspaceTypes,
-		Metrics:         d.Metrics,
+		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Peers: d.Peers, Metrics: d.Metrics,
+		Workspaces: i.Workspaces, LogicalClusters: i.LogicalClusters, Shards: i.Shards, Types: i.Types(), WorkspaceTypes: i.WorkspaceTypes,
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
 	if !d.isRoot() {
-		// As Informers.TypesComplete says.
+		// See Informers.TypesComplete.
 		made.Needs = append(made.Needs, i.WorkspaceTypes.Others())
 	}
 	return made, nil
@@ -296,9 +250,7 @@ func newPolicyTypes(d Deps) (reconcile.Made, error) {
 	policies := kinds.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
 		Name: "unchecked policies", Keep: policytypes.Unchecked,
 	})
-	made := after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies}))
-	made.Owns = []client.Runner{policies}
-	return made, nil
+	return owning(after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies})), policies)
 }
 
 func newAPIExport(d Deps) (reconcile.Made, error) {
@@ -311,8 +263,7 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 	}
 	slices := d.Informers.EndpointSlices
 	made := after(apiexport.New(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports, slices)
-	made.Owns = []client.Runner{secrets}
-	return made, nil
+	return owning(made, secrets)
 }
 
 func newAPIBinding(d Deps) (reconcile.Made, error) {
@@ -325,16 +276,14 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 		Local: d.Local, Cache: d.Cache, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
 		Conversions: i.APIConversions, LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
 	}), d.Bindings, i.APIExports, i.APIConversions, i.LogicalClusters)
-	made.Owns = []client.Runner{schemas}
-	return made, nil
+	return owning(made, schemas)
 }
 
 func newPartitionSet(d Deps) (reconcile.Made, error) {
 	sets := kinds.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
 	i := d.Informers
 	made := after(partitionset.New(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
-	made.Owns = []client.Runner{sets}
-	return made, nil
+	return owning(made, sets)
 }
 
 func newWorkspaceType(d Deps) (reconcile.Made, error) {
@@ -343,11 +292,9 @@ func newWorkspaceType(d Deps) (reconcile.Made, error) {
 }
 
 func newExportUse(d Deps) (reconcile.Made, error) {
-	// What the shard really has there: an informer of d.Replicas keeps what the cache server has lost.
+	// This informer must report the actual content of the cache server. Those of d.Replicas retain lost objects.
 	uses := exportuses.Uses.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{Name: exportuse.Name})
-	made := after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), d.Bindings)
-	made.Owns = []client.Runner{uses}
-	return made, nil
+	return owning(after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), d.Bindings), uses)
 }
 
 func newIdentityCache(d Deps) (reconcile.Made, error) {
@@ -364,9 +311,7 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	controller, err := push.New(push.Config{
-		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics,
-	})
+	controller, err := push.New(push.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics})
 	return after(controller), err
 }
 
@@ -376,7 +321,109 @@ func newReplicationObserver(d Deps) (reconcile.Made, error) {
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {
 	usages := subtrees.Usages.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{Name: subtreeusage.Name}) // as in newExportUse
-	made := after(subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees}))
-	made.Owns = []client.Runner{usages}
-	return made, nil
+	return owning(after(subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees})), usages)
+}
+
+type cachedTable struct {
+	*replication.Table
+	of Publications
+}
+
+// Ensure implements cachedresource.Table. Only objects that cached resources select are replicated, unless the identity
+// also belongs to an export: then the objects of all its consumers are.
+func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
+	return t.Have(replication.Resource{
+		GroupVersionResource: resource,
+		Filter:               func(obj metav1.Object) bool { return t.of.Selects(resource.GroupResource(), obj) },
+	})
+}
+
+func cachedResources() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		{Name: cachedresource.Name, Placement: reconcile.OnLeader, New: newCachedResource(kinds.CachedResources)},
+		{Name: cachedresource.ClusterName, Placement: reconcile.OnLeader, New: newCachedResource(kinds.ClusterCachedResources)},
+	}
+}
+
+func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]) func(Deps) (reconcile.Made, error) {
+	return func(d Deps) (reconcile.Made, error) {
+		i := d.Informers
+		all := []*client.Informer[*cachev1alpha1.CachedResource]{i.CachedResources.Own(), i.ClusterCachedResources.Own()}
+		config := cachedresource.Config{
+			Resource: resource, Objects: all[0], All: all, Local: d.Local,
+			Store: d.Cached.Store, Publications: d.Cached.Publications, Table: cachedTable{d.Replicated, d.Cached.Publications}, Limit: d.Cached.Limit, LimitBytes: d.Cached.LimitBytes,
+		}
+		if resource.Resource == kinds.ClusterCachedResources.Resource {
+			config.Objects = all[1]
+		}
+		if d.Cache != nil {
+			config.Cache = d.Cache.Shard(d.ShardName)
+		}
+		return after(cachedresource.New(config), all[0], all[1], i.LogicalClusters), nil
+	}
+}
+
+var _ cachedresource.Table = cachedTable{}
+
+func endpointSlices() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		{Name: endpointslice.OfExports.Name, Placement: reconcile.OnLeader, New: newEndpointSlice},
+		{Name: endpointslice.OfCached.Name, Placement: reconcile.OnLeader, New: newCachedSlice},
+		{Name: endpointslice.OfClusterCached.Name, Placement: reconcile.OnLeader, New: newClusterCachedSlice},
+	}
+}
+
+func newEndpointSlice(d Deps) (reconcile.Made, error) {
+	return ofSlices(d, endpointslice.OfExports, d.Informers.EndpointSlices, nil), nil
+}
+
+func newCachedSlice(d Deps) (reconcile.Made, error) {
+	return ofSlices(d, endpointslice.OfCached, d.Informers.CachedSlices.Own(), d.Informers.CachedResources.Own()), nil
+}
+
+func newClusterCachedSlice(d Deps) (reconcile.Made, error) {
+	return ofSlices(d, endpointslice.OfClusterCached, d.Informers.ClusterCachedSlices.Own(), d.Informers.ClusterCachedResources.Own()), nil
+}
+
+func ofSlices[T endpointslice.Slice](d Deps, kind endpointslice.Kind[T], slices *client.Informer[T], cached *client.Informer[*cachev1alpha1.CachedResource]) reconcile.Made {
+	i := d.Informers
+	made := after(endpointslice.New(endpointslice.Config[T]{
+		Kind: kind, ShardName: d.ShardName, Local: d.Local, Slices: slices, Cached: cached, Partitions: i.Partitions, Exports: i.APIExports,
+		Shards: i.Shards, Uses: i.ExportUses, Consumers: d.APIs, Resolve: d.Resolve,
+	}), slices, i.Partitions, i.APIExports, i.Shards, i.LogicalClusters, d.Bindings)
+	if cached != nil {
+		made.Needs = append(made.Needs, cached)
+	}
+	if i.ExportUses != nil {
+		// Without the uses, all shards with consumers would be removed from the slices.
+		made.Needs = append(made.Needs, i.ExportUses)
+	}
+	return made
+}
+
+func newShardRegistration(d Deps) (reconcile.Made, error) {
+	return after(shardregistration.New(shardregistration.Config{
+		ShardName: d.ShardName, BaseURL: d.BaseURL, ExternalURL: d.ExternalURL, VirtualWorkspaceURL: d.VirtualWorkspaceURL,
+		Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Checkpoints: d.Informers.ReplicationCheckpoints,
+		Covers: func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) bool {
+			return !slices.ContainsFunc(replication.Defaults(), func(r replication.Resource) bool {
+				_, named := checkpoint.Resources[r.GroupResource().String()]
+				return !named
+			})
+		},
+	}), d.Informers.OwnShard), nil
+}
+
+func newHeartbeat(d Deps) (reconcile.Made, error) {
+	return after(heartbeat.New(heartbeat.Config{
+		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load, Done: d.Heartbeat,
+	}), d.Informers.OwnShard), nil
+}
+
+func newShardHealth(d Deps) (reconcile.Made, error) {
+	leases := shardhealth.NewInformer(d.Local)
+	made := after(shardhealth.New(shardhealth.Config{
+		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Shards: d.Informers.Shards, Leases: leases, Metrics: d.Metrics,
+	}), d.Informers.Shards)
+	return owning(made, leases)
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// TestCleanerIsTheLeaders: the instances of definitions that are being deleted are deleted by
-// one replica of a shard, the leader.
+// TestCleanerIsTheLeaders: only the leader deletes instances of definitions.
 func TestCleanerIsTheLeaders(t *testing.T) {
 	catalogue := Catalogue()
 	at := slices.IndexFunc(catalogue, func(d reconcile.Descriptor[Deps]) bool { return d.Name == customresourcedefinition.Name })

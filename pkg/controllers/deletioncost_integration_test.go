@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// requestsFor matches what a server has answered about kinds whose objects go without requests. Others list them, too.
+// requestsFor matches requests for kinds with objects that should be deleted without requests.
 var requestsFor = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="(configmaps|secrets|serviceaccounts|clusterrolebindings)".*verb="(DELETE|DELETECOLLECTION)".*$`)
 
 func requestsAbout(t *testing.T, shard *client.Factory) string {
@@ -33,9 +33,8 @@ func requestsAbout(t *testing.T, shard *client.Factory) string {
 	return strings.Join(requestsFor.FindAllString(string(metrics), -1), "\n")
 }
 
-// TestDeletingAWorkspaceTakesNoRequestsForWhatNothingHolds: its ConfigMaps, accounts and rights go where they are stored,
-// however many there are.
-func TestDeletingAWorkspaceTakesNoRequestsForWhatNothingHolds(t *testing.T) {
+// TestDeletionWithoutRequests: ConfigMaps, accounts and RBAC objects of a deleted workspace are deleted in the storage.
+func TestDeletionWithoutRequests(t *testing.T) {
 	e := start(t)
 	root := e.at(0, "root")
 	create(t, root, on("shard-1", named("plain")))

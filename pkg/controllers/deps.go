@@ -28,64 +28,54 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Deps is what a shard gives its controllers.
+// Deps are the dependencies of the controllers of a shard.
 type Deps struct {
 	Sources
-	// Informers are those that NewInformers made of the same Sources. Whoever
-	// starts the controllers runs them.
+	// Informers are the result of NewInformers for the same Sources. The caller runs them.
 	Informers *Informers
-	// BaseURL is where other servers reach the shard, ExternalURL is where users
-	// reach its logical clusters.
+	// BaseURL is the address of the shard for other servers, ExternalURL the address of its logical clusters for users.
 	BaseURL, ExternalURL string
-	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it is
-	// empty.
+	// VirtualWorkspaceURL is the address of the virtual workspaces of the shard; empty means BaseURL.
 	VirtualWorkspaceURL string
-	// Peers are all shards.
-	Peers *peers.Book
-	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
-	// none.
+	Peers               *peers.Book
+	// Tokens issues the tokens in Secrets; nil disables them.
 	Tokens serviceaccount.Issuer
-	// RootCA is what clients verify servers with, for those secrets and for
-	// namespaces; nil where they have to know themselves.
+	// RootCA is the CA for verifying the servers, which is published in Secrets and namespaces; it may be nil.
 	RootCA *rootca.File
 	// Resolve returns the logical cluster of an export.
 	Resolve apibinding.Resolve
-	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex,
-	// and APIs what they have bound.
+	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex, and APIs the bound APIs.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	APIs     APIs
-	// BindsSystem is set if logical clusters bind what root exports of the system.
+	// BindsSystem is set if logical clusters bind the system APIs, which root exports.
 	BindsSystem bool
 	// Definitions are the CustomResourceDefinitions of the shard.
 	Definitions customresourcedefinition.Definitions
-	// Replicated is what other shards are to know.
+	// Replicated are the replicated resources.
 	Replicated *replication.Table
-	// Garbage is what the garbage collector needs; nil where there is none.
+	// Garbage configures the garbage collector; nil disables it.
 	Garbage *garbagecollector.Config
-	// Objects are what the shard stores, and Stored says what of it there is to be deleted.
+	// Objects is the storage of the shard, and Stored selects the stored objects to delete.
 	Objects reconcile.Objects
 	Stored  purge.Stored
-	// Unserved deletes what is stored of a logical cluster that has nothing else any more.
+	// Unserved deletes the stored objects of a logical cluster that no API serves any more.
 	Unserved logicalcluster.Unserved
-	// Unreadable are the objects that cannot be read.
+	// Unreadable are the objects that cannot be decoded.
 	Unreadable logicalcluster.Unreadable
-	// Cached is what cached resources need.
-	Cached Cached
-	// Mounts are the objects that Workspaces mount.
+	Cached     Cached
+	// Mounts gives access to the objects that Workspaces mount.
 	Mounts mount.Store
-	// Subtrees are the sums of limited subtrees of workspaces.
+	// Subtrees are the sums of limited workspace subtrees.
 	Subtrees *subtrees.Sums
-	// Load returns what the shard holds, or nil as long as that is not known.
+	// Load returns the load of the shard, or nil if it is unknown.
 	Load func() *shardload.Load
 	// Heartbeat is called with the result of each heartbeat.
 	Heartbeat func(err error)
-	// HomeCreators are the groups whose members may have home workspaces.
+	// HomeCreators are the groups with the permission to have home workspaces.
 	HomeCreators []string
-	// Bootstrapped is called once, when everything exists that a shard starts
-	// with; it may be nil.
+	// Bootstrapped is called once, after the initial content of the shard was created; it may be nil.
 	Bootstrapped func()
-	// Metrics registers metrics.
-	Metrics prometheus.Registerer
+	Metrics      prometheus.Registerer
 }
 
 // APIs are the bound APIs of a shard.
@@ -93,32 +83,36 @@ type APIs interface {
 	apibinding.APIs
 	apibinding.Storage
 	exportuse.Consumers
-	// Unpin deletes the copies of schemas that no binding has named for a while.
+	// Unpin deletes copies of schemas that have not been bound for some time.
 	Unpin(ctx context.Context) error
-	// Convert has the shard's copy of a schema converted by rules.
+	// Convert applies conversion rules to the shard's copy of a schema.
 	Convert(ctx context.Context, schema types.UID, rules *apisv1alpha1.APIConversionSpec) error
 }
 
-// Cached is what the controllers of cached resources need.
+// Cached are the dependencies of the controllers of cached resources.
 type Cached struct {
 	Store        cachedresource.Store
 	Publications Publications
-	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
-	// these may have; 0 is any number.
+	// Limit and LimitBytes limit the replicated objects of a logical cluster and their size; 0 means no limit.
 	Limit      int
 	LimitBytes int64
 }
 
-// Publications are what cached resources have replicated.
+// Publications are the replicated selections of cached resources.
 type Publications interface {
 	cachedresource.Publications
-	// Selects reports whether an object is one that is to be replicated as a resource.
+	// Selects reports whether an object must be replicated as part of a resource.
 	Selects(replicated schema.GroupResource, obj metav1.Object) bool
 }
 
 func hasCache(d Deps) bool { return d.Cache != nil }
 
-// after is a controller that runs once what it needs has synced.
+// after returns a controller that starts after its prerequisites have synced.
 func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.Made {
 	return reconcile.Made{Runnable: controller, Needs: needs}
+}
+
+func owning(made reconcile.Made, informers ...client.Runner) (reconcile.Made, error) {
+	made.Owns = informers
+	return made, nil
 }

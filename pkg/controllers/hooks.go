@@ -11,32 +11,31 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// markedHooks are the controllers that mark webhooks and policies which other shards have
-// to know.
-func markedHooks() []reconcile.Descriptor[Deps] {
+// hookControllers returns the controllers that annotate webhooks and policies for replication.
+func hookControllers() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
-		markedHook(kinds.MutatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
+		hookController(kinds.MutatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
 			return h.MutatingWebhooks
 		}),
-		markedHook(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
+		hookController(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
 			return h.ValidatingWebhooks
 		}),
-		markedHook(kinds.MutatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
+		hookController(kinds.MutatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
 			return h.MutatingPolicies
 		}),
-		markedHook(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
+		hookController(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
 			return h.MutatingBindings
 		}),
-		markedHook(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
+		hookController(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
 			return h.ValidatingPolicies
 		}),
-		markedHook(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
+		hookController(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
 			return h.ValidatingBindings
 		}),
 	}
 }
 
-func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *replicas.Dual[T]) reconcile.Descriptor[Deps] {
+func hookController[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *replicas.Dual[T]) reconcile.Descriptor[Deps] {
 	return reconcile.Descriptor[Deps]{
 		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.OnLeader, Enabled: hasCache,
 		New: func(d Deps) (reconcile.Made, error) {
@@ -53,7 +52,6 @@ func newReasons(controller func(replicationreasons.Config) *reconcile.Controller
 	}
 }
 
-// reasons is what the controllers need that mark what is replicated.
 func (d Deps) reasons() replicationreasons.Config {
 	i := d.Informers
 	return replicationreasons.Config{

@@ -38,25 +38,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Sources are the servers that a shard's controllers read from.
+// Sources are the servers that the controllers of a shard read from.
 type Sources struct {
-	// ShardName is the name of the shard.
 	ShardName string
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Root reaches the root shard, to read. The root shard leaves it out.
+	// Root reaches the root shard, for reading. It is nil on the root shard.
 	Root *client.Factory
-	// Cache reaches the cache server as it is, and Replicas is for informers of what other shards
-	// have there, which keep what it has lost. If both are nil, there is no cache server, and what
-	// other shards own is read from the root shard.
+	// Cache reaches the cache server. Replicas is for informers of the replicas of other shards, which retain objects that
+	// the cache server has lost. If both are nil, objects of other shards are read from the root shard.
 	Cache    *client.Factory
 	Replicas *replicas.Cache
 }
 
-// isRoot reports whether the shard is the one that has the logical cluster root.
 func (s Sources) isRoot() bool { return s.ShardName == corev1alpha1.RootShard }
 
-// rootShard returns the clients of the root shard.
 func (s Sources) rootShard() *client.Factory {
 	if s.isRoot() {
 		return s.Local
@@ -64,8 +60,7 @@ func (s Sources) rootShard() *client.Factory {
 	return s.Root
 }
 
-// rootCluster is where the Shard objects are read that count, which are those
-// of the logical cluster root and no others.
+// rootCluster is the source of the Shard objects: only those in the logical cluster root are valid.
 func (s Sources) rootCluster() client.Scope {
 	if !s.isRoot() && s.Cache != nil {
 		return s.Replicas.Factory().Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())
@@ -73,90 +68,63 @@ func (s Sources) rootCluster() client.Scope {
 	return s.rootShard().Cluster(core.RootCluster.Path())
 }
 
-// replicas is where what other shards have on the cache server is read.
+// replicas is the scope of the replicas of all shards on the cache server.
 func (s Sources) replicas() client.Scope {
 	return s.Replicas.Factory().Shard(request.Wildcard).Wildcard()
 }
 
-// Informers is what a shard's controllers watch, shared among them.
+// Informers are the shared informers of a shard's controllers. Informers of type client.Informer contain the objects of all
+// logical clusters of the shard. A replicas.Dual also contains objects of other shards if there is a cache server.
 type Informers struct {
-	// LogicalClusters, Workspaces, Namespaces and ResourceQuotas are those of all
-	// logical clusters of the shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// AllClusters are these and, where there is a cache server, those of other shards that
-	// have exports or workspace types which others may use: of them, who may enter.
+	// AllClusters includes the LogicalClusters of other shards with exports or workspace types that may be used, reduced to the
+	// fields that authorization needs.
 	AllClusters    *replicas.Dual[*corev1alpha1.LogicalCluster]
 	Workspaces     *client.Informer[*tenancyv1alpha1.Workspace]
 	Namespaces     *client.Informer[*corev1.Namespace]
 	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
 
-	// APIExports are those of the shard, and of other shards where there is a cache
-	// server.
-	APIExports *replicas.Dual[*apisv1alpha2.APIExport]
-	// APIConversions are those of the shard, and of others where there is a cache server.
-	APIConversions *replicas.Dual[*apisv1alpha1.APIConversion]
-
-	// CachedResources are those of the shard, and of others where there is a cache server, by each
-	// of their names.
+	APIExports                              *replicas.Dual[*apisv1alpha2.APIExport]
+	APIConversions                          *replicas.Dual[*apisv1alpha1.APIConversion]
 	CachedResources, ClusterCachedResources *replicas.Dual[*cachev1alpha1.CachedResource]
-
-	// EndpointSlices and Partitions are those of all logical clusters of the shard.
-	EndpointSlices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
+	EndpointSlices                          *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
 	// CachedSlices and ClusterCachedSlices are the endpoint slices of cached resources.
 	CachedSlices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
 	ClusterCachedSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
 	Partitions          *client.Informer[*topologyv1alpha1.Partition]
-
-	// WorkspaceTypes are those of the shard, and what it can see of others'.
-	WorkspaceTypes *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
-	// AuthenticationConfigurations are those of the shard, and of others those that
-	// workspace types name.
+	WorkspaceTypes      *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
+	// AuthenticationConfigurations includes those of other shards that workspace types reference.
 	AuthenticationConfigurations *replicas.Dual[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 
-	// ServiceAccounts are those of all logical clusters of the shard, and
-	// TokenSecrets the secrets that are made for their tokens. Of both only what
-	// tokens are checked against is kept.
+	// ServiceAccounts and TokenSecrets contain only the fields that token validation needs.
 	ServiceAccounts *client.Informer[*corev1.ServiceAccount]
 	TokenSecrets    *client.Informer[*corev1.Secret]
 
-	// RBAC are the roles and bindings of all logical clusters of the shard, and,
-	// where there is a cache server, the cluster roles and bindings that shards
-	// share.
+	// RBAC includes the cluster roles and bindings that other shards share.
 	RBAC rbac.Informers
-
-	// Hooks are the webhooks and policies of all logical clusters of the shard, and of
-	// those of others that export APIs, where there is a cache server.
+	// Hooks includes the webhooks and policies of other shards' logical clusters that export APIs.
 	Hooks Hooks
 
-	// Shards are those that are registered in root.
-	Shards *client.Informer[*corev1alpha1.Shard]
-	// OwnShard has the Shard of this shard, as the root shard has it. On the
-	// root shard it is Shards.
-	OwnShard *client.Informer[*corev1alpha1.Shard]
+	// Shards are the registered shards. OwnShard contains the Shard of this shard as stored on the root shard; on the root
+	// shard it is the same informer.
+	Shards, OwnShard *client.Informer[*corev1alpha1.Shard]
 
-	// SubtreeUsages are what shards tell each other of limited subtrees; nil where
-	// there is no cache server.
-	SubtreeUsages *client.Informer[*subtrees.SubtreeUsage]
-
-	// ExportUses are what shards tell each other of the exports that they have consumers
-	// of; nil where there is no cache server.
-	ExportUses *client.Informer[*exportuses.ExportUse]
-
-	// ReplicationCheckpoints are what shards tell each other of how much of their objects is on the
-	// cache server; nil where there is none.
+	// The following contain the reports of all shards on the cache server: usage of limited subtrees, consumers of
+	// exports, and replicated revisions. They are nil if there is no cache server.
+	SubtreeUsages          *client.Informer[*subtrees.SubtreeUsage]
+	ExportUses             *client.Informer[*exportuses.ExportUse]
 	ReplicationCheckpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
-	// root is set on the root shard.
-	root    bool
+	root    bool // set on the root shard
 	runners []client.Runner
 }
 
-// NewInformers makes the informers; run those that Runners returns.
+// NewInformers returns the informers. The caller must run those that Runners returns.
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
 	i := &Informers{root: s.isRoot()}
 	i.LogicalClusters = add(i, kinds.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
-		// There are many. In pages the JSON of many is written and read at once.
+		// A watch list would encode and decode the JSON of all objects at once; pages bound the memory.
 		DisableWatchList: true,
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
@@ -168,9 +136,7 @@ func NewInformers(s Sources) *Informers {
 	i.Workspaces = add(i, kinds.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
 	i.Namespaces = add(i, kinds.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
 	i.ResourceQuotas = add(i, kinds.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
-	i.ServiceAccounts = add(i, kinds.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
-		Transform: slimServiceAccount,
-	}))
+	i.ServiceAccounts = add(i, kinds.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{Transform: slimServiceAccount}))
 	i.TokenSecrets = kinds.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
 		Name:          "token secrets",
 		FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
@@ -183,8 +149,7 @@ func NewInformers(s Sources) *Informers {
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
 		i.OwnShard = add(i, kinds.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
-			Name:          "own shard@root",
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
+			Name: "own shard@root", FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
 		}))
 	}
 	i.AllClusters = i.clusters(s)
@@ -211,7 +176,7 @@ func NewInformers(s Sources) *Informers {
 			},
 		})),
 	}
-	i.followCached(s)
+	i.addCached(s)
 	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.replicas(), client.InformerOptions[*exportuses.ExportUse]{}))
@@ -220,13 +185,12 @@ func NewInformers(s Sources) *Informers {
 	}
 	i.Hooks = newHooks(i, s)
 	if s.Cache != nil {
-		i.followMarks(s.Replicas)
+		i.followCheckpoints(s.Replicas)
 	}
 	return i
 }
 
-// followCached adds endpoint slices and cached resources, which have two names each.
-func (i *Informers) followCached(s Sources) {
+func (i *Informers) addCached(s Sources) {
 	all := s.Local.Wildcard()
 	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfExports.IndexByExport},
@@ -241,53 +205,47 @@ func (i *Informers) followCached(s Sources) {
 	i.ClusterCachedResources = add(i, dual(i, s, kinds.ClusterCachedResources, false, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
 }
 
-// followMarks has those who read replicas know what shards say of them, and which were removed.
-func (i *Informers) followMarks(cache *replicas.Cache) {
-	note := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
-		if shard := i.ReplicationCheckpoints.KeyOf(mark).Shard; mark.Name == replicationcheckpoints.Name && i.Registered(shard) {
-			cache.Note(shard, mark.Said())
+// followCheckpoints forwards the checkpoints and the removal of other shards to the readers of replicas.
+func (i *Informers) followCheckpoints(cache *replicas.Cache) {
+	note := func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) {
+		if shard := i.ReplicationCheckpoints.KeyOf(checkpoint).Shard; checkpoint.Name == replicationcheckpoints.Name && i.Registered(shard) {
+			cache.Note(shard, checkpoint.Said())
 		}
 	}
 	i.ReplicationCheckpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
-		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(mark) },
-		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { note(mark) },
+		OnAdd:    func(checkpoint *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(checkpoint) },
+		OnUpdate: func(_, checkpoint *replicationcheckpoints.ReplicationCheckpoint) { note(checkpoint) },
 	})
 	cache.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
 
-// marked returns the other shards that leave marks.
-func (i *Informers) marked(self string) func() ([]string, error) {
+func (i *Informers) checkpointed(self string) func() ([]string, error) {
 	return func() ([]string, error) {
 		if err := tenancy.ShardsSynced(i.Shards); err != nil {
 			return nil, err
 		}
-		var marked []string
+		var checkpointed []string
 		for _, shard := range i.Shards.Lister().Cluster(core.RootCluster).List(nil) {
 			if shard.Name != self && tenancy.WritesCheckpoints(shard) {
-				marked = append(marked, shard.Name)
+				checkpointed = append(checkpointed, shard.Name)
 			}
 		}
-		return marked, nil
+		return checkpointed, nil
 	}
 }
 
-// unlogged is an informer of secrets, which are in no log.
+// unlogged keeps the content of Secrets out of logs.
 type unlogged struct{ client.Runner }
 
-// Run implements client.Runner.
-func (u unlogged) Run(ctx context.Context) error {
-	return u.Runner.Run(request.WithoutBodies(ctx))
-}
+func (u unlogged) Run(ctx context.Context) error { return u.Runner.Run(request.WithoutBodies(ctx)) }
 
-// add notes that an informer is to be run.
 func add[R client.Runner](i *Informers, r R) R {
 	i.runners = append(i.runners, r)
 	return r
 }
 
-// dual makes the view of what the shard has of a resource and of what others have:
-// on the cache server, or, if fromRoot is set and there is no cache server, in the
-// root shard.
+// dual returns the objects of the shard and of other shards. The latter are read from the cache server, or from the root
+// shard if there is no cache server and fromRoot is set.
 func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, options client.InformerOptions[T]) *replicas.Dual[T] {
 	own := resource.Informer(s.Local.Wildcard(), options)
 	var others *client.Informer[T]
@@ -299,54 +257,51 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
-	return view(i, s, own, others)
+	return newDual(i, s, own, others)
 }
 
-// view is what the shard has of a resource, and what others have, who may be nil.
-func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *replicas.Dual[T] {
-	options := replicas.DualOptions{Owns: i.holds, ShardState: tenancy.ShardStateOf(i.Shards)}
+// newDual combines the informers; others may be nil.
+func newDual[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *replicas.Dual[T] {
+	options := replicas.DualOptions{Owns: i.owns, ShardState: tenancy.ShardStateOf(i.Shards)}
 	if s.Cache != nil {
-		options.Checkpointed = i.marked(s.ShardName)
+		options.Checkpointed = i.checkpointed(s.ShardName)
 	}
 	return replicas.NewDual(own, others, options)
 }
 
-// clusters is the view of LogicalClusters. Those of the shard are run already.
+// clusters returns AllClusters. LogicalClusters was added before.
 func (i *Informers) clusters(s Sources) *replicas.Dual[*corev1alpha1.LogicalCluster] {
 	if s.Cache == nil {
-		return view(i, s, i.LogicalClusters, nil)
+		return newDual(i, s, i.LogicalClusters, nil)
 	}
 	others := kinds.LogicalClusters.Informer(s.replicas(), replicas.OfOthers(s.ShardName, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
 	}))
-	return view(i, s, i.LogicalClusters, add(i, others))
+	return newDual(i, s, i.LogicalClusters, add(i, others))
 }
 
-// schemas is the view of the metadata of APIResourceSchemas.
 func (i *Informers) schemas(s Sources) (*replicas.Dual[*metav1.PartialObjectMetadata], error) {
 	resource := kinds.APIResourceSchemas.GroupVersionResource
 	own, err := client.NewMetadataInformer(s.Local.Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{Transform: slimSchema})
 	if err != nil || s.Cache == nil {
-		return view(i, s, own, nil), err
+		return newDual(i, s, own, nil), err
 	}
 	others, err := client.NewMetadataInformer(s.replicas(), resource, replicas.OfOthers(s.ShardName, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: slimReplica, Name: resource.GroupResource().String() + " of other shards",
 	}))
-	return view(i, s, own, others), err
+	return newDual(i, s, own, others), err
 }
 
-// Replicas returns the informers of what other shards own that the shard cannot do
-// without when it starts: what is bound, by whose rules, and who uses it. They read from the cache
-// server; there are none where that is left out. Schemas are not among them: what is bound
-// is copied.
+// Replicas returns the informers of objects of other shards that the shard needs to start. They read from the cache server;
+// without it, there are none. Schemas are not included, because bound schemas are copied.
 func (i *Informers) Replicas() []snapshot.Source {
 	var all []snapshot.Source
 	if i.ExportUses == nil {
 		return nil
 	}
-	all = append(all, replicas.NewSaved(i.ReplicationCheckpoints)) // first: what is saved after it covers these
+	all = append(all, replicas.NewSaved(i.ReplicationCheckpoints)) // must be first: it covers the state that is saved after it
 	if !i.root {
-		all = append(all, replicas.NewSaved(i.Shards)) // those that count
+		all = append(all, replicas.NewSaved(i.Shards))
 	}
 	return append(all,
 		replicas.NewSaved(i.AllClusters.Others()),
@@ -360,29 +315,26 @@ func (i *Informers) Replicas() []snapshot.Source {
 		replicas.NewSaved(i.Hooks.ValidatingPolicies.Others()), replicas.NewSaved(i.Hooks.ValidatingBindings.Others()))
 }
 
-// Runners returns the informers to run, each once, in an order of no meaning.
+// Runners returns the informers to run in no particular order.
 func (i *Informers) Runners() []client.Runner { return i.runners }
 
-// holds reports whether the shard is known to hold a logical cluster.
-func (i *Informers) holds(cluster logicalcluster.Name) bool {
+func (i *Informers) owns(cluster logicalcluster.Name) bool {
 	_, err := i.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	return err == nil
 }
 
-// Registered reports whether there is a Shard of that name in root, as far as
-// this shard knows.
+// Registered reports whether a Shard of that name exists in root according to the informer.
 func (i *Informers) Registered(shard string) bool {
 	return tenancy.ShardStateOf(i.Shards)(shard) != replicas.Removed
 }
 
-// Types finds the types of Workspaces of the shard.
+// Types looks up WorkspaceTypes.
 func (i *Informers) Types() tenancy.TypeLookup {
 	return tenancy.NewTypeLookup(i.LogicalClusters, i.WorkspaceTypes)
 }
 
-// TypesComplete returns nil when the shard knows all types of Workspaces that it
-// needs, and otherwise a client.ErrIncomplete. The root shard has the types that
-// everybody uses itself, and does without the others for as long as it has to.
+// TypesComplete returns nil if all required WorkspaceTypes have been observed, and a client.ErrIncomplete otherwise. The root
+// shard owns the common types and does not depend on those of other shards.
 func (i *Informers) TypesComplete() error {
 	err := i.WorkspaceTypes.Complete()
 	if i.root && i.WorkspaceTypes.HasSynced() {
@@ -391,7 +343,7 @@ func (i *Informers) TypesComplete() error {
 	return err
 }
 
-// slimLogicalCluster keeps what says who may enter a logical cluster of another shard.
+// slimLogicalCluster keeps the fields that authorization for a logical cluster of another shard needs.
 func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	slim := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp,
@@ -407,8 +359,7 @@ func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalC
 	return slim, nil
 }
 
-// slimServiceAccount keeps what is needed to validate a token: there is
-// an account in every namespace.
+// slimServiceAccount keeps the fields that token validation needs, because each namespace has an account.
 func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount, error) {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Name: account.Name, Namespace: account.Namespace, UID: account.UID, ResourceVersion: account.ResourceVersion,
@@ -417,8 +368,7 @@ func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount,
 	}}, nil
 }
 
-// slimReplica keeps what tells schemas of other shards apart: the UIDs that they have
-// there.
+// slimReplica is slimSchema for schemas of other shards, with their original UIDs.
 func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	slim, err := slimSchema(schema)
 	slim.UID = types.UID(schema.Annotations[request.OriginalUIDAnnotation])
@@ -426,7 +376,6 @@ func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMet
 	return slim, err
 }
 
-// slimSchema keeps what tells schemas apart.
 func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion, DeletionTimestamp: schema.DeletionTimestamp,
@@ -434,7 +383,7 @@ func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMeta
 	}}, nil
 }
 
-// Hooks are webhooks and policies.
+// Hooks are the informers of webhooks and policies.
 type Hooks struct {
 	MutatingWebhooks   *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
 	ValidatingWebhooks *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]

@@ -23,16 +23,14 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// eventually is how long tests wait for what takes milliseconds when idle.
 const eventually = 60 * time.Second
 
-// two is the cluster of all tests. They run one after the other, since some stop
-// shards, and each has workspaces of its own below root.
+// two is the cluster of all tests. The tests run sequentially, because some stop shards, and use separate workspaces.
 var two = harness.Shared{Options: harness.Options{Shards: 2, Without: []string{"front-proxy"}}}
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// env is a running cluster, seen by a shard administrator.
+// env is a running cluster with the credentials of a shard administrator.
 type env struct {
 	*harness.Cluster
 	shards []*client.Factory
@@ -50,12 +48,10 @@ func start(t *testing.T) *env {
 	return e
 }
 
-// at is the access to a logical cluster on a shard.
 func (e *env) at(shard int, cluster string) client.Scope {
 	return e.shards[shard].Cluster(logicalcluster.NewPath(cluster))
 }
 
-// await polls until check returns nil.
 func await(t *testing.T, what string, check func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
@@ -79,7 +75,6 @@ type notYetError string
 
 func (n notYetError) Error() string { return string(n) }
 
-// awaitReady waits until a workspace is Ready and completely labelled.
 func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.Workspace {
 	t.Helper()
 	var ws *tenancyv1alpha1.Workspace
@@ -174,7 +169,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		}
 		for i := range shards.Items {
 			require.Equal(t, shards.Items[i].Name, shards.Items[i].Labels["name"])
-			// What heartbeats tell is no change of this.
+			// Heartbeats do not change the generation.
 			versions["shard/"+shards.Items[i].Name] = strconv.FormatInt(shards.Items[i].Generation, 10)
 		}
 		lc, err := kinds.LogicalClusters.In(root).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
@@ -205,7 +200,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	await(t, "the same again", snapshot)
 	require.Equal(t, before, versions, "a restart changes nothing")
 
-	// Edits of what belongs to the shard are mended, others stay.
+	// Edits of fields that the shard owns are reverted, others are retained.
 	_, err := kinds.Shards.In(root).Patch(t.Context(), "shard-1", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"name":"wrong","region":"eu"}},"spec":{"baseURL":"https://wrong:1"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
@@ -225,7 +220,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		_, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
 		return err
 	})
-	// The root shard lists the others, and so it comes back.
+	// The Shard of the root shard is recreated.
 	require.NoError(t, kinds.Shards.In(root).Delete(t.Context(), corev1alpha1.RootShard, metav1.DeleteOptions{}))
 	await(t, "the root shard to register again", func(ctx context.Context) error {
 		_, err := kinds.Shards.In(root).Get(ctx, corev1alpha1.RootShard, metav1.GetOptions{})

@@ -19,8 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// awaitCondition waits until a workspace's condition has a reason, and its
-// message a text.
 func awaitCondition(t *testing.T, scope client.Scope, name string, kind string, reason, text string) *tenancyv1alpha1.Workspace {
 	t.Helper()
 	var ws *tenancyv1alpha1.Workspace
@@ -66,8 +64,7 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 
 var widgetsResource = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// TestSchedulingWaitsForWhatItNeeds: changes of shards and of types are noticed. What is decided by them is in
-// TestChooseShard and TestPlugin.
+// TestSchedulingWaitsForWhatItNeeds: changes of shards and types are noticed. See TestChooseShard and TestPlugin for the decisions.
 func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	e := start(t)
 	root := e.at(0, "root")
@@ -81,7 +78,7 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	create(t, root, ws)
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "none matches spec.location.selector")
 	require.NoError(t, workspaceTypes.Delete(t.Context(), "special", metav1.DeleteOptions{}))
-	// Separate watches tell of types and of shards: the shard is to fit once the type is known to be gone.
+	// Types and shards have separate watches: the shard must become eligible after the deletion of the type was observed.
 	await(t, "the end of the type", func(ctx context.Context) error {
 		late := ws.DeepCopy()
 		late.Name = "too-late"

@@ -15,9 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestDeletingAWorkspaceTakesWhatNobodyServes: objects whose definition was torn away from them go with
-// their workspace, whatever finalizers they have, and those of others stay.
-func TestDeletingAWorkspaceTakesWhatNobodyServes(t *testing.T) {
+// TestDeletionOfUnservedObjects: objects without a definition are deleted with their workspace regardless of finalizers;
+// others are retained.
+func TestDeletionOfUnservedObjects(t *testing.T) {
 	e := start(t)
 	root := e.at(0, "root")
 	scopes := map[string]client.Scope{}

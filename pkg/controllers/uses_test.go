@@ -25,7 +25,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// consumers are the exports that have bindings on a shard.
 type consumers struct {
 	APIs
 
@@ -63,8 +62,7 @@ func (c *consumers) set(consumed bool, export client.Key) {
 	}
 }
 
-// TestUsesOnTheCacheServer checks that the cache server has the uses of exports and of subtrees, also after it was
-// unreachable or has lost them.
+// TestUsesOnTheCacheServer: the cache server contains the uses of exports and subtrees, also after an outage or data loss.
 func TestUsesOnTheCacheServer(t *testing.T) {
 	factory := func(server *clienttest.Server) *client.Factory {
 		f, err := client.NewFactory(server.ClientConfig())
@@ -106,9 +104,9 @@ func TestUsesOnTheCacheServer(t *testing.T) {
 		running.Go(func() { assert.NoError(t, run(ctx)) })
 	}
 
-	// told waits until the cache server has exactly these uses, and that of the subtree.
+	// published waits until the cache server contains exactly these uses.
 	own := factory(cache).Shard("blue").Wildcard()
-	told := func(want ...string) {
+	published := func(want ...string) {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			list, err := exportuses.Uses.In(own).List(t.Context(), metav1.ListOptions{})
@@ -125,12 +123,12 @@ func TestUsesOnTheCacheServer(t *testing.T) {
 		}, time.Minute, 20*time.Millisecond)
 	}
 	cache.Fail(0)
-	told("one")
+	published("one")
 	uses.set(true, export("two"))
-	told("one", "two")
+	published("one", "two")
 	cache.Delete(t, exportuses.Uses.GroupVersionResource, "blue", "p", "", "one")
 	cache.Delete(t, subtrees.Usages.GroupVersionResource, "blue", "top", "", corev1alpha1.LogicalClusterName)
-	told("one", "two")
+	published("one", "two")
 	uses.set(false, export("one"))
-	told("two")
+	published("two")
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// recorder answers patches with the next resourceVersion and records them.
 type recorder struct {
 	patches []string
 	version int
@@ -90,17 +89,14 @@ func TestCommit(t *testing.T) {
 			version: "2",
 		},
 		"a conflict in the first writes nothing": {
-			change:  func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
-			fail:    map[string]error{"": conflict},
-			wantErr: conflict,
-			version: "5",
+			change: func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
+			fail:   map[string]error{"": conflict}, wantErr: conflict, version: "5",
 		},
 		"a conflict in the second shows the first": {
 			change:  func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
 			fail:    map[string]error{"status": conflict},
 			want:    []string{` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`},
-			wantErr: conflict,
-			version: "1",
+			wantErr: conflict, version: "1",
 		},
 	}
 	for name, tc := range cases {
@@ -191,7 +187,6 @@ func TestLatest(t *testing.T) {
 	require.False(t, l.Is(at("13")), "it is not remembered any more")
 }
 
-// storedWorkspace answers Modify with the next resourceVersion.
 type storedWorkspace struct {
 	object *unstructured.Unstructured
 	writes int

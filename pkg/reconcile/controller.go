@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
@@ -22,120 +25,92 @@ const (
 	defaultTimeout    = 30 * time.Second
 )
 
-// ErrPanic is wrapped by the error that a panic in a Reconcile function is
-// turned into.
+// ErrPanic is wrapped by the errors that recovered panics of Reconcile functions are converted to.
 var ErrPanic = errors.New("panic")
 
-// Result says what a Reconcile function that succeeded wants next.
+// Result is the result of a successful Reconcile call.
 type Result struct {
-	// RequeueAfter, if positive, is when the key is looked at again although
-	// nothing may have changed.
+	// RequeueAfter, if positive, is the time after which the key is reconciled again.
 	RequeueAfter time.Duration
-	// Backoff asks for another look after a wait that doubles each time, as
-	// after an error: for what takes its time and cannot be watched.
+	// Backoff requeues the key with exponential backoff, as after an error. It is intended for conditions that cannot
+	// be watched.
 	Backoff bool
 }
 
-// Queue is where sources put the keys that need a look. A key that waits
-// already is not added twice; a key that is being worked on is looked at again
-// afterwards.
+// Queue accepts keys from sources. A key that is already queued is not added twice. A key that is being processed is
+// processed again afterwards.
 type Queue[K comparable] interface {
-	// Add puts key into the queue now.
+	// Add adds a key immediately.
 	Add(key K)
-	// AddAfter puts key into the queue after a while.
+	// AddAfter adds a key after a delay.
 	AddAfter(key K, after time.Duration)
-	// Drop has key not be worked on, until it is added again: it stands for what has left this
-	// process, and looks like what is deleted. Work that runs is not ended by it.
+	// Drop discards a key until it is added again, e.g. because this process no longer watches the object. It does not
+	// interrupt a Reconcile call.
 	Drop(key K)
 }
 
-// Source feeds a queue, typically from the events of an informer, until stop
-// is called. When stop has returned, it adds nothing any more.
+// Source feeds a queue, typically from informer events, until stop is called. It must not add keys after stop returned.
 type Source[K comparable] func(ctx context.Context, queue Queue[K]) (stop func(), err error)
 
-// Gate says what this process may work on now, where several divide the work, as a ring.Ring
-// does.
+// Gate restricts a process to its part of the keys if several processes share the work, e.g. a ring.Ring.
 type Gate interface {
-	// Begin begins work on what has a hash. If it may not, ok is false. Otherwise the work has
-	// to end soon after the context that it returns has, and end is called then.
+	// Begin starts work on a key with the given hash; ok is false if this process must not work on it. Otherwise the
+	// work must stop soon after the returned context is done, and end must be called.
 	Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool)
 }
 
 // Config describes a controller over keys of type K.
 type Config[K comparable] struct {
-	// Name is the controller's name in logs and metrics.
+	// Name is used in logs and metrics.
 	Name string
-	// Reconcile brings what key stands for one step closer to what is wanted.
-	// It is called for one key at a time never twice at once. After an error it
-	// is called again with backoff.
+	// Reconcile performs one step towards the desired state of key. It is never called concurrently for the same key,
+	// and is retried with backoff after an error.
 	Reconcile func(ctx context.Context, key K) (Result, error)
-	// Sources feed the queue while the controller runs.
+	// Sources feed the queue while the controller is running.
 	Sources []Source[K]
-	// Workers is how many keys are worked on at a time; 4 by default. Keys that name
-	// their logical cluster, as a client.Key does, are worked on in turns.
+	// Workers is the number of keys that are processed concurrently; the default is 4. If keys identify a logical
+	// cluster, as client.Key does, logical clusters are served in round-robin order.
 	Workers int
-	// PerCluster is how many workers one logical cluster keeps busy at most; three
-	// quarters of them by default.
+	// PerCluster limits the workers of one logical cluster; the default is three quarters of Workers.
 	PerCluster int
-	// MinBackoff and MaxBackoff bound the wait after an error, which doubles
-	// with each one in a row; 5 ms and 30 s by default.
+	// MinBackoff and MaxBackoff bound the exponential backoff after errors; the defaults are 5 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
-	// Gate lets work on a key begin, and ends it; nil lets all begin. A key that it refuses is
-	// dropped: whoever opens the gate enqueues it, as Gained does.
+	// Gate is optional. Keys that it rejects are dropped; a source such as Gained must add them when it accepts them.
 	Gate Gate
-	// Hash returns by what the Gate knows a key; by default that is the hash of the logical
-	// cluster that the key names.
+	// Hash returns the hash of a key for Gate; the default is the hash of the key's logical cluster.
 	Hash func(key K) uint64
-	// Timeout bounds the context of one Reconcile call; 30 s by default.
+	// Timeout limits the context of one Reconcile call; the default is 30 s.
 	Timeout time.Duration
 }
 
-// Controller works off a queue of keys. Make one with New.
+// Controller processes the keys of a queue.
 type Controller[K comparable] struct {
 	config Config[K]
 }
 
-// New returns the controller that config describes. It owns nothing until it
-// runs.
+// New returns a Controller, which is inactive until Run is called.
 func New[K comparable](config Config[K]) *Controller[K] {
-	if config.Workers <= 0 {
-		config.Workers = defaultWorkers
-	}
-	if config.PerCluster <= 0 {
-		config.PerCluster = share(config.Workers)
-	}
-	if config.MinBackoff <= 0 {
-		config.MinBackoff = defaultMinBackoff
-	}
-	if config.MaxBackoff <= 0 {
-		config.MaxBackoff = defaultMaxBackoff
-	}
-	if config.Timeout <= 0 {
-		config.Timeout = defaultTimeout
-	}
+	config.Workers = cmp.Or(max(config.Workers, 0), defaultWorkers)
+	config.PerCluster = cmp.Or(max(config.PerCluster, 0), share(config.Workers))
+	config.MinBackoff = cmp.Or(max(config.MinBackoff, 0), defaultMinBackoff)
+	config.MaxBackoff = cmp.Or(max(config.MaxBackoff, 0), defaultMaxBackoff)
+	config.Timeout = cmp.Or(max(config.Timeout, 0), defaultTimeout)
 	return &Controller[K]{config: config}
 }
 
 // Name returns the controller's name.
 func (c *Controller[K]) Name() string { return c.config.Name }
 
-// byCluster reports whether each key names its logical cluster.
-func (c *Controller[K]) byCluster() bool {
-	_, ok := clusterOf(*new(K))
-	return ok
-}
-
-// Run feeds and works off the queue until ctx ends, and returns when all of its
-// goroutines have. It fails only if a source cannot be started. A controller
-// can run again after it has returned.
+// Run processes keys until ctx is done, and returns after all of its goroutines have exited. It returns an error only
+// if a source cannot be started. Run may be called again after it returned.
 func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
-	if c.config.Gate != nil && c.config.Hash == nil && !c.byCluster() {
-		return fmt.Errorf("controller %s has a Gate, and keys of a type that names no logical cluster: set Hash", c.config.Name)
+	if _, clustered := clusterOf(*new(K)); c.config.Gate != nil && c.config.Hash == nil && !clustered {
+		return fmt.Errorf("controller %s has a Gate, but its keys do not identify a logical cluster: set Hash", c.config.Name)
 	}
-	queue := newFeed[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
+	queue := newKeyQueue[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer queue.ShutDown()
@@ -149,24 +124,24 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	for _, source := range c.config.Sources {
 		stop, err := source(ctx, queue)
 		if err != nil {
-			return fmt.Errorf("controller %s cannot watch what it needs: %w", c.config.Name, err)
+			return fmt.Errorf("controller %s cannot start a source: %w", c.config.Name, err)
 		}
 		defer stop()
 	}
-	logger.V(2).Info("Controller runs", "workers", c.config.Workers)
+	logger.V(2).Info("Started controller", "workers", c.config.Workers)
 	<-ctx.Done()
 	return nil
 }
 
-// next works on one key. It is false when the queue has been shut down.
-func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bool {
+// next processes one key. It returns false after the queue was shut down.
+func (c *Controller[K]) next(ctx context.Context, worker int, queue *keyQueue[K]) bool {
 	key, shutdown := queue.Get()
 	if shutdown {
 		return false
 	}
 	defer queue.done(key)
 	if ctx.Err() != nil {
-		return true // drain what is left without working on it
+		return true // drain the queue
 	}
 	if !queue.wanted(key) {
 		queue.backoff.Forget(key)
@@ -187,15 +162,15 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 	result, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		// Cut short by the end of the process, or the Gate; nothing to report.
+		// The controller is stopping or the Gate has closed: this is not a failure of the key.
 		queue.backoff.Forget(key)
 	case apierrors.IsConflict(err):
-		// Somebody else wrote first: not a failure, look again at the new state.
-		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())
+		// A conflict is expected under concurrent writes: retry with the new state.
+		logger.V(4).Info("Object was modified concurrently, retrying", "reason", err.Error())
 		queue.failed(key)
 	case err != nil:
 		metricsFrom(ctx).failures.WithLabelValues(c.config.Name).Inc()
-		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.backoff.NumRequeues(key)+1)
+		logger.Error(err, "Failed to reconcile, retrying", "attempt", queue.backoff.NumRequeues(key)+1)
 		queue.failed(key)
 	case result.Backoff:
 		queue.failed(key)
@@ -208,7 +183,6 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 	return true
 }
 
-// hash returns by what the Gate knows a key.
 func (c *Controller[K]) hash(key K) uint64 {
 	if c.config.Hash != nil {
 		return c.config.Hash(key)
@@ -217,17 +191,55 @@ func (c *Controller[K]) hash(key K) uint64 {
 	return client.HashOf(cluster.String())
 }
 
-// reconcile calls the Reconcile function and turns a panic into an error, so
-// that one bad object does not stop the work on all others.
+// reconcile converts a panic of the Reconcile function into an error, so that one object cannot stop the controller.
 func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
 			metricsFrom(ctx).panics.WithLabelValues(c.config.Name).Inc()
-			klog.FromContext(ctx).Error(nil, "Reconciling panicked", "panic", r, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "Recovered from a panic in Reconcile", "panic", r, "stack", string(debug.Stack()))
 			err = fmt.Errorf("%w: %v", ErrPanic, r)
 		}
 	}()
 	return c.config.Reconcile(ctx, key)
+}
+
+type metrics struct {
+	failures, panics *prometheus.CounterVec
+	running          *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	factory := promauto.With(registerer)
+	return metrics{
+		failures: factory.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "reconcile", Name: "failures_total",
+			Help: "[ALPHA] Number of failed reconciliations, which are retried, by controller. Conflicts are not counted.",
+		}, []string{"controller"}),
+		panics: factory.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "reconcile", Name: "panics_total",
+			Help: "[ALPHA] Number of reconciliations that panicked, which are retried, by controller.",
+		}, []string{"controller"}),
+		running: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "reconcile", Name: "controllers",
+			Help: "[ALPHA] 1 for each controller that is running in this process, by placement: leader or every replica.",
+		}, []string{"controller", "placement"}),
+	}
+}
+
+type metricsKey struct{}
+
+// WithMetrics returns a context for Run of controllers that registers their metrics with registerer. It panics if the
+// metrics are already registered. Without it, metrics are not exposed.
+func WithMetrics(ctx context.Context, registerer prometheus.Registerer) context.Context {
+	return context.WithValue(ctx, metricsKey{}, newMetrics(registerer))
+}
+
+func metricsFrom(ctx context.Context) metrics {
+	m, ok := ctx.Value(metricsKey{}).(metrics)
+	if !ok {
+		return newMetrics(nil)
+	}
+	return m
 }

@@ -14,11 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// eventually is how long tests wait for what happens at once on an idle machine.
 const eventually = 30 * time.Second
 
-// start runs a controller until the test ends and returns the function that
-// stops it earlier and waits for it.
+// start runs a controller until the test ends, or until stop is called.
 func start(t *testing.T, r Runnable) (stop func()) {
 	t.Helper()
 	return startWith(t.Context(), t, r)
@@ -40,7 +38,6 @@ func startWith(parent context.Context, t *testing.T, r Runnable) (stop func()) {
 	return stop
 }
 
-// keys feeds a queue with fixed keys.
 func keys(ks ...string) Source[string] {
 	return func(_ context.Context, queue Queue[string]) (func(), error) {
 		for _, k := range ks {
@@ -55,9 +52,7 @@ func TestEveryKeyIsWorkedOnInParallel(t *testing.T) {
 	all := make(chan struct{})
 	var busy atomic.Int32
 	start(t, New(Config[string]{
-		Name:    "parallel",
-		Workers: workers,
-		Sources: []Source[string]{keys("a", "b", "c")},
+		Name: "parallel", Workers: workers, Sources: []Source[string]{keys("a", "b", "c")},
 		Reconcile: func(ctx context.Context, _ string) (Result, error) {
 			if busy.Add(1) == workers {
 				close(all)
@@ -94,9 +89,7 @@ func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
 		ks = append(ks, k)
 	}
 	startWith(ctx, t, New(Config[string]{
-		Name:       "again",
-		Sources:    []Source[string]{keys(ks...)},
-		MaxBackoff: 10 * time.Millisecond,
+		Name: "again", Sources: []Source[string]{keys(ks...)}, MaxBackoff: 10 * time.Millisecond,
 		Reconcile: func(_ context.Context, key string) (Result, error) {
 			n, _ := attempts.Load(key)
 			if attempt := n.(*atomic.Int32).Add(1); attempt <= 5 {
@@ -116,8 +109,7 @@ func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
 func TestRequeueAfter(t *testing.T) {
 	var calls atomic.Int32
 	start(t, New(Config[string]{
-		Name:    "later",
-		Sources: []Source[string]{keys("a")},
+		Name: "later", Sources: []Source[string]{keys("a")},
 		Reconcile: func(context.Context, string) (Result, error) {
 			if calls.Add(1) < 3 {
 				return Result{RequeueAfter: time.Millisecond}, nil
@@ -132,11 +124,8 @@ func TestBackoffWithoutFailure(t *testing.T) {
 	ctx, registry := measured(t)
 	var calls atomic.Int32
 	startWith(ctx, t, New(Config[string]{
-		Name:    "waiting",
-		Sources: []Source[string]{keys("a")},
-		Reconcile: func(context.Context, string) (Result, error) {
-			return Result{Backoff: calls.Add(1) < 4}, nil
-		},
+		Name: "waiting", Sources: []Source[string]{keys("a")},
+		Reconcile: func(context.Context, string) (Result, error) { return Result{Backoff: calls.Add(1) < 4}, nil },
 	}))
 	require.Eventually(t, func() bool { return calls.Load() == 4 }, eventually, time.Millisecond)
 	require.InDelta(t, 0, metric(t, registry, "shardplane_reconcile_failures_total"), 0)
@@ -146,8 +135,7 @@ func TestStoppingWaitsForWorkersAndDropsWhatIsQueued(t *testing.T) {
 	var stopped, ended, calls atomic.Int32
 	began := make(chan struct{})
 	stop := start(t, New(Config[string]{
-		Name:    "stop",
-		Workers: 1,
+		Name: "stop", Workers: 1,
 		Sources: []Source[string]{keys("a", "b", "c"), func(context.Context, Queue[string]) (func(), error) {
 			return func() { stopped.Add(1) }, nil
 		}},
@@ -169,9 +157,7 @@ func TestStoppingWaitsForWorkersAndDropsWhatIsQueued(t *testing.T) {
 func TestReconcileIsBoundedInTime(t *testing.T) {
 	ended := make(chan error, 1)
 	start(t, New(Config[string]{
-		Name:    "bounded",
-		Sources: []Source[string]{keys("a")},
-		Timeout: time.Millisecond,
+		Name: "bounded", Sources: []Source[string]{keys("a")}, Timeout: time.Millisecond,
 		Reconcile: func(ctx context.Context, _ string) (Result, error) {
 			<-ctx.Done()
 			ended <- ctx.Err()
@@ -195,14 +181,12 @@ func TestSourceThatFailsUnwindsTheOthers(t *testing.T) {
 	require.Equal(t, int32(1), stopped.Load())
 }
 
-// measured returns a context with which controllers register their metrics in the registry.
 func measured(t *testing.T) (context.Context, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	return WithMetrics(t.Context(), registry), registry
 }
 
-// metric returns the value of a metric of the only controller that has it.
 func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -1,18 +1,16 @@
-// Package reconcile is the plumbing of controllers: what is the same in all of
-// them, so that a controller itself is only its decisions.
+// Package reconcile provides the common parts of controllers, so that a controller package contains only decisions.
 //
 //	sources ──keys──► queue ──► N workers ──► Reconcile(ctx, key) ──► Commit
 //	(informers, …)      ▲                          │
-//	                    └── again after an error, ─┘
-//	                        a conflict or a while
+//	                    └── retry after an error, ─┘
+//	                        a conflict or a delay
 //
-// A Controller owns its goroutines: Run returns when all of them have ended. A
-// Manager starts a catalogue of controllers, each when its informers have
-// synced, and stops them in reverse order. Commit writes the difference between
-// two states of an object, once, and only if nobody else wrote in between.
-// In the queue logical clusters take turns, and none keeps all workers busy.
-// Latest bridges the moment between an own write and its arrival in an informer.
-// Package leader elects the replica that runs them. Package purge deletes all
-// objects of a namespace or logical cluster. Package events tells users about objects.
-// Package secrets makes those in which controllers keep what they generate.
+// A Controller owns its goroutines: Run returns after all of them have exited. A Manager starts a catalogue of
+// controllers, each after its informers have synced, and stops them in reverse order. Commit writes the difference
+// between two states of an object with optimistic concurrency. The queue serves logical clusters in round-robin order
+// and limits the workers that each of them may use. Latest hides the delay between a write and its arrival in an
+// informer.
+//
+// Package leader elects the replica that runs the controllers, package purge deletes all objects of a namespace or
+// logical cluster, package events records Events for users, and package secrets creates Secrets.
 package reconcile

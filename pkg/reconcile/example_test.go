@@ -23,7 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// withInformer has an informer that has synced, of a ConfigMap in each of some logical clusters.
+// withInformer calls f with a synced informer of ConfigMaps, one in each logical cluster.
 func withInformer(f func(t testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]), clusters ...logicalcluster.Name) {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
@@ -53,7 +53,6 @@ func withInformer(f func(t testing.TB, server *clienttest.Server, informer *clie
 	})
 }
 
-// running runs a controller until stop.
 func running(controller reconcile.Runnable) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -66,8 +65,7 @@ func running(controller reconcile.Runnable) (stop func()) {
 	}
 }
 
-// sorted waits for different texts, and returns them in order: what comes from several sources may
-// be worked off more than once.
+// sorted waits for n distinct texts and returns them in order, because keys of several sources may be processed repeatedly.
 func sorted(texts <-chan string, n int) []string {
 	all := sets.New[string]()
 	for all.Len() < n {
@@ -76,7 +74,7 @@ func sorted(texts <-chan string, n int) []string {
 	return sets.List(all)
 }
 
-// A controller works off the keys of what an informer has.
+// A controller processes the keys of the objects of an informer.
 func ExampleController() {
 	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
 		worked := make(chan string, 10)
@@ -85,7 +83,7 @@ func ExampleController() {
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: "example", Workers: 1, Sources: []reconcile.Source[client.Key]{reconcile.Keys(keyed)},
 			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
-				if !failed { // which is tried again
+				if !failed { // the error causes a retry
 					failed = true
 					return reconcile.Result{}, errors.New("not this time")
 				}
@@ -101,7 +99,7 @@ func ExampleController() {
 	// Output: [one|default/settings two|default/settings]
 }
 
-// Keys may be anything that is compared, and come from anywhere.
+// Keys may be of any comparable type and from any source.
 func ExampleSource() {
 	withInformer(func(t testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
 		t.Helper()
@@ -143,7 +141,7 @@ func ExampleSource() {
 	// name settings
 }
 
-// half has one half of all hashes, as a member of a ring may.
+// half is one half of all hashes, e.g. of a member of a ring.
 type half struct{ client.Ranges }
 
 func (h half) Begin(ctx context.Context, hash uint64) (context.Context, func(), bool) {
@@ -156,7 +154,7 @@ func (h half) OnGain(f func(client.Ranges)) (remove func()) {
 	return func() {}
 }
 
-// A Gate, which is a ring.Ring as a rule, lets work begin, and says what comes to this process.
+// A Gate, usually a ring.Ring, restricts the keys and reports newly assigned ranges.
 func ExampleGained() {
 	ranges, err := client.PartOf(client.ByCluster, 0, 2)
 	if err != nil {
@@ -181,7 +179,6 @@ func ExampleGained() {
 	// Output: [green seven]
 }
 
-// patches prints what is sent.
 type patches struct{}
 
 func (patches) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.Namespace, error) {
@@ -189,7 +186,6 @@ func (patches) Patch(_ context.Context, name string, _ types.PatchType, data []b
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u", ResourceVersion: "8"}}, nil
 }
 
-// stored is where a server has its objects.
 type stored struct{ of *corev1.Namespace }
 
 func (s stored) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
@@ -201,7 +197,7 @@ func (s stored) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupR
 	return obj, change(obj)
 }
 
-// Commit sends what is different, and only if nobody else wrote in between.
+// Commit writes the difference with optimistic concurrency.
 func ExampleCommit() {
 	old := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", UID: "u", ResourceVersion: "7"}}
 	updated := old.DeepCopy()
@@ -211,12 +207,12 @@ func ExampleCommit() {
 	written, err := reconcile.Commit(context.Background(), patcher, old, updated)
 	fmt.Println(written.ResourceVersion, err)
 
-	// A server does the same to what it stores itself, in one write.
+	// A server writes its own statements with a single write.
 	var objects reconcile.Objects = stored{old}
 	written, err = reconcile.CommitStored(context.Background(), objects, corev1.Resource("namespaces"), patcher, old, updated)
 	fmt.Println(written.Labels, written.Status.Phase, err)
 
-	// Until an informer has seen it, Latest has it.
+	// Latest caches the object until the informer has observed it.
 	var latest reconcile.Latest[*corev1.Namespace]
 	latest.Wrote(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", UID: "u", ResourceVersion: "8"}})
 	newest, _ := latest.Of(client.KeyOf(old), old, true)
@@ -229,7 +225,7 @@ func ExampleCommit() {
 	// 8
 }
 
-// What is done for all keys is spread over time.
+// Turns spreads work for all keys over time.
 func ExampleTurns() {
 	turns := reconcile.Turns[string]{Interval: time.Second}
 	now := time.Unix(1000, 0)
@@ -237,7 +233,7 @@ func ExampleTurns() {
 	// Output: 0s 1s 0s
 }
 
-// A manager runs the controllers of a catalogue that belong on this replica.
+// A manager runs the controllers with the placements of this replica.
 func ExampleNewManager() {
 	worked := make(chan string, 10)
 	type deps struct{ text string }

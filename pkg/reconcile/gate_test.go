@@ -18,13 +18,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// fakeGate lets work on some hashes begin.
 type fakeGate struct {
-	mu      sync.Mutex
-	open    map[uint64]bool
-	begun   map[uint64]int
-	refused map[uint64]int
-	cancel  context.CancelFunc
+	mu             sync.Mutex
+	open           map[uint64]bool
+	begun, refused map[uint64]int
+	cancel         context.CancelFunc
 }
 
 func (g *fakeGate) Begin(ctx context.Context, hash uint64) (context.Context, func(), bool) {
@@ -45,7 +43,7 @@ func (g *fakeGate) Begin(ctx context.Context, hash uint64) (context.Context, fun
 	}, true
 }
 
-// TestGate: what a gate refuses is dropped, and what it ends is not tried again.
+// TestGate: keys that a gate rejects are dropped, and canceled work is not retried.
 func TestGate(t *testing.T) {
 	mine, others := client.Key{Cluster: "mine", Name: "a"}, client.Key{Cluster: "others", Name: "a"}
 	g := &fakeGate{open: map[uint64]bool{client.HashOf("mine"): true}, begun: map[uint64]int{}, refused: map[uint64]int{}}
@@ -74,9 +72,9 @@ func TestGate(t *testing.T) {
 	queue.Add(mine)
 	require.Equal(t, mine, <-worked)
 	g.mu.Lock()
-	g.cancel() // the range goes
+	g.cancel() // the range is released
 	g.mu.Unlock()
-	// It is tried when somebody enqueues it, and not before.
+	// It is processed only after it is enqueued again.
 	queue.Add(mine)
 	require.Equal(t, mine, <-worked)
 	g.mu.Lock()
@@ -91,7 +89,7 @@ func TestGate(t *testing.T) {
 	}, eventually, time.Millisecond)
 }
 
-// TestGateNeedsHashes: a gate knows hashes only.
+// TestGateNeedsHashes: keys must have a hash.
 func TestGateNeedsHashes(t *testing.T) {
 	config := Config[string]{Name: "c", Gate: &fakeGate{}}
 	require.ErrorContains(t, New(config).Run(t.Context()), "set Hash")
@@ -100,7 +98,6 @@ func TestGateNeedsHashes(t *testing.T) {
 	require.Equal(t, client.HashOf("x"), New(Config[logicalcluster.Name]{}).hash("x"))
 }
 
-// gained has told what comes, once.
 type gained struct{ client.Ranges }
 
 func (g gained) OnGain(f func(client.Ranges)) (remove func()) {
@@ -108,14 +105,13 @@ func (g gained) OnGain(f func(client.Ranges)) (remove func()) {
 	return func() {}
 }
 
-// collected collects what a source feeds.
 type collected map[client.Key]bool
 
 func (k collected) Add(key client.Key)                       { k[key] = true }
 func (k collected) AddAfter(key client.Key, _ time.Duration) { k[key] = true }
 func (k collected) Drop(key client.Key)                      { delete(k, key) }
 
-// TestGainedOfShards: what comes is worked on of all shards of a view.
+// TestGainedOfShards: newly assigned ranges of all shards are processed.
 func TestGainedOfShards(t *testing.T) {
 	static := map[string]*rest.Config{}
 	for shard, cluster := range map[string]string{"blue": "c1", "green": "c2"} {

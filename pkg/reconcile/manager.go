@@ -10,57 +10,50 @@ import (
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 )
 
-// Runnable is something that works until its context ends and returns when all
-// of its goroutines have. Controllers are.
+// Runnable runs until its context is done and returns after all of its goroutines have exited.
 type Runnable interface {
 	Name() string
 	Run(ctx context.Context) error
 }
 
-// Synced is something that has to be complete before a controller may decide
-// on it; informers are.
+// Synced is a prerequisite of a controller, e.g. an informer.
 type Synced interface {
 	WaitForSync(ctx context.Context) error
 }
 
-// Made is a controller and what it needs to run.
+// Made is a controller with its prerequisites.
 type Made struct {
 	Runnable
 
-	// Needs are waited for before the controller runs. Somebody else runs them.
+	// Needs must have synced before the controller starts. The caller runs them.
 	Needs []Synced
-	// Owns are informers of this controller's alone. They run as long as it, and
-	// are waited for as well.
+	// Owns are informers that only this controller uses. They run as long as the controller and must have synced, too.
 	Owns []client.Runner
 }
 
-// Placement says on which replicas of a server a controller runs.
+// Placement defines the replicas of a server that run a controller.
 type Placement string
 
 const (
-	// OnLeader is a controller that runs on the replica that leads only.
+	// OnLeader runs the controller only on the leader.
 	OnLeader Placement = "leader"
-	// OnEveryReplica is a controller that runs on each replica, whoever leads:
-	// nothing is wrong when its work is done twice.
+	// OnEveryReplica runs the controller on each replica. Its work must be safe to repeat concurrently.
 	OnEveryReplica Placement = "every replica"
 )
 
-// Descriptor is the entry of a controller in a catalogue, and all that has to be
-// said of it there. D is what the controllers of the catalogue are made from.
+// Descriptor is the entry of a controller in a catalogue. D contains the dependencies of all controllers.
 type Descriptor[D any] struct {
-	// Name identifies the controller, in logs and metrics too.
-	Name string
-	// Placement says on which replicas of a server it runs.
+	// Name identifies the controller in logs and metrics.
+	Name      string
 	Placement Placement
-	// Enabled reports whether the controller is wanted at all; nil means always.
+	// Enabled reports whether the controller is needed; nil means always.
 	Enabled func(deps D) bool
-	// New makes the controller. It must not start anything.
+	// New returns the controller. It must not start anything.
 	New func(deps D) (Made, error)
 }
 
-// NewManager makes the enabled controllers of a catalogue that have one of the
-// placements, as a group that runs each as soon as its informers have synced. It
-// starts nothing.
+// NewManager returns a group of the enabled controllers with one of the placements. The group starts each controller
+// after its informers have synced.
 func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placement) (*lifecycle.Group, error) {
 	group := lifecycle.New("controller")
 	seen := map[string]bool{}
@@ -74,10 +67,10 @@ func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placemen
 		}
 		made, err := d.New(deps)
 		if err != nil {
-			return nil, fmt.Errorf("cannot make controller %s: %w", d.Name, err)
+			return nil, fmt.Errorf("creating controller %s: %w", d.Name, err)
 		}
 		if made.Name() != d.Name {
-			return nil, fmt.Errorf("controller %s is called %s in the catalogue: logs and metrics would differ", made.Name(), d.Name)
+			return nil, fmt.Errorf("controller %s is named %s in the catalogue: logs and metrics would differ", made.Name(), d.Name)
 		}
 		group.Add(lifecycle.Part{
 			Name: d.Name, Needs: made.synced,
@@ -87,7 +80,6 @@ func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placemen
 	return group, nil
 }
 
-// synced waits for what others run.
 func (m Made) synced(ctx context.Context) error {
 	for _, needed := range m.Needs {
 		if err := needed.WaitForSync(ctx); err != nil {
@@ -97,8 +89,7 @@ func (m Made) synced(ctx context.Context) error {
 	return nil
 }
 
-// run runs the controller's own informers and, as soon as those have synced, the
-// controller, which ends before them.
+// run runs the controller after its own informers have synced. The informers stop after the controller.
 func (m Made) run(ctx context.Context, placement Placement) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,7 +111,7 @@ func (m Made) run(ctx context.Context, placement Placement) error {
 		err = m.Run(ctx)
 		running.Delete(labels)
 	case ctx.Err() != nil:
-		err = nil // stopped while it waited, which is no failure
+		err = nil // stopped while waiting
 	}
 	unfollow()
 	return errors.Join(err, <-ended)

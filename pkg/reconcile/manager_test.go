@@ -13,7 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// journal records what happens in a test, in order.
 type journal struct {
 	mu      sync.Mutex
 	entries []string
@@ -31,7 +30,6 @@ func (j *journal) has(entry string) bool {
 	return slices.Contains(j.entries, entry)
 }
 
-// worker is a Runnable that records its life.
 type worker struct {
 	name    string
 	journal *journal
@@ -101,10 +99,9 @@ func TestManagerRefusesBadCatalogues(t *testing.T) {
 	renamed := describe(a)
 	renamed.Name = "c"
 	_, err = NewManager([]Descriptor[string]{renamed}, "", OnLeader)
-	require.ErrorContains(t, err, "is called c")
+	require.ErrorContains(t, err, "is named c")
 }
 
-// own is an informer of one controller.
 type own struct {
 	worker
 
@@ -115,16 +112,14 @@ func (o *own) HasSynced() bool { return false }
 
 func (o *own) WaitForSync(ctx context.Context) error { return o.synced.WaitForSync(ctx) }
 
-// Run ends, as informers do, when its context does.
 func (o *own) Run(ctx context.Context) error {
 	err := o.worker.Run(ctx)
 	o.journal.add("end " + o.name)
 	return err
 }
 
-// TestOneEntryIsEnough holds that a controller needs nothing but its entry in the
-// catalogue to have its informers run, to start when they have synced, to be named in
-// metrics and to end before its informers, and only on replicas of its placement.
+// TestOneEntryIsEnough: a catalogue entry is sufficient to start and stop a controller and its informers in order, to name
+// it in metrics, and to restrict it to a placement.
 func TestOneEntryIsEnough(t *testing.T) {
 	j := &journal{}
 	informer := &own{worker{"informer", j}, make(gate)}

@@ -8,36 +8,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// feed is the queue of a controller: a workqueue out of which keys can be dropped.
-type feed[K comparable] struct {
+// keyQueue is a workqueue from which keys can be dropped.
+type keyQueue[K comparable] struct {
 	workqueue.TypedDelayingInterface[K]
 
 	order   *shares[K]
 	backoff workqueue.TypedRateLimiter[K]
 
 	mu sync.Mutex
-	// dropped are keys that are not to be worked on when they are next.
+	// dropped keys are skipped when they are dequeued.
 	dropped map[K]struct{}
-	// delayed says when those come that wait for a while, as the workqueue has it: the
-	// soonest of several times.
+	// delayed is the earliest time at which the workqueue adds each delayed key.
 	delayed map[K]time.Time
 }
 
-// newFeed returns the queue of a controller.
-func newFeed[K comparable](name string, perCluster int, minBackoff, maxBackoff time.Duration) *feed[K] {
+func newKeyQueue[K comparable](name string, perCluster int, minBackoff, maxBackoff time.Duration) *keyQueue[K] {
 	order := newShares[K](perCluster)
 	plain := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Name: name, Clock: slowTicker{}, Queue: order})
-	return &feed[K]{
+	return &keyQueue[K]{
 		TypedDelayingInterface: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Name: name, Clock: slowTicker{}, Queue: plain}),
-		order:                  order,
-		backoff:                workqueue.NewTypedItemExponentialFailureRateLimiter[K](minBackoff, maxBackoff),
-		dropped:                map[K]struct{}{},
-		delayed:                map[K]time.Time{},
+		order:                  order, backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[K](minBackoff, maxBackoff),
+		dropped: map[K]struct{}{}, delayed: map[K]time.Time{},
 	}
 }
 
 // Add implements Queue.
-func (f *feed[K]) Add(key K) {
+func (f *keyQueue[K]) Add(key K) {
 	f.mu.Lock()
 	delete(f.dropped, key)
 	f.mu.Unlock()
@@ -45,7 +41,7 @@ func (f *feed[K]) Add(key K) {
 }
 
 // AddAfter implements Queue.
-func (f *feed[K]) AddAfter(key K, after time.Duration) {
+func (f *keyQueue[K]) AddAfter(key K, after time.Duration) {
 	f.mu.Lock()
 	delete(f.dropped, key)
 	f.delay(key, after)
@@ -53,16 +49,16 @@ func (f *feed[K]) AddAfter(key K, after time.Duration) {
 	f.TypedDelayingInterface.AddAfter(key, after)
 }
 
-// Drop implements Queue. The key comes once more, so that it is forgotten.
-func (f *feed[K]) Drop(key K) {
+// Drop implements Queue. It enqueues the key once more, so that its backoff is reset.
+func (f *keyQueue[K]) Drop(key K) {
 	f.mu.Lock()
 	f.dropped[key] = struct{}{}
 	f.mu.Unlock()
 	f.TypedDelayingInterface.Add(key)
 }
 
-// again has a key that was worked on come after a while, unless it was dropped meanwhile.
-func (f *feed[K]) again(key K, after time.Duration) {
+// again requeues a key after it was processed, unless it was dropped in the meantime.
+func (f *keyQueue[K]) again(key K, after time.Duration) {
 	f.mu.Lock()
 	_, dropped := f.dropped[key]
 	if !dropped {
@@ -74,11 +70,11 @@ func (f *feed[K]) again(key K, after time.Duration) {
 	}
 }
 
-// failed has a key come again after a wait that doubles each time.
-func (f *feed[K]) failed(key K) { f.again(key, f.backoff.When(key)) }
+// failed requeues a key with exponential backoff.
+func (f *keyQueue[K]) failed(key K) { f.again(key, f.backoff.When(key)) }
 
-// delay notes when a key comes, under the lock.
-func (f *feed[K]) delay(key K, after time.Duration) {
+// delay records when a key is added. The caller must hold the lock.
+func (f *keyQueue[K]) delay(key K, after time.Duration) {
 	if after <= 0 {
 		return
 	}
@@ -88,8 +84,8 @@ func (f *feed[K]) delay(key K, after time.Duration) {
 	}
 }
 
-// wanted reports whether a key that has come is to be worked on.
-func (f *feed[K]) wanted(key K) bool {
+// wanted reports whether a dequeued key must be processed.
+func (f *keyQueue[K]) wanted(key K) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if at, ok := f.delayed[key]; ok && !time.Now().Before(at) {
@@ -104,22 +100,56 @@ func (f *feed[K]) wanted(key K) bool {
 	return false
 }
 
-// done ends the work on a key.
-func (f *feed[K]) done(key K) {
+func (f *keyQueue[K]) done(key K) {
 	f.order.Done(key)
 	f.Done(key)
 }
 
-// metricsInterval is how often a queue updates its metrics, about as often as
-// somebody reads them.
+// metricsInterval is roughly the usual scrape interval.
 const metricsInterval = 10 * time.Second
 
-// slowTicker is the clock of queues: they use tickers only to update metrics,
-// twice a second, which wakes an idle process for each queue, and to look again
-// at what is delayed, in case a timer got lost.
+// slowTicker reduces the frequency of the tickers of workqueues. Queues use tickers to update metrics twice a second,
+// which wakes an idle process for each queue, and as a fallback for lost timers of delayed keys.
 type slowTicker struct{ clock.RealClock }
 
 // NewTicker implements clock.WithTicker.
 func (c slowTicker) NewTicker(d time.Duration) clock.Ticker {
 	return c.RealClock.NewTicker(max(d, metricsInterval))
+}
+
+// Turns assigns time slots to keys, so that work which is needed for all existing objects, e.g. after an upgrade, does not
+// delay other work.
+type Turns[K comparable] struct {
+	// Interval is the time between two slots.
+	Interval time.Duration
+
+	mu   sync.Mutex
+	next time.Time
+	of   map[K]time.Time
+}
+
+// Wait returns the time until the slot of a key. A key without a slot gets the next free one and keeps it until Forget.
+func (t *Turns[K]) Wait(key K, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.of[key]
+	if !ok {
+		if t.next.Before(now) {
+			t.next = now
+		}
+		at = t.next
+		t.next = t.next.Add(t.Interval)
+		if t.of == nil {
+			t.of = map[K]time.Time{}
+		}
+		t.of[key] = at
+	}
+	return at.Sub(now)
+}
+
+// Forget releases the slot of a key.
+func (t *Turns[K]) Forget(key K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, key)
 }

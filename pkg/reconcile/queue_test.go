@@ -20,8 +20,7 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestDroppedKeysAreNotWorkedOn: what waits in the queue, or for a while, is dropped until it is
-// added again.
+// TestDroppedKeysAreNotWorkedOn: queued and delayed keys can be dropped until they are added again.
 func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +67,7 @@ func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 		queue.Add("goes")
 		queue.Add("stays")
 		queue.Drop("goes")
-		queue.Drop("blocks") // which runs
+		queue.Drop("blocks") // being processed
 		release <- struct{}{}
 		require.Equal(t, []string{"blocks", "stays"}, since())
 		queue.Add("goes")
@@ -76,7 +75,7 @@ func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 
 		queue.Add("again")
 		queue.AddAfter("later", time.Minute)
-		queue.AddAfter("later", time.Hour) // which changes nothing
+		queue.AddAfter("later", time.Hour) // has no effect
 		queue.Add("fails")
 		require.Equal(t, []string{"again", "fails"}, since())
 		for _, key := range []string{"again", "later", "fails"} {
@@ -97,8 +96,7 @@ func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 	})
 }
 
-// TestKeysOfWhatLeavesAreDropped: keys of objects that left the ranges are not worked on, as if
-// the objects were deleted, and are when they come back.
+// TestKeysOfWhatLeavesAreDropped: keys of objects outside of the ranges are not processed until the ranges include them again.
 func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
 	const clusters = 40
 	server := clienttest.New(t, kinds.Scheme)
@@ -144,7 +142,7 @@ func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
 	require.Less(t, held, clusters-1)
 	close(release)
 	require.Eventually(t, func() bool { return len(worked) >= held-1 }, time.Minute, time.Millisecond)
-	ranges.Set(all) // what comes back comes after all that was dropped
+	ranges.Set(all) // processed after the dropped keys
 	require.Eventually(t, func() bool { return len(worked) >= clusters-1 }, time.Minute, time.Millisecond)
 	seen := map[client.Key]int{}
 	for range len(worked) {

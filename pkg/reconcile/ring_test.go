@@ -21,8 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// Replicas of a controller divide the logical clusters of a shard: each receives its part of
-// the objects, and works on nothing else.
+// Replicas of a controller share the logical clusters of a shard: each watches and processes only its part of the objects.
 func Example_ring() {
 	run := func(ctx context.Context, config *rest.Config) error {
 		factory, err := client.NewFactory(config)
@@ -37,8 +36,7 @@ func Example_ring() {
 		}
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.LoadedRanges()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
-			Name: "greeter",
-			Gate: replicas,
+			Name: "greeter", Gate: replicas,
 			Sources: []reconcile.Source[client.Key]{
 				reconcile.Keys(informer),
 				reconcile.Gained(informer, replicas, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{informer.KeyOf(obj)} }),
@@ -48,17 +46,16 @@ func Example_ring() {
 				return reconcile.Result{}, err
 			},
 		})
-		// When ctx ends, what this replica has is given away, and worked on until then. End the
-		// process at once if that is ring.ErrOverrun: Reconcile has not returned, and another
-		// replica is about to call it.
+		// After ctx is done, the ranges of this replica are handed over, and it continues to work on them until then. If
+		// the error is ring.ErrOverrun, exit immediately: Reconcile has not returned, and another replica is about to call
+		// it.
 		return replicas.Run(ctx, informer.Run, controller.Run)
 	}
 	_ = run
 }
 
-// TestRing has replicas of a controller come and go: each object is worked on by one of them
-// at a time, and again whenever another one has it; and by the one that goes for as long as the
-// other one has not loaded it.
+// TestRing: replicas of a controller start and stop. Each object is processed by one replica at a time, and again after
+// each handover.
 func TestRing(t *testing.T) {
 	const clusters = 40
 	server, elsewhere := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
@@ -73,8 +70,8 @@ func TestRing(t *testing.T) {
 	}
 	var (
 		mu     sync.Mutex
-		owners = map[client.Key]int{}    // who works on it
-		done   = map[client.Key]string{} // by whom, and with which content
+		owners = map[client.Key]int{}    // the replica that processes it
+		done   = map[client.Key]string{} // the replica and the processed content
 	)
 	start := func(replica int) (stop func()) {
 		factory, err := client.NewFactory(server.ClientConfig())
@@ -157,7 +154,7 @@ func TestRing(t *testing.T) {
 	}
 	worked("each does its part", "second", 1, 2)
 
-	elsewhere.Fail(http.StatusInternalServerError) // so that the second one cannot load what comes
+	elsewhere.Fail(http.StatusInternalServerError) // the second replica cannot load its ranges
 	defer elsewhere.Fail(0)
 	stopped := make(chan struct{})
 	go func() {

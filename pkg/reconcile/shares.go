@@ -9,8 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// clusterOf returns the logical cluster that a key names; false for keys of other
-// kinds.
+// clusterOf returns the logical cluster of a key; false if the key does not identify one.
 func clusterOf(key any) (logicalcluster.Name, bool) {
 	switch key := key.(type) {
 	case client.Key:
@@ -24,28 +23,24 @@ func clusterOf(key any) (logicalcluster.Name, bool) {
 	}
 }
 
-// share returns how many of the workers one logical cluster may keep busy: not all of
-// them, where there are several.
+// share returns the default limit of workers for one logical cluster.
 func share(workers int) int { return max(1, workers*3/4) }
 
-// shares is the order in which keys are worked on: the logical clusters take turns,
-// and each keeps no more than a share of the workers busy. So neither many keys of
-// one, nor some that take long, keep the workers from all others. Keys that name no
-// logical cluster come as they were added.
+// shares orders the keys of a workqueue: logical clusters are served in round-robin order, and each may use a limited
+// number of workers. Hence neither many keys of one logical cluster nor slow ones block the others. Keys without a
+// logical cluster are served in FIFO order.
 //
-// It is the queue below a workqueue, which calls Push and Pop under a lock of its
-// own, and knows a key once at most. Done is called beside it.
+// The workqueue calls Push and Pop under its own lock and adds each key at most once. Done is called without that lock.
 type shares[K comparable] struct {
 	most int
 
 	mu       sync.Mutex
-	clusters map[logicalcluster.Name]*line[K]
-	// turns are the lines that have keys and a worker to take them, the next first.
-	turns []*line[K]
+	clusters map[logicalcluster.Name]*clusterQueue[K]
+	// turns are the queues that have keys and may use another worker, in the order of service.
+	turns []*clusterQueue[K]
 }
 
-// line is the keys of one logical cluster that wait.
-type line[K comparable] struct {
+type clusterQueue[K comparable] struct {
 	keys    []K
 	running int
 	bounded bool
@@ -55,10 +50,10 @@ type line[K comparable] struct {
 var _ workqueue.Queue[int] = &shares[int]{}
 
 func newShares[K comparable](most int) *shares[K] {
-	return &shares[K]{most: most, clusters: map[logicalcluster.Name]*line[K]{}}
+	return &shares[K]{most: most, clusters: map[logicalcluster.Name]*clusterQueue[K]{}}
 }
 
-// Touch implements workqueue.Queue: a key that waits keeps its place.
+// Touch implements workqueue.Queue. A queued key keeps its position.
 func (*shares[K]) Touch(K) {}
 
 // Push implements workqueue.Queue.
@@ -68,23 +63,22 @@ func (s *shares[K]) Push(key K) {
 	cluster, bounded := clusterOf(key)
 	l := s.clusters[cluster]
 	if l == nil {
-		l = &line[K]{bounded: bounded}
+		l = &clusterQueue[K]{bounded: bounded}
 		s.clusters[cluster] = l
 	}
 	l.keys = append(l.keys, key)
 	s.queueLocked(l)
 }
 
-// queueLocked gives the line its next turn, if it has something to do with it.
-func (s *shares[K]) queueLocked(l *line[K]) {
+func (s *shares[K]) queueLocked(l *clusterQueue[K]) {
 	if !l.queued && len(l.keys) > 0 && (!l.bounded || l.running < s.most) {
 		l.queued = true
 		s.turns = append(s.turns, l)
 	}
 }
 
-// Len implements workqueue.Queue: how many keys can be worked on now, or fewer, but 0
-// only if there are none.
+// Len implements workqueue.Queue. It returns a lower bound of the keys that can be processed now, which is 0 only if
+// there are none.
 func (s *shares[K]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +101,8 @@ func (s *shares[K]) Pop() (key K) {
 	return key
 }
 
-// Done says that a key which Pop has returned is not worked on any more. The worker
-// that did so looks for the next key after it: nobody else need be woken.
+// Done must be called after the key that Pop returned was processed. It does not need to wake a worker, because the
+// worker that processed the key dequeues the next one.
 func (s *shares[K]) Done(key K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,7 @@ func fed[K comparable](keys ...K) []Source[K] {
 	}}
 }
 
-// TestOneClusterLeavesWorkersToOthers has keys of one logical cluster that take until
-// all others are done, the last of which waits until there are as many of the former as there may be.
+// TestOneClusterLeavesWorkersToOthers: slow keys of one logical cluster do not block others.
 func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	var mu sync.Mutex
 	running, most, done := 0, 0, 0
@@ -80,8 +79,7 @@ func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	require.Equal(t, 3, most, "three quarters of four workers")
 }
 
-// TestClustersTakeTurns has one worker for many keys of one logical cluster, and one
-// of another.
+// TestClustersTakeTurns: one worker alternates between logical clusters.
 func TestClustersTakeTurns(t *testing.T) {
 	order := newShares[client.Key](share(1))
 	for _, key := range append(clusterKeys("many", 100), clusterKeys("one", 1)...) {
@@ -97,8 +95,7 @@ func TestClustersTakeTurns(t *testing.T) {
 	require.Equal(t, []logicalcluster.Name{"many", "one", "many"}, got)
 }
 
-// TestOtherKeysAreNotBounded has keys that name no logical cluster: all workers are
-// theirs, and they come as they were added.
+// TestOtherKeysAreNotBounded: keys without a logical cluster use all workers in FIFO order.
 func TestOtherKeysAreNotBounded(t *testing.T) {
 	order := newShares[string](share(4))
 	for n := range 10 {
@@ -115,8 +112,7 @@ func TestOtherKeysAreNotBounded(t *testing.T) {
 	require.Empty(t, order.clusters, "nothing is kept of what is done")
 }
 
-// TestNothingIsForgotten adds keys of many logical clusters again and again, and waits
-// for each to be worked on after it was added last.
+// TestNothingIsForgotten: each key is processed after it was added last.
 func TestNothingIsForgotten(t *testing.T) {
 	var mu sync.Mutex
 	wanted, seen := map[client.Key]int{}, map[client.Key]int{}

@@ -2,21 +2,21 @@ package reconcile
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Watched is an informer, or a view of several, such as shards.Multi.
+// Watched is an informer, or several informers combined, e.g. shards.Multi.
 type Watched[T client.Object] interface {
-	// AddEventHandler adds a handler that is told of what is there and of what
-	// changes, until it is removed.
+	// AddEventHandler adds a handler for existing objects and for changes.
 	AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration
 }
 
-// FromInformer feeds a queue with the keys that keysOf names for each object
-// that is added, changed or deleted, starting with those that exist.
+// FromInformer adds the keys that keysOf returns for each object that exists, or is added, changed or deleted. For a
+// changed object it includes the keys of its previous state.
 func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		enqueue := func(obj T) {
@@ -35,21 +35,80 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 	}
 }
 
-// Keyed is an informer, or a view of several, such as shards.Multi, that tells keys.
+// Keyed is an informer, or several informers combined, that reports keys.
 type Keyed interface {
 	AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration
 }
 
-// Keys feeds a queue with the keys of an informer's own objects, and drops those of objects that
-// leave it, and are not deleted.
+// Keys adds the keys of the objects of an informer, and drops the keys of objects that the informer no longer contains
+// although they were not deleted.
 func Keys(informer Keyed) Source[client.Key] {
 	return func(_ context.Context, queue Queue[client.Key]) (func(), error) {
 		return informer.AddKeyHandler(queue.Add, queue.Drop).Remove, nil
 	}
 }
 
-// OnDelete feeds a queue with the keys that keysOf names for each object that
-// is deleted.
+// KeysOf returns the keys of objects.
+func KeysOf[T client.Object](objects ...T) []client.Key {
+	keys := make([]client.Key, 0, len(objects))
+	for _, obj := range objects {
+		keys = append(keys, client.KeyOf(obj))
+	}
+	return keys
+}
+
+// FromChanges adds all keys when an object is added or deleted, or when changed returns true for an update.
+func FromChanges[K comparable, T client.Object](informer Watched[T], changed func(old, obj T) bool, all func() []K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
+		enqueue := func() {
+			for _, key := range all() {
+				queue.Add(key)
+			}
+		}
+		return informer.AddEventHandler(client.Handler[T]{
+			OnAdd: func(T, bool) { enqueue() },
+			OnUpdate: func(old, obj T) {
+				if changed(old, obj) {
+					enqueue()
+				}
+			},
+			OnDelete: func(T, bool) { enqueue() },
+		}).Remove, nil
+	}
+}
+
+const (
+	// burst is the number of keys that Spread adds immediately.
+	burst = 50
+	// spreadInterval is the delay between two of the remaining keys: 10,000 keys take 25 s and leave enough capacity for
+	// other tenants.
+	spreadInterval = 2500 * time.Microsecond
+)
+
+// Spread adds some keys immediately and the remaining ones at a limited rate.
+func Spread[K comparable](queue Queue[K], keys []K) {
+	for i, key := range keys {
+		if i < burst {
+			queue.Add(key)
+		} else {
+			queue.AddAfter(key, time.Duration(i-burst+1)*spreadInterval)
+		}
+	}
+}
+
+// SpreadFromInformer is FromInformer for objects with many keys, which it adds with Spread. For a changed object it
+// ignores the previous state.
+func SpreadFromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
+		return informer.AddEventHandler(client.Handler[T]{
+			OnAdd:    func(obj T, _ bool) { Spread(queue, keysOf(obj)) },
+			OnUpdate: func(_, obj T) { Spread(queue, keysOf(obj)) },
+			OnDelete: func(last T, _ bool) { Spread(queue, keysOf(last)) },
+		}).Remove, nil
+	}
+}
+
+// OnDelete adds the keys that keysOf returns for each deleted object.
 func OnDelete[K comparable, T client.Object](informer *client.Informer[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return informer.AddEventHandler(client.Handler[T]{
@@ -62,8 +121,7 @@ func OnDelete[K comparable, T client.Object](informer *client.Informer[T], keysO
 	}
 }
 
-// Once feeds a queue with one key when the controller starts, for controllers
-// that look after one thing.
+// Once adds one key when the controller starts, e.g. for controllers that manage a singleton.
 func Once[K comparable](key K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		queue.Add(key)
@@ -71,21 +129,20 @@ func Once[K comparable](key K) Source[K] {
 	}
 }
 
-// Gains tells what comes to this process, such as a ring.Ring.
+// Gains reports the ranges that are assigned to this process, e.g. a ring.Ring.
 type Gains interface {
-	// OnGain has f called with what this process may work on, and then with what comes, one call
-	// after the other, until remove is called, which waits for f.
+	// OnGain calls f with the assigned ranges and then with each addition, sequentially, until remove is called. remove
+	// waits for a running call of f.
 	OnGain(f func(gained client.Ranges)) (remove func())
 }
 
-// Lister lists the objects of an informer, or of a view of several.
+// Lister lists the objects of an informer, or of several informers combined.
 type Lister[T client.Object] interface {
 	List(selector labels.Selector) []T
 }
 
-// Gained feeds a queue with the keys that keysOf names for each object in the ranges that
-// come to this process, of an informer or of a view of several, such as shards.Multi. The Gate
-// refused them before.
+// Gained adds the keys that keysOf returns for each object in newly assigned ranges, because the Gate rejected them
+// before.
 func Gained[K comparable, T client.Object, L Lister[T]](informer interface{ Lister() L }, gains Gains, keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return gains.OnGain(func(gained client.Ranges) {

@@ -279,7 +279,7 @@ var bound = []Mutant{
 	{
 		Name: "early-switch", Rule: "nothing that a logical cluster uses disappears before it has the bindings",
 		Edits: []Edit{{
-			File:   "pkg/controllers/logicalcluster/defaults/adopt.go",
+			File:   "pkg/controllers/logicalcluster/defaults/defaults.go",
 			Before: `		adopting = adopting || !bound`,
 			After:  `		adopting = adopting && !bound`,
 		}},

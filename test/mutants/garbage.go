@@ -79,13 +79,13 @@ var garbage = []Mutant{
 		Name: "kinds-that-keep", Rule: "a definition that goes takes its objects and their dependents along",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/judge.go",
-			Before: `		case !served && c.graph.isGone(ownerOf(place.Cluster, r.UID)):
-			lookups[i].state = dangling // a definition that goes takes its objects along
+			Before: `		case !served && c.graph.isDeleted(ownerOf(place.Cluster, r.UID)):
+			lookups[i].state = dangling // objects are deleted with their definition
 			continue
 `,
 			After: ``,
 		}},
-		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestKindsThatGo",
+		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestDeletedKinds",
 	},
 	{
 		Name: "impatient-collector", Rule: "what was there before any collector waits",

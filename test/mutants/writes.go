@@ -31,7 +31,7 @@ var writes = []Mutant{
 			Before: `				used = max(count, used-gone)`,
 			After:  `				used = count`,
 		}},
-		CaughtBy: "./pkg/controllers/resourcequota", Test: "TestObserveKeepsWhatIsOnItsWay",
+		CaughtBy: "./pkg/controllers/resourcequota", Test: "TestObserveKeepsAdmittedWrites",
 	},
 	{
 		Name: "growing-updates", Rule: "a shard that is nearly full takes no write of a tenant that makes it fuller",

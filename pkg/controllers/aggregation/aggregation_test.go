@@ -65,7 +65,7 @@ func TestAggregate(t *testing.T) {
 	require.NotNil(t, from(got, nil).Rules, "a list that is null would not be sent")
 }
 
-// TestAggregateEnds holds that nothing is matched, and nothing collected, when the context has ended.
+// TestAggregateEnds: aggregation stops when the context is done.
 func TestAggregateEnds(t *testing.T) {
 	role := aggregated("all", "x")
 	for _, label := range []string{"x", "y"} {
@@ -76,7 +76,6 @@ func TestAggregateEnds(t *testing.T) {
 	}
 }
 
-// noted are the keys that are enqueued.
 type noted struct {
 	reconcile.Queue[client.Key]
 	keys []client.Key
@@ -87,7 +86,7 @@ func (n *noted) Add(key client.Key) { n.keys = append(n.keys, key) }
 func TestReconcile(t *testing.T) {
 	all := []*rbacv1.ClusterRole{aggregated("view", "view"), clusterRole("a", "view", "pods")}
 	written := map[string]*rbacv1.ClusterRole{}
-	r := &reconciler{
+	r := &aggregationReconciler{
 		get: func(key client.Key) (*rbacv1.ClusterRole, error) {
 			for _, role := range all {
 				if role.Name == key.Name {
@@ -108,7 +107,7 @@ func TestReconcile(t *testing.T) {
 	require.Equal(t, []client.Key{view}, keysOf(all[0]))
 	require.Empty(t, keysOf(clusterRole("b", "")))
 	var queue noted
-	_, err := r.follow(t.Context(), &queue)
+	_, err := r.setQueue(t.Context(), &queue)
 	require.NoError(t, err)
 	_, err = r.reconcile(t.Context(), of)
 	require.NoError(t, err)
@@ -121,8 +120,7 @@ func TestReconcile(t *testing.T) {
 	require.Equal(t, []string{"pods"}, resources(written["view"]))
 }
 
-// TestTooLarge aggregates more than can be stored, here or as JSON on cache servers: nothing is
-// written, and nothing tried again.
+// TestTooLarge: rules that are too large to be stored are not written, and this is not retried.
 func TestTooLarge(t *testing.T) {
 	for name, text := range map[string]string{"here": strings.Repeat("x", 1000), "as JSON": strings.Repeat("\x01", 200)} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +129,7 @@ func TestTooLarge(t *testing.T) {
 				long.Rules = append(long.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint(n) + text}})
 			}
 			view := aggregated("view", "view")
-			r := &reconciler{
+			r := &aggregationReconciler{
 				get:    func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
 				all:    func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
 				commit: func(context.Context, *rbacv1.ClusterRole, *rbacv1.ClusterRole) error { t.Error("written"); return nil },

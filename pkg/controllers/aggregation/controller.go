@@ -21,8 +21,7 @@ const Name = "clusterrole-aggregation"
 
 const workers = 4
 
-// Config is what the controller needs. The informer is that of all logical
-// clusters of the shard.
+// Config configures the controller. The informer contains the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local        *client.Factory
@@ -32,7 +31,7 @@ type Config struct {
 // New returns the controller.
 func New(config Config) *reconcile.Controller[client.Key] {
 	roles := config.ClusterRoles.Lister()
-	r := &reconciler{
+	r := &aggregationReconciler{
 		get: roles.Get,
 		all: func(cluster logicalcluster.Name) []*rbacv1.ClusterRole { return roles.Cluster(cluster).List(nil) },
 		commit: func(ctx context.Context, old, updated *rbacv1.ClusterRole) error {
@@ -41,42 +40,39 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
-		Workers:   workers,
-		Sources:   []reconcile.Source[client.Key]{r.follow, reconcile.FromInformer(config.ClusterRoles, keysOf)},
+		Name: Name, Reconcile: r.reconcile, Workers: workers,
+		Sources: []reconcile.Source[client.Key]{r.setQueue, reconcile.FromInformer(config.ClusterRoles, keysOf)},
 	})
 }
 
-type reconciler struct {
+type aggregationReconciler struct {
 	get    func(key client.Key) (*rbacv1.ClusterRole, error)
 	all    func(cluster logicalcluster.Name) []*rbacv1.ClusterRole
 	commit func(ctx context.Context, old, updated *rbacv1.ClusterRole) error
-
-	queue atomic.Pointer[reconcile.Queue[client.Key]]
+	queue  atomic.Pointer[reconcile.Queue[client.Key]]
 }
 
-// follow has work on one key enqueue others, too.
-func (r *reconciler) follow(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+// setQueue gives Reconcile access to the queue.
+func (r *aggregationReconciler) setQueue(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 	r.queue.Store(&queue)
 	return func() {}, nil
 }
 
-// keysOf returns what a change of role calls for: itself, and all aggregated roles of
-// its logical cluster, which the key without a name stands for. Which of them select it
-// is found out by workers, since the goroutine of the informer is there for all tenants.
+// keysOf returns the key of a changed role if it is aggregated, and a key without a name, which stands for all aggregated
+// roles of its logical cluster. Workers find the roles that select the changed role, because the informer's goroutine
+// serves all tenants.
 func keysOf(role *rbacv1.ClusterRole) []client.Key {
 	var keys []client.Key
 	if role.AggregationRule != nil {
 		keys = append(keys, client.KeyOf(role))
 	}
-	if len(role.Labels) > 0 { // else nothing selects it
+	if len(role.Labels) > 0 { // otherwise no selector matches it
 		keys = append(keys, client.Key{Cluster: logicalcluster.From(role)})
 	}
 	return keys
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *aggregationReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	if key.Name == "" {
 		for _, role := range r.all(key.Cluster) {
 			if queue := *r.queue.Load(); role.AggregationRule != nil {
@@ -86,17 +82,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, nil
 	}
 	role, err := r.get(key)
-	if apierrors.IsNotFound(err) || err == nil && (role.AggregationRule == nil || role.DeletionTimestamp != nil) {
-		return reconcile.Result{}, nil
-	}
-	if err != nil {
-		return reconcile.Result{}, err
+	if err != nil || role.AggregationRule == nil || role.DeletionTimestamp != nil {
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	aggregated, err := aggregate(ctx, role, r.all(key.Cluster))
 	switch {
 	case errors.Is(err, errTooLarge):
-		// Trying again helps only when something changes, which calls this again.
-		klog.FromContext(ctx).Info("The rules that a cluster role aggregates are too large to be stored, it keeps those it has", "clusterRole", key, "most", maxBytes)
+		// A retry is useless until something changes, which requeues the role.
+		klog.FromContext(ctx).Info("Aggregated rules of a cluster role are too large, keeping the previous rules", "clusterRole", key, "most", maxBytes)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("aggregating cluster role %s: %w", key, err)

@@ -14,15 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxBytes is how large an aggregated role may be, and its rules as JSON, which cache servers store: etcd takes requests
-// of 1.5 MiB.
+// maxBytes is the maximum size of an aggregated role, and of its rules as JSON, which cache servers store. The request
+// limit of etcd is 1.5 MiB.
 const maxBytes = 1 << 20
 
-var errTooLarge = errors.New("its rules are too large to be stored")
+var errTooLarge = errors.New("the rules are too large")
 
-// aggregate returns role with the rules of those of all that it selects, in the
-// order of their names, each once. It fails when ctx ends first: a tenant can have
-// many roles, and many selectors.
+// aggregate returns role with the distinct rules of the roles that it selects, in the order of their names. It stops when
+// ctx is done, because a tenant can have many roles and selectors.
 func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
 	selected, err := selectedBy(ctx, role, all)
 	if err != nil {
@@ -61,7 +60,7 @@ func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.Clus
 	return updated, nil
 }
 
-// selectedBy returns the others of all that role aggregates, in the order of their names.
+// selectedBy returns the other roles that role aggregates, in the order of their names.
 func selectedBy(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]*rbacv1.ClusterRole, error) {
 	var selectors []labels.Selector
 	for i := range role.AggregationRule.ClusterRoleSelectors {

@@ -1,5 +1,5 @@
-// Package aggregation keeps the rules of aggregated cluster roles: those of all
-// cluster roles of the same logical cluster that their selectors match.
+// Package aggregation updates the rules of aggregated cluster roles: the rules of all matching cluster roles in the same
+// logical cluster.
 //
 //	ClusterRole a, labelled ──┐
 //	ClusterRole b, labelled ──┴─► ClusterRole with an aggregationRule: rules of a and b

@@ -15,14 +15,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// apply carries out a plan for a binding as the informer has it. What prevents that becomes the problem of the plan.
-func (r *reconciler) apply(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (reconcile.Result, error) {
+// apply carries out a plan for a cached binding. Failures that the user can fix become the problem of the plan.
+func (r *bindingReconciler) apply(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (reconcile.Result, error) {
 	done, err := r.prepare(ctx, known, p)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	defer done()
-	r.roomless.set(key, p.problem != nil && p.problem.noRoom)
+	r.overCapacity.set(key, p.problem != nil && p.problem.overCapacity)
 	conflict := ""
 	if p.problem == nil && len(p.added) > 0 {
 		var release func()
@@ -35,30 +35,30 @@ func (r *reconciler) apply(ctx context.Context, key client.Key, known *apisv1alp
 			p.problem = namingConflict(conflict)
 		}
 	}
-	// Before it is written: whoever gives the names back finds the binding.
+	// This must precede the write, so that the binding is notified if the names are released in between.
 	r.waiting.set(key, conflict != "")
-	result, err := r.noteIn(ctx, key, known, p)
+	result, err := r.recordPlan(ctx, key, known, p)
 	if err != nil {
 		return result, err
 	}
 	written, err := r.write(ctx, key, known, p)
 	switch {
 	case err != nil:
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	case written == nil:
 		return reconcile.Result{Backoff: true}, nil
 	case conflict != "" && r.conflictIsOver(ctx, key, known, p):
-		return reconcile.Result{}, errors.New("names became free in the meantime")
+		return reconcile.Result{}, errors.New("names were released concurrently")
 	case written == known:
-		return result, r.apis.Yield(ctx, key) // also what was bound before this replica led
+		return result, r.apis.Yield(ctx, key) // also for resources that were bound before this replica became leader
 	}
 	return result, r.apis.WaitFor(ctx, written)
 }
 
-// prepare makes copies of the schemas that a plan binds, and checks that they can replace what is bound. Until done is
-// called, no other binding gets another schema than this one for the same resource and identity: each would only be
-// compared with the schemas that were bound before.
-func (r *reconciler) prepare(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) (done func(), err error) {
+// prepare copies the schemas of a plan and checks that they can replace the bound ones. Until done is called, other bindings cannot
+// bind different schemas for the same resource and identity, because each of them would be compared only with the schemas that
+// were bound before.
+func (r *bindingReconciler) prepare(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) (done func(), err error) {
 	if err := r.copySchemas(ctx, p); err != nil || p.problem != nil {
 		return func() {}, err
 	}
@@ -72,8 +72,8 @@ func (r *reconciler) prepare(ctx context.Context, known *apisv1alpha2.APIBinding
 	return done, nil
 }
 
-// copySchemas makes copies of the schemas that a plan binds, and notes in which versions objects are stored.
-func (r *reconciler) copySchemas(ctx context.Context, p *plan) error {
+// copySchemas copies the schemas of a plan to the shard and records the storage versions.
+func (r *bindingReconciler) copySchemas(ctx context.Context, p *plan) error {
 	for _, o := range p.offered {
 		if p.problem != nil {
 			return nil
@@ -91,9 +91,9 @@ func (r *reconciler) copySchemas(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// checkReplacements notes in a plan if the binding must not get a schema, because objects that are stored already
-// could not be read with it. The binding keeps all that it has then.
-func (r *reconciler) checkReplacements(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) error {
+// checkReplacements sets the problem of a plan if stored objects could not be read with a new schema. Then the binding does not
+// change.
+func (r *bindingReconciler) checkReplacements(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) error {
 	next := p.replaced()
 	for i := range next {
 		err := r.apis.CheckReplacement(ctx, boundAs(known, next[i].Group, next[i].Resource), &next[i])
@@ -108,14 +108,14 @@ func (r *reconciler) checkReplacements(ctx context.Context, known *apisv1alpha2.
 	return nil
 }
 
-// reserve keeps the names for a binding that it does not have yet.
-func (r *reconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) (release func(), conflict string, err error) {
+// reserve reserves the names of the resources that are not bound yet.
+func (r *bindingReconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) (release func(), conflict string, err error) {
 	return reserve(ctx, r.apis, r.siblings, names{cluster: key.Cluster, binding: binding, provider: p.provider, resources: p.wanted, schemas: p.added})
 }
 
-// conflictIsOver looks once more whether names are in use: they may have become free
-// before the binding was known to wait for them.
-func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) bool {
+// conflictIsOver checks again whether names are in use, because they may have been released before the binding was recorded as
+// waiting.
+func (r *bindingReconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) bool {
 	release, conflict, err := r.reserve(ctx, key, binding, p)
 	if err != nil || conflict != "" {
 		return false
@@ -124,36 +124,35 @@ func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding
 	return true
 }
 
-// noteIn notes in the LogicalCluster what a binding is about to have bound. A new LogicalCluster gets the note of its
-// default bindings from its own controller, a moment after they were made.
-func (r *reconciler) noteIn(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (reconcile.Result, error) {
+// recordPlan records the resources of a plan in the LogicalCluster. For the default bindings of a new LogicalCluster, its own
+// controller does this shortly afterwards.
+func (r *bindingReconciler) recordPlan(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (reconcile.Result, error) {
 	if p.problem != nil {
 		return reconcile.Result{}, nil
 	}
-	lc, noted, err := r.noted(key.Cluster, key.Name, p.wanted)
+	lc, recorded, err := r.recorded(key.Cluster, key.Name, p.wanted)
 	switch {
-	case err == nil && noted == nil:
+	case err == nil && recorded == nil:
 		return reconcile.Result{}, nil
 	case err == nil && r.isStarting(lc) && equality.Semantic.DeepEqual(known, p.advance(known)):
 		return reconcile.Result{RequeueAfter: startTime}, nil
 	}
-	switch err := r.note(ctx, key.Cluster, key.Name, p.wanted); {
+	switch err := r.record(ctx, key.Cluster, key.Name, p.wanted); {
 	case errors.Is(err, errTooMany):
 		p.problem = tooMany()
-		r.waiting.set(key, true) // it can when another one goes
+		r.waiting.set(key, true) // retried when another binding is deleted
 	case apierrors.IsNotFound(err):
 		p.problem = noLogicalCluster()
-		return reconcile.Result{Backoff: true}, nil // nothing tells when it is known
+		return reconcile.Result{Backoff: true}, nil // no event reports when it is observed
 	case err != nil:
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{}, nil
 }
 
-// write writes what a plan has come to, and returns the binding as change does. If the binding has bound something and
-// no more changes than what its status says of that, one write does, without reading the binding first. An export may have
-// thousands.
-func (r *reconciler) write(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (*apisv1alpha2.APIBinding, error) {
+// write writes the result of a plan and returns the binding as change does. If the binding is bound and only its status changes, it
+// uses a single write without reading the binding first, because an export may have thousands of bindings.
+func (r *bindingReconciler) write(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (*apisv1alpha2.APIBinding, error) {
 	if equality.Semantic.DeepEqual(known, p.advance(known)) {
 		return known, nil
 	}
@@ -165,7 +164,7 @@ func (r *reconciler) write(ctx context.Context, key client.Key, known *apisv1alp
 			return nil
 		}
 		if !equality.Semantic.DeepEqual(stored.Status.BoundResources, known.Status.BoundResources) {
-			return nil // the names to reserve and the schemas to compare may be others
+			return nil // names and schemas must be checked again
 		}
 		return p.advance(stored)
 	})

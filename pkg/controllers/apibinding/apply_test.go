@@ -11,8 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestChangedMeanwhile: a binding that has changed since the informer got it is not written by what it was, and is
-// reconciled again.
+// TestChangedMeanwhile: a binding that has changed since it was observed is not written, but requeued.
 func TestChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []apisv1alpha2.APIBindingPhaseType{apisv1alpha2.APIBindingPhaseBinding, apisv1alpha2.APIBindingPhaseBound} {
@@ -35,7 +34,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestObservedOnce: a reconcile looks once at what a binding is to follow, however the binding is written.
+// TestObservedOnce: a reconcile reads its input once, even if the binding is written twice.
 func TestObservedOnce(t *testing.T) {
 	t.Parallel()
 	w := bound(t)
@@ -44,7 +43,7 @@ func TestObservedOnce(t *testing.T) {
 		looks++
 		return export(key)
 	}
-	for what, change := range map[string]func(){
+	for action, change := range map[string]func(){
 		"nothing":                     func() {},
 		"a schema, without a request": func() { w.offer(widgetsTwo, gadgets) },
 		"an annotation, by a request": func() { w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello"} },
@@ -54,7 +53,7 @@ func TestObservedOnce(t *testing.T) {
 		looks = 0
 		_, err := w.r.reconcile(t.Context(), key)
 		require.NoError(t, err)
-		require.Equal(t, 1, looks, what)
-		require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate), what)
+		require.Equal(t, 1, looks, action)
+		require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate), action)
 	}
 }

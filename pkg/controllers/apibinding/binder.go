@@ -2,47 +2,49 @@ package apibinding
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// Storage is where a Binder finds and stores what is bound.
+// Storage gives a Binder access to stored bindings.
 type Storage interface {
 	reserver
-	// Like returns what a new binding to an export binds, if another one of the shard has
-	// bound all of that. The schemas are kept until release is called.
+	// Like returns the resources that a new binding to an export binds, if an existing binding on the shard has bound all of
+	// them. The schemas are retained until release is called.
 	Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool)
-	// Create stores a binding with its status, past admission and validation.
+	// Create stores a binding including its status, without admission and validation.
 	Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// WaitFor waits until what a binding says is served.
+	// WaitFor waits until the resources of a binding are served.
 	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
 }
 
-// Binder makes bindings that are bound from the start, each in one write: what the
-// controller would say of them. They are the system's: nobody's permission is asked, and
-// nobody's webhook. Its methods may be called at the same time.
+// Binder creates bindings that are already bound, with a single write. It acts as the system: permissions and webhooks do
+// not apply. Its methods may be called concurrently.
 type Binder struct {
 	storage  Storage
 	siblings func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
 }
 
-// NewBinder returns one. The informer is that of all bindings of the shard.
+// NewBinder returns a Binder. The informer must contain all bindings of the shard.
 func NewBinder(storage Storage, bindings *client.Informer[*apisv1alpha2.APIBinding]) *Binder {
 	return &Binder{storage: storage, siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
 		return bindings.Lister().Cluster(cluster).List(nil)
 	}}
 }
 
-// Bind makes a binding in a logical cluster, which is served when Bind returns, and returns
-// it as it is stored. It returns nil where that takes the controller: the shard has no
-// such binding yet, or a name is in use. An error is AlreadyExists if there is one of the
-// name.
+// Bind creates a binding and returns it after its resources are served. It returns nil if the controller must bind it, because no
+// similar binding exists on the shard or a name is in use. If the binding exists, it returns an AlreadyExists error.
 func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
 	resources, release, ok := b.storage.Like(ctx, export)
 	if !ok {
@@ -56,7 +58,7 @@ func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, bind
 	if err != nil || conflict != "" {
 		return nil, err
 	}
-	defer free() // the index has it by then
+	defer free() // the index contains the binding by then
 	binding = (&plan{provider: provider, export: export, wanted: resources}).advance(binding)
 	apis.Complete(binding, tenancy.PathOf(lc).String(), apis.ExportLabelValue(provider, export.Name))
 	written, err := b.storage.Create(ctx, cluster, binding)
@@ -66,11 +68,47 @@ func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, bind
 	return written, b.storage.WaitFor(ctx, written)
 }
 
-// Note returns a LogicalCluster that says what a binding has bound. Where it cannot, the
-// controller says why.
+// Note records the resources of a binding in its LogicalCluster. If this is impossible, the controller reports the reason.
 func (*Binder) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster {
-	if noted, err := withLocks(lc, binding.Name, binding.Status.BoundResources); err == nil && noted != nil {
-		return noted
+	if recorded, err := withLocks(lc, binding.Name, binding.Status.BoundResources); err == nil && recorded != nil {
+		return recorded
 	}
 	return lc
+}
+
+type reserver interface {
+	// Reserve reserves the names of schemas in a logical cluster for a binding until release is called. If one is in use, conflict
+	// describes it.
+	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+}
+
+type names struct {
+	cluster   logicalcluster.Name
+	binding   *apisv1alpha2.APIBinding
+	provider  logicalcluster.Name
+	resources []apisv1alpha2.BoundAPIResource
+	schemas   []types.UID
+}
+
+// reserve reserves names for a binding. The names of system APIs belong to the servers. A binding to a system export of root only
+// competes with other bindings to these exports.
+func reserve(ctx context.Context, r reserver, siblings func(logicalcluster.Name) []*apisv1alpha2.APIBinding, n names) (release func(), conflict string, err error) {
+	ref := n.binding.Spec.Reference.Export
+	if n.provider != core.RootCluster || ref == nil || !config.IsRootExport(ref.Name) {
+		return r.Reserve(ctx, n.cluster, n.binding.Name, n.schemas)
+	}
+	for _, other := range siblings(n.cluster) {
+		if other.Name == n.binding.Name {
+			continue
+		}
+		for i := range n.resources {
+			want := &n.resources[i]
+			if slices.ContainsFunc(other.Status.BoundResources, func(b apisv1alpha2.BoundAPIResource) bool {
+				return b.Group == want.Group && b.Resource == want.Resource
+			}) {
+				return nil, fmt.Sprintf("In group %q, %q is already in use by APIBinding %q", want.Group, want.Resource, other.Name), nil
+			}
+		}
+	}
+	return func() {}, "", nil
 }

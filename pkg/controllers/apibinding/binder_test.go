@@ -16,7 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Like implements Storage by the bindings that there are.
 func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
 	for _, b := range w.bindings {
 		if ref := b.Spec.Reference.Export; ref.Name == export.Name && b.Status.Phase == apisv1alpha2.APIBindingPhaseBound {
@@ -26,15 +25,13 @@ func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv
 	return nil, nil, false
 }
 
-// Create implements Storage.
 func (w *world) Create(_ context.Context, _ logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	w.bindings[binding.Name] = binding
 	binding.ResourceVersion = w.next()
 	return binding, nil
 }
 
-// TestBinder: a binding that is made at once says what the controller would have it say, so
-// that the controller has nothing to do.
+// TestBinder: a binding that is created by the Binder needs no further writes by the controller.
 func TestBinder(t *testing.T) {
 	w := newWorld()
 	b := &Binder{storage: w, siblings: w.r.siblings}
@@ -68,7 +65,7 @@ func TestBinder(t *testing.T) {
 	require.Equal(t, "root:consumer", made.Annotations["kcp.io/path"])
 	require.Equal(t, elsewhere.Status.BoundResources, made.Status.BoundResources)
 
-	// The LogicalCluster says so when its phase gets its label.
+	// Its controller records it when it sets the phase label.
 	w.lc.CreationTimestamp = metav1.Now()
 	w.lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	before, key := w.version, client.Key{Cluster: consumer, Name: "a"}
@@ -83,7 +80,7 @@ func TestBinder(t *testing.T) {
 	require.Zero(t, result)
 	require.Equal(t, before, w.version, "nothing was written")
 
-	// Where nobody has noted it the controller does, a moment later.
+	// If it was not recorded, the controller does so after a delay.
 	delete(w.lc.Annotations, locks)
 	w.lc.Labels = nil
 	w.r.now = func() time.Time { return time.Now().Add(startTime) }
@@ -92,7 +89,7 @@ func TestBinder(t *testing.T) {
 	require.Contains(t, w.lc.Annotations, locks)
 }
 
-// like is a shard where a binding to the export is elsewhere.
+// like simulates a shard with a similar binding.
 type like struct {
 	*world
 	other *apisv1alpha2.APIBinding

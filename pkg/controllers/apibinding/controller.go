@@ -1,13 +1,11 @@
-// Package apibinding leads APIBindings through their life. What the export offers is
-// bound, and follows the export from then on; what the export drops stays bound. When a
-// binding is deleted, all objects of what it has bound go first, unless another binding
-// of the logical cluster takes them over.
+// Package apibinding reconciles APIBindings. It binds the resources of the export and follows changes of the export; resources that
+// the export no longer contains stay bound. When a binding is deleted, its objects are deleted first, unless another binding in the
+// logical cluster takes them over.
 //
 //	export, schemas ─► copies of the schemas ─► names ─► LogicalCluster ─► status
 //
-// A reconcile reads what there is (observe), decides what is to become of the binding, which
-// has no effects (decide), and carries that out (apply). The status is what is served:
-// bindings.Index goes by it.
+// A reconcile reads the state (observe), decides without side effects (decide), and carries out the decision (apply). The status
+// defines the served resources: bindings.Index is derived from it.
 package apibinding
 
 import (
@@ -33,17 +31,16 @@ import (
 const (
 	// Name is the name of the controller.
 	Name = "apibinding"
-	// workers is how many bindings are worked on at a time. Each waits for its writes
-	// most of the time.
+	// workers is high because a worker mostly waits for writes.
 	workers = 16
-	// timeout is for emptying one binding; what is left then is for the next attempt.
+	// timeout limits a reconcile. Deletion of bound objects continues in the next one.
 	timeout = 2 * time.Minute
 )
 
-// SchemaIndex is the index of exports by the schemas that they name.
+// SchemaIndex is the index of exports by referenced schema.
 const SchemaIndex = "schema"
 
-// IndexBySchema indexes an export by the schemas that it names.
+// IndexBySchema is the index function of SchemaIndex.
 func IndexBySchema(export *apisv1alpha2.APIExport) []string {
 	names := make([]string, 0, len(export.Spec.Resources))
 	for i := range export.Spec.Resources {
@@ -52,21 +49,19 @@ func IndexBySchema(export *apisv1alpha2.APIExport) []string {
 	return names
 }
 
-// Config is what the controller needs. The informers are those of all logical clusters
-// of the shard; exports and schemas may be on others.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard; exports and schemas
+// also those of other shards.
 type Config struct {
-	// Local reaches the shard itself as system:masters, and Cache the cache server, which
-	// has the schemas of other shards; it may be nil.
+	// Local reaches the shard itself as system:masters, and Cache the cache server with the schemas of other shards; Cache may be
+	// nil.
 	Local, Cache *client.Factory
-	// Bindings have the index apis.ExportIndex. They need hold no more than what is
-	// compared to see that they say what they should: no finalizers, and no times of conditions.
+	// Bindings have the index apis.ExportIndex. Finalizers and the times of conditions may be omitted.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports have the index SchemaIndex.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
-	// Schemas need hold metadata only. Those of other shards have the UIDs that they have
-	// there.
+	// Schemas may be limited to metadata. Schemas of other shards have their original UIDs.
 	Schemas *replicas.Dual[*metav1.PartialObjectMetadata]
-	// Conversions may keep schemas of their names from being served.
+	// Conversions may determine whether the schemas with their names can be served.
 	Conversions     *replicas.Dual[*apisv1alpha1.APIConversion]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	APIs            APIs
@@ -80,7 +75,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	of := func(export *apisv1alpha2.APIExport) []client.Key {
 		return bindings.KeysByIndex(apis.ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
 	}
-	// named are the bindings to the exports that name a schema.
+	// named returns the bindings to the exports that reference a schema.
 	named := func(schema client.Key) (keys []client.Key) {
 		exports, err := config.Exports.ByIndex(SchemaIndex, schema.String())
 		if err != nil {
@@ -92,38 +87,34 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		return keys
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
-		Workers:   workers,
-		Timeout:   timeout,
+		Name: Name, Reconcile: r.reconcile, Workers: workers, Timeout: timeout,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Bindings),
-			following(config.Exports, of),
-			following(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key { return named(client.KeyOf(schema)) }),
-			following(config.Conversions, func(rules *apisv1alpha1.APIConversion) []client.Key { return named(client.KeyOf(rules)) }),
-			// Those that wait get names of bindings that go, or of others.
+			reconcile.SpreadFromInformer(config.Exports, of),
+			reconcile.SpreadFromInformer(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key { return named(client.KeyOf(schema)) }),
+			reconcile.SpreadFromInformer(config.Conversions, func(rules *apisv1alpha1.APIConversion) []client.Key { return named(client.KeyOf(rules)) }),
+			// Waiting bindings may use the names that deleted bindings or other objects release.
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
-					OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { spread(queue, r.waiting.in(logicalcluster.From(last))) },
+					OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) {
+						reconcile.Spread(queue, r.waiting.in(logicalcluster.From(last)))
+					},
 				}).Remove, nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) {
-					spread(queue, r.waiting.in(cluster))
-				}), nil
+				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) { reconcile.Spread(queue, r.waiting.in(cluster)) }), nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-				return config.APIs.NotifyFreed(func() { spread(queue, r.roomless.everywhere()) }), nil
+				return config.APIs.NotifyFreed(func() { reconcile.Spread(queue, r.overCapacity.everywhere()) }), nil
 			},
 		},
 	})
 }
 
-func newReconciler(config Config) *reconciler {
+func newReconciler(config Config) *bindingReconciler {
 	bindings := config.Bindings.Lister()
-	return &reconciler{
-		apis:    config.APIs,
-		resolve: config.Resolve,
+	return &bindingReconciler{
+		apis: config.APIs, resolve: config.Resolve,
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 			return config.Exports.GetCurrent(key.Cluster, "", key.Name)
 		},
@@ -143,30 +134,25 @@ func newReconciler(config Config) *reconciler {
 		logicalCluster: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 			return config.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
-		commitCluster: func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-			return reconcile.Commit(ctx, kinds.LogicalClusters.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-		},
-		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-			return reconcile.Commit(ctx, kinds.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-		},
-		now:      time.Now,
-		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
-		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		commitCluster: reconcile.Committer(config.Local, kinds.LogicalClusters),
+		commit:        reconcile.Committer(config.Local, kinds.APIBindings), now: time.Now,
+		waiting:      waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		overCapacity: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	result, err := r.lead(ctx, key)
+func (r *bindingReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	result, err := r.reconcileBinding(ctx, key)
 	if errors.Is(err, client.ErrIncomplete) {
-		klog.FromContext(ctx).V(2).Info("Waiting for what other shards export", "reason", err.Error())
-		return reconcile.Result{Backoff: true}, r.tellWaiting(ctx, key, err)
+		klog.FromContext(ctx).V(2).Info("Waiting for the exports of other shards", "reason", err.Error())
+		return reconcile.Result{Backoff: true}, r.reportWaiting(ctx, key, err)
 	}
 	return result, err
 }
 
-// lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
-// known what other shards export.
-func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
+// reconcileBinding reconciles a binding. It returns client.ErrIncomplete if the exports of other shards have not been
+// observed completely.
+func (r *bindingReconciler) reconcileBinding(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	known, err := r.known(key)
 	if err == nil && known.DeletionTimestamp == nil {
 		seen, err := r.observe(key, known)
@@ -176,32 +162,33 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 		return r.apply(ctx, key, known, decide(known, seen))
 	}
 	r.waiting.set(key, false)
-	r.roomless.set(key, false)
+	r.overCapacity.set(key, false)
 	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
-	// Its siblings are as they were when it was deleted, or newer: of two that go one empties what both may have.
+	// A live read ensures that the cached siblings are as recent as the deletion: if two bindings are deleted, one of them
+	// deletes the shared objects.
 	binding, err := r.binding(ctx, key)
 	if err != nil || binding.DeletionTimestamp == nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	return r.release(ctx, key, binding)
 }
 
-// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on, by the claims that the
-// export made when it was known last: nobody else is needed to accept them, and to reject them.
-func (r *reconciler) tellWaiting(ctx context.Context, key client.Key, why error) error {
-	says := func(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+// reportWaiting reports why a new binding waits. A bound binding stays bound, with the last observed claims of the export:
+// accepting and rejecting claims does not depend on other shards.
+func (r *bindingReconciler) reportWaiting(ctx context.Context, key client.Key, why error) error {
+	update := func(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
 		if conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
 			binding = binding.DeepCopy()
-			tellClaims(binding)
+			setClaims(binding)
 			return binding
 		}
 		return waitingFor(binding, why)
 	}
 	known, err := r.known(key)
 	if err == nil && known.DeletionTimestamp == nil {
-		_, err = r.change(ctx, key, known, says)
+		_, err = r.change(ctx, key, known, update)
 	}
-	return ignoreNotFound(err)
+	return reconcile.IgnoreNotFound(err)
 }

@@ -37,9 +37,9 @@ var (
 	errCrash = errors.New("crashed")
 )
 
-// world is a shard around the controller: what is stored, what is served, and faults.
+// world simulates a shard: stored objects, served resources, and faults.
 type world struct {
-	r        *reconciler
+	r        *bindingReconciler
 	version  int
 	bindings map[string]*apisv1alpha2.APIBinding
 	exports  map[string]*apisv1alpha2.APIExport
@@ -60,13 +60,12 @@ func newWorld() *world {
 		pinned: map[types.UID]bool{}, taken: map[string]string{}, objects: map[string]int{}, waits: map[string]int{}, crashAt: -1,
 		lc: &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster", UID: "lc", ResourceVersion: "1", Annotations: map[string]string{"kcp.io/cluster": consumer.String()}}},
 	}
-	w.r = w.reconciler()
+	w.r = w.bindingReconciler()
 	return w
 }
 
-// reconciler is one that has just started: it remembers nothing.
-func (w *world) reconciler() *reconciler {
-	return &reconciler{
+func (w *world) bindingReconciler() *bindingReconciler {
+	return &bindingReconciler{
 		apis: w,
 		resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
 			if path.String() != "root:provider" {
@@ -139,9 +138,8 @@ func (w *world) reconciler() *reconciler {
 				w.bindings[old.Name] = updated
 			})
 		},
-		now:      time.Now,
-		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
-		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		now: time.Now, waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		overCapacity: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
 }
 
@@ -150,7 +148,7 @@ func (w *world) next() string {
 	return strconv.Itoa(w.version)
 }
 
-// step is one effect of the controller, before or after which it may crash.
+// step is a side effect of the controller, before or after which it may crash.
 func (w *world) step(do func()) error {
 	w.calls++
 	if w.calls == w.crashAt/2 && w.crashAt%2 == 0 {
@@ -180,7 +178,7 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	return "v1", w.step(func() { w.pinned[uid] = true })
 }
 
-// CheckReplacement knows schemas that fit nothing by their names.
+// CheckReplacement rejects schemas by name.
 func (w *world) CheckReplacement(_ context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
 	switch uid := next.Schema.UID; {
 	case strings.HasPrefix(uid, "unlike.") && bound != nil:
@@ -191,7 +189,7 @@ func (w *world) CheckReplacement(_ context.Context, bound, next *apisv1alpha2.Bo
 	return nil
 }
 
-// Reserve knows schemas by names such as v1.widgets.example.org-1.
+// Reserve derives resources from schema names such as v1.widgets.example.org-1.
 func (w *world) Reserve(_ context.Context, _ logicalcluster.Name, binding string, schemas []types.UID) (func(), string, error) {
 	for _, uid := range schemas {
 		name, err := apis.ParseSchemaName(string(uid))
@@ -210,7 +208,7 @@ func (w *world) Reserve(_ context.Context, _ logicalcluster.Name, binding string
 	return func() {}, "", w.step(func() {})
 }
 
-// Rewrite refuses what changes more than a status.
+// Rewrite rejects changes of anything but the status.
 func (w *world) Rewrite(_ context.Context, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	stored := w.bindings[key.Name]
 	if stored == nil {
@@ -245,17 +243,17 @@ func (*world) NotifyFreed(func()) func() { return func() {} }
 
 func (*world) FollowNames(func(logicalcluster.Name, string)) func() { return func() {} }
 
-// reconcile has the controller look at a binding. If it crashes, another one goes on.
+// reconcile restarts the controller after a crash.
 func (w *world) reconcile(t *testing.T, name string) error {
 	t.Helper()
 	_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
 	if errors.Is(err, errCrash) {
-		w.r = w.reconciler()
+		w.r = w.bindingReconciler()
 	}
 	return err
 }
 
-// converge reconciles all bindings, in any order, until nothing changes.
+// converge reconciles all bindings in random order until nothing changes.
 func (w *world) converge(t *testing.T) {
 	t.Helper()
 	for range 100 {
@@ -292,7 +290,7 @@ func (w *world) offer(schemas ...string) {
 	}
 }
 
-// picture is what is to be the same, however it came about.
+// picture is the part of the state that must not depend on the order of events.
 func (w *world) picture() map[string]any {
 	p := map[string]any{"locks": w.lc.Annotations[locks], "objects": fmt.Sprint(w.objects)}
 	for name, b := range w.bindings {
@@ -312,7 +310,7 @@ const (
 	gadgets                = "v1.gadgets.example.org"
 )
 
-// play has the events happen in a random order, with the controller at work in between.
+// play runs the events in random order, with reconciles in between.
 func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
 	t.Helper()
 	for len(lines) > 0 {
@@ -328,8 +326,7 @@ func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
 	w.converge(t)
 }
 
-// TestAnyOrder: what a binding ends in does not depend on the order of events, nor on
-// where the controller crashed on the way.
+// TestAnyOrder: the final state of a binding depends neither on the order of events nor on crashes.
 func TestAnyOrder(t *testing.T) {
 	var bound, orphaned map[string]any
 	var last int
@@ -369,8 +366,8 @@ func TestAnyOrder(t *testing.T) {
 	require.Less(t, last, crashes/2, "each effect was crashed at")
 }
 
-// TestDeletion: a binding waits for all that it has bound, wherever it crashed, and
-// another one takes over what is the same.
+// TestDeletion: a binding waits for the deletion of its objects, even after crashes, and another binding takes over the
+// same resources.
 func TestDeletion(t *testing.T) {
 	for crashAt := range 40 {
 		w := newWorld()
@@ -387,10 +384,10 @@ func TestDeletion(t *testing.T) {
 		w.converge(t)
 		condition := conditions.Get(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess)
 		require.Equal(t, "SomeFinalizersRemain", condition.Reason)
-		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for their finalizers, which those have to remove who use them: example.org/wait has 1 of widgets.example.org", condition.Message)
+		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for finalizers, which their owners must remove: example.org/wait has 1 of widgets.example.org", condition.Message)
 		require.Zero(t, w.objects["gadgets/"+gadgets])
 
-		// Another binding of the export comes, and has what is left.
+		// Another binding of the export takes over the remaining objects.
 		w.bind("b")
 		w.converge(t)
 		require.NotContains(t, w.bindings, "a")
@@ -406,8 +403,7 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestConflicts: who comes first has the names, and nothing of an export is bound while
-// one of its names is taken.
+// TestConflicts: the first binding gets the names, and an export is not bound while one of its names is in use.
 func TestConflicts(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne, gadgets)
@@ -427,17 +423,17 @@ func TestConflicts(t *testing.T) {
 	require.Len(t, w.bindings["b"].Status.BoundResources, 2)
 	require.Empty(t, w.r.waiting.in(consumer))
 
-	// Another identity never takes the objects of the first.
+	// Another identity never takes over the objects of the first one.
 	w.exports["e"].Status.IdentityHash = "other"
 	w.converge(t)
 	b = w.bindings["b"]
 	require.Equal(t, "h", b.Status.BoundResources[0].Schema.IdentityHash)
 	condition = conditions.Get(b, apisv1alpha2.BindingUpToDate)
 	require.Equal(t, "NamingConflicts", condition.Reason)
-	require.Contains(t, condition.Message, "bound with the former identity")
+	require.Contains(t, condition.Message, "bound with the previous identity")
 	require.True(t, conditions.IsTrue(b, "Ready"))
 
-	// A schema that cannot be served changes nothing either.
+	// An invalid schema changes nothing either.
 	w.exports["e"].Status.IdentityHash = "h"
 	w.schemas[widgetsTwo] = "bad"
 	w.offer(widgetsTwo, gadgets)
@@ -446,22 +442,21 @@ func TestConflicts(t *testing.T) {
 	require.Equal(t, widgetsOne, w.bindings["b"].Status.BoundResources[0].Schema.Name)
 }
 
-// TestConverged: a binding is read when there is something to write that takes a request,
-// and only then.
+// TestConverged: a binding is read only before a write that needs a request.
 func TestConverged(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
 	w.exports["e"].Status.IdentityHash = "h"
 	w.schemas[widgetsOne], w.schemas[widgetsTwo] = widgetsOne, widgetsTwo
 	w.bind("b")
-	look := func(want int, what string) {
+	look := func(want int, action string) {
 		t.Helper()
 		w.reads = 0
 		for range 3 {
 			_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
 			require.NoError(t, err)
 		}
-		require.Equal(t, want, w.reads, what)
+		require.Equal(t, want, w.reads, action)
 	}
 	look(1, "it is new")
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))

@@ -20,9 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestNothingIsDeletedInDoubt: as long as it is not known what other shards export,
-// another binding may take the objects over.
-func TestNothingIsDeletedInDoubt(t *testing.T) {
+// TestNothingIsDeletedWhileIncomplete: while the exports of other shards are unknown, another binding may take the objects over.
+func TestNothingIsDeletedWhileIncomplete(t *testing.T) {
 	incomplete := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
 	for name, forget := range map[string]func(*world){
 		"path": func(w *world) {
@@ -63,9 +62,9 @@ func TestNothingIsDeletedInDoubt(t *testing.T) {
 	}
 }
 
-// TestGoingInDoubt: a logical cluster that is being deleted need not wait for what other shards export
-// with a binding that has bound nothing: it takes what nobody serves.
-func TestGoingInDoubt(t *testing.T) {
+// TestDeletionWhileIncomplete: a logical cluster that is being deleted does not wait for the exports of other shards,
+// because it deletes unserved objects itself.
+func TestDeletionWhileIncomplete(t *testing.T) {
 	w := newWorld()
 	w.bind("a")
 	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
@@ -83,7 +82,6 @@ func TestGoingInDoubt(t *testing.T) {
 	require.Nil(t, w.bindings["a"])
 }
 
-// copyless is a world without copies of schemas.
 type copyless struct{ *world }
 
 func (copyless) Reserve(context.Context, logicalcluster.Name, string, []types.UID) (func(), string, error) {
@@ -94,9 +92,9 @@ func (copyless) Empty(context.Context, logicalcluster.Name, *apisv1alpha2.BoundA
 	return 0, nil, errNone
 }
 
-// TestCopiesThatAreGone: bindings that need a copy of a schema which somebody has deleted are looked at
-// again, since nothing tells when there is one. That a binding itself is gone is no error.
-func TestCopiesThatAreGone(t *testing.T) {
+// TestDeletedCopies: bindings that need a deleted copy of a schema are requeued, because there is no event for its
+// creation. A deleted binding is not an error.
+func TestDeletedCopies(t *testing.T) {
 	w := bound(t)
 	w.r.apis = copyless{w}
 	look := func(name string) error {
@@ -116,8 +114,8 @@ func TestCopiesThatAreGone(t *testing.T) {
 	require.NoError(t, look("b"))
 }
 
-// TestWaitingIsSaid: a binding that has bound nothing says what it waits for, until that is known, and no other one does.
-func TestWaitingIsSaid(t *testing.T) {
+// TestWaitingIsReported: only a binding that has not been bound reports what it waits for.
+func TestWaitingIsReported(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
 	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
@@ -126,9 +124,9 @@ func TestWaitingIsSaid(t *testing.T) {
 	bound := w.bindings["a"].DeepCopy()
 	w.bind("b")
 	resolve, schema, readSchema := w.r.resolve, w.r.schema, w.r.readSchema
-	says := func(want string) {
+	reports := func(want string) {
 		t.Helper()
-		for range 2 { // once it is said it is said
+		for range 2 { // the second time, nothing changes
 			before := w.version
 			for _, name := range []string{"a", "b"} {
 				result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
@@ -144,16 +142,16 @@ func TestWaitingIsSaid(t *testing.T) {
 		require.Equal(t, bound, w.bindings["a"])
 		for _, kind := range []conditionsv1alpha1.ConditionType{apisv1alpha2.InitialBindingCompleted, apisv1alpha2.BindingUpToDate, conditionsv1alpha1.ReadyCondition} {
 			require.Equal(t, "WaitingForReplicas", conditions.GetReason(w.bindings["b"], kind))
-			require.Equal(t, "It goes on by itself when more of other shards is known: "+want, conditions.GetMessage(w.bindings["b"], kind))
+			require.Equal(t, "Waiting for the state of other shards: "+want, conditions.GetMessage(w.bindings["b"], kind))
 		}
 		require.Equal(t, []string{apis.BindingFinalizer}, w.bindings["b"].Finalizers)
 	}
 	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
 		return "", fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
 	}
-	says("not everything is known yet: the cache is away")
+	reports("not everything is known yet: the cache is away")
 
-	// What is known of a schema is where it is.
+	// The location of a schema is part of the observed state.
 	w.r.resolve = resolve
 	w.r.schema = func(key client.Key) (*metav1.PartialObjectMetadata, error) {
 		found, err := schema(key)
@@ -166,10 +164,10 @@ func TestWaitingIsSaid(t *testing.T) {
 		return nil, errors.New("connection refused by 10.0.0.1")
 	}
 	w.pinned = map[types.UID]bool{}
-	says("resource widgets of APIExport e: not everything is known yet: the cache server does not answer for the APIResourceSchema " + widgetsOne + " of shard far")
+	reports("resource widgets of APIExport e: not everything is known yet: the cache server did not return the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = func(context.Context, client.Key) (*apis.APIResourceSchema, error) { return nil, errNone }
-	says("resource widgets of APIExport e: not everything is known yet: the cache server that is asked does not have the APIResourceSchema " + widgetsOne + " of shard far")
+	reports("resource widgets of APIExport e: not everything is known yet: the cache server does not contain the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = readSchema
 	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
@@ -177,8 +175,8 @@ func TestWaitingIsSaid(t *testing.T) {
 	require.True(t, conditions.IsTrue(w.bindings["b"], apisv1alpha2.InitialBindingCompleted))
 }
 
-// TestClaimsInDoubt: what is bound goes on, and claims on it are accepted and rejected, whatever is not known of others.
-func TestClaimsInDoubt(t *testing.T) {
+// TestClaimsWhileIncomplete: bound resources stay bound, and claims are accepted and rejected, while other shards are unknown.
+func TestClaimsWhileIncomplete(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
 	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
@@ -204,7 +202,7 @@ func TestClaimsInDoubt(t *testing.T) {
 		require.Equal(t, len(verbs) > 0, len(applied) == 1, "%v", verbs)
 		if len(verbs) == 1 && verbs[0] == "get" {
 			require.Equal(t, verbs, applied[0].Verbs)
-			require.Contains(t, says(w.bindings["b"], claimsValid), "PermissionClaimsMismatch")
+			require.Contains(t, conditionOf(w.bindings["b"], claimsValid), "PermissionClaimsMismatch")
 		}
 	}
 	require.Equal(t, before.Status.AppliedPermissionClaims, w.bindings["b"].Status.AppliedPermissionClaims)

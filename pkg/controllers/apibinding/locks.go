@@ -5,27 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
-	// locksAnnotation says on a LogicalCluster which binding has which resource, as JSON:
+	// locksAnnotation is set on a LogicalCluster and contains the binding of each resource, as JSON:
 	// {"<resource>.<group>": {"n": "<binding>"}}.
 	locksAnnotation = "internal.apis.kcp.io/resource-bindings"
-	// maxLocksBytes bounds it: some 2,000 resources. All annotations of an object may have
-	// 256 KiB.
+	// maxLocksBytes allows about 2,000 resources. The limit for all annotations of an object is 256 KiB.
 	maxLocksBytes = 128 << 10
 )
 
-// errTooMany says that a logical cluster has bound as many resources as it can.
+// errTooMany is returned if the annotation would be too large.
 var errTooMany = errors.New("too many resources are bound in the logical cluster")
 
-// withLocks returns a LogicalCluster that says what a binding has bound, or nil if it
-// says so already.
+// withLocks records the resources of a binding in a LogicalCluster. It returns nil if they are already recorded.
 func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apisv1alpha2.BoundAPIResource) (*corev1alpha1.LogicalCluster, error) {
 	type lock struct {
 		Name string `json:"n,omitempty"`
@@ -79,17 +81,55 @@ func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apis
 	return lc, nil
 }
 
-// turns has the bindings of a logical cluster write into its LogicalCluster one after the
-// other: a new one has several at a time, of which all but the first would be refused and
-// start anew. Some logical clusters share a turn, which is short. The zero value is ready to
-// use.
-type turns [64]sync.Mutex
+// clusterLocks serializes the writes of bindings to their LogicalCluster: a new one gets several bindings at once, and all
+// but one of the writes would fail with a conflict. Logical clusters share a fixed number of locks. The zero value is ready
+// to use.
+type clusterLocks [64]sync.Mutex
 
-// lock waits for the turn of a logical cluster, which ends when done is called.
-func (t *turns) lock(cluster logicalcluster.Name) (done func()) {
+// lock acquires the lock of a logical cluster, which done releases.
+func (t *clusterLocks) lock(cluster logicalcluster.Name) (done func()) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(cluster))
 	turn := &t[h.Sum32()%uint32(len(t))]
 	turn.Lock()
 	return turn.Unlock
+}
+
+// waiting are bindings that wait for names or for capacity for schemas.
+type waiting struct {
+	mu  sync.Mutex
+	all map[logicalcluster.Name]map[client.Key]bool
+}
+
+func (w *waiting) set(key client.Key, waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	of := w.all[key.Cluster]
+	switch {
+	case waits && of == nil:
+		w.all[key.Cluster] = map[client.Key]bool{key: true}
+	case waits:
+		of[key] = true
+	default:
+		delete(of, key)
+		if len(of) == 0 {
+			delete(w.all, key.Cluster)
+		}
+	}
+}
+
+func (w *waiting) in(cluster logicalcluster.Name) []client.Key {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.all[cluster]))
+}
+
+func (w *waiting) everywhere() []client.Key {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var keys []client.Key
+	for _, of := range w.all {
+		keys = slices.AppendSeq(keys, maps.Keys(of))
+	}
+	return keys
 }

@@ -14,8 +14,7 @@ import (
 
 var errConflict = errors.New("conflict")
 
-// TestBindingsOfOneLogicalCluster: bindings that come at the same time, as the default ones of
-// a workspace do, do not refuse each other's writes into the LogicalCluster.
+// TestBindingsOfOneLogicalCluster: concurrent bindings, e.g. the default ones, do not cause conflicts in the LogicalCluster.
 func TestBindingsOfOneLogicalCluster(t *testing.T) {
 	w := newWorld()
 	writing := make(chan struct{}, 1)
@@ -37,7 +36,7 @@ func TestBindingsOfOneLogicalCluster(t *testing.T) {
 	for i := range 50 {
 		group.Go(func() error {
 			name := strconv.Itoa(i)
-			return w.r.note(t.Context(), consumer, name, []apisv1alpha2.BoundAPIResource{{Group: "example.org", Resource: "r" + name}})
+			return w.r.record(t.Context(), consumer, name, []apisv1alpha2.BoundAPIResource{{Group: "example.org", Resource: "r" + name}})
 		})
 	}
 	require.NoError(t, group.Wait())

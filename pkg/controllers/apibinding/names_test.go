@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// contested refuses all names: the servers have them.
+// contested rejects all names, because the servers use them.
 type contested struct{ *world }
 
 var errContested = errors.New("the names are in use")
@@ -22,8 +22,7 @@ func (contested) Reserve(context.Context, logicalcluster.Name, string, []types.U
 	return nil, "", errContested
 }
 
-// TestSystemExports: the kinds of the system can be bound though the servers have their
-// names, by one binding at a time, and to the exports of root only.
+// TestSystemExports: system APIs can be bound although the servers use their names, but only by one binding and from root.
 func TestSystemExports(t *testing.T) {
 	w := newWorld()
 	w.r.apis = contested{w}

@@ -12,12 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// whole are events that lead to one binding of two resources, in any order in which
-// later versions of an object come after earlier ones.
+// whole returns events that lead to a binding with two resources in any order that keeps the versions of an object in order.
 func whole() [][]func(*world) {
-	schemaIs := func(name string) func(*world) {
-		return func(w *world) { w.schemas[name] = types.UID(name) }
-	}
+	schemaIs := func(name string) func(*world) { return func(w *world) { w.schemas[name] = types.UID(name) } }
 	return [][]func(*world){
 		{
 			func(w *world) { w.offer(widgetsOne) },
@@ -33,7 +30,6 @@ func whole() [][]func(*world) {
 	}
 }
 
-// accept has the binding accept claims on resources.
 func accept(resources ...string) func(*world) {
 	return func(w *world) {
 		w.bindings["b"].Spec.PermissionClaims = nil
@@ -43,7 +39,6 @@ func accept(resources ...string) func(*world) {
 	}
 }
 
-// ends are events after which the binding is as it was, but that its export is gone, with its claims.
 func ends() [][]func(*world) {
 	return [][]func(*world){
 		{func(w *world) { delete(w.exports, "e") }},
@@ -53,7 +48,6 @@ func ends() [][]func(*world) {
 	}
 }
 
-// bound is a world in which binding a has bound widgets and gadgets, with objects.
 func bound(t *testing.T) *world {
 	t.Helper()
 	w := newWorld()
@@ -76,9 +70,8 @@ func (w *world) remove(name string) {
 	}
 }
 
-// TestEveryCrash: wherever the controller crashes, before or after any of its effects, and
-// in whatever order events come that have nothing to do with each other, what begins ends
-// in the same state as without a crash.
+// TestEveryCrash: crashes of the controller before or after any side effect, and any order of independent events, do not
+// change the final state.
 func TestEveryCrash(t *testing.T) {
 	type lines = [][]func(*world)
 	removed := func(w *world) { w.remove("a") }

@@ -2,18 +2,22 @@ package apibinding
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// observation is what a binding is to follow, as it was when a reconcile began.
+// observation is the input of decide.
 type observation struct {
 	provider logicalcluster.Name
 	export   *apisv1alpha2.APIExport // nil if there is none
@@ -21,28 +25,24 @@ type observation struct {
 	schemas []*metav1.PartialObjectMetadata
 }
 
-// plan is what is to become of a binding.
 type plan struct {
 	provider logicalcluster.Name
 	export   *apisv1alpha2.APIExport // nil if there is none
 	problem  *problem
-	// wanted is what the binding is to have bound if there is no problem. It lacks the versions of schemas
-	// that are still to be copied.
+	// wanted are the resources to bind if there is no problem, without the storage versions of schemas that are not copied yet.
 	wanted  []apisv1alpha2.BoundAPIResource
 	offered []offered
 	added   []types.UID // the schemas in wanted that are not bound yet
 }
 
-// offered is a resource that an export offers.
 type offered struct {
 	at       int        // in the wanted resources
 	schema   client.Key // with the shard, if it is another one
 	isStored bool       // with the consumers
-	// replaces is set if the binding gets another schema than it has for the resource, or a first one.
+	// replaces is set if the schema is new for the binding.
 	replaces bool
 }
 
-// decide returns what is to become of a binding.
 func decide(binding *apisv1alpha2.APIBinding, o observation) *plan {
 	p := &plan{provider: o.provider, export: o.export}
 	switch {
@@ -58,8 +58,7 @@ func decide(binding *apisv1alpha2.APIBinding, o observation) *plan {
 	return p
 }
 
-// follow adds what a binding is to bind that has bound something: that, as it is offered now,
-// and what is new. An identity never changes: who has bound a resource under another one keeps it.
+// follow adds the resources of the export to the bound ones. The identity of a bound resource never changes.
 func (p *plan) follow(before []apisv1alpha2.BoundAPIResource, schemas []*metav1.PartialObjectMetadata) {
 	p.wanted = make([]apisv1alpha2.BoundAPIResource, 0, len(before)+len(schemas))
 	for i := range before {
@@ -91,7 +90,7 @@ func (p *plan) follow(before []apisv1alpha2.BoundAPIResource, schemas []*metav1.
 	p.added = newSchemas(before, p.wanted)
 }
 
-// resourceOf returns a resource of an export as bindings would have it, without storage versions.
+// resourceOf returns a resource of an export as a bound resource, without storage versions.
 func resourceOf(export *apisv1alpha2.APIExport, resource *apisv1alpha2.ResourceSchema, schema *metav1.PartialObjectMetadata) apisv1alpha2.BoundAPIResource {
 	return apisv1alpha2.BoundAPIResource{
 		Group: resource.Group, Resource: resource.Name,
@@ -99,12 +98,10 @@ func resourceOf(export *apisv1alpha2.APIExport, resource *apisv1alpha2.ResourceS
 	}
 }
 
-// keyOf returns the key of a schema of a provider, with its shard.
 func keyOf(provider logicalcluster.Name, schema *metav1.PartialObjectMetadata) client.Key {
 	return client.Key{Shard: schema.Annotations[request.ShardAnnotation], Cluster: provider, Name: schema.Name}
 }
 
-// newSchemas returns the schemas of after that before does not have.
 func newSchemas(before, after []apisv1alpha2.BoundAPIResource) []types.UID {
 	known := make(map[string]bool, len(before))
 	for i := range before {
@@ -119,7 +116,7 @@ func newSchemas(before, after []apisv1alpha2.BoundAPIResource) []types.UID {
 	return added
 }
 
-// replaced returns the wanted resources of which the binding gets another schema.
+// replaced returns the wanted resources with a schema that is new for the binding.
 func (p *plan) replaced() (all []apisv1alpha2.BoundAPIResource) {
 	for _, o := range p.offered {
 		if o.replaces {
@@ -127,4 +124,78 @@ func (p *plan) replaced() (all []apisv1alpha2.BoundAPIResource) {
 		}
 	}
 	return all
+}
+
+const missingIdentityHash = "MissingIdentityHash"
+
+type problem struct {
+	// export is set if the export is invalid.
+	export bool
+	// overCapacity is set if the shard has too many schemas of the provider, or uses an incompatible one: binding is retried when
+	// copies of schemas have been deleted.
+	overCapacity bool
+	reason       string
+	severity     conditionsv1alpha1.ConditionSeverity
+	message      string
+}
+
+func noExport() *problem {
+	return &problem{
+		export: true, reason: apisv1alpha2.APIExportNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: "The APIExport does not exist: create it, or delete the binding",
+	}
+}
+
+func noIdentity() *problem {
+	return &problem{
+		export: true, reason: missingIdentityHash, severity: conditionsv1alpha1.ConditionSeverityWarning,
+		message: fmt.Sprintf("The APIExport has no identity yet: see its condition %s", apisv1alpha2.APIExportIdentityValid),
+	}
+}
+
+func noSchema(name string) *problem {
+	return &problem{
+		export: true, reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: fmt.Sprintf("The APIExport names the APIResourceSchema %s, which does not exist: the provider must create it, or reference another one", name),
+	}
+}
+
+func invalidSchema(name string, err error) *problem {
+	return &problem{
+		overCapacity: errors.Is(err, apis.ErrLimitReached) || errors.Is(err, apis.ErrInUse),
+		reason:       apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: fmt.Sprintf("The APIResourceSchema %s cannot be bound, the provider must reference another one in the APIExport: %v", name, err),
+	}
+}
+
+func conflicting(format string, args ...any) *problem {
+	return &problem{
+		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError, message: fmt.Sprintf(format, args...),
+	}
+}
+
+func namingConflict(action string) *problem {
+	return conflicting("%s: delete it, or this binding. The resource is bound when the name is released", action)
+}
+
+func noLogicalCluster() *problem {
+	return &problem{
+		reason: apisv1alpha2.LogicalClusterNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: "The LogicalCluster was not found: if it was just created, binding is retried, otherwise it is being deleted with this binding",
+	}
+}
+
+func tooMany() *problem {
+	return &problem{
+		reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: fmt.Sprintf("The annotation %s of the LogicalCluster, which records the bound resources, would have more than %d bytes: delete other bindings", locksAnnotation, maxLocksBytes),
+	}
+}
+
+func otherIdentity(bound *apisv1alpha2.BoundAPIResource) *problem {
+	return conflicting("%s.%s is bound with the previous identity of the APIExport, which its objects keep: delete the binding with its objects, and bind again", bound.Resource, bound.Group)
+}
+
+func otherStorage(bound *apisv1alpha2.BoundAPIResource) *problem {
+	return conflicting("%s.%s is bound with the previous storage of the APIExport, virtual or not, which cannot change: delete the binding with its objects, and bind again", bound.Resource, bound.Group)
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -15,12 +14,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Resolve returns the logical cluster of an export by its path, or "" if there is none.
-// The error is client.ErrIncomplete if there may be one on another shard.
+// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
+// export may exist on another shard.
 type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 
-// providerOf returns the logical cluster of a binding's export, or "". Once known it
-// stays, wherever the path leads later.
+// providerOf returns the logical cluster of a binding's export, or "". Once recorded in the status, it does not change.
 func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, resolve Resolve) (logicalcluster.Name, error) {
 	if known := binding.Status.APIExportClusterName; known != "" {
 		return logicalcluster.Name(known), nil
@@ -32,8 +30,7 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	if ref.Path == "" {
 		return cluster, nil
 	}
-	// The label says whose export it was that the binding was permitted for. The path
-	// may lead to another logical cluster by now, which permitted nothing.
+	// The label identifies the export for which the binding was authorized. The path may refer to another logical cluster now.
 	name, err := resolve(logicalcluster.NewPath(ref.Path), ref.Name)
 	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {
 		return "", err
@@ -41,8 +38,8 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	return name, nil
 }
 
-// ReadSchema reads a schema of this shard, which local reaches, or that of the shard in
-// the key, as it is there, from its replica on a cache server.
+// ReadSchema reads a schema of this shard, or, if the key contains another shard, its replica on the cache server with the original
+// UID.
 func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apis.APIResourceSchema, error) {
 	if key.Shard == "" {
 		return readSchema(ctx, local.Cluster(key.Cluster.Path()), key.Name)
@@ -54,7 +51,7 @@ func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Ke
 	return replica, err
 }
 
-// readSchema reads what the SDK's type would lose, too.
+// readSchema returns all fields, including those that the type of the SDK lacks.
 func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.APIResourceSchema, error) {
 	dynamic, err := scope.Dynamic()
 	if err != nil {
@@ -71,14 +68,7 @@ func schemaKey(provider logicalcluster.Name, name string) client.Key {
 	return client.Key{Cluster: provider, Name: name}
 }
 
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// boundAs returns how a binding has bound a resource, or nil.
+// boundAs returns the bound resource of a binding, or nil.
 func boundAs(binding *apisv1alpha2.APIBinding, group, resource string) *apisv1alpha2.BoundAPIResource {
 	for i := range binding.Status.BoundResources {
 		if b := &binding.Status.BoundResources[i]; b.Group == group && b.Resource == resource {

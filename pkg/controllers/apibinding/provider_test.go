@@ -10,8 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// TestProvider holds that a binding is to the export that it was permitted for, also
-// when another logical cluster has the path.
+// TestProvider: a binding refers to the export for which it was authorized, even if another logical cluster gets the path.
 func TestProvider(t *testing.T) {
 	resolve := func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "successor", nil }
 	of := func(binding *apisv1alpha2.APIBinding) logicalcluster.Name {

@@ -22,39 +22,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// startTime is how long a new logical cluster has at most to come up before the
-// controller notes what is bound in it.
+// startTime is the maximum time for which the bindings of a new logical cluster are recorded by its own controller.
 const startTime = 5 * time.Second
 
-// APIs are the bound APIs of the shard, as its servers have them.
+// APIs gives access to the bound APIs of the shard.
 type APIs interface {
-	// Pin makes sure that the shard has a copy of an APIResourceSchema, which read
-	// returns, and returns the version in which objects are stored. Its error wraps
-	// apis.ErrInvalidSchema if the schema cannot be served.
+	// Pin ensures that the shard has a copy of an APIResourceSchema, which read returns, and returns its storage version. It
+	// returns an error that wraps apis.ErrInvalidSchema if the schema cannot be served.
 	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error)
-	// CheckReplacement returns an error that wraps apis.ErrInvalidSchema if objects that are stored already could
-	// not be read after a resource is bound with the schema of next. bound is what the binding has of it, or nil.
+	// CheckReplacement returns an error that wraps apis.ErrInvalidSchema if stored objects could not be read with the schema of
+	// next. bound is the currently bound resource, or nil.
 	CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error
 	reserver
-	// Yield has definitions yield that have names of what a binding has bound.
+	// Yield makes definitions with the names of bound resources yield to the binding.
 	Yield(ctx context.Context, key client.Key) error
-	// Rewrite writes what change makes of the status of a binding, past admission and
-	// validation. It returns nil, and nothing is written, where change returns nil, and
-	// where that takes a request.
+	// Rewrite writes the status that change returns, without admission and validation. It writes nothing and returns nil if change
+	// returns nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// WaitFor waits until what a binding says is served.
+	// WaitFor waits until the resources of a binding are served.
 	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
-	// Empty deletes all objects of what was bound in a logical cluster, and returns how
-	// many are left, and how many of them wait for each finalizer.
-	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error)
-	// FollowNames calls f where names may have become free, until stop is called.
+	// Empty deletes all objects of a bound resource in a logical cluster. It returns the number of remaining objects, and of those
+	// that wait for each finalizer.
+	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (remainder int, finalizers map[string]int, err error)
+	// FollowNames calls f when names may have been released, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
-	// FollowRoom calls f where a schema may be pinned for which there was no room, until
-	// stop is called.
+	// NotifyFreed calls f when a rejected schema may be copied, until stop is called.
 	NotifyFreed(f func()) (stop func())
 }
 
-type reconciler struct {
+type bindingReconciler struct {
 	apis           APIs
 	resolve        Resolve
 	known          func(key client.Key) (*apisv1alpha2.APIBinding, error)
@@ -67,18 +63,17 @@ type reconciler struct {
 	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
-	now func() time.Time
-
-	clusters  reconcile.Latest[*corev1alpha1.LogicalCluster]
-	noting    turns
-	replacing replacements
-	waiting   waiting // for names
-	roomless  waiting // for room for schemas
+	now          func() time.Time
+	clusters     reconcile.Latest[*corev1alpha1.LogicalCluster]
+	recording    clusterLocks
+	replacing    replacements
+	waiting      waiting // for names
+	overCapacity waiting // for capacity for schemas
 }
 
-// observe returns what a binding is to follow. Its error is client.ErrIncomplete as long as it is not
-// known what other shards export.
-func (r *reconciler) observe(key client.Key, binding *apisv1alpha2.APIBinding) (o observation, err error) {
+// observe returns the input of decide. It returns client.ErrIncomplete if the exports of other shards have not been observed
+// completely.
+func (r *bindingReconciler) observe(key client.Key, binding *apisv1alpha2.APIBinding) (o observation, err error) {
 	if o.provider, err = providerOf(key.Cluster, binding, r.resolve); err != nil {
 		return o, err
 	}
@@ -88,7 +83,7 @@ func (r *reconciler) observe(key client.Key, binding *apisv1alpha2.APIBinding) (
 	for i := range o.export.Spec.Resources {
 		schema, err := r.schema(schemaKey(o.provider, o.export.Spec.Resources[i].Schema))
 		if err != nil {
-			return o, ignoreNotFound(err)
+			return o, reconcile.IgnoreNotFound(err)
 		}
 		o.schemas = append(o.schemas, schema)
 	}
@@ -96,24 +91,23 @@ func (r *reconciler) observe(key client.Key, binding *apisv1alpha2.APIBinding) (
 }
 
 // exportOf returns the export of a binding, or nil if there is none.
-func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
+func (r *bindingReconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
 	ref := binding.Spec.Reference.Export
 	if provider == "" || ref == nil {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	if err == nil && export.DeletionTimestamp != nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
-		return nil, nil //nolint:nilnil // it goes, and is for those who have it
+		return nil, nil //nolint:nilnil // it is being deleted, and only existing bindings may use it
 	}
 	return export, err
 }
 
-// noted returns a LogicalCluster as it is, and as it says what a binding has bound, which
-// is nil if it does so already.
-func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
+// noted returns a LogicalCluster, and its new state if the resources of a binding are not recorded yet.
+func (r *bindingReconciler) recorded(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
 	cached, err := r.logicalCluster(cluster)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, nil, err
@@ -127,37 +121,31 @@ func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resource
 	return lc, updated, err
 }
 
-// note says in the LogicalCluster what a binding has bound, for tools that go by it.
-func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
-	defer r.noting.lock(cluster)()
-	lc, updated, err := r.noted(cluster, binding, resources)
+// note records the resources of a binding in the LogicalCluster, for clients that read the annotation.
+func (r *bindingReconciler) record(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
+	defer r.recording.lock(cluster)()
+	lc, updated, err := r.recorded(cluster, binding, resources)
 	if err != nil || updated == nil {
 		return err
 	}
-	written, err := r.commitCluster(ctx, lc, updated)
-	if err != nil {
-		return err
-	}
-	r.clusters.Wrote(written)
-	return nil
+	_, err = r.clusters.Commit(ctx, r.commitCluster, lc, updated)
+	return err
 }
 
-// isStarting reports whether a LogicalCluster is still to get the label of its phase, and
-// with it, in one write, the note of what its default bindings have bound.
-func (r *reconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
+// isStarting reports whether the controller of a LogicalCluster will set its phase label, and will record its default bindings with
+// the same write.
+func (r *bindingReconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
 	phase := string(lc.Status.Phase)
 	return (phase == "" || lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != phase) && r.now().Before(lc.CreationTimestamp.Add(startTime))
 }
 
-// isGoing reports whether a logical cluster is being deleted.
-func (r *reconciler) isGoing(cluster logicalcluster.Name) bool {
+func (r *bindingReconciler) isDeleted(cluster logicalcluster.Name) bool {
 	lc, err := r.logicalCluster(cluster)
 	return err == nil && lc.DeletionTimestamp != nil
 }
 
-// copySchema makes sure that the shard has a copy of a schema, and returns the version in which objects are
-// stored, or why the schema cannot be bound.
-func (r *reconciler) copySchema(ctx context.Context, key client.Key, resource *apisv1alpha2.BoundAPIResource, export string) (string, *problem, error) {
+// copySchema ensures that the shard has a copy of a schema, and returns its storage version, or the reason why it cannot be bound.
+func (r *bindingReconciler) copySchema(ctx context.Context, key client.Key, resource *apisv1alpha2.BoundAPIResource, export string) (string, *problem, error) {
 	version, err := r.apis.Pin(ctx, types.UID(resource.Schema.UID), func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.read(ctx, key) })
 	switch {
 	case errors.Is(err, apis.ErrInvalidSchema):
@@ -170,31 +158,29 @@ func (r *reconciler) copySchema(ctx context.Context, key client.Key, resource *a
 	return version, nil, nil
 }
 
-// read reads a schema. The error is client.ErrIncomplete if that is on another shard, and its replica
-// cannot be read now.
-func (r *reconciler) read(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
+// read reads a schema. It returns client.ErrIncomplete if the replica of another shard's schema cannot be read.
+func (r *bindingReconciler) read(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 	schema, err := r.readSchema(ctx, key)
 	if err == nil || key.Shard == "" || ctx.Err() != nil {
 		return schema, err
 	}
-	klog.FromContext(ctx).V(2).Info("Cannot read the replica of a schema", "schema", key, "err", err)
-	what := "does not answer for"
-	if apierrors.IsNotFound(err) { // if it is gone, the informer is about to hear of it
-		what = "that is asked does not have"
+	klog.FromContext(ctx).V(2).Info("Failed to read the replica of a schema", "schema", key, "err", err)
+	action := "did not return"
+	if apierrors.IsNotFound(err) { // if it was deleted, the informer will report it
+		action = "does not contain"
 	}
-	return nil, fmt.Errorf("%w: the cache server %s the APIResourceSchema %s of shard %s", client.ErrIncomplete, what, key.Name, key.Shard)
+	return nil, fmt.Errorf("%w: the cache server %s the APIResourceSchema %s of shard %s", client.ErrIncomplete, action, key.Name, key.Shard)
 }
 
-// change writes what says makes of a binding, and returns that. It returns known if that is the same, and nil if
-// the binding has changed since the informer got known: the informer gets that, too, and the binding is reconciled
-// again.
-func (r *reconciler) change(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, says func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-	if equality.Semantic.DeepEqual(known, says(known)) {
+// change writes the result of update and returns it. It returns known if nothing changes, and nil if the binding has changed since it
+// was observed: the informer will report the change and requeue the binding.
+func (r *bindingReconciler) change(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, update func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	if equality.Semantic.DeepEqual(known, update(known)) {
 		return known, nil
 	}
 	binding, err := r.binding(ctx, key)
 	if err != nil || binding.ResourceVersion != known.ResourceVersion {
 		return nil, err
 	}
-	return r.commit(ctx, binding, says(binding))
+	return r.commit(ctx, binding, update(binding))
 }

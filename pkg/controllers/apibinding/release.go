@@ -14,38 +14,37 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// release lets a binding go that is being deleted, once nothing is left of what it has
-// bound.
-func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (reconcile.Result, error) {
+// release removes the finalizer of a deleted binding after the bound objects have been deleted.
+func (r *bindingReconciler) release(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (reconcile.Result, error) {
 	if !hasFinalizer(binding) {
 		return reconcile.Result{}, nil
 	}
-	left, err := r.empty(ctx, key, binding)
-	if err != nil || len(left) > 0 {
-		_, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
-		return reconcile.Result{Backoff: err == nil}, errors.Join(err, ignoreNotFound(commitErr))
+	remainder, err := r.empty(ctx, key, binding)
+	if err != nil || len(remainder) > 0 {
+		_, commitErr := r.commit(ctx, binding, remaining(binding, remainder, err))
+		return reconcile.Result{Backoff: err == nil}, errors.Join(err, reconcile.IgnoreNotFound(commitErr))
 	}
-	// A LogicalCluster that goes with it need not say so.
-	if !r.isGoing(key.Cluster) {
-		if err := ignoreNotFound(r.note(ctx, key.Cluster, key.Name, nil)); err != nil {
+	// A LogicalCluster that is being deleted needs no update.
+	if !r.isDeleted(key.Cluster) {
+		if err := reconcile.IgnoreNotFound(r.record(ctx, key.Cluster, key.Name, nil)); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 	_, err = r.commit(ctx, binding, released(binding))
-	return reconcile.Result{}, ignoreNotFound(err)
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// empty deletes what a binding has bound, but for what another one takes over, and what it was to
-// take over itself: who had bound that may have left it.
-func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) ([]left, error) {
+// empty deletes the objects of bound resources that no other binding takes over. It includes resources that the binding was
+// about to take over, because the previous binding may have left their objects.
+func (r *bindingReconciler) empty(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) ([]remainder, error) {
 	awaited, err := r.awaited(ctx, key.Cluster, binding)
-	if errors.Is(err, client.ErrIncomplete) && r.isGoing(key.Cluster) {
-		err = nil // the logical cluster takes what nobody serves
+	if errors.Is(err, client.ErrIncomplete) && r.isDeleted(key.Cluster) {
+		err = nil // unserved objects are deleted with the logical cluster
 	}
 	if err != nil {
 		return nil, err
 	}
-	var all []left
+	var all []remainder
 	var errs []error
 	resources := slices.Concat(binding.Status.BoundResources, awaited)
 	for i := range resources {
@@ -63,15 +62,15 @@ func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1a
 			errs = append(errs, err)
 		}
 		if objects > 0 {
-			all = append(all, left{resource: bound.Resource + "." + bound.Group, objects: objects, finalizers: finalizers})
+			all = append(all, remainder{resource: bound.Resource + "." + bound.Group, objects: objects, finalizers: finalizers})
 		}
 	}
 	return all, errors.Join(errs...)
 }
 
-// awaited returns what the export of a binding offers that it has yet to bind, as far as there are
-// schemas, of which it makes copies: nothing can be deleted without.
-func (r *reconciler) awaited(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) ([]apisv1alpha2.BoundAPIResource, error) {
+// awaited returns the resources of the export that are not bound yet and have existing schemas. It copies the schemas, which
+// are needed for deleting objects.
+func (r *bindingReconciler) awaited(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) ([]apisv1alpha2.BoundAPIResource, error) {
 	provider, err := providerOf(cluster, binding, r.resolve)
 	if err != nil {
 		return nil, unlessUpToDate(binding, err)
@@ -109,8 +108,7 @@ func (r *reconciler) awaited(ctx context.Context, cluster logicalcluster.Name, b
 	return all, nil
 }
 
-// unlessUpToDate is the error of looking up the export of a binding, which had bound all of it
-// when that was known.
+// unlessUpToDate drops the error of looking up the export if the binding had bound all of its resources.
 func unlessUpToDate(binding *apisv1alpha2.APIBinding, err error) error {
 	if conditions.IsTrue(binding, apisv1alpha2.BindingUpToDate) {
 		return nil
@@ -118,10 +116,9 @@ func unlessUpToDate(binding *apisv1alpha2.APIBinding, err error) error {
 	return err
 }
 
-// isTakenOver reports whether another binding of the logical cluster has bound the resource under
-// the same identity, or binds the same schema under it as soon as the names are free. As long as
-// that cannot be told, nothing may be deleted.
-func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
+// isTakenOver reports whether another binding in the logical cluster has bound the resource with the same identity, or will
+// bind the same schema when the names are released. If this cannot be determined, nothing may be deleted.
+func (r *bindingReconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
 	for _, other := range r.siblings(key.Cluster) {
 		if other.Name == key.Name || other.DeletionTimestamp != nil {
 			continue
@@ -136,9 +133,8 @@ func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIRes
 	return false, nil
 }
 
-// offersSame reports whether the export of a binding offers what is bound, with the same schema
-// under the same identity.
-func (r *reconciler) offersSame(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
+// offersSame reports whether the export of a binding contains the bound resource with the same schema and identity.
+func (r *bindingReconciler) offersSame(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
 	provider, err := providerOf(cluster, binding, r.resolve)
 	if err != nil {
 		return false, err
@@ -154,7 +150,7 @@ func (r *reconciler) offersSame(cluster logicalcluster.Name, binding *apisv1alph
 		}
 		schema, err := r.schema(schemaKey(provider, resource.Schema))
 		if err != nil {
-			return false, ignoreNotFound(err)
+			return false, reconcile.IgnoreNotFound(err)
 		}
 		return string(schema.UID) == bound.Schema.UID, nil
 	}

@@ -8,16 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// replacements are the schemas that bindings are about to bind. Bindings that bind the same schema do not wait for each
-// other, because an export may have thousands, and the schema can replace what is bound for all of them or for none. The zero
-// value is ready to use.
+// replacements are the schemas that bindings are about to bind. Bindings to the same schema do not block each other,
+// because an export may have thousands, and compatibility does not depend on the binding. The zero value is ready to use.
 type replacements struct {
 	mu       sync.Mutex
 	pending  map[identified]*replacement
-	finished chan struct{} // closed when one of pending ends, if a binding waits for that
+	finished chan struct{} // closed when one of pending ends; nil if no binding waits
 }
 
-// identified is a resource under an identity: the objects that a wildcard request reads with one schema.
+// identified is a resource with an identity: a wildcard request reads its objects with a single schema.
 type identified struct {
 	resource schema.GroupResource
 	identity string
@@ -28,7 +27,7 @@ type replacement struct {
 	bindings int
 }
 
-// start waits until no other schema is about to be bound for any of some resources, and keeps it so until done is called.
+// start waits until no other schema is about to be bound for any of the resources, and blocks others until done is called.
 func (s *replacements) start(ctx context.Context, resources []apisv1alpha2.BoundAPIResource) (done func(), err error) {
 	if len(resources) == 0 {
 		return func() {}, nil
@@ -46,8 +45,7 @@ func (s *replacements) start(ctx context.Context, resources []apisv1alpha2.Bound
 	}
 }
 
-// tryStart notes all resources, or returns what to wait for. A binding that waits has noted none, so that no two wait for
-// each other.
+// tryStart registers all resources, or returns a channel to wait for. A waiting binding registers none, which prevents deadlocks.
 func (s *replacements) tryStart(resources []apisv1alpha2.BoundAPIResource) (finished <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,12 +17,11 @@ import (
 
 const widgetsThree = "v3.widgets.example.org"
 
-// racing is a world with bindings of several logical clusters, of which the schemas widgetsTwo and widgetsThree cannot
-// both be bound.
+// racing has bindings in several logical clusters. The schemas widgetsTwo and widgetsThree are incompatible.
 type racing struct {
 	*world
 	checks    int
-	meanwhile map[int]func() // what happens after a check, by its number
+	meanwhile map[int]func() // called after the n-th check
 }
 
 func (w *racing) CheckReplacement(_ context.Context, _, next *apisv1alpha2.BoundAPIResource) error {
@@ -46,8 +45,8 @@ func (*racing) Reserve(context.Context, logicalcluster.Name, string, []types.UID
 	return func() {}, "", nil
 }
 
-// TestReplacementsAreSerialized: of two bindings that get schemas which cannot both be bound at the same time, one gets its
-// schema, whichever way it is written. Bindings that get the same schema do not wait for each other.
+// TestReplacementsAreSerialized: of two concurrent bindings with incompatible schemas, only one gets its schema. Bindings
+// with the same schema do not wait for each other.
 func TestReplacementsAreSerialized(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"a new binding": "", "a binding that has bound a former schema": widgetsOne} {
@@ -83,7 +82,7 @@ func TestReplacementsAreSerialized(t *testing.T) {
 				w.checks = 0
 				w.meanwhile = map[int]func(){1: func() {
 					ctx, cancel := context.WithCancel(t.Context())
-					cancel() // it does not wait
+					cancel() // it must not wait
 					if err := reconcile(ctx, "b"); other != widgetsTwo {
 						require.ErrorIs(t, err, context.Canceled)
 					} else {
@@ -105,8 +104,8 @@ func TestReplacementsAreSerialized(t *testing.T) {
 	}
 }
 
-// TestReplacementsWait: a binding waits until no other schema is about to be bound for any of its resources under its identity,
-// and does not keep others from theirs in the meantime.
+// TestReplacementsWait: a binding waits until no other schema is about to be bound for any of its resources, and does not
+// block others while it waits.
 func TestReplacementsWait(t *testing.T) {
 	t.Parallel()
 	of := func(resource, uid, identity string) apisv1alpha2.BoundAPIResource {
@@ -129,7 +128,7 @@ func TestReplacementsWait(t *testing.T) {
 		}
 		started <- err
 	}()
-	start(of("things", "one", "h"))() // the one that waits has noted nothing
+	start(of("things", "one", "h"))() // the waiting one has registered nothing
 	first()
 	require.NotNil(t, s.tryStart([]apisv1alpha2.BoundAPIResource{of("widgets", "two", "h")}), "there is one more")
 	second()

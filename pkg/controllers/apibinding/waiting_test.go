@@ -12,8 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestNoRoom: who waits for room for a schema is known, until there is some, or the
-// binding goes.
+// TestNoRoom: bindings that wait for capacity for a schema are recorded until there is capacity or the binding is deleted.
 func TestNoRoom(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
@@ -22,18 +21,17 @@ func TestNoRoom(t *testing.T) {
 	w.bind("b")
 	w.converge(t)
 	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.roomless.everywhere())
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere())
 	w.schemas[widgetsOne] = widgetsOne
 	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
-	require.Empty(t, w.r.roomless.everywhere())
+	require.Empty(t, w.r.overCapacity.everywhere())
 	w.schemas[widgetsOne] = "bad"
 	w.converge(t)
-	require.Empty(t, w.r.roomless.everywhere(), "to wait does not help")
+	require.Empty(t, w.r.overCapacity.everywhere(), "to wait does not help")
 }
 
-// TestTooManyBound: what is bound in a logical cluster has to fit in the annotation that
-// tells of it.
+// TestTooManyBound: the bound resources of a logical cluster must fit in an annotation.
 func TestTooManyBound(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
@@ -55,8 +53,8 @@ func TestTooManyBound(t *testing.T) {
 	require.Empty(t, w.r.waiting.in(consumer))
 }
 
-// TestIncompatibleSchema: a binding keeps the schema with which its objects can be read, if the export names
-// one with which they cannot, and binds nothing of the kind anew.
+// TestIncompatibleSchema: a binding keeps its schema, and new bindings are rejected, if stored objects could not be read
+// with the new one.
 func TestIncompatibleSchema(t *testing.T) {
 	const unlike = "unlike.widgets.example.org"
 	w := bound(t)
@@ -72,7 +70,7 @@ func TestIncompatibleSchema(t *testing.T) {
 	require.Contains(t, condition.Message, "cannot replace "+widgetsOne)
 	require.True(t, conditions.IsTrue(kept, "Ready"), "what is bound is served")
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.roomless.everywhere(), "it is tried again when others do not use the former schema")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere(), "it is tried again when others do not use the former schema")
 	w.offer(widgetsTwo, gadgets)
 	delete(w.bindings, "b")
 	w.converge(t)

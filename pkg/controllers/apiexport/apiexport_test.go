@@ -25,20 +25,19 @@ import (
 
 var key = client.Key{Cluster: "provider", Name: "e"}
 
-// world is one logical cluster, with what the controller reads and writes there.
+// world simulates a logical cluster.
 type world struct {
 	export  *apisv1alpha2.APIExport
 	slice   *apisv1alpha1.APIExportEndpointSlice
 	secrets map[string]*corev1.Secret
 	refuse  error
 	writes  int
-	// crashAt is the effect before which the controller crashes, or after which if odd.
+	// crashAt is the side effect before which the controller crashes, or after which if it is odd.
 	effects, crashAt int
 }
 
 var errCrash = errors.New("crashed")
 
-// step is one effect of the controller.
 func (w *world) step(do func()) error {
 	w.effects++
 	if w.effects == w.crashAt/2 && w.crashAt%2 == 0 {
@@ -51,9 +50,9 @@ func (w *world) step(do func()) error {
 	return nil
 }
 
-func (w *world) reconciler() *reconciler {
+func (w *world) exportReconciler() *exportReconciler {
 	notFound := apierrors.NewNotFound(schema.GroupResource{}, "x")
-	return &reconciler{
+	return &exportReconciler{
 		export: func(client.Key) (*apisv1alpha2.APIExport, error) {
 			if w.export == nil {
 				return nil, notFound
@@ -105,11 +104,10 @@ func newWorld() *world {
 
 func (w *world) reconcile(t *testing.T) {
 	t.Helper()
-	_, err := w.reconciler().reconcile(t.Context(), key)
+	_, err := w.exportReconciler().reconcile(t.Context(), key)
 	require.NoError(t, err)
 }
 
-// valid is what the condition IdentityValid says: nothing, or why not.
 func (w *world) valid(t *testing.T, reason, message string) {
 	t.Helper()
 	condition := conditions.Get(w.export, apisv1alpha2.APIExportIdentityValid)
@@ -135,7 +133,7 @@ func TestMadeIdentity(t *testing.T) {
 	w.reconcile(t)
 	require.Equal(t, 2, w.writes, "nothing is left to do")
 
-	// Lost, it is not made anew; brought back, it counts again.
+	// A lost secret is not recreated; after it was restored, it is valid again.
 	hash := w.export.Status.IdentityHash
 	delete(w.secrets, "kcp-system/e")
 	w.reconcile(t)
@@ -146,7 +144,7 @@ func TestMadeIdentity(t *testing.T) {
 	w.reconcile(t)
 	w.valid(t, "", "")
 
-	// Of a new export of the name it is the identity, too.
+	// A new export with the same name gets the same identity.
 	again := newWorld()
 	again.secrets = w.secrets
 	again.reconcile(t)
@@ -181,7 +179,7 @@ func TestOwnIdentity(t *testing.T) {
 	w.reconcile(t)
 	w.valid(t, "", "")
 
-	// Without a reference the default one counts, which does not exist: none is made.
+	// Without a reference, the default secret is used, and not created.
 	w.export.Spec.Identity = nil
 	w.reconcile(t)
 	w.valid(t, "IdentityVerificationFailed", "kcp-system/e does not exist any more")
@@ -191,7 +189,7 @@ func TestOwnIdentity(t *testing.T) {
 func TestGenerationFails(t *testing.T) {
 	w := newWorld()
 	w.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "e", errors.New("exceeded quota"))
-	_, err := w.reconciler().reconcile(t.Context(), key)
+	_, err := w.exportReconciler().reconcile(t.Context(), key)
 	require.ErrorContains(t, err, "exceeded quota", "it is tried again")
 	w.valid(t, "IdentityGenerationFailed", "exceeded quota")
 	w.refuse = nil
@@ -208,7 +206,7 @@ func TestSlices(t *testing.T) {
 	w.reconcile(t)
 	require.NotNil(t, w.slice, "it is made again")
 
-	// Of an export that was replaced, and of one that is gone.
+	// The export was replaced, and then deleted.
 	w.export.UID = "another"
 	w.reconcile(t)
 	require.Nil(t, w.slice)
@@ -218,7 +216,7 @@ func TestSlices(t *testing.T) {
 	w.reconcile(t)
 	require.Nil(t, w.slice)
 
-	// Somebody's own stays, and who wants none has none.
+	// A slice of a user is retained, and the default slice can be disabled.
 	own := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
 	w.slice = own
 	w.reconcile(t)
@@ -238,15 +236,15 @@ func TestSlices(t *testing.T) {
 	require.Zero(t, w.writes, "what goes is left alone")
 }
 
-// TestEveryCrash: wherever the controller crashes, and in whatever order things happen, an
-// export has the identity of its secret, one slice of its own, and leaves none behind.
+// TestEveryCrash: despite crashes and in any order of events, an export has the identity of its secret and one slice, and
+// leaves none behind.
 func TestEveryCrash(t *testing.T) {
 	const crashes = 40
 	converge := func(t *testing.T, w *world) {
 		t.Helper()
 		for range 10 {
 			before := w.effects
-			if _, err := w.reconciler().reconcile(t.Context(), key); err == nil && w.effects == before {
+			if _, err := w.exportReconciler().reconcile(t.Context(), key); err == nil && w.effects == before {
 				return
 			}
 		}
@@ -269,7 +267,7 @@ func TestEveryCrash(t *testing.T) {
 		for _, i := range random.Perm(len(events)) {
 			events[i]()
 			for range random.IntN(3) {
-				_, _ = w.reconciler().reconcile(t.Context(), key)
+				_, _ = w.exportReconciler().reconcile(t.Context(), key)
 			}
 		}
 		converge(t, w)
@@ -277,11 +275,11 @@ func TestEveryCrash(t *testing.T) {
 		require.Equal(t, apis.IdentityHash([]byte("abc")), w.export.Status.IdentityHash, "seed %d", seed)
 		require.Equal(t, types.UID("again"), w.slice.OwnerReferences[0].UID, "seed %d", seed)
 
-		// The secret goes, and the export, in any order.
+		// Secret and export are deleted in any order.
 		ends := []func(){func() { delete(w.secrets, "there/own") }, func() { w.export = nil }}
 		for _, i := range random.Perm(len(ends)) {
 			ends[i]()
-			_, _ = w.reconciler().reconcile(t.Context(), key)
+			_, _ = w.exportReconciler().reconcile(t.Context(), key)
 		}
 		converge(t, w)
 		require.Nil(t, w.slice, "seed %d", seed)
@@ -290,7 +288,7 @@ func TestEveryCrash(t *testing.T) {
 	}
 }
 
-// TestDocumented: documentation has all that the condition of an export can say.
+// TestDocumented: the documentation contains all reasons of the condition.
 func TestDocumented(t *testing.T) {
 	export := newWorld().export
 	var said []string

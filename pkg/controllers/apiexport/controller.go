@@ -1,13 +1,13 @@
-// Package apiexport looks after what belongs to an APIExport: its identity, which is in
-// a secret, and the APIExportEndpointSlice that it has by default.
+// Package apiexport manages the identity of an APIExport, which is stored in a secret, and its default APIExportEndpointSlice.
 //
-//	secret named by spec.identity.secretRef ─► status.identityHash, once and for all
-//	no secretRef ─► secret kcp-system/<name of the export>, made with random bits
+//	secret named by spec.identity.secretRef ─► status.identityHash, immutable
+//	no secretRef ─► secret kcp-system/<name of the export> with random data
 //
-// What was decided on (identity.go) is apart from what is read and written.
+// Decisions are in identity.go.
 package apiexport
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -28,53 +28,46 @@ import (
 // Name is the name of the controller.
 const Name = "apiexport"
 
-// SecretIndex is the index of exports by the secret that has their identity.
+// SecretIndex is the index of exports by the secret with their identity.
 const SecretIndex = "secret"
 
-// IndexBySecret indexes an export by the secret that has its identity.
+// IndexBySecret is the index function of SecretIndex.
 func IndexBySecret(export *apisv1alpha2.APIExport) []string {
 	ref := apis.SecretOf(export)
 	return []string{client.Key{Cluster: logicalcluster.From(export), Namespace: ref.Namespace, Name: ref.Name}.String()}
 }
 
-// Config is what the controller needs. The informers are those of all logical clusters
-// of the shard.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// Exports have the index SecretIndex.
 	Exports *client.Informer[*apisv1alpha2.APIExport]
-	// Secrets need hold no more than those that some export names, as NamedSecrets
-	// selects them, and only their metadata.
+	// Secrets may be limited to the metadata of secrets that NamedSecrets selects.
 	Secrets *client.Informer[*metav1.PartialObjectMetadata]
-	// Slices are all endpoint slices.
-	Slices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
+	Slices  *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
 }
 
-// NamedSecrets selects secrets that some export names.
+// NamedSecrets selects secrets that an export references.
 func NamedSecrets(exports *client.Informer[*apisv1alpha2.APIExport]) func(*metav1.PartialObjectMetadata) bool {
 	return func(secret *metav1.PartialObjectMetadata) bool { return len(exportsOf(exports, secret)) > 0 }
 }
 
-// exportsOf returns the keys of the exports that name a secret.
 func exportsOf(exports *client.Informer[*apisv1alpha2.APIExport], secret *metav1.PartialObjectMetadata) []client.Key {
 	return exports.Lister().KeysByIndex(SecretIndex, client.KeyOf(secret).String())
 }
 
 // New returns the controller. Its keys are exports.
 func New(config Config) *reconcile.Controller[client.Key] {
-	r := &reconciler{
-		export: config.Exports.Lister().Get,
-		slice:  config.Slices.Lister().Get,
+	r := &exportReconciler{
+		export: config.Exports.Lister().Get, slice: config.Slices.Lister().Get,
 		secret: func(ctx context.Context, key client.Key) (*corev1.Secret, error) {
 			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		createSecret: func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
 			return secrets.Create(ctx, config.Local.Cluster(cluster.Path()), secret)
 		},
-		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
-			return reconcile.Commit(ctx, kinds.APIExports.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-		},
+		commit: reconcile.Committer(config.Local, kinds.APIExports),
 		createSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
 			_, err := kinds.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
 			return err
@@ -85,8 +78,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Exports),
 			reconcile.FromInformer(config.Secrets, func(secret *metav1.PartialObjectMetadata) []client.Key {
@@ -98,10 +90,10 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-type reconciler struct {
+type exportReconciler struct {
 	export func(key client.Key) (*apisv1alpha2.APIExport, error)
 	slice  func(key client.Key) (*apisv1alpha1.APIExportEndpointSlice, error)
-	// secret is as the server has it, since informers hold no keys.
+	// secret reads the secret from the server, because informers do not contain the data.
 	secret       func(ctx context.Context, key client.Key) (*corev1.Secret, error)
 	createSecret func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error)
 	commit       func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error)
@@ -111,7 +103,7 @@ type reconciler struct {
 	latest reconcile.Latest[*apisv1alpha2.APIExport]
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *exportReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.export(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
@@ -126,15 +118,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return reconcile.Result{}, r.reconcileIdentity(ctx, key, export)
 }
 
-// reconcileIdentity leads an export to where its secret wants it.
-func (r *reconciler) reconcileIdentity(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport) error {
+func (r *exportReconciler) reconcileIdentity(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport) error {
 	ref := apis.SecretOf(export)
 	secret, err := r.secret(ctx, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})
 	var failed error
 	if apierrors.IsNotFound(err) && mayGenerate(export, ref) {
 		secret, err = r.createSecret(ctx, key.Cluster, apis.NewSecret(ref))
 		if err != nil && !apierrors.IsNotFound(err) {
-			failed = fmt.Errorf("making the secret %s/%s: %w", ref.Namespace, ref.Name, err)
+			failed = fmt.Errorf("creating the secret %s/%s: %w", ref.Namespace, ref.Name, err)
 		}
 	}
 	var updated *apisv1alpha2.APIExport
@@ -148,18 +139,12 @@ func (r *reconciler) reconcileIdentity(ctx context.Context, key client.Key, expo
 	default:
 		updated = identify(export, ref, secret)
 	}
-	written, err := r.commit(ctx, export, updated)
-	if written != nil && written.ResourceVersion != export.ResourceVersion {
-		r.latest.Wrote(written)
-	}
-	if err != nil {
-		return err
-	}
-	return failed
+	_, err = r.latest.Commit(ctx, r.commit, export, updated)
+	return cmp.Or(err, failed)
 }
 
-// reconcileSlice gives an export its default slice, and takes it away with the export.
-func (r *reconciler) reconcileSlice(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, exists bool) error {
+// reconcileSlice creates the default slice of an export, or deletes it with the export.
+func (r *exportReconciler) reconcileSlice(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, exists bool) error {
 	slice, err := r.slice(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -169,7 +154,7 @@ func (r *reconciler) reconcileSlice(ctx context.Context, key client.Key, export 
 	case err == nil && owned && (!exists || owner != export.UID):
 		err = r.deleteSlice(ctx, key.Cluster, slice)
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil // it is gone, or another one
+			return nil // deleted or replaced
 		}
 		return err
 	case err == nil || !exists || !wantsSlice(export):

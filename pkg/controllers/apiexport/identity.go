@@ -16,14 +16,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// mayGenerate reports whether an identity may be made for an export: it names no secret
-// of somebody's, and never had an identity, which another one would take the place of.
+// mayGenerate reports whether an identity may be generated: the export has never had one and does not reference a secret of a user.
 func mayGenerate(export *apisv1alpha2.APIExport, ref corev1.SecretReference) bool {
 	return export.Status.IdentityHash == "" && ref == apis.DefaultSecret(export.Name)
 }
 
-// identify returns the export with the identity of the secret, or with a condition that
-// says why it has none. The hash, once set, stays.
+// identify sets the identity from the secret, or the reason why there is none. An existing hash does not change.
 func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret *corev1.Secret) *apisv1alpha2.APIExport {
 	export = export.DeepCopy()
 	if secret != nil {
@@ -58,22 +56,18 @@ func keyOf(secret *corev1.Secret) []byte {
 	return secret.Data[apis.IdentityKey]
 }
 
-// generationFailed returns the export with a condition that says that no identity could
-// be made.
 func generationFailed(export *apisv1alpha2.APIExport, err error) *apisv1alpha2.APIExport {
 	export = export.DeepCopy()
 	conditions.MarkFalse(export, apisv1alpha2.APIExportIdentityValid, apisv1alpha2.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
-		"%v: it is tried again; what refuses it, such as a quota or a webhook, is in the message", err)
+		"%v, retrying", err)
 	return export
 }
 
-// wantsSlice reports whether an export is to have a default endpoint slice.
 func wantsSlice(export *apisv1alpha2.APIExport) bool {
 	_, skip := export.Annotations[apisv1alpha2.APIExportEndpointSliceSkipAnnotation]
 	return !skip
 }
 
-// newSlice returns the default endpoint slice of an export.
 func newSlice(export *apisv1alpha2.APIExport) *apisv1alpha1.APIExportEndpointSlice {
 	return &apisv1alpha1.APIExportEndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -88,7 +82,7 @@ func newSlice(export *apisv1alpha2.APIExport) *apisv1alpha1.APIExportEndpointSli
 	}
 }
 
-// ownerOf returns the UID of the export that a slice is the default slice of.
+// ownerOf returns the UID of the export that owns a default slice.
 func ownerOf(slice *apisv1alpha1.APIExportEndpointSlice) (types.UID, bool) {
 	if slice == nil {
 		return "", false

@@ -70,9 +70,8 @@ func TestUpdated(t *testing.T) {
 	require.Equal(t, want.Spec, workspaceTypes.updated(foreign, want).Spec, "one that somebody else created first is taken over")
 }
 
-// TestReplicasOfTwoVersions has an older and a newer replica look at the same
-// WorkspaceTypes in turn, as they do during an upgrade: after the newer one has
-// been there nobody writes.
+// TestReplicasOfTwoVersions: an older and a newer replica run concurrently during an upgrade. After the newer one has
+// written, neither writes again.
 func TestReplicasOfTwoVersions(t *testing.T) {
 	types, err := config.RootWorkspaceTypes()
 	require.NoError(t, err)
@@ -94,9 +93,8 @@ func TestReplicasOfTwoVersions(t *testing.T) {
 	}
 }
 
-// TestVersions holds that content and version of what is shipped change
-// together. After a change of config/workspacetypes/<name>.yaml, raise the
-// annotation there, and write both here.
+// TestVersions: content and version must change together. After a change of config/workspacetypes/<name>.yaml, increase the
+// annotation there, and update both here.
 func TestVersions(t *testing.T) {
 	types, err := config.RootWorkspaceTypes()
 	require.NoError(t, err)
@@ -116,8 +114,7 @@ func TestVersions(t *testing.T) {
 	}, got)
 }
 
-// TestVersionsOfExports is TestVersions for config/exports: they change with the definitions
-// of their kinds, too.
+// TestVersionsOfExports is TestVersions for config/exports, which also depend on the definitions.
 func TestVersionsOfExports(t *testing.T) {
 	exports, schemas, err := config.RootExports()
 	require.NoError(t, err)
@@ -137,7 +134,7 @@ func TestVersionsOfExports(t *testing.T) {
 		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, schema, "APIResourceSchema", "v1alpha1"), nil), schema.Name)
 	}
 
-	// The identity is not shipped, and stays.
+	// The identity is not shipped, and is retained.
 	want, err := apiExports.shipped(exports[0])
 	require.NoError(t, err)
 	older := want.DeepCopy()

@@ -27,88 +27,73 @@ import (
 // Name is the name of the controller.
 const Name = "bootstrap"
 
-// maxBackoff is low because the first moments of a server may fail.
+// maxBackoff is low because failures are common while a server starts.
 const maxBackoff = time.Second
 
-// Config is what the controller needs. The informers are those of all logical
-// clusters of the shard.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	// ShardName is the name of the shard.
 	ShardName string
 	// Local reaches the shard itself as system:masters.
-	Local           *client.Factory
-	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
-	APIExports      *client.Informer[*apisv1alpha2.APIExport]
-	// Schemas are the APIResourceSchemas of root, of which metadata will do; nil on other
-	// shards than root's.
-	Schemas *client.Informer[*metav1.PartialObjectMetadata]
-	// ClusterRoles and ClusterRoleBindings are what decides on access.
+	Local               *client.Factory
+	LogicalClusters     *client.Informer[*corev1alpha1.LogicalCluster]
+	WorkspaceTypes      *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	APIExports          *client.Informer[*apisv1alpha2.APIExport]
 	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
-	// HomeCreators are the groups whose members may have home workspaces.
+	// Schemas is the metadata of the APIResourceSchemas of root; nil on other shards.
+	Schemas *client.Informer[*metav1.PartialObjectMetadata]
+	// HomeCreators are the groups with the permission to have home workspaces.
 	HomeCreators []string
-	// Done is told when all logical clusters are Ready with what belongs to
-	// them for the first time; it may be nil.
+	// Done is called once, after all logical clusters became Ready with their initial content; it may be nil.
 	Done func()
 }
 
 // New returns the controller.
 func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 	clusters := clustersOf(cfg.ShardName)
-	r := &reconciler{
-		shard:   cfg.ShardName,
-		local:   cfg.Local,
-		get:     cfg.LogicalClusters.Lister().Get,
-		types:   cfg.WorkspaceTypes.Lister().Get,
-		exports: cfg.APIExports.Lister().Get,
-		role:    cfg.ClusterRoles.Lister().Get,
-		binding: cfg.ClusterRoleBindings.Lister().Get,
+	r := &bootstrapReconciler{
+		shard: cfg.ShardName, local: cfg.Local, homeCreators: cfg.HomeCreators, done: cfg.Done,
+		get: cfg.LogicalClusters.Lister().Get, types: cfg.WorkspaceTypes.Lister().Get, exports: cfg.APIExports.Lister().Get,
+		role: cfg.ClusterRoles.Lister().Get, binding: cfg.ClusterRoleBindings.Lister().Get,
 		waiting: map[logicalcluster.Name]bool{},
-
-		homeCreators: cfg.HomeCreators,
-		done:         cfg.Done,
 	}
 	if err := r.load(); err != nil {
 		return nil, err
 	}
-	ours := func(cluster logicalcluster.Name) []logicalcluster.Name {
-		if slices.Contains(clusters, cluster) {
-			return []logicalcluster.Name{cluster}
-		}
-		return nil
-	}
 	sources := []reconcile.Source[logicalcluster.Name]{
-		reconcile.FromInformer(cfg.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []logicalcluster.Name { return ours(logicalcluster.From(lc)) }),
-		reconcile.OnDelete(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []logicalcluster.Name { return ours(logicalcluster.From(wt)) }),
-		reconcile.OnDelete(cfg.APIExports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name { return ours(logicalcluster.From(export)) }),
-		reconcile.OnDelete(cfg.ClusterRoles, func(role *rbacv1.ClusterRole) []logicalcluster.Name { return ours(logicalcluster.From(role)) }),
-		reconcile.OnDelete(cfg.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []logicalcluster.Name {
-			return ours(logicalcluster.From(binding))
-		}),
+		reconcile.FromInformer(cfg.LogicalClusters, clusterIn[*corev1alpha1.LogicalCluster](clusters)),
+		reconcile.OnDelete(cfg.WorkspaceTypes, clusterIn[*tenancyv1alpha1.WorkspaceType](clusters)),
+		reconcile.OnDelete(cfg.APIExports, clusterIn[*apisv1alpha2.APIExport](clusters)),
+		reconcile.OnDelete(cfg.ClusterRoles, clusterIn[*rbacv1.ClusterRole](clusters)),
+		reconcile.OnDelete(cfg.ClusterRoleBindings, clusterIn[*rbacv1.ClusterRoleBinding](clusters)),
 	}
 	if cfg.Schemas != nil {
 		r.schemas = cfg.Schemas.Lister().Get
-		sources = append(sources, reconcile.OnDelete(cfg.Schemas, func(*metav1.PartialObjectMetadata) []logicalcluster.Name { return ours(core.RootCluster) }))
+		sources = append(sources, reconcile.OnDelete(cfg.Schemas, clusterIn[*metav1.PartialObjectMetadata](clusters)))
 	}
 	for _, cluster := range clusters {
 		r.waiting[cluster] = true
 		sources = append(sources, reconcile.Once(cluster))
 	}
 	return reconcile.New(reconcile.Config[logicalcluster.Name]{
-		Name:       Name,
-		Reconcile:  r.reconcile,
-		Workers:    len(clusters),
-		MaxBackoff: maxBackoff,
-		Sources:    sources,
+		Name: Name, Reconcile: r.reconcile, Workers: len(clusters), MaxBackoff: maxBackoff, Sources: sources,
 	}), nil
 }
 
-type reconciler struct {
-	shard   string
-	local   *client.Factory
-	shipped shipment
-	// homeCreators are those of Config.
+// clusterIn returns a function that returns the logical cluster of an object if it is one of clusters.
+func clusterIn[T client.Object](clusters []logicalcluster.Name) func(T) []logicalcluster.Name {
+	return func(obj T) []logicalcluster.Name {
+		if cluster := logicalcluster.From(obj); slices.Contains(clusters, cluster) {
+			return []logicalcluster.Name{cluster}
+		}
+		return nil
+	}
+}
+
+type bootstrapReconciler struct {
+	shard        string
+	local        *client.Factory
+	shipped      shipment
 	homeCreators []string
 
 	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
@@ -118,13 +103,12 @@ type reconciler struct {
 	role    func(key client.Key) (*rbacv1.ClusterRole, error)
 	binding func(key client.Key) (*rbacv1.ClusterRoleBinding, error)
 
-	mu sync.Mutex
-	// waiting are the logical clusters that have not been complete yet.
-	waiting map[logicalcluster.Name]bool
+	mu      sync.Mutex
+	waiting map[logicalcluster.Name]bool // logical clusters that have not been complete yet
 	done    func()
 }
 
-func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name) (reconcile.Result, error) {
+func (r *bootstrapReconciler) reconcile(ctx context.Context, cluster logicalcluster.Name) (reconcile.Result, error) {
 	scope := r.local.Cluster(cluster.Path())
 	lc, err := r.get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	if apierrors.IsNotFound(err) {
@@ -144,11 +128,10 @@ func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name)
 	if lc != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
 		r.complete(cluster)
 	}
-	return reconcile.Result{}, nil // the controller of logical clusters goes on
+	return reconcile.Result{}, nil // the logicalcluster controller initializes it
 }
 
-// ensurePolicy brings the roles and bindings of a logical cluster about.
-func (r *reconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
+func (r *bootstrapReconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
 	objects := policyOf(cluster, r.homeCreators)
 	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, kinds.ClusterRoles.In(scope), mergeRole}
 	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, kinds.ClusterRoleBindings.In(scope), mergeBinding}
@@ -158,8 +141,8 @@ func (r *reconciler) ensurePolicy(ctx context.Context, scope client.Scope, clust
 	)
 }
 
-// complete notes that a logical cluster is complete, and tells when all are.
-func (r *reconciler) complete(cluster logicalcluster.Name) {
+// complete records that a logical cluster is complete, and calls done if all are.
+func (r *bootstrapReconciler) complete(cluster logicalcluster.Name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.waiting[cluster] {
@@ -171,15 +154,13 @@ func (r *reconciler) complete(cluster logicalcluster.Name) {
 	}
 }
 
-// shipment is what root comes with.
 type shipment struct {
 	types   []*tenancyv1alpha1.WorkspaceType
 	exports []*apisv1alpha2.APIExport
 	schemas []*apisv1alpha1.APIResourceSchema
 }
 
-// load reads what is embedded.
-func (r *reconciler) load() error {
+func (r *bootstrapReconciler) load() error {
 	types, err := config.RootWorkspaceTypes()
 	if err != nil {
 		return err
@@ -206,9 +187,9 @@ func (r *reconciler) load() error {
 	return nil
 }
 
-// ensureShipped creates what root lacks of what it comes with, and updates what came with
-// an older version. Schemas never change, and those of older versions stay.
-func (r *reconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
+// ensureShipped creates missing initial content of root and updates content of older versions. Schemas never change, and
+// those of older versions are retained.
+func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
 	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), merging(workspaceTypes)}
 	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), merging(apiExports)}
 	return errors.Join(
@@ -222,7 +203,7 @@ func merging[T client.Object](c content[T]) func(existing, want T) (T, error) {
 	return func(existing, want T) (T, error) { return c.updated(existing, want), nil }
 }
 
-func (r *reconciler) ensureSchemas(ctx context.Context, scope client.Scope) error {
+func (r *bootstrapReconciler) ensureSchemas(ctx context.Context, scope client.Scope) error {
 	var errs []error
 	for _, want := range r.shipped.schemas {
 		_, err := r.schemas(client.Key{Cluster: core.RootCluster, Name: want.Name})

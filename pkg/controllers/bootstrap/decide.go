@@ -19,11 +19,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// contentAnnotation, on a WorkspaceType or APIExport that Shardplane comes with, holds the
-// hash of the content that it came with last.
+// contentAnnotation is set on the WorkspaceTypes and APIExports in the initial content. It contains the hash of the last
+// shipped content.
 const contentAnnotation = "internal.shardplane.io/bootstrap-content"
 
-// clustersOf returns the logical clusters that exist on a shard from the start.
+// clustersOf returns the logical clusters that each shard of this kind has.
 func clustersOf(shard string) []logicalcluster.Name {
 	if shard == corev1alpha1.RootShard {
 		return []logicalcluster.Name{tenancy.AdminCluster, core.RootCluster, tenancy.HomesCluster}
@@ -31,7 +31,6 @@ func clustersOf(shard string) []logicalcluster.Name {
 	return []logicalcluster.Name{tenancy.AdminCluster}
 }
 
-// logicalClusterOf returns the LogicalCluster of one of them.
 func logicalClusterOf(cluster logicalcluster.Name, shard string) *corev1alpha1.LogicalCluster {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: corev1alpha1.LogicalClusterName,
@@ -46,31 +45,29 @@ func logicalClusterOf(cluster logicalcluster.Name, shard string) *corev1alpha1.L
 	return lc
 }
 
-// content says of a kind what the content of its objects is, which is shipped.
+// content defines the shipped content of a kind of object.
 type content[T client.Object] struct {
-	copied func(T) T
-	of     func(T) any
-	// take gives the content of from to into.
-	take func(into, from T)
+	copied      func(T) T
+	of          func(T) any
+	copyContent func(into, from T) // copies the content
 }
 
 var workspaceTypes = content[*tenancyv1alpha1.WorkspaceType]{
-	copied: (*tenancyv1alpha1.WorkspaceType).DeepCopy,
-	of:     func(wt *tenancyv1alpha1.WorkspaceType) any { return wt.Spec },
-	take:   func(into, from *tenancyv1alpha1.WorkspaceType) { into.Spec = *from.Spec.DeepCopy() },
+	copied:      (*tenancyv1alpha1.WorkspaceType).DeepCopy,
+	of:          func(wt *tenancyv1alpha1.WorkspaceType) any { return wt.Spec },
+	copyContent: func(into, from *tenancyv1alpha1.WorkspaceType) { into.Spec = *from.Spec.DeepCopy() },
 }
 
 var apiExports = content[*apisv1alpha2.APIExport]{
 	copied: (*apisv1alpha2.APIExport).DeepCopy,
 	of:     func(export *apisv1alpha2.APIExport) any { return export.Spec },
-	take: func(into, from *apisv1alpha2.APIExport) {
-		identity := into.Spec.Identity // is made here, and stays
+	copyContent: func(into, from *apisv1alpha2.APIExport) {
+		identity := into.Spec.Identity // generated on this installation
 		into.Spec = *from.Spec.DeepCopy()
 		into.Spec.Identity = identity
 	},
 }
 
-// shipped returns an embedded object as it is created.
 func (c content[T]) shipped(obj T) (T, error) {
 	raw, err := json.Marshal(c.of(obj))
 	if err != nil {
@@ -92,8 +89,7 @@ func annotate(obj client.Object, key, value string) {
 	obj.SetAnnotations(annotations)
 }
 
-// versionOf returns the version of the content that an object came with; 0 where it came
-// with none, as before there were versions.
+// versionOf returns the version of an object's content; 0 for releases without versions.
 func versionOf(obj client.Object) int {
 	version, err := strconv.Atoi(obj.GetAnnotations()[tenancy.ContentVersionAnnotation])
 	if err != nil {
@@ -102,16 +98,15 @@ func versionOf(obj client.Object) int {
 	return version
 }
 
-// updated returns an existing object as it should be, given the shipped one. It stays as it
-// is, edits included, if it came with the same content, or with a newer one: replicas of two
-// versions run side by side during an upgrade.
+// updated returns an existing object with the shipped content. The object does not change, including edits, if its shipped
+// content was the same or newer: during an upgrade, replicas of two versions run concurrently.
 func (c content[T]) updated(existing, want T) T {
 	if versionOf(existing) > versionOf(want) {
 		return existing
 	}
 	result := c.copied(existing)
 	if existing.GetAnnotations()[contentAnnotation] != want.GetAnnotations()[contentAnnotation] {
-		c.take(result, want)
+		c.copyContent(result, want)
 	}
 	for key, value := range want.GetAnnotations() {
 		annotate(result, key, value)

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
+// policyOf returns the initial roles and bindings of a logical cluster.
 // policyOf returns the roles and bindings that a logical cluster starts with.
 func policyOf(cluster logicalcluster.Name, homeCreators []string) policy.Objects {
 	switch cluster {
@@ -32,16 +33,14 @@ func policyOf(cluster logicalcluster.Name, homeCreators []string) policy.Objects
 	}
 }
 
-// keeper keeps objects of one resource as they are shipped.
+// keeper creates and completes the shipped objects of one resource.
 type keeper[T client.Object, L runtime.Object] struct {
 	get     func(key client.Key) (T, error)
 	clients *client.Client[T, L]
-	// merge returns existing with what it lacks of want.
+	// merge adds missing parts of want to existing.
 	merge func(existing, want T) (T, error)
 }
 
-// ensure creates what is missing of wanted, and completes what is not as it
-// was shipped.
 func (k keeper[T, L]) ensure(ctx context.Context, cluster logicalcluster.Name, wanted []T) error {
 	var errs []error
 	for _, want := range wanted {
@@ -71,12 +70,10 @@ func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name
 	return err
 }
 
-// mergeRole adds the rules of want that existing lacks, unless existing opts
-// out. Rules that somebody has added stay.
+// mergeRole adds missing rules, unless existing opts out. Additional rules are retained.
 func mergeRole(existing, want *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
 	compared, err := (&reconciliation.ReconcileRoleOptions{
-		Role:   reconciliation.ClusterRoleRuleOwner{ClusterRole: want.DeepCopy()},
-		Client: comparedRole{existing},
+		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want.DeepCopy()}, Client: comparedRole{existing},
 	}).Run()
 	if err != nil {
 		return nil, err
@@ -88,7 +85,7 @@ func mergeRole(existing, want *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) 
 	return merged.ClusterRole, nil
 }
 
-// mergeBinding is mergeRole for the subjects of bindings.
+// mergeBinding adds missing subjects, unless existing opts out.
 func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
 	if existing.RoleRef != want.RoleRef {
 		return nil, fmt.Errorf("it binds %s instead of %s: delete it, and it is created again", existing.RoleRef.Name, want.RoleRef.Name)
@@ -96,7 +93,7 @@ func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRol
 	compared, err := (&reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},
 		Client:      comparedBinding{existing},
-		// The flag says which groups, also when there are fewer.
+		// The groups are configured by a flag, which may also remove groups.
 		RemoveExtraSubjects: want.Name == policy.HomeCreate,
 	}).Run()
 	if err != nil {
@@ -109,10 +106,9 @@ func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRol
 	return merged.ClusterRoleBinding, nil
 }
 
-// errCompareOnly is the answer to writes of what only compares.
-var errCompareOnly = errors.New("only compares")
+var errCompareOnly = errors.New("read-only comparison")
 
-// comparedRole gives the existing role to a comparison, which writes nothing.
+// comparedRole returns the existing role to a comparison, which does not write.
 type comparedRole struct{ existing *rbacv1.ClusterRole }
 
 func (c comparedRole) Get(string, string) (reconciliation.RuleOwner, error) {
@@ -127,7 +123,7 @@ func (comparedRole) Update(reconciliation.RuleOwner) (reconciliation.RuleOwner, 
 	return nil, errCompareOnly
 }
 
-// comparedBinding is comparedRole for bindings; only Get is ever called.
+// comparedBinding returns the existing binding to a comparison, which only calls Get.
 type comparedBinding struct{ existing *rbacv1.ClusterRoleBinding }
 
 func (c comparedBinding) Get(string, string) (reconciliation.RoleBinding, error) {

@@ -24,19 +24,18 @@ const (
 	// ClusterName is that of ClusterCachedResources.
 	ClusterName = "clustercachedresource"
 
-	// lookAgain is how often something is looked at that nobody tells of, such as whether the
-	// resource is still served.
-	lookAgain = time.Minute
-	// countAgain is how often objects are counted that nobody has told of, by a request to the shard and one
-	// to a cache server: on both they are compared all the time, so that counts differ for a moment only.
-	countAgain = time.Hour
-	// minSoon and maxSoon bound the time between two looks whether replicas are gone.
+	// lookAgain is the interval for checking state without events, e.g. whether the resource is still served.
+	recheckInterval = time.Minute
+	// countAgain is the interval for counting objects without a write, with a request to the shard and one to a cache server. Both
+	// are compared continuously, so the counts differ only briefly.
+	recountInterval = time.Hour
+	// minSoon and maxSoon bound the interval for checking whether replicas have been deleted.
 	minSoon, maxSoon = 20 * time.Millisecond, 5 * time.Second
-	// removeTimeout bounds one wait until replicas are deleted.
+	// removeTimeout limits one wait for the deletion of replicas.
 	removeTimeout = 10 * time.Second
 )
 
-// Stored is what is to be known of an object.
+// Stored is the relevant part of a stored object.
 type Stored struct {
 	Name    string
 	UID     types.UID
@@ -45,20 +44,20 @@ type Stored struct {
 	Bytes   int64
 }
 
-// Store is what the shard stores and serves.
+// Store gives access to the storage and APIs of the shard.
 type Store interface {
-	// Served returns what a logical cluster serves, false if it serves no such resource.
+	// Served returns a served resource; false if the logical cluster does not serve it.
 	Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (Served, bool, error)
-	// Bytes returns how many bytes a logical cluster stores in all, false if that is not known yet.
+	// Bytes returns the size of a logical cluster's data; false if it is unknown.
 	Bytes(cluster logicalcluster.Name) (int64, bool)
-	// Each calls visit for each object of a resource that a logical cluster serves.
+	// Each calls visit for each object of a served resource.
 	Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(Stored)) error
-	// Listen has changed called with the key of each object that is written, or with none when
-	// any may have been, until stop is called.
+	// Listen calls changed with the key of each written object, or with an empty key if any object may have changed, until stop is
+	// called.
 	Listen(changed func(key string)) (stop func())
 }
 
-// Publications are what is read to be replicated.
+// Publications are the selections of objects that are replicated.
 type Publications interface {
 	Publish(publisher apis.Publisher, p *apis.Publication) error
 	Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool)
@@ -67,30 +66,26 @@ type Publications interface {
 	Forget(publisher apis.Publisher)
 }
 
-// Table is what is replicated. Ensure has a resource replicated that may be already, Remove ends
-// that and returns when its replicas are gone.
+// Table contains the replicated resources. Ensure adds a resource. Remove removes it and returns after its replicas were deleted.
 type Table interface {
 	Ensure(resource schema.GroupVersionResource) error
 	Remove(ctx context.Context, resource schema.GroupResource) error
 }
 
-// Config is what the controller needs.
+// Config configures a controller.
 type Config struct {
-	// Resource is the one that the controller is for, and Objects are those of all logical
-	// clusters of the shard.
+	// Resource is the kind of cached resource, and Objects are its objects in all logical clusters of the shard.
 	Resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]
 	Objects  *client.Informer[*cachev1alpha1.CachedResource]
-	// All are those of both names, CachedResources first.
+	// All are the informers of both kinds, CachedResources first.
 	All []*client.Informer[*cachev1alpha1.CachedResource]
-	// Local reaches the shard itself as system:masters, and Cache what it has on the cache server;
-	// nil where there is none.
+	// Local reaches the shard itself as system:masters, and Cache its replicas on the cache server; Cache may be nil.
 	Local, Cache *client.Factory
 
 	Store        Store
 	Publications Publications
 	Table        Table
-	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
-	// these may have; 0 is any number.
+	// Limit and LimitBytes limit the replicated objects of a logical cluster and their size; 0 means no limit.
 	Limit      int
 	LimitBytes int64
 }
@@ -98,14 +93,14 @@ type Config struct {
 type controller struct {
 	Config
 
-	latest  reconcile.Latest[*cachev1alpha1.CachedResource]
-	watched *watched
-	had     had
+	latest            reconcile.Latest[*cachev1alpha1.CachedResource]
+	watched           *watched
+	initialPublishers initialPublishers
 }
 
-// had are the cached resources that had replicas when the controller began, by what these are on cache servers, as
-// far as they are not known yet.
-type had struct {
+// initialPublishers are the cached resources that had replicas when the controller started and have not been published
+// since, by replicated resource.
+type initialPublishers struct {
 	mu sync.Mutex
 	of map[schema.GroupResource][]apis.Publisher
 }
@@ -114,7 +109,6 @@ func (c *controller) publisher(key client.Key) apis.Publisher {
 	return apis.Publisher{Resource: c.Resource.Resource, Cluster: key.Cluster, Name: key.Name}
 }
 
-// stopped says in a cached resource why nothing of it is to be replicated.
 func stopped(object *cachev1alpha1.CachedResource, reason string, severity conditionsv1alpha1.ConditionSeverity, why string) {
 	if object.Status.Phase == cachev1alpha1.CachedResourcePhaseReady {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
@@ -122,18 +116,12 @@ func stopped(object *cachev1alpha1.CachedResource, reason string, severity condi
 	conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reason, severity, "%s", why)
 }
 
-// The reasons that kcp has no word for.
+// Reasons that kcp does not define.
 const (
-	// reasonConverted says that objects are not stored as they are to be replicated.
-	reasonConverted = "ResourceConverted"
-	// reasonWaiting says that something else is to be done first.
-	reasonWaiting = "Waiting"
-	// reasonNoCache says that there is no cache server.
-	reasonNoCache = "NoCacheServer"
-	// reasonIdentityInUse says that others have other objects under the identity.
-	reasonIdentityInUse = "IdentityInUse"
-	// reasonAlreadyCached says that another one has the resource replicated.
-	reasonAlreadyCached = "AlreadyCached"
-	// reasonTooMany says that not all objects are replicated.
-	reasonTooMany = "TooManyObjects"
+	reasonConverted     = "ResourceConverted" // a webhook converts the objects
+	reasonWaiting       = "Waiting"
+	reasonNoCache       = "NoCacheServer"
+	reasonIdentityInUse = "IdentityInUse" // for objects with a different API or kind
+	reasonAlreadyCached = "AlreadyCached" // by another cached resource
+	reasonTooMany       = "TooManyObjects"
 )

@@ -1,20 +1,19 @@
-// Package cachedresource leads cached resources on, by both names that they have: it finds what
-// they name, gives them an identity, has the objects that they select replicated to the cache
-// server, and takes the replicas away before a cached resource goes.
+// Package cachedresource reconciles CachedResources and ClusterCachedResources. It finds the named resource, assigns an identity,
+// replicates the selected objects to the cache server, and deletes the replicas before a cached resource is deleted.
 //
 //	spec.identity ─► secret ─► status.identityHash ─┐
-//	what the logical cluster serves: ResourceValid ─┼─► Publications: what is read to be replicated
-//	how many objects there may be ──────────────────┘   Table: a line of <resource>:<identity>
+//	served resource: ResourceValid                  ─┼─► Publications: the objects to replicate
+//	limits for objects ─────────────────────────────┘   Table: an entry <resource>:<identity>
 //	                                                    ◄─ counts here and on the cache server
 //
-// What is decided about one (this file, resource.go, counts.go) is apart from what it takes to
-// hear of changes (watch.go), from what was there before (start.go), and from which one of several for one
-// resource counts (rivals.go).
+// Decisions (this file, resource.go) are separate from change notifications (watch.go) and from conflicts between cached
+// resources for the same resource (rivals.go).
 package cachedresource
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -33,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile/secrets"
 )
 
-// New returns the controller. Its keys are cached resources.
+// New returns a controller. Its keys are cached resources.
 func New(config Config) *reconcile.Controller[client.Key] {
 	c := &controller{Config: config, watched: newWatched()}
 	name := Name
@@ -41,9 +40,8 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		name = ClusterName
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      name,
-		Reconcile: c.reconcile,
-		Sources:   []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.written, c.rivalsOf(config.All[0]), c.rivalsOf(config.All[1])},
+		Name: name, Reconcile: c.reconcile,
+		Sources: []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.objectChanges, c.rivalsOf(config.All[0]), c.rivalsOf(config.All[1])},
 	})
 }
 
@@ -67,7 +65,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	if !hasFinalizer(object) {
-		// Before there is anything that it stands for.
+		// The finalizer must be written before there are replicas.
 		updated := object.DeepCopy()
 		updated.Finalizers = append(updated.Finalizers, cachev1alpha1.CachedResourceFinalizer)
 		if object, err = c.commit(ctx, object, updated); err != nil {
@@ -82,14 +80,14 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return result, problem
 }
 
-// advance leads a cached resource to where it should be, and says so in it. What is wrong with it
-// is in its conditions; an error is what keeps this server from finding that out.
+// advance updates the status of a cached resource and its replication. Problems of the cached resource are reported in conditions;
+// errors are problems of this server.
 func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedResource) (reconcile.Result, error) {
 	if object.Status.Phase == "" {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
 	}
-	if already := c.already(object); already != nil {
-		says(object, already)
+	if conflict := c.conflict(object); conflict != nil {
+		reportConflict(object, conflict)
 		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
 	}
 	key := client.KeyOf(object)
@@ -103,32 +101,32 @@ func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedRe
 	}
 	c.watched.objects(key, served.Prefix)
 	if !valid || object.Status.IdentityHash == "" {
-		what := "ResourceValid"
+		condition := "ResourceValid"
 		if valid {
-			what = "IdentityValid"
+			condition = "IdentityValid"
 		}
-		stopped(object, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("The condition %s says what is to be done first", what))
+		stopped(object, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("See the condition %s", condition))
 		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
 	}
 	return c.replicate(ctx, object, served)
 }
 
-// withdraw has nothing of a cached resource replicated as long as it is not valid, or another one has the resource.
+// withdraw stops the replication of a cached resource that is invalid or conflicts with another one.
 func (c *controller) withdraw(ctx context.Context, object *cachev1alpha1.CachedResource) error {
 	publisher := c.publisher(client.KeyOf(object))
 	counts := object.Status.ResourceCounts
 	if _, _, ok := c.Publications.Published(publisher); !ok && (counts == nil || counts.Cache == 0) {
-		return nil // nor was it before
+		return nil // it was not replicated
 	}
-	gone, err := c.empty(ctx, object)
-	if err != nil || !gone {
+	deleted, err := c.empty(ctx, object)
+	if err != nil || !deleted {
 		return err
 	}
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{}
 	return c.release(ctx, publisher)
 }
 
-// finish takes the replicas of a cached resource away that is being deleted, and lets it go.
+// finish deletes the replicas of a deleted cached resource, and then removes the finalizer.
 func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedResource) (reconcile.Result, error) {
 	if !hasFinalizer(object) {
 		return reconcile.Result{}, nil
@@ -136,63 +134,62 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	var err error
 	if phase := object.Status.Phase; phase != cachev1alpha1.CachedResourcePhaseDeleting && phase != cachev1alpha1.CachedResourcePhaseDeleted {
 		if object, err = c.commit(ctx, object, deleting(object, nil)); err != nil {
-			return reconcile.Result{}, ignoreNotFound(err)
+			return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 		}
 	}
 	if c.Cache != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
-		if gone, err := c.takeAway(ctx, object); err != nil || !gone {
-			if err != nil { // the cached resource says so
-				klog.FromContext(ctx).V(2).Info("The replicas of a cached resource that is being deleted cannot be taken away yet", "err", err)
+		if deleted, err := c.removeReplicas(ctx, object); err != nil || !deleted {
+			if err != nil { // reported in the condition
+				klog.FromContext(ctx).V(2).Info("Failed to delete the replicas of a cached resource that is being deleted, retrying", "err", err)
 			}
 			_, failed := c.commit(ctx, object, deleting(object, err))
-			return reconcile.Result{RequeueAfter: soon(object)}, ignoreNotFound(failed)
+			return reconcile.Result{RequeueAfter: soon(object)}, reconcile.IgnoreNotFound(failed)
 		}
 	}
 	updated := object.DeepCopy()
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleted
 	updated.Status.ResourceCounts = nil
 	if object, err = c.commit(ctx, object, updated); err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	updated = object.DeepCopy()
-	updated.Finalizers = without(updated.Finalizers, cachev1alpha1.CachedResourceFinalizer)
+	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == cachev1alpha1.CachedResourceFinalizer })
 	_, err = c.commit(ctx, object, updated)
 	c.watched.forget(client.KeyOf(object))
-	return reconcile.Result{}, ignoreNotFound(err)
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// soon returns when to look again whether the replicas of a cached resource that is being deleted are gone, of which
-// nobody tells: the later the longer it takes, and soon enough when the cache server is back.
+// soon returns the delay before the next check whether the replicas have been deleted, for which there are no events. It increases
+// with the duration of the deletion.
 func soon(object *cachev1alpha1.CachedResource) time.Duration {
 	return min(max(time.Since(object.DeletionTimestamp.Time)/8, minSoon), maxSoon)
 }
 
-// deleting returns a cached resource that says that its replicas are being deleted, and if something keeps them
-// from that.
+// deleting reports that the replicas are being deleted, and whether this currently fails.
 func deleting(object *cachev1alpha1.CachedResource, err error) *cachev1alpha1.CachedResource {
-	updated, says := object.DeepCopy(), "Its replicas are being deleted"
+	updated, reportConflict := object.DeepCopy(), "Its replicas are being deleted"
 	if err != nil {
-		says += ". The cache server cannot be asked, or has not deleted them yet: it goes on by itself"
+		reportConflict += ". The cache server is unreachable or has not deleted them yet, retrying"
 	}
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
-	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
+	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", reportConflict)
 	return updated
 }
 
-// takeAway has nothing of a cached resource replicated any more, and reports whether no replica is left.
-func (c *controller) takeAway(ctx context.Context, object *cachev1alpha1.CachedResource) (gone bool, err error) {
-	if gone, err = c.empty(ctx, object); err != nil || !gone {
+// removeReplicas stops the replication of a cached resource and reports whether all replicas have been deleted.
+func (c *controller) removeReplicas(ctx context.Context, object *cachev1alpha1.CachedResource) (deleted bool, err error) {
+	if deleted, err = c.empty(ctx, object); err != nil || !deleted {
 		return false, err
 	}
 	err = c.release(ctx, c.publisher(client.KeyOf(object)))
 	return err == nil, err
 }
 
-// empty has no object of a cached resource replicated, and reports whether no replica is left.
-func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedResource) (gone bool, err error) {
+// empty selects no objects for replication and reports whether all replicas have been deleted.
+func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedResource) (deleted bool, err error) {
 	kind := object.Annotations[apis.CachedKindAnnotation]
-	if !begun(object) || c.sharedByFirst(object) {
-		return true, nil // the cache server has not known what they would be, or they are those of another
+	if !mayHaveReplicas(object) || c.sharesReplicas(object) {
+		return true, nil // there were no replicas, or they belong to another cached resource
 	}
 	p, err := c.publication(object, Served{Kind: kind})
 	if err != nil {
@@ -205,18 +202,17 @@ func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedReso
 	if replicated, _, ok := c.Publications.Published(publisher); ok && replicated == p.Replicated() {
 		c.Publications.Withdraw(publisher, p.Revision)
 	} else {
-		// As after a restart. If others have another API replicated so, that takes ours away.
+		// E.g. after a restart. If this fails because the identity is used for another API, that has replaced our replicas.
 		p.Selector = nil
 		_ = c.Publications.Publish(publisher, p)
 	}
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
-		return false, nil //nolint:nilerr // it is being removed: that takes the replicas away
+		return false, nil //nolint:nilerr // it is being removed, with the replicas
 	}
-	return c.gone(ctx, object)
+	return c.deleted(ctx, object)
 }
 
-// release ends the replication of what nobody has replicated any more but publisher, and forgets
-// that.
+// release removes the replicated resource if publisher is its last publisher, and forgets the publisher.
 func (c *controller) release(ctx context.Context, publisher apis.Publisher) error {
 	replicated, by, ok := c.Publications.Published(publisher)
 	if !ok {
@@ -224,14 +220,14 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 	}
 	if by == 1 {
 		if c.incomplete(replicated.GroupResource()) {
-			return fmt.Errorf("not all that have replicas of %s are known yet", replicated.GroupResource())
+			return fmt.Errorf("not all publishers of %s have been observed yet", replicated.GroupResource())
 		}
 		ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 		defer cancel()
 		if err := c.Table.Remove(ctx, replicated.GroupResource()); err != nil {
 			return err
 		}
-		if _, by, _ = c.Publications.Published(publisher); by > 1 { // somebody came meanwhile
+		if _, by, _ = c.Publications.Published(publisher); by > 1 { // published concurrently
 			if err := c.Table.Ensure(replicated); err != nil {
 				return err
 			}
@@ -241,40 +237,34 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 	return nil
 }
 
-// commit writes what has changed. Mostly nothing has, and to make a client costs more than to find that out.
+// commit avoids creating a client if nothing has changed, which is the common case.
 func (c *controller) commit(ctx context.Context, old, updated *cachev1alpha1.CachedResource) (*cachev1alpha1.CachedResource, error) {
 	if equality.Semantic.DeepEqual(old, updated) {
 		return updated, nil
 	}
-	written, err := reconcile.Commit(ctx, c.Resource.In(c.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-	if written != nil && written.ResourceVersion != old.ResourceVersion {
-		c.latest.Wrote(written)
-	}
-	return written, err
+	return c.latest.Commit(ctx, reconcile.Committer(c.Local, c.Resource), old, updated)
 }
 
-// written has cached resources looked at when their objects or secrets are written.
-func (c *controller) written(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+// objectChanges requeues cached resources after writes of their objects or secrets.
+func (c *controller) objectChanges(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 	return c.Store.Listen(func(key string) {
-		all, secret := c.watched.tell(key)
+		all, secret := c.watched.notify(key)
 		for _, key := range all {
 			if secret {
 				queue.Add(key)
 			} else {
-				queue.AddAfter(key, recount)
+				queue.AddAfter(key, recountDelay)
 			}
 		}
 	}), nil
 }
 
-// secretKey returns where the secret is with the identity of a cached resource.
 func secretKey(object *cachev1alpha1.CachedResource) client.Key {
 	ref := apis.CachedSecretOf(object)
 	return client.Key{Cluster: logicalcluster.From(object), Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// identify brings the identity of a cached resource to what its secret says, which is made if it
-// names none.
+// identify sets the identity of a cached resource from its secret. It creates the default secret if necessary.
 func (c *controller) identify(ctx context.Context, object *cachev1alpha1.CachedResource) error {
 	key := client.KeyOf(object)
 	if conditions.IsTrue(object, cachev1alpha1.CachedResourceIdentityValid) && c.watched.verified(key) {
@@ -288,7 +278,7 @@ func (c *controller) identify(ctx context.Context, object *cachev1alpha1.CachedR
 	if apierrors.IsNotFound(err) && object.Status.IdentityHash == "" && (!named || ref == apis.DefaultSecret(object.Name)) {
 		if secret, err = secrets.Create(ctx, scope, apis.NewSecret(ref)); err != nil {
 			conditions.MarkFalse(object, cachev1alpha1.CachedResourceIdentityValid, cachev1alpha1.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
-				"The secret %s/%s cannot be made, which is tried again: %v", ref.Namespace, ref.Name, err)
+				"The secret %s/%s cannot be created, retrying: %v", ref.Namespace, ref.Name, err)
 			return nil
 		}
 	}

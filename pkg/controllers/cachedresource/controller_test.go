@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestNoClientForNothing: a look after which nothing is different makes no client, which there is none for here.
+// TestNoClientForNothing: a reconcile without changes needs no client, and there is none here.
 func TestNoClientForNothing(t *testing.T) {
 	t.Parallel()
 	object := cachedOf("c", "one", 0, withReplicas)
@@ -23,8 +23,8 @@ func TestNoClientForNothing(t *testing.T) {
 	require.Equal(t, object, same)
 }
 
-// TestDeletionGoesOnSoon: however long a cache server is away that may have replicas of a cached resource which is being
-// deleted, it is asked soon after it is back.
+// TestDeletionGoesOnSoon: the deletion of replicas is retried soon after the cache server is reachable again, even after a
+// long outage.
 func TestDeletionGoesOnSoon(t *testing.T) {
 	t.Parallel()
 	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)

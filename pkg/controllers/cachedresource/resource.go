@@ -1,10 +1,13 @@
 package cachedresource
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -12,15 +15,17 @@ import (
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// serve finds what a cached resource names, and says in it whether that can be replicated.
+// serve looks up the named resource and reports whether it can be replicated.
 func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedResource) (served Served, valid bool, err error) {
 	resource := apis.CachedResourceOf(object)
 	served, ok, err := c.Store.Served(ctx, logicalcluster.From(object), resource)
@@ -33,7 +38,7 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 	}
 	switch {
 	case !ok:
-		return invalid(cachev1alpha1.CachedResourceValidNoResources, "There is no %s here: create its CustomResourceDefinition, or bind an API that has it", resource)
+		return invalid(cachev1alpha1.CachedResourceValidNoResources, "%s is not served in this workspace: create its CustomResourceDefinition, or bind an API that provides it", resource)
 	case served.Namespaced:
 		return invalid(cachev1alpha1.ResourceNotClusterScoped, "%s is namespaced: only cluster-scoped resources can be replicated", resource)
 	case served.Converted:
@@ -45,15 +50,15 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 
 const scopeCluster = "Cluster"
 
-// tellCache has the cache server know what the objects of a cached resource are, which are replicated after that.
-func tellCache(object *cachev1alpha1.CachedResource, kind string) {
+// annotateKind records the kind and scope of the objects for the cache server. This must precede their replication.
+func annotateKind(object *cachev1alpha1.CachedResource, kind string) {
 	if object.Annotations == nil {
 		object.Annotations = map[string]string{}
 	}
 	object.Annotations[apis.CachedKindAnnotation], object.Annotations[apis.CachedScopeAnnotation] = kind, scopeCluster
 }
 
-// publication returns what a cached resource has replicated, all that it selects.
+// publication returns the selection of a cached resource without limits.
 func (c *controller) publication(object *cachev1alpha1.CachedResource, served Served) (*apis.Publication, error) {
 	selector := labels.Everything()
 	if object.Spec.LabelSelector != nil {
@@ -69,10 +74,10 @@ func (c *controller) publication(object *cachev1alpha1.CachedResource, served Se
 	}, err
 }
 
-// replicate has the objects of a valid cached resource replicated, and says how many are.
+// replicate publishes the selection of a valid cached resource and updates the counts.
 func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.CachedResource, served Served) (reconcile.Result, error) {
 	if c.unchanged(object, served) {
-		return reconcile.Result{RequeueAfter: lookAgain}, nil
+		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
 	done := c.watched.count(client.KeyOf(object))
 	p, err := c.publication(object, served)
@@ -83,29 +88,29 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wait := func(says string) {
-		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
+	wait := func(reportConflict string) {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", reportConflict)
 	}
 	if !replicates(object) && c.incomplete(p.Replicated().GroupResource()) {
-		wait("Others with this identity had replicas before the shard started, and come first: it goes on by itself")
+		wait("Waiting for other cached resources with this identity, which had replicas before the shard started")
 		return reconcile.Result{Backoff: true}, nil
 	}
 	if err := c.Publications.Publish(c.publisher(client.KeyOf(object)), p); err != nil {
-		if already, ok := errors.AsType[*apis.CachedAlreadyError](err); ok {
-			says(object, already)
+		if conflict, ok := errors.AsType[*apis.CachedAlreadyError](err); ok {
+			reportConflict(object, conflict)
 		} else {
 			conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
-			object.Status.ResourceCounts = nil // what it had, the others do not select
+			object.Status.ResourceCounts = nil // previous objects are not selected by the other cached resources
 		}
 		return reconcile.Result{Backoff: true}, nil
 	}
-	tellCache(object, served.Kind)
+	annotateKind(object, served.Kind)
 	if c.incomplete(p.Replicated().GroupResource()) {
-		return reconcile.Result{Backoff: true}, nil // what it says is true, as before the start
+		return reconcile.Result{Backoff: true}, nil // the status from before the start is still true
 	}
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
-		wait("What was replicated before is being deleted: it goes on by itself when that is done")
-		return reconcile.Result{Backoff: true}, nil //nolint:nilerr // it is said
+		wait("Waiting for the deletion of the previous replicas")
+		return reconcile.Result{Backoff: true}, nil //nolint:nilerr // reported in the condition
 	}
 	replicated, err := c.cachedObjects(ctx, object)
 	switch {
@@ -113,14 +118,14 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		wait("The cache server does not serve the resource yet")
 		return reconcile.Result{Backoff: true}, nil
 	case err != nil:
-		wait("The cache server cannot be asked what it has: it goes on by itself when that answers")
+		wait("The cache server cannot be read, retrying")
 		return reconcile.Result{}, err
 	}
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: local, Cache: replicated}
 	if p.Names != nil {
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonTooMany, conditionsv1alpha1.ConditionSeverityError,
 			"The oldest %d of %d objects are replicated: a workspace may have no more than %s on the cache server. Select fewer, or delete some", len(p.Names), local, c.limits())
-		return reconcile.Result{RequeueAfter: lookAgain / 2}, nil
+		return reconcile.Result{RequeueAfter: recheckInterval / 2}, nil
 	}
 	conditions.MarkTrue(object, cachev1alpha1.ReplicationStarted)
 	if local != replicated {
@@ -128,21 +133,20 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	}
 	object.Status.Phase = cachev1alpha1.CachedResourcePhaseReady
 	done(counted{version: object.ResourceVersion, served: served, at: time.Now()})
-	return reconcile.Result{RequeueAfter: lookAgain}, nil
+	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// unchanged reports whether all was replicated when the objects were counted last, not long ago, and nothing has changed
-// since by which that may be another number: the objects, the cached resource, what is served, or the room that older
-// ones leave it.
+// unchanged reports whether everything was replicated at the last count, and nothing that affects it has changed since: the
+// objects, the cached resource, the served resource, or the remaining limits.
 func (c *controller) unchanged(object *cachev1alpha1.CachedResource, served Served) bool {
 	last, counts := c.watched.counted(client.KeyOf(object)), object.Status.ResourceCounts
-	if counts == nil || last.version != object.ResourceVersion || last.served != served || time.Since(last.at) >= countAgain {
+	if counts == nil || last.version != object.ResourceVersion || last.served != served || time.Since(last.at) >= recountInterval {
 		return false
 	}
 	if stored, known := c.Store.Bytes(logicalcluster.From(object)); c.LimitBytes > 0 && (!known || stored > c.LimitBytes) {
 		return false
 	}
-	objects, _ := c.room(object)
+	objects, _ := c.remainingLimits(object)
 	return c.Limit == 0 || counts.Local <= objects
 }
 
@@ -150,13 +154,101 @@ func hasFinalizer(object *cachev1alpha1.CachedResource) bool {
 	return slices.Contains(object.Finalizers, cachev1alpha1.CachedResourceFinalizer)
 }
 
-func without(all []string, one string) []string {
-	return slices.DeleteFunc(all, func(other string) bool { return other == one })
+const countTimeout = 5 * time.Second
+
+// choose returns the number of selected objects. If they exceed the limits of the logical cluster, it restricts p to the oldest
+// ones.
+func (c *controller) choose(ctx context.Context, object *cachev1alpha1.CachedResource, p *apis.Publication) (count int, err error) {
+	cluster, gvr := logicalcluster.From(object), apis.CachedResourceOf(object)
+	objects, bytes := c.remainingLimits(object)
+	stored, known := c.Store.Bytes(cluster)
+	if small := c.LimitBytes == 0 || known && stored <= c.LimitBytes; small && p.Selector.Empty() {
+		if count, err = total(ctx, c.Local.Cluster(cluster.Path()), gvr); err != nil || c.Limit == 0 || count <= objects {
+			return count, err
+		}
+	}
+	var all []Stored
+	if err := c.Store.Each(ctx, cluster, gvr, func(o Stored) {
+		if p.Selector.Matches(labels.Set(o.Labels)) {
+			o.Labels = nil
+			all = append(all, o)
+		}
+	}); err != nil {
+		return 0, fmt.Errorf("counting %s: %w", gvr.GroupResource(), err)
+	}
+	slices.SortFunc(all, func(a, b Stored) int {
+		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.UID, b.UID))
+	})
+	for i, o := range all {
+		if c.Limit > 0 && i >= objects || c.LimitBytes > 0 && p.Bytes+o.Bytes > bytes {
+			p.Names = make([]string, 0, i)
+			for _, fits := range all[:i] {
+				p.Names = append(p.Names, fits.Name)
+			}
+			break
+		}
+		p.Bytes += o.Bytes
+	}
+	return len(all), nil
 }
 
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
+// remainingLimits returns the remaining limits for a cached resource: those of its logical cluster minus the usage of older
+// cached resources.
+func (c *controller) remainingLimits(object *cachev1alpha1.CachedResource) (objects int, bytes int64) {
+	objects, bytes = c.Limit, c.LimitBytes
+	for publisher, other := range c.others(object) {
+		if !older(other, object) {
+			continue
+		}
+		if other.Status.ResourceCounts != nil {
+			objects -= min(other.Status.ResourceCounts.Local, objects)
+		}
+		bytes -= min(c.Publications.Bytes(publisher), bytes)
 	}
-	return err
+	return objects, bytes
+}
+
+func (c *controller) limits() string {
+	var all []string
+	if c.Limit > 0 {
+		all = append(all, strconv.Itoa(c.Limit))
+	}
+	if c.LimitBytes > 0 {
+		all = append(all, resource.NewQuantity(c.LimitBytes, resource.BinarySI).String()+"B of them")
+	}
+	return strings.Join(all, ", and ")
+}
+
+func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (int, error) {
+	return total(ctx, c.Cache.Cluster(logicalcluster.From(object).Path()), apis.ReplicatedOf(object))
+}
+
+func (c *controller) deleted(ctx context.Context, object *cachev1alpha1.CachedResource) (bool, error) {
+	n, err := c.cachedObjects(ctx, object)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return n == 0 && err == nil, err
+}
+
+// isUnserved reports whether the cache server does not serve a resource yet.
+func isUnserved(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) }
+
+// total counts the objects of a resource with one short list.
+func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResource) (count int, err error) {
+	clients, err := scope.Metadata()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	page, err := clients.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, fmt.Errorf("counting %s: %w", gvr.GroupResource(), err)
+	}
+	count = len(page.Items)
+	if remaining := page.RemainingItemCount; remaining != nil {
+		count += int(*remaining)
+	}
+	return count, nil
 }

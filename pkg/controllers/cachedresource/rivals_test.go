@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// known are Publications that know some.
+// known simulates Publications.
 type known struct {
 	Publications
 
@@ -36,7 +36,6 @@ func (k known) Published(publisher apis.Publisher) (schema.GroupVersionResource,
 	return schema.GroupVersionResource{}, 1, k.all[publisher]
 }
 
-// ensured is a Table that notes what it is to have.
 type ensured struct {
 	Table
 
@@ -48,7 +47,7 @@ func (e *ensured) Ensure(resource schema.GroupVersionResource) error {
 	return nil
 }
 
-// cachedOf is a cached resource for flavors, made so many seconds after another time.
+// cachedOf returns a cached resource for flavors that was created after a number of seconds.
 func cachedOf(cluster logicalcluster.Name, name string, after int, change ...func(*cachev1alpha1.CachedResource)) *cachev1alpha1.CachedResource {
 	cached := &cachev1alpha1.CachedResource{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()},
@@ -62,10 +61,10 @@ func cachedOf(cluster logicalcluster.Name, name string, after int, change ...fun
 	return cached
 }
 
-func hasBegun(cached *cachev1alpha1.CachedResource) { tellCache(cached, "Flavor") }
+func hasBegun(cached *cachev1alpha1.CachedResource) { annotateKind(cached, "Flavor") }
 
 func withReplicas(cached *cachev1alpha1.CachedResource) {
-	tellCache(cached, "Flavor")
+	annotateKind(cached, "Flavor")
 	cached.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 2, Cache: 2}
 }
 
@@ -77,7 +76,6 @@ func inVersion(version string) func(*cachev1alpha1.CachedResource) {
 	return func(cached *cachev1alpha1.CachedResource) { cached.Spec.Version = version }
 }
 
-// rivals returns the controllers of both names, where these cached resources are known.
 func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cachev1alpha1.CachedResource) (of, ofCluster *controller) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -87,8 +85,7 @@ func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cac
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
 	config := Config{
-		Publications: known{all: published}, Store: &stored{}, Table: &ensured{}, Local: factory,
-		Cache: factory,
+		Publications: known{all: published}, Store: &stored{}, Table: &ensured{}, Local: factory, Cache: factory,
 	}
 	group := &client.Group{}
 	for i, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
@@ -115,8 +112,8 @@ func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cac
 	return controllers[0], controllers[1]
 }
 
-// TestFirst: which one of several cached resources for one resource counts is the same for all of them, whatever
-// their order: the one that may have replicas, and the older of those that are alike.
+// TestFirst: exactly one of several cached resources for the same resource takes precedence: one that may have replicas, or
+// the oldest.
 func TestFirst(t *testing.T) {
 	t.Parallel()
 	order := []*cachev1alpha1.CachedResource{
@@ -124,13 +121,13 @@ func TestFirst(t *testing.T) {
 	}
 	for i, a := range order {
 		for j, b := range order {
-			require.Equal(t, i < j, first(a, b), "%s before %s", a.Name, b.Name)
+			require.Equal(t, i < j, takesPrecedence(a, b), "%s before %s", a.Name, b.Name)
 		}
 	}
 }
 
-// TestAlready: a cached resource hears of the one that has its resource replicated instead, by either name, in its
-// own logical cluster; what they share is not that one's to take away.
+// TestAlready: a cached resource detects another one of either kind in its logical cluster that takes precedence, and does
+// not delete shared replicas.
 func TestAlready(t *testing.T) {
 	t.Parallel()
 	winner := cachedOf("c", "x", 5, withReplicas)
@@ -138,25 +135,25 @@ func TestAlready(t *testing.T) {
 	other, elsewhere := cachedOf("c", "z", 0, inVersion("v2"), withReplicas), cachedOf("d", "x", 9)
 	of, ofCluster := rivals(t, nil, []*cachev1alpha1.CachedResource{winner, second, other, elsewhere}, []*cachev1alpha1.CachedResource{loser})
 	by := apis.Publisher{Resource: apis.CachedResources, Cluster: "c", Name: "x"}
-	require.Equal(t, by, ofCluster.already(loser).By)
-	require.Equal(t, by, of.already(second).By)
+	require.Equal(t, by, ofCluster.conflict(loser).By)
+	require.Equal(t, by, of.conflict(second).By)
 	for _, none := range []*cachev1alpha1.CachedResource{winner, other, elsewhere} {
-		require.Nil(t, of.already(none), none.Name)
+		require.Nil(t, of.conflict(none), none.Name)
 	}
-	require.True(t, ofCluster.sharedByFirst(loser))
-	require.False(t, of.sharedByFirst(second), "it has an identity of its own")
-	require.False(t, of.sharedByFirst(winner), "they are its own")
+	require.True(t, ofCluster.sharesReplicas(loser))
+	require.False(t, of.sharesReplicas(second), "it has an identity of its own")
+	require.False(t, of.sharesReplicas(winner), "they are its own")
 }
 
-// TestIncomplete: after a start nothing is done under an identity before all are known that had replicas under it, and
-// nobody waits for what has none, or is not going to have any.
+// TestIncomplete: after a start, nothing changes under an identity until all cached resources with replicas have been
+// published. Others are not waited for.
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	deleting := func(cached *cachev1alpha1.CachedResource) {
 		now := metav1.Now()
 		cached.DeletionTimestamp, cached.Finalizers = &now, []string{cachev1alpha1.CachedResourceFinalizer}
 	}
-	says := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
+	reportConflict := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
 		return func(cached *cachev1alpha1.CachedResource) {
 			if is {
 				conditions.MarkTrue(cached, condition)
@@ -173,13 +170,13 @@ func TestIncomplete(t *testing.T) {
 		cachedOf("d", "new", 0),
 		cachedOf("e", "empty", 0, hasBegun),
 		cachedOf("f", "deleting", 0, withReplicas, deleting),
-		cachedOf("g", "invalid", 0, withReplicas, says(false, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceValidNoResources)),
-		cachedOf("h", "already", 0, withReplicas, says(false, cachev1alpha1.ReplicationStarted, reasonAlreadyCached)),
+		cachedOf("g", "invalid", 0, withReplicas, reportConflict(false, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceValidNoResources)),
+		cachedOf("h", "already", 0, withReplicas, reportConflict(false, cachev1alpha1.ReplicationStarted, reasonAlreadyCached)),
 	}, []*cachev1alpha1.CachedResource{
-		cachedOf("i", "started", 0, hasBegun, says(true, cachev1alpha1.ReplicationStarted, "")),
-		cachedOf("j", "waiting", 0, withReplicas, says(false, cachev1alpha1.ReplicationStarted, reasonWaiting), inVersion("v2")),
+		cachedOf("i", "started", 0, hasBegun, reportConflict(true, cachev1alpha1.ReplicationStarted, "")),
+		cachedOf("j", "waiting", 0, withReplicas, reportConflict(false, cachev1alpha1.ReplicationStarted, reasonWaiting), inVersion("v2")),
 	})
-	had := []apis.Publisher{
+	initialPublishers := []apis.Publisher{
 		{Resource: apis.ClusterCachedResources, Cluster: "i", Name: "started"}, {Resource: apis.CachedResources, Cluster: "c", Name: "had"}, {Resource: apis.ClusterCachedResources, Cluster: "j", Name: "waiting"},
 	}
 	for _, c := range []*controller{of, ofCluster} {
@@ -187,9 +184,9 @@ func TestIncomplete(t *testing.T) {
 		require.False(t, c.incomplete(resource), "it has not begun")
 		_, err := c.remember(t.Context(), nil)
 		require.NoError(t, err)
-		require.ElementsMatch(t, had, c.had.of[resource])
-		require.Len(t, c.had.of, 2)
-		for _, publisher := range had {
+		require.ElementsMatch(t, initialPublishers, c.initialPublishers.of[resource])
+		require.Len(t, c.initialPublishers.of, 2)
+		for _, publisher := range initialPublishers {
 			require.True(t, c.incomplete(resource), publisher)
 			published[publisher] = true
 		}
@@ -200,8 +197,8 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// TestNothingBeforeAllAreKnown: after a start the first cached resource of an identity has nothing replicated, as what others
-// have there would be deleted, until these are known. What had nothing there comes after them.
+// TestNothingBeforeAllAreKnown: after a start, the first published cached resource of an identity does not cause the
+// deletion of other replicas. New ones wait.
 func TestNothingBeforeAllAreKnown(t *testing.T) {
 	t.Parallel()
 	one, two, late := cachedOf("c", "one", 0, withReplicas), cachedOf("d", "two", 0, withReplicas), cachedOf("e", "late", 0)
@@ -223,9 +220,9 @@ func TestNothingBeforeAllAreKnown(t *testing.T) {
 	require.Len(t, published, 1)
 	require.Empty(t, table.all)
 	require.Equal(t, reasonWaiting, conditions.GetReason(replicate(late), cachev1alpha1.ReplicationStarted))
-	gone, err := of.empty(t.Context(), two)
+	deleted, err := of.empty(t.Context(), two)
 	require.NoError(t, err)
-	require.False(t, gone, "one that goes has nothing deleted either")
+	require.False(t, deleted, "one that goes has nothing deleted either")
 	require.Empty(t, table.all)
 
 	replicate(two)

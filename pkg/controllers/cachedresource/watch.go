@@ -13,48 +13,45 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// recount is how long after a write of an object all are counted, whatever else is written
-// meanwhile.
-const recount = time.Second
+// recountDelay is the delay between a write of an object and the count of all objects.
+const recountDelay = time.Second
 
-// watched are the keys by which the store tells of objects, and who has to look at what then.
+// watched maps written keys to the cached resources that depend on them.
 type watched struct {
 	mu sync.Mutex
-	// of are the cached resources by what they watch: prefixes of the keys of objects, and keys
-	// of secrets.
+	// of contains the cached resources by watched key: a key prefix of objects, or the key of a secret.
 	of map[string]map[client.Key]bool
 	by map[client.Key]watches
 }
 
-// watches is what one cached resource watches.
 type watches struct {
 	objects, secret string
-	// verified is set while nothing has been heard of the secret since it was found to be right.
+	// verified is set if the secret has not changed since it was verified.
 	verified bool
-	// heard counts what was heard of it.
-	heard int
-	// counted is what was true when the objects were counted, here and on the cache server, if nothing has
-	// been heard of them since; written counts what was heard of them.
-	counted counted
-	written int
+	// secretChanges counts changes of the secret.
+	secretChanges int
+	// counted is the state at the last count, if the objects have not changed since; written counts their changes.
+	counted       counted
+	objectChanges int
 }
+
+// Served describes a served resource.
 
 // Served is what a logical cluster serves under the name of a resource.
 type Served struct {
 	Kind       string
 	Namespaced bool
-	// API is the identity of the export that it is bound from, if it is.
+	// API is the identity of the export from which it is bound, if any.
 	API string
-	// Converted is set if a webhook converts what is stored into the version that was asked for.
+	// Converted is set if a webhook converts stored objects to the requested version.
 	Converted bool
-	// Prefix is that of the keys of its objects.
+	// Prefix is the key prefix of its objects.
 	Prefix string
 }
 
-// counted is what a count of objects goes by.
+// counted is the state on which a count depends.
 type counted struct {
-	// version is that of the cached resource, and served what its logical cluster serves.
-	version string
+	version string // of the cached resource
 	served  Served
 	at      time.Time
 }
@@ -63,14 +60,13 @@ func newWatched() *watched {
 	return &watched{of: map[string]map[client.Key]bool{}, by: map[client.Key]watches{}}
 }
 
-// secret notes where the secret of a cached resource is, before it is read.
+// secret records the secret of a cached resource. It must be called before the secret is read.
 func (w *watched) secret(key, secret client.Key) {
 	on := strings.Join([]string{"", "core", corev1.ResourceSecrets.String(), secret.Cluster.String(), secret.Namespace, secret.Name}, "/")
 	w.change(key, func(its *watches) { its.secret = on })
 }
 
-// objects notes the prefix of the keys of the objects of a cached resource, before they are
-// counted; it may be empty.
+// objects records the key prefix of the objects, which may be empty. It must be called before they are counted.
 func (w *watched) objects(key client.Key, prefix string) {
 	w.change(key, func(its *watches) { its.objects = prefix })
 }
@@ -111,60 +107,58 @@ func (w *watched) forget(key client.Key) {
 	delete(w.by, key)
 }
 
-// verified reports whether the secret of a cached resource is as it was when it was right.
+// verified reports whether the secret has not changed since it was verified.
 func (w *watched) verified(key client.Key) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.by[key].verified
 }
 
-// verify returns a function that says that the secret of a cached resource, which is read after
-// this, is right.
+// verify returns a function that records that the secret, which is read after this call, is valid.
 func (w *watched) verify(key client.Key) (right func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	heard := w.by[key].heard
+	secretChanges := w.by[key].secretChanges
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if now, ok := w.by[key]; ok && now.heard == heard {
+		if now, ok := w.by[key]; ok && now.secretChanges == secretChanges {
 			now.verified = true
 			w.by[key] = now
 		}
 	}
 }
 
-// count returns what is to be called when the objects have been counted.
+// count returns a function that records the result of a count that begins after this call.
 func (w *watched) count(key client.Key) (done func(c counted)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	written := w.by[key].written
+	objectChanges := w.by[key].objectChanges
 	return func(c counted) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if now, ok := w.by[key]; ok && now.written == written {
+		if now, ok := w.by[key]; ok && now.objectChanges == objectChanges {
 			now.counted = c
 			w.by[key] = now
 		}
 	}
 }
 
-// counted returns what was true when the objects were counted last, and nothing if something was heard of them since.
+// counted returns the state at the last count; the zero value if the objects have changed since.
 func (w *watched) counted(key client.Key) counted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.by[key].counted
 }
 
-// tell returns the cached resources that have to look at an object, and whether that is a secret.
-// An empty key may be any object.
-func (w *watched) tell(key string) (all []client.Key, secret bool) {
+// notify returns the cached resources that depend on a written key, and whether it is a secret. An empty key stands for any object.
+func (w *watched) notify(key string) (all []client.Key, secret bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if key == "" {
 		for key, its := range w.by {
-			its.verified, its.heard = false, its.heard+1
-			its.counted, its.written = counted{}, its.written+1
+			its.verified, its.secretChanges = false, its.secretChanges+1
+			its.counted, its.objectChanges = counted{}, its.objectChanges+1
 			w.by[key] = its
 			all = append(all, key)
 		}
@@ -172,21 +166,20 @@ func (w *watched) tell(key string) (all []client.Key, secret bool) {
 	}
 	for key := range w.of[key] {
 		its := w.by[key]
-		its.verified, its.heard = false, its.heard+1
+		its.verified, its.secretChanges = false, its.secretChanges+1
 		w.by[key] = its
 		all, secret = append(all, key), true
 	}
 	for key := range w.of[key[:strings.LastIndexByte(key, '/')+1]] {
 		its := w.by[key]
-		its.counted, its.written = counted{}, its.written+1
+		its.counted, its.objectChanges = counted{}, its.objectChanges+1
 		w.by[key] = its
 		all = append(all, key)
 	}
 	return all, secret
 }
 
-// verify gives a cached resource the identity in a secret, which may be nil, and returns what is
-// wrong with it. An identity, once there is one, stays.
+// verify sets the identity from a secret, which may be nil, and returns a problem, if any. An existing identity does not change.
 func verify(object *cachev1alpha1.CachedResource, ref corev1.SecretReference, secret *corev1.Secret) (problem string) {
 	where := ref.Namespace + "/" + ref.Name
 	if secret == nil {

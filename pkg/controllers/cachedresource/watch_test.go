@@ -12,55 +12,54 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestWatched: who has objects or a secret in a place is told of what is written there, and of
-// nothing else; a secret that was found to be right is read again when it was written.
+// TestWatched: exactly the cached resources that depend on a written key are notified, and a written secret is verified again.
 func TestWatched(t *testing.T) {
 	w := newWatched()
 	one, two := client.Key{Cluster: "c", Name: "one"}, client.Key{Cluster: "c", Name: "two"}
 	secret := client.Key{Cluster: "c", Namespace: "ns", Name: "s"}
-	tell := func(key string, want ...client.Key) bool {
+	notify := func(key string, want ...client.Key) bool {
 		t.Helper()
-		all, isSecret := w.tell(key)
+		all, isSecret := w.notify(key)
 		require.ElementsMatch(t, want, all, key)
 		return isSecret
 	}
-	tell("/g/as/c/n")
+	notify("/g/as/c/n")
 	w.verify(one)()
 	require.False(t, w.verified(one), "nobody has said where the secret is")
 	for _, key := range []client.Key{one, two} {
 		w.secret(key, secret)
 		w.objects(key, "/g/"+key.Name+"/c/")
 	}
-	require.False(t, tell("/g/one/c/n", one))
-	require.False(t, tell("/g/two/c/n", two))
-	tell("/g/one/d/n")
-	tell("/g/one/c/ns/n")
-	tell("/core/secrets/c/ns/other")
+	require.False(t, notify("/g/one/c/n", one))
+	require.False(t, notify("/g/two/c/n", two))
+	notify("/g/one/d/n")
+	notify("/g/one/c/ns/n")
+	notify("/core/secrets/c/ns/other")
 
 	w.verify(one)()
 	read := w.verify(two)
 	require.True(t, w.verified(one))
-	require.True(t, tell("/core/secrets/c/ns/s", one, two))
+	require.True(t, notify("/core/secrets/c/ns/s", one, two))
 	require.False(t, w.verified(one))
 	read()
 	require.False(t, w.verified(two), "it was written after it was read")
 	w.verify(two)()
 	w.objects(two, "/g/others/c/")
 	require.True(t, w.verified(two))
-	tell("/g/two/c/n")
-	require.True(t, tell("", one, two), "any object may have been written")
+	notify("/g/two/c/n")
+	require.True(t, notify("", one, two), "any object may have been written")
 	require.False(t, w.verified(two))
 
 	w.forget(two)
 	w.forget(two)
-	tell("/g/others/c/n")
-	tell("/core/secrets/c/ns/s", one)
+	notify("/g/others/c/n")
+	notify("/core/secrets/c/ns/s", one)
 	w.forget(one)
 	require.Empty(t, w.of)
 	require.Empty(t, w.by)
 }
 
-// stored is a Store of logical clusters that store as many bytes.
+// stored is a Store with fixed sizes of logical clusters.
 type stored struct {
 	Store
 
@@ -70,7 +69,7 @@ type stored struct {
 
 func (s *stored) Bytes(logicalcluster.Name) (int64, bool) { return s.bytes, s.known }
 
-// TestUnchanged: nothing is counted again until something has changed, or much time has passed.
+// TestUnchanged: objects are not counted again without a change, except after a long time.
 func TestUnchanged(t *testing.T) {
 	store := &stored{bytes: 10, known: true}
 	c := &controller{Config: Config{Store: store, Limit: 3, LimitBytes: 20}, watched: newWatched()}
@@ -81,8 +80,8 @@ func TestUnchanged(t *testing.T) {
 	require.False(t, c.unchanged(object, served), "they were never counted")
 	count := func(at time.Time, between ...string) {
 		done := c.watched.count(key)
-		for _, written := range between {
-			c.watched.tell(written)
+		for _, objectChanges := range between {
+			c.watched.notify(objectChanges)
 		}
 		done(counted{version: "1", served: served, at: at})
 	}
@@ -90,12 +89,12 @@ func TestUnchanged(t *testing.T) {
 	require.False(t, c.unchanged(object, served), "one was written while they were counted")
 	count(time.Now(), "/g/things/d/n")
 	require.True(t, c.unchanged(object, served))
-	for _, written := range []string{"/g/things/c/n", ""} {
+	for _, objectChanges := range []string{"/g/things/c/n", ""} {
 		count(time.Now())
-		c.watched.tell(written)
-		require.False(t, c.unchanged(object, served), "%q was written", written)
+		c.watched.notify(objectChanges)
+		require.False(t, c.unchanged(object, served), "%q was written", objectChanges)
 	}
-	count(time.Now().Add(-countAgain))
+	count(time.Now().Add(-recountInterval))
 	require.False(t, c.unchanged(object, served), "it is long ago")
 
 	count(time.Now())

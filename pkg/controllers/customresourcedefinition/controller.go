@@ -1,8 +1,6 @@
-// Package customresourcedefinition finishes what requests begin with
-// CustomResourceDefinitions: it deletes the instances of those that are being
-// deleted, and takes the finalizer off them; and it writes those again that want
-// names which may have become free, or do not say that their schemas are not
-// structural, since a write sets both.
+// Package customresourcedefinition completes asynchronous operations on CustomResourceDefinitions: it deletes the instances
+// of those that are being deleted and removes the finalizer. It also rewrites definitions that wait for released names, or
+// lack the condition for non-structural schemas, because a write updates both.
 package customresourcedefinition
 
 import (
@@ -12,7 +10,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -22,40 +19,32 @@ import (
 const Name = "custom-resource-definitions"
 
 const (
-	// workers is few: deleting the instances of one definition is much work.
+	// workers is low because deleting the instances of a definition is expensive.
 	workers    = 2
 	minBackoff = 50 * time.Millisecond
-	// timeout is for deleting the instances of one definition; what is left then
-	// is for the next attempt.
+	// timeout limits one attempt to delete the instances of a definition.
 	timeout = 10 * time.Minute
 )
 
-// Definitions are those of all logical clusters of the shard, as its server of
-// custom resources has them. An informer would hold every definition decoded;
-// this holds none.
+// Definitions gives access to the definitions of all logical clusters of the shard through its custom resource server. In
+// contrast to an informer, it does not keep decoded definitions in memory.
 type Definitions interface {
-	// Follow calls f with the definitions that need something, those that there
-	// are before it returns, and those to come until stop is called.
+	// Follow calls f with the definitions that need to be reconciled: existing ones before it returns, and later ones until stop is
+	// called.
 	Follow(f func(cluster logicalcluster.Name, name string)) (stop func())
-	// Get returns a definition, which must not be changed.
+	// Get returns a definition, which must not be modified.
 	Get(ctx context.Context, cluster logicalcluster.Name, name string) (*apiextensions.CustomResourceDefinition, error)
-	// Update changes the status of a definition, or its finalizers, with change,
-	// unless that returns false or the definition is gone.
+	// Update changes the status or the finalizers of a definition, unless change returns false or the definition was deleted.
 	Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error
-	// DeleteInstances deletes the instances of an established definition, and
-	// reports whether some are left, which wait for their finalizers.
-	DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (left bool, err error)
+	// DeleteInstances deletes the instances of an established definition, and reports whether some remain with finalizers.
+	DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (remaining bool, err error)
 }
 
 // New returns the controller.
 func New(definitions Definitions) *reconcile.Controller[client.Key] {
-	r := &reconciler{definitions}
+	r := &definitionReconciler{definitions}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name,
-		Reconcile:  r.reconcile,
-		Workers:    workers,
-		MinBackoff: minBackoff,
-		Timeout:    timeout,
+		Name: Name, Reconcile: r.reconcile, Workers: workers, MinBackoff: minBackoff, Timeout: timeout,
 		Sources: []reconcile.Source[client.Key]{func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 			return definitions.Follow(func(cluster logicalcluster.Name, name string) {
 				queue.Add(client.Key{Cluster: cluster, Name: name})
@@ -64,19 +53,15 @@ func New(definitions Definitions) *reconcile.Controller[client.Key] {
 	})
 }
 
-type reconciler struct {
-	definitions Definitions
-}
+type definitionReconciler struct{ definitions Definitions }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *definitionReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	crd, err := r.definitions.Get(ctx, key.Cluster, key.Name)
 	switch {
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil
 	case err != nil:
-		return reconcile.Result{}, err
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	case crd.DeletionTimestamp.IsZero():
-		// A write without a change decides on the names, and what the conditions say.
+		// A write without changes updates the names and conditions.
 		return reconcile.Result{}, r.definitions.Update(ctx, key.Cluster, key.Name, func(*apiextensions.CustomResourceDefinition) bool { return true })
 	case !apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer):
 		return reconcile.Result{}, nil
@@ -85,16 +70,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	}
 }
 
-// cleanUp deletes the instances of a definition, and once they are gone, takes
-// the finalizer off it.
-func (r *reconciler) cleanUp(ctx context.Context, key client.Key, crd *apiextensions.CustomResourceDefinition) (reconcile.Result, error) {
+func (r *definitionReconciler) cleanUp(ctx context.Context, key client.Key, crd *apiextensions.CustomResourceDefinition) (reconcile.Result, error) {
 	reason, message := "NeverEstablished", "resource was never established"
 	if apiextensions.IsCRDConditionTrue(crd, apiextensions.Established) {
-		left, err := r.definitions.DeleteInstances(ctx, key.Cluster, crd)
+		remaining, err := r.definitions.DeleteInstances(ctx, key.Cluster, crd)
 		switch {
 		case err != nil:
 			return reconcile.Result{}, errors.Join(err, r.progress(ctx, key, "InstanceDeletionFailed", err.Error()))
-		case left:
+		case remaining:
 			err := r.progress(ctx, key, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
 			return reconcile.Result{Backoff: true}, err
 		}
@@ -110,8 +93,7 @@ func (r *reconciler) cleanUp(ctx context.Context, key client.Key, crd *apiextens
 	})
 }
 
-// progress says in the definition's status how the deletion goes.
-func (r *reconciler) progress(ctx context.Context, key client.Key, reason, message string) error {
+func (r *definitionReconciler) progress(ctx context.Context, key client.Key, reason, message string) error {
 	return r.definitions.Update(ctx, key.Cluster, key.Name, func(crd *apiextensions.CustomResourceDefinition) bool {
 		setTerminating(crd, apiextensions.ConditionTrue, reason, message)
 		return true

@@ -1,12 +1,12 @@
-// Package endpointslice says in endpoint slices, of exports and of cached resources, where the
-// views of these are: on the shards that have consumers of the export, within the slice's
-// partition. The shard that has a slice computes its whole status; no other writes to it.
+// Package endpointslice updates the URLs of virtual workspaces in the endpoint slices of exports and of cached resources:
+// those of the shards in the slice's partition that have consumers of the export. The shard of a slice computes its
+// complete status.
 //
 //	APIExport, CachedResource, Partition, Shards ─┐
 //	ExportUses of other shards                    ├─► status of the slice
 //	bindings of this shard ───────────────────────┘
 //
-// There is one controller for each kind of slices (kinds.go).
+// There is one controller for each kind of slice (kinds.go).
 package endpointslice
 
 import (
@@ -30,13 +30,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 )
 
-// ExportIndex is the index of endpoint slices by the path and name of their exports, as
-// apis.IndexByPath has them.
+// ExportIndex is the index of endpoint slices by the path and name of their exports, compatible with apis.IndexByPath.
 const ExportIndex = "export"
 
-// IndexByExport is the function of ExportIndex. Slices whose path may be none of those that
-// an export is indexed by, such as one that starts with the name of a logical cluster, are
-// under the name of the export, too.
+// IndexByExport is the index function of ExportIndex. An export may not be indexed by the path of a slice, e.g. if it
+// starts with the name of a logical cluster. Such slices are also indexed by the name of the export.
 func (k Kind[T]) IndexByExport(slice T) []string {
 	path, export := k.pathOf(slice), k.Of(slice).Export
 	keys := []string{path.Join(export).String()}
@@ -46,10 +44,9 @@ func (k Kind[T]) IndexByExport(slice T) []string {
 	return keys
 }
 
-// byName is the key of such slices in ExportIndex, which is no path.
+// byName returns the key for the name of an export, which is not a valid path.
 func byName(export string) string { return "*:" + export }
 
-// pathOf returns the path of the logical cluster of a slice's export.
 func (k Kind[T]) pathOf(slice T) logicalcluster.Path {
 	if path := k.Of(slice).Path; path != "" {
 		return logicalcluster.NewPath(path)
@@ -57,50 +54,45 @@ func (k Kind[T]) pathOf(slice T) logicalcluster.Path {
 	return logicalcluster.From(slice).Path()
 }
 
-// Consumers says which exports have bindings on the shard.
+// Consumers reports which exports have bindings on the shard.
 type Consumers interface {
-	// Consumed reports whether an export has any.
+	// Consumed reports whether an export has bindings.
 	Consumed(export client.Key) bool
-	// FollowConsumers calls f for each export that has any, and when that changes, until
-	// stop is called.
+	// FollowConsumers calls f for each export that has bindings, and when this changes, until stop is called.
 	FollowConsumers(f func(export client.Key)) (stop func())
 }
 
-// Config is what the controller needs.
+// Config configures a controller. The informers contain the objects of all logical clusters of the shard.
 type Config[T Slice] struct {
-	// Kind is that of the slices.
-	Kind Kind[T]
-	// ShardName is the name of the shard.
+	Kind      Kind[T]
 	ShardName string
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Slices and Partitions are those of all logical clusters of the shard; Slices have
-	// the index ExportIndex.
+	// Slices have the index ExportIndex.
 	Slices     *client.Informer[T]
 	Partitions *client.Informer[*topologyv1alpha1.Partition]
-	// Cached are the cached resources of the shard that slices of Kind refer to, if they do.
+	// Cached are the cached resources that slices of Kind reference; it may be nil.
 	Cached *client.Informer[*cachev1alpha1.CachedResource]
 	// Exports have the index apis.PathIndex.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
-	// Shards are those that are registered in root.
+	// Shards are the registered shards.
 	Shards *client.Informer[*corev1alpha1.Shard]
-	// Uses are those of all shards on the cache server, nil where there is none, and
-	// Consumers those of this shard.
+	// Uses are the consumers of all shards according to the cache server, or nil without one, and Consumers those of this shard.
 	Uses      *client.Informer[*exportuses.ExportUse]
 	Consumers Consumers
-	// Resolve returns the logical cluster of an export by its path, or "" if there is none.
-	// The error is client.ErrIncomplete if there may be one on another shard.
+	// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if
+	// the export may exist on another shard.
 	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 }
 
-// New returns the controller. Its keys are slices.
+// New returns a controller. Its keys are slices.
 func New[T Slice](config Config[T]) *reconcile.Controller[client.Key] {
 	c := &config
 	sources := []reconcile.Source[client.Key]{
 		reconcile.Keys(config.Slices),
 		reconcile.FromInformer(config.Exports, c.slicesOf),
 		reconcile.FromInformer(config.Partitions, c.slicesIn),
-		c.shardChanges,
+		reconcile.FromChanges(config.Shards, shardChanged, func() []client.Key { return reconcile.KeysOf(config.Slices.Lister().List(nil)...) }),
 		func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 			return config.Consumers.FollowConsumers(func(export client.Key) { c.enqueue(queue, export) }), nil
 		},
@@ -116,7 +108,6 @@ func New[T Slice](config Config[T]) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{Name: config.Kind.Name, Reconcile: c.reconcile, Sources: sources})
 }
 
-// slicesOf returns the slices of an export.
 func (c *Config[T]) slicesOf(export *apisv1alpha2.APIExport) []client.Key {
 	paths := append(apis.IndexByPath(export), byName(export.Name))
 	keys := make([]client.Key, 0, len(paths))
@@ -126,28 +117,24 @@ func (c *Config[T]) slicesOf(export *apisv1alpha2.APIExport) []client.Key {
 	return keys
 }
 
-// enqueue puts the slices of an export into the queue.
 func (c *Config[T]) enqueue(queue reconcile.Queue[client.Key], export client.Key) {
 	found, err := c.Exports.Get(export.Cluster, "", export.Name)
 	if err != nil {
-		return // its slices say so, and are looked at when it comes
+		return // requeued when it is observed
 	}
 	for _, key := range c.slicesOf(found) {
 		queue.Add(key)
 	}
 }
 
-// slicesIn returns the slices of a partition.
 func (c *Config[T]) slicesIn(partition *topologyv1alpha1.Partition) []client.Key {
 	return c.slicesWhere(logicalcluster.From(partition), func(its Parts) bool { return its.Partition == partition.Name })
 }
 
-// slicesFor returns the slices of a cached resource.
 func (c *Config[T]) slicesFor(cached *cachev1alpha1.CachedResource) []client.Key {
 	return c.slicesWhere(logicalcluster.From(cached), func(its Parts) bool { return its.Cached == cached.Name })
 }
 
-// slicesWhere returns the slices of a logical cluster of which something is true.
 func (c *Config[T]) slicesWhere(cluster logicalcluster.Name, is func(Parts) bool) []client.Key {
 	var keys []client.Key
 	for _, slice := range c.Slices.Lister().Cluster(cluster).List(nil) {
@@ -158,33 +145,18 @@ func (c *Config[T]) slicesWhere(cluster logicalcluster.Name, is func(Parts) bool
 	return keys
 }
 
-// shardChanges has all slices looked at when a shard comes, goes, or changes in what they
-// go by.
-func (c *Config[T]) shardChanges(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	all := func() {
-		for _, slice := range c.Slices.Lister().List(nil) {
-			queue.Add(client.KeyOf(slice))
-		}
-	}
-	return c.Shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-		OnAdd: func(*corev1alpha1.Shard, bool) { all() },
-		OnUpdate: func(old, obj *corev1alpha1.Shard) {
-			if old.Spec.VirtualWorkspaceURL != obj.Spec.VirtualWorkspaceURL || !equality.Semantic.DeepEqual(old.Labels, obj.Labels) {
-				all()
-			}
-		},
-		OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-	}).Remove, nil
+func shardChanged(old, shard *corev1alpha1.Shard) bool {
+	return old.Spec.VirtualWorkspaceURL != shard.Spec.VirtualWorkspaceURL || !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
 }
 
 func (c *Config[T]) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	slice, err := c.Slices.Lister().Get(key)
 	if err != nil || slice.GetDeletionTimestamp() != nil {
-		return reconcile.Result{}, nil //nolint:nilerr // it is gone
+		return reconcile.Result{}, nil //nolint:nilerr // deleted
 	}
 	s, err := c.stateOf(slice)
 	if errors.Is(err, client.ErrIncomplete) {
-		klog.FromContext(ctx).V(2).Info("Waiting for what other shards export", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Waiting for the exports of other shards", "reason", err.Error())
 		return reconcile.Result{Backoff: true}, c.commit(ctx, slice, waitingFor(slice, err))
 	}
 	if err != nil {
@@ -195,13 +167,9 @@ func (c *Config[T]) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 
 func (c *Config[T]) commit(ctx context.Context, slice, updated T) error {
 	_, err := reconcile.Commit(ctx, c.Kind.In(c.Local.Cluster(logicalcluster.From(slice).Path())), slice, updated)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return reconcile.IgnoreNotFound(err)
 }
 
-// stateOf returns what the status of a slice follows from.
 func (c *Config[T]) stateOf(slice T) (s state, err error) {
 	its := c.Kind.Of(slice)
 	provider, err := c.Resolve(c.Kind.pathOf(slice), its.Export)

@@ -21,28 +21,28 @@ type Slice interface {
 	conditions.Setter
 }
 
-// Kind is a kind of endpoint slices.
+// Kind describes a kind of endpoint slices.
 type Kind[T Slice] struct {
-	// Name is the name of its controller.
+	// Name is the name of the controller.
 	Name string
-	// In returns what writes the slices of a logical cluster.
+	// In returns a client for a logical cluster.
 	In func(client.Scope) reconcile.Patcher[T]
-	// Of returns what a slice says.
+	// Of returns the common fields of a slice.
 	Of func(T) Parts
-	// URLs returns the endpoints of a slice, SetURLs sets them.
+	// URLs returns the endpoints of a slice, and SetURLs sets them.
 	URLs    func(T) []string
 	SetURLs func(T, []string)
-	// View returns the segments of the view's path after /services.
+	// Path returns the path segments of the virtual workspace after /services.
 	Path func(slice T, export *apisv1alpha2.APIExport) []string
-	// Invalid returns what is wrong with the export of a slice, which is nil if there is none.
+	// Invalid returns a problem of the export of a slice; export is nil if it does not exist.
 	Invalid func(slice T, export *apisv1alpha2.APIExport) *problem
 }
 
-// Parts are what slices of all kinds say.
+// Parts are the common fields of slices.
 type Parts struct {
-	// Path and Export are those of the APIExport whose consumers count.
+	// Path and Export identify the APIExport with the relevant consumers.
 	Path, Export string
-	// Cached is the name of the cached resource, of slices that are for one.
+	// Cached is the name of the cached resource, if any.
 	Cached        string
 	Partition     string
 	ShardSelector *string
@@ -60,10 +60,10 @@ var OfExports = Kind[*apisv1alpha1.APIExportEndpointSlice]{
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
 	},
 	URLs: func(s *apisv1alpha1.APIExportEndpointSlice) []string {
-		return each(s.Status.APIExportEndpoints, func(e apisv1alpha1.APIExportEndpoint) string { return e.URL })
+		return mapSlice(s.Status.APIExportEndpoints, func(e apisv1alpha1.APIExportEndpoint) string { return e.URL })
 	},
 	SetURLs: func(s *apisv1alpha1.APIExportEndpointSlice, urls []string) {
-		s.Status.APIExportEndpoints = each(urls, func(url string) apisv1alpha1.APIExportEndpoint {
+		s.Status.APIExportEndpoints = mapSlice(urls, func(url string) apisv1alpha1.APIExportEndpoint {
 			return apisv1alpha1.APIExportEndpoint{URL: url}
 		})
 	},
@@ -87,12 +87,10 @@ var OfCached = Kind[*cachev1alpha1.CachedResourceEndpointSlice]{
 	Of: func(s *cachev1alpha1.CachedResourceEndpointSlice) Parts {
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
 	},
-	URLs: func(s *cachev1alpha1.CachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
-	SetURLs: func(s *cachev1alpha1.CachedResourceEndpointSlice, urls []string) {
-		setURLs(&s.Status, urls)
-	},
+	URLs:    func(s *cachev1alpha1.CachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
+	SetURLs: func(s *cachev1alpha1.CachedResourceEndpointSlice, urls []string) { setURLs(&s.Status, urls) },
 	Path: func(s *cachev1alpha1.CachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
-		return replicationView(s)
+		return replicationPath(s)
 	},
 	Invalid: func(s *cachev1alpha1.CachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
 		return refersBack(s, apis.CachedSliceKind, export)
@@ -108,12 +106,10 @@ var OfClusterCached = Kind[*kinds.ClusterCachedResourceEndpointSlice]{
 	Of: func(s *kinds.ClusterCachedResourceEndpointSlice) Parts {
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
 	},
-	URLs: func(s *kinds.ClusterCachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
-	SetURLs: func(s *kinds.ClusterCachedResourceEndpointSlice, urls []string) {
-		setURLs(&s.Status, urls)
-	},
+	URLs:    func(s *kinds.ClusterCachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
+	SetURLs: func(s *kinds.ClusterCachedResourceEndpointSlice, urls []string) { setURLs(&s.Status, urls) },
 	Path: func(s *kinds.ClusterCachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
-		return replicationView(s)
+		return replicationPath(s)
 	},
 	Invalid: func(s *kinds.ClusterCachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
 		return refersBack(s, apis.ClusterCachedSliceKind, export)
@@ -121,22 +117,22 @@ var OfClusterCached = Kind[*kinds.ClusterCachedResourceEndpointSlice]{
 }
 
 func urlsOf(status *cachev1alpha1.CachedResourceEndpointSliceStatus) []string {
-	return each(status.CachedResourceEndpoints, func(e cachev1alpha1.CachedResourceEndpoint) string { return e.URL })
+	return mapSlice(status.CachedResourceEndpoints, func(e cachev1alpha1.CachedResourceEndpoint) string { return e.URL })
 }
 
 func setURLs(status *cachev1alpha1.CachedResourceEndpointSliceStatus, urls []string) {
-	status.CachedResourceEndpoints = each(urls, func(url string) cachev1alpha1.CachedResourceEndpoint {
+	status.CachedResourceEndpoints = mapSlice(urls, func(url string) cachev1alpha1.CachedResourceEndpoint {
 		return cachev1alpha1.CachedResourceEndpoint{URL: url}
 	})
 }
 
-// replicationView returns the segments of the path of the view of a slice's replicas.
-func replicationView(slice client.Object) []string {
+// replicationPath returns the path segments of the virtual workspace with the replicas of a cached resource.
+func replicationPath(slice client.Object) []string {
 	return []string{"replication", logicalcluster.From(slice).String(), slice.GetName()}
 }
 
-// refersBack returns what is wrong with the export of a slice of a cached resource, which has to
-// be one that offers the resource through the slice.
+// refersBack returns a problem of the export of a cached resource's slice, which must contain the resource with a reference to the
+// slice.
 func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport) *problem {
 	invalid := &problem{cachev1alpha1.APIExportInvalidReferenceReason, "The APIExport does not exist: create it, with a resource whose storage.virtual refers to this slice, or delete the slice"}
 	if export == nil {
@@ -153,8 +149,8 @@ func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport
 	return invalid
 }
 
-// each returns what f makes of all of in; nil of nothing.
-func each[In, Out any](in []In, f func(In) Out) []Out {
+// mapSlice maps a slice; it returns nil for an empty one.
+func mapSlice[In, Out any](in []In, f func(In) Out) []Out {
 	if len(in) == 0 {
 		return nil
 	}

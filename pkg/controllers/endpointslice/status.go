@@ -16,20 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// state is what the status of an endpoint slice follows from.
 type state struct {
-	// export is nil if there is none.
-	export *apisv1alpha2.APIExport
-	// cached reports whether there is the cached resource that the slice refers to, if it does.
-	cached bool
-	// partition is nil if there is none of the name in the slice.
-	partition *topologyv1alpha1.Partition
+	export    *apisv1alpha2.APIExport     // nil if it does not exist
+	cached    bool                        // whether the referenced cached resource exists
+	partition *topologyv1alpha1.Partition // nil if it does not exist
 	shards    []*corev1alpha1.Shard
-	// consumed reports whether the export has bindings on a shard.
-	consumed func(shard string) bool
+	consumed  func(shard string) bool // whether the export has bindings on a shard
 }
 
-// advance returns a slice with the status that it should have.
 func (k Kind[T]) advance(slice T, s state) T {
 	slice, _ = slice.DeepCopyObject().(T)
 	its := k.Of(slice)
@@ -47,7 +41,7 @@ func (k Kind[T]) advance(slice T, s state) T {
 	default:
 		valid = false
 		conditions.MarkFalse(slice, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceNotFoundReason, conditionsv1alpha1.ConditionSeverityError,
-			"There is no %s here in the resource that the slice is for: create it, or delete the slice", its.Cached)
+			"The cached resource %s of the slice does not exist: create it, or delete the slice", its.Cached)
 	}
 	if !valid {
 		*its.ShardSelector = ""
@@ -59,22 +53,20 @@ func (k Kind[T]) advance(slice T, s state) T {
 	return slice
 }
 
-// waitingForReplicas says that it is not known yet what other shards export.
+// waitingForReplicas is the reason while the exports of other shards have not been observed completely.
 const waitingForReplicas = "WaitingForReplicas"
 
-// waitingFor returns a slice that says what it waits for, if nothing is known of its export yet. What
-// others say stays.
+// waitingFor sets the condition of a slice with an unobserved export. An existing condition does not change.
 func waitingFor[T Slice](slice T, why error) T {
 	if known := conditions.Get(slice, apisv1alpha2.APIExportValid); known != nil && known.Reason != waitingForReplicas {
 		return slice
 	}
 	slice, _ = slice.DeepCopyObject().(T)
-	conditions.MarkUnknown(slice, apisv1alpha2.APIExportValid, waitingForReplicas, "It goes on by itself when more of other shards is known: %v", why)
+	conditions.MarkUnknown(slice, apisv1alpha2.APIExportValid, waitingForReplicas, "Waiting for the state of other shards: %v", why)
 	return slice
 }
 
-// selectorOf returns the selector of the shards of a slice, and says in it whether that is
-// valid.
+// selectorOf returns the selector of the partition and sets the condition of the slice.
 func selectorOf(slice Slice, name string, partition *topologyv1alpha1.Partition) (selector labels.Selector, valid bool) {
 	invalid := func(format string, args ...any) (labels.Selector, bool) {
 		conditions.MarkFalse(slice, apisv1alpha1.PartitionValid, apisv1alpha1.PartitionInvalidReferenceReason, conditionsv1alpha1.ConditionSeverityError, format, args...)
@@ -84,19 +76,18 @@ func selectorOf(slice Slice, name string, partition *topologyv1alpha1.Partition)
 	switch {
 	case name == "":
 	case partition == nil:
-		return invalid("The Partition %s does not exist: create it, or take it out of spec.partition", name)
+		return invalid("The Partition %s does not exist: create it, or remove it from spec.partition", name)
 	case partition.Spec.Selector != nil:
 		var err error
 		if selector, err = metav1.LabelSelectorAsSelector(partition.Spec.Selector); err != nil {
-			return invalid("The selector of the Partition %s is not valid, correct it: %v", name, err)
+			return invalid("The selector of the Partition %s is invalid: %v", name, err)
 		}
 	}
 	conditions.MarkTrue(slice, apisv1alpha1.PartitionValid)
 	return selector, true
 }
 
-// endpoints returns the endpoints of the shards that have consumers and match, or did when
-// they got their endpoint.
+// endpoints returns the endpoints of the shards with consumers that match the selector, or that already have an endpoint.
 func (k Kind[T]) endpoints(slice T, selector labels.Selector, s state) []string {
 	var all []string
 	before := k.URLs(slice)
@@ -110,12 +101,11 @@ func (k Kind[T]) endpoints(slice T, selector labels.Selector, s state) []string 
 	return all
 }
 
-// endpointOf returns the URL of a view on a shard; false if the shard has told no URL that can
-// be used.
-func endpointOf(shard *corev1alpha1.Shard, view []string) (string, bool) {
+// endpointOf returns the URL of a virtual workspace on a shard; false if the shard has no valid URL.
+func endpointOf(shard *corev1alpha1.Shard, path []string) (string, bool) {
 	base, err := url.Parse(shard.Spec.VirtualWorkspaceURL)
 	if err != nil || base.Host == "" {
 		return "", false
 	}
-	return base.JoinPath(append([]string{"services"}, view...)...).String(), true
+	return base.JoinPath(append([]string{"services"}, path...)...).String(), true
 }

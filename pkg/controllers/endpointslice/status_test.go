@@ -70,9 +70,7 @@ func TestStatus(t *testing.T) {
 				slice.Status.APIExportEndpoints = append(slice.Status.APIExportEndpoints, apisv1alpha1.APIExportEndpoint{URL: url})
 			}
 			test.state.shards = shards
-			test.state.consumed = func(shard string) bool {
-				return slices.Contains(test.consumed, shard)
-			}
+			test.state.consumed = func(shard string) bool { return slices.Contains(test.consumed, shard) }
 			after := OfExports.advance(slice, test.state)
 			var urls []string
 			for _, e := range after.Status.APIExportEndpoints {
@@ -87,8 +85,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfCached: slices of cached resources have endpoints while all that they refer to is
-// there, and the export refers to them.
+// TestStatusOfCached: slices of cached resources have endpoints as long as all referenced objects exist and the export
+// refers to them.
 func TestStatusOfCached(t *testing.T) {
 	group := "cache.kcp.io"
 	in := func(cluster, kind, name string) *apisv1alpha2.APIExport {
@@ -140,21 +138,21 @@ func said(slice Slice, kind string) string {
 	return ""
 }
 
-// TestWaiting: a slice of whose export nothing is known says what it waits for, and others what they said.
+// TestWaiting: a new slice reports that it waits for its export; the condition of others does not change.
 func TestWaiting(t *testing.T) {
 	why := fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
 	slice := waitingFor(&apisv1alpha1.APIExportEndpointSlice{}, why)
 	valid := conditions.Get(slice, apisv1alpha2.APIExportValid)
-	require.Equal(t, "Unknown WaitingForReplicas It goes on by itself when more of other shards is known: not everything is known yet: the cache is away", strings.Join([]string{string(valid.Status), valid.Reason, valid.Message}, " "))
+	require.Equal(t, "Unknown WaitingForReplicas Waiting for the state of other shards: not everything is known yet: the cache is away", strings.Join([]string{string(valid.Status), valid.Reason, valid.Message}, " "))
 	require.Equal(t, slice, waitingFor(slice, why))
 	later := waitingFor(slice, client.ErrIncomplete)
-	require.Equal(t, "It goes on by itself when more of other shards is known: not everything is known yet", conditions.GetMessage(later, apisv1alpha2.APIExportValid))
+	require.Equal(t, "Waiting for the state of other shards: not everything is known yet", conditions.GetMessage(later, apisv1alpha2.APIExportValid))
 	known := OfExports.advance(later, state{})
 	require.Equal(t, apisv1alpha2.APIExportNotFoundReason, conditions.GetReason(known, apisv1alpha2.APIExportValid))
 	require.Equal(t, known, waitingFor(known, why))
 }
 
-// TestDocumented: documentation has all that the conditions of slices can say.
+// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	why := client.ErrIncomplete
 	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
@@ -165,7 +163,7 @@ func TestDocumented(t *testing.T) {
 	for document, test := range map[string]struct {
 		header string
 		slices []Slice
-		others []string // of what is no slice
+		others []string // reasons of other kinds
 	}{
 		"bindings.md": {
 			"condition | reason | what to do", []Slice{OfExports.advance(of, state{consumed: nobody}), OfExports.advance(of, state{export: export, consumed: nobody}), waitingFor(of, why)},

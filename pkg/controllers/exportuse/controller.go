@@ -1,5 +1,5 @@
-// Package exportuse tells other shards, on a cache server, to which exports there are
-// bindings on this shard: one object an export, however many bindings it has.
+// Package exportuse reports to other shards, through a cache server, which exports have bindings on this shard, with one
+// object for each export.
 package exportuse
 
 import (
@@ -17,32 +17,27 @@ import (
 // Name is the name of the controller.
 const Name = "exportuse"
 
-// Consumers says which exports have bindings on the shard.
+// Consumers reports which exports have bindings on the shard.
 type Consumers interface {
-	// Consumed reports whether an export has any.
+	// Consumed reports whether an export has bindings.
 	Consumed(export client.Key) bool
-	// FollowConsumers calls f for each export that has any, and when that changes, until
-	// stop is called.
+	// FollowConsumers calls f for each export that has bindings, and when this changes, until stop is called.
 	FollowConsumers(f func(export client.Key)) (stop func())
 }
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server.
-	Cache *client.Factory
-	// Uses are those of the shard on the cache server.
-	Uses *client.Informer[*exportuses.ExportUse]
-	// Consumers are those of this shard.
+	// Cache reaches the cache server, and Uses contains the ExportUses of the shard there.
+	Cache     *client.Factory
+	Uses      *client.Informer[*exportuses.ExportUse]
 	Consumers Consumers
 }
 
 // New returns the controller. Its keys are ExportUses of the shard.
 func New(config Config) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: config.reconcile,
+		Name: Name, Reconcile: config.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Uses),
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
@@ -57,20 +52,20 @@ func New(config Config) *reconcile.Controller[client.Key] {
 
 func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	uses := exportuses.Uses.In(c.Cache.Shard(c.ShardName).Cluster(key.Cluster.Path()))
-	told, err := c.Uses.Lister().Get(key)
+	published, err := c.Uses.Lister().Get(key)
 	switch consumed := c.Consumers.Consumed(client.Key{Cluster: key.Cluster, Name: key.Name}); {
 	case consumed == (err == nil):
 		return reconcile.Result{}, nil
 	case consumed:
 		_, err = uses.Create(ctx, &exportuses.ExportUse{ObjectMeta: metav1.ObjectMeta{Name: key.Name}}, metav1.CreateOptions{})
 	default:
-		err = uses.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &told.UID}})
+		err = uses.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &published.UID}})
 	}
 	if err == nil {
-		return reconcile.Result{}, nil // the informer will tell
+		return reconcile.Result{}, nil // the informer will report it
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return reconcile.Result{Backoff: true}, nil // the informer is behind
 	}
-	return reconcile.Result{}, fmt.Errorf("telling others whether the APIExport %s has consumers here: %w", key, err)
+	return reconcile.Result{}, fmt.Errorf("publishing whether the APIExport %s has consumers on this shard: %w", key, err)
 }

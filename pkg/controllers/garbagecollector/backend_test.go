@@ -20,8 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// model is a backend in memory: what is stored, and what the collector has seen of it, which is
-// behind, of each resource by another number of changes.
+// model is an in-memory backend. The collector observes the changes of each resource with a different delay.
 type model struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -35,18 +34,16 @@ type model struct {
 	events       []string
 	queue        map[Item]bool
 
-	// writes counts the collector's writes to come before it crashes, or, if it goes on, before
-	// writes fail for a moment; negative for never. The last one is done if only its answer is lost.
-	writes int
-	lost   bool
-	goesOn bool
-	// unreadable has reads fail now and then, as of an etcd that is away or slow.
+	// writes is the number of writes before the collector crashes, or before a write fails temporarily; negative for never.
+	// The last write takes effect if only its response is lost.
+	writes       int
+	lost, goesOn bool
+	// unreadable makes some reads fail.
 	unreadable bool
-	// writing is called before a write, if it is not nil.
+	// writing is called before a write; it may be nil.
 	writing func()
 }
 
-// errNoAnswer is what reads fail with.
 var errNoAnswer = errors.New("etcd does not answer in time")
 
 func (m *model) failing() error {
@@ -116,7 +113,7 @@ func (m *model) catchUp(context.Context, Item, object) error {
 	return nil
 }
 
-func (m *model) elsewhere(_ context.Context, at Item, uid types.UID) bool {
+func (m *model) inOtherNamespace(_ context.Context, at Item, uid types.UID) bool {
 	for item, o := range m.seen {
 		if o.uid == uid && item.prefix() == at.prefix() && item.LogicalCluster() == at.LogicalCluster() && item.place().Name == at.place().Name {
 			return true
@@ -126,13 +123,13 @@ func (m *model) elsewhere(_ context.Context, at Item, uid types.UID) bool {
 }
 
 func (m *model) report(_ context.Context, _ storage.Kind, item Item, _ object, r metav1.OwnerReference) {
-	// A collector that tells it again finds the Event there.
+	// A repeated Event already exists.
 	if says := fmt.Sprintf("%s: %s", item, r.Name); !slices.Contains(m.events, says) {
 		m.events = append(m.events, says)
 	}
 }
 
-// deliver shows the next change of a resource.
+// deliver makes the next change of a resource visible.
 func (m *model) deliver(prefix string) bool {
 	if len(m.unseen[prefix]) == 0 {
 		return false
@@ -184,7 +181,7 @@ func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, p
 	})
 }
 
-// delete does as an API server does.
+// delete simulates an API server.
 func (m *model) delete(item Item, policy metav1.DeletionPropagation) {
 	is := m.stored[item]
 	require.NotEmpty(m.t, is.uid, item)
@@ -220,7 +217,6 @@ func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p 
 	return m.write(func() { m.set(item, is) })
 }
 
-// step does one thing of those that can be done now, and reports whether there was one.
 func (m *model) step() bool {
 	var can []func()
 	for _, prefix := range slices.Sorted(maps.Keys(m.unseen)) {
@@ -259,7 +255,7 @@ func (m *model) step() bool {
 	return true
 }
 
-// rest lets the collector work until there is nothing to do.
+// rest runs the collector until it is idle.
 func (m *model) rest() {
 	for range 10000 {
 		if !m.step() {
@@ -300,7 +296,7 @@ func in(cluster logicalcluster.Name, namespace, kind, name string) Item {
 	return Item(key + name)
 }
 
-// thing is an object whose UID is made of its name, with references.
+// thing returns an object with a UID that is derived from its name.
 func thing(name string, references ...metav1.OwnerReference) object {
 	return object{uid: types.UID("uid-" + name), references: references}
 }

@@ -14,11 +14,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// errUnserved says that an object cannot be written, since nothing serves it.
+// errUnserved is returned for objects that cannot be written because their API is not served.
 var errUnserved = errors.New("nothing serves the object")
 
-// collect does with an object what follows from its references, or, if it is being deleted, with
-// its dependents.
+// collect processes an object: its owner references, or its dependents if it is being deleted.
 func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, error) {
 	o, err := c.backend.get(ctx, item)
 	if err != nil {
@@ -40,14 +39,14 @@ func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, e
 		c.parked.add(item)
 		err = nil
 	case apierrors.IsNotFound(err):
-		err = nil // somebody else was quicker
+		err = nil // deleted concurrently
 	case errors.Is(err, errBusy):
 		return reconcile.Result{Backoff: true}, nil
 	}
 	return result, err
 }
 
-// own judges an object and does what follows.
+// own judges an object with owner references and applies the verdict.
 func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Result, error) {
 	added := c.graph.isAdded(item)
 	v, err := c.judge(ctx, item, o)
@@ -68,7 +67,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		return reconcile.Result{}, err
 	}
 	if added {
-		c.tell(ctx, kind, item, o, v)
+		c.reportInvalid(ctx, kind, item, o, v)
 	}
 	switch {
 	case len(v.drop) > 0:
@@ -86,10 +85,10 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	return reconcile.Result{}, err
 }
 
-// open opens a circle: where a dependent of an object waits for its own dependents, the object
-// cannot wait for it and keep its owners at the same time.
+// open breaks a cycle: if a dependent of an object waits for its own dependents, the object must not block its owners while
+// it waits for the dependent.
 func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o object) error {
-	// What was just seen to wait must not be seen as it was before that.
+	// Dependents that were observed to wait must not be read in an older state.
 	circle, err := c.anyDependent(ctx, item, o, c.backend.read, func(_ dependent, of *object) bool { return of.waits() })
 	references := slices.Clone(o.references)
 	blocking := false
@@ -105,15 +104,14 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 	err = c.backend.patch(ctx, kind, item, o, patch{references: references})
 	c.metrics.count(actionReference, err)
 	if err == nil {
-		err = errAgain // with the version that it has now
+		err = errRetry // retry with the new version
 	}
 	return err
 }
 
-// finish lets an owner go that waits for its dependents, once none is left that blocks it.
 func (c *collector) finish(ctx context.Context, item Item, o object) error {
 	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
-		return err // it is looked at when one of them changes
+		return err // requeued when one of them changes
 	}
 	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
@@ -124,7 +122,6 @@ func (c *collector) finish(ctx context.Context, item Item, o object) error {
 	return c.unfinalize(ctx, item, o, metav1.FinalizerDeleteDependents)
 }
 
-// blocked reports whether dependents are left that keep an owner.
 func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, error) {
 	return c.anyDependent(ctx, item, o, c.backend.get, func(d dependent, of *object) bool {
 		_, blocks := of.refers(o.uid)
@@ -132,7 +129,7 @@ func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, err
 	})
 }
 
-// anyDependent reports whether something holds for a dependent of an object, as get has it.
+// anyDependent reports whether holds returns true for a dependent of an object, as read by get.
 func (c *collector) anyDependent(ctx context.Context, item Item, o object, get func(context.Context, Item) (object, error), holds func(d dependent, of *object) bool) (bool, error) {
 	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
 		of, err := get(ctx, d.item)
@@ -143,7 +140,6 @@ func (c *collector) anyDependent(ctx context.Context, item Item, o object, get f
 	return false, nil
 }
 
-// orphan removes the references to an owner, and lets it go.
 func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
@@ -176,19 +172,17 @@ func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 	return c.unfinalize(ctx, item, o, metav1.FinalizerOrphanDependents)
 }
 
-// unfinalize removes one of the collector's finalizers.
 func (c *collector) unfinalize(ctx context.Context, item Item, o object, finalizer string) error {
 	kind, err := c.kind(ctx, item)
 	if err != nil {
 		return err
 	}
-	left := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
-	err = c.backend.patch(ctx, kind, item, o, patch{finalizers: left})
+	remaining := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
+	err = c.backend.patch(ctx, kind, item, o, patch{finalizers: remaining})
 	c.metrics.count(actionFinalizer, err)
 	return err
 }
 
-// kind returns what an item is written as.
 func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 	place := item.place()
 	kind, served, err := c.backend.Served(ctx, place.Cluster, item.prefix(), place.Identity)
@@ -198,9 +192,8 @@ func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 	return kind, err
 }
 
-// tell reports the references of an object that cannot be right: in it, they were written just
-// now.
-func (c *collector) tell(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) {
+// reportInvalid reports the invalid references of an object. It is called when the references are new.
+func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) {
 	for _, r := range v.invalid {
 		c.backend.report(ctx, kind, item, o, r)
 	}
@@ -215,16 +208,16 @@ func (c *collector) tell(ctx context.Context, kind storage.Kind, item Item, o ob
 				return
 			}
 		}
-		if r := o.references[i]; lookups[i].item != "" && c.backend.elsewhere(ctx, lookups[i].item, r.UID) {
+		if r := o.references[i]; lookups[i].item != "" && c.backend.inOtherNamespace(ctx, lookups[i].item, r.UID) {
 			c.backend.report(ctx, kind, item, o, r)
 		}
 	}
 }
 
-// errAgain has an object looked at again in its new state.
-var errAgain = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("it was changed by the collector"))
+// errRetry requeues an object with its new state.
+var errRetry = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("it was changed by the collector"))
 
-// backoff bounds, as in Kubernetes.
+// Backoff as in Kubernetes.
 const (
 	minBackoff = 5 * time.Millisecond
 	maxBackoff = 1000 * time.Second

@@ -19,50 +19,48 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// Name is the name of the controller, and Username the one under which it deletes.
+// Name is the name of the controller, and Username the user that deletes objects.
 const (
 	Name     = "garbagecollector"
 	Username = "system:serviceaccount:kube-system:generic-garbage-collector"
 )
 
 const (
-	// perCluster is how many workers one logical cluster keeps busy at most.
+	// perCluster limits the workers of one logical cluster.
 	perCluster = workers / 4
-	// timeout bounds the work on one object, such as the orphaning of all its dependents. What
-	// was done until then stays done.
+	// timeout limits the work on one object, e.g. orphaning its dependents. A retry continues where it stopped.
 	timeout = 5 * time.Minute
-	// catchUpTimeout bounds how long it may take until everything that was written is seen.
+	// catchUpTimeout limits the wait for the watch to deliver all writes.
 	catchUpTimeout = 10 * time.Second
-	// beginAgain is when the start is tried again.
-	beginAgain = 100 * time.Millisecond
-	// complainAfter is after how long without a start the log says why, and how often then.
-	complainAfter = time.Minute
-	// Among so many keys, and in so many other namespaces, an owner is looked for, to tell of it.
+	// beginAgain is the delay before the start is retried.
+	retryInterval = 100 * time.Millisecond
+	// complainAfter is the time after which a failing start is logged as an error, and the interval of these errors.
+	errorInterval = time.Minute
+	// maxKeys and maxNamespaces limit the search for an owner in other namespaces. The result is only reported.
 	maxKeys, maxNamespaces = 1000, 20
 )
 
-// lookAgain is when what was parked is looked at after something else is served: what serves
-// it may hear of it a moment later.
-var lookAgain = []time.Duration{0, time.Second, 10 * time.Second}
+// requeueDelays are the delays at which parked items are requeued after the served APIs have changed, because components
+// observe such a change at different times.
+var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 
-// Kinds say what logical clusters serve.
+// Kinds gives access to the APIs that logical clusters serve.
 type Kinds interface {
-	// KindOf returns what is served under a kind, false if there is nothing.
+	// KindOf returns the resource of a kind; false if it is not served.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	// Served returns what is served of the resource whose keys have a prefix, in any version.
+	// Served returns the resource with a key prefix, in any served version.
 	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
 }
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// Local reaches the shard itself as the system, and Deleting as Username with the rights
-	// of the system.
+	// Local reaches the shard as the system user, and Deleting as Username with the permissions of the system.
 	Local, Deleting *client.Factory
 	Store           Store
 	Kinds           Kinds
-	// InitialDelay is how long what was there before any collector waits for its deletion.
+	// InitialDelay is the delay before garbage is deleted that existed before the first collector.
 	InitialDelay time.Duration
-	// Metrics registers metrics; nil registers none.
+	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
 
@@ -72,7 +70,7 @@ type Controller struct {
 	collector *collector
 	feed      *feed
 	queue     *reconcile.Controller[Item]
-	// newData is set where the collector has seen the data begin.
+	// newData is set if the shard was empty when the collector started.
 	newData bool
 }
 
@@ -81,20 +79,12 @@ func New(config Config) *Controller {
 	c := &Controller{config: config, collector: newCollector(config.Metrics)}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
 	c.collector.backend = &shard{
-		Kinds:    config.Kinds,
-		writer:   &writer{deleting: config.Deleting, local: config.Local},
-		feed:     c.feed,
+		Kinds: config.Kinds, writer: &writer{deleting: config.Deleting, local: config.Local}, feed: c.feed,
 		caughtUp: newTogether(c.feed.catchUp),
 	}
 	c.queue = reconcile.New(reconcile.Config[Item]{
-		Name:       Name,
-		Reconcile:  c.collector.collect,
-		Workers:    workers,
-		PerCluster: perCluster,
-		MinBackoff: minBackoff,
-		MaxBackoff: maxBackoff,
-		Timeout:    timeout,
-		Sources:    []reconcile.Source[Item]{c.source},
+		Name: Name, Reconcile: c.collector.collect, Workers: workers, PerCluster: perCluster, MinBackoff: minBackoff,
+		MaxBackoff: maxBackoff, Timeout: timeout, Sources: []reconcile.Source[Item]{c.source},
 	})
 	return c
 }
@@ -102,7 +92,7 @@ func New(config Config) *Controller {
 // Name returns the controller's name.
 func (*Controller) Name() string { return Name }
 
-// Run collects until ctx ends, and returns when everything has ended that it started.
+// Run collects garbage until ctx is done, and returns after all of its goroutines have exited.
 func (c *Controller) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", Name)
 	ctx = klog.NewContext(ctx, logger)
@@ -111,7 +101,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer unfollow()
 	running.Go(func() { c.feed.run(following) })
-	complain := time.Now().Add(complainAfter)
+	complain := time.Now().Add(errorInterval)
 	for {
 		err := c.feed.catchUp(ctx)
 		if err == nil {
@@ -121,16 +111,16 @@ func (c *Controller) Run(ctx context.Context) error {
 			break
 		}
 		if ctx.Err() != nil {
-			return nil // it was ended, which is no failure
+			return nil // stopped
 		}
 		if now := time.Now(); now.After(complain) {
-			logger.Error(err, "Cannot begin to collect garbage, trying again")
-			complain = now.Add(complainAfter)
+			logger.Error(err, "Failed to start garbage collection, retrying")
+			complain = now.Add(errorInterval)
 		} else {
-			logger.V(2).Info("Cannot begin to collect garbage, trying again", "err", err)
+			logger.V(2).Info("Failed to start garbage collection, retrying", "err", err)
 		}
 		select {
-		case <-time.After(beginAgain):
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return nil
 		}
@@ -138,7 +128,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.queue.Run(ctx)
 }
 
-// source puts into the queue what the graph says, and what was parked.
+// source enqueues items from the graph and parked items.
 func (c *Controller) source(ctx context.Context, queue reconcile.Queue[Item]) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -178,7 +168,7 @@ func (c *Controller) enqueue(queue reconcile.Queue[Item]) {
 func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 	for cluster := range c.feed.takeRedefined() {
 		for _, item := range c.collector.parked.take(cluster) {
-			for _, after := range lookAgain {
+			for _, after := range requeueDelays {
 				queue.AddAfter(item, after)
 			}
 		}
@@ -186,7 +176,6 @@ func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
 }
 
-// shard is the backend as it is.
 type shard struct {
 	Kinds
 	*writer
@@ -197,16 +186,14 @@ type shard struct {
 
 var _ backend = &shard{}
 
-// get implements backend.
 func (s *shard) get(ctx context.Context, item Item) (object, error) { return s.feed.get(ctx, item) }
 
-// read implements backend.
 func (s *shard) read(ctx context.Context, item Item) (object, error) {
 	h, err := s.feed.store.ReadHeader(ctx, string(item))
 	return objectOf(h), err
 }
 
-// catchUp implements backend. Of all that wait for one owner, the first waits.
+// catchUp implements backend. Concurrent calls share one wait.
 func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 	version, err := strconv.ParseUint(o.version, 10, 64)
 	if err != nil {
@@ -222,8 +209,7 @@ func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 	return s.feed.allReadable(item.LogicalCluster())
 }
 
-// elsewhere implements backend.
-func (s *shard) elsewhere(ctx context.Context, owner Item, uid types.UID) bool {
+func (s *shard) inOtherNamespace(ctx context.Context, owner Item, uid types.UID) bool {
 	place := owner.place()
 	if place.Namespace == metav1.NamespaceNone {
 		return false

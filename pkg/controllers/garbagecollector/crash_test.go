@@ -11,7 +11,7 @@ import (
 
 var errCrash = errors.New("the process ends here")
 
-// write does it, unless the process has ended before.
+// write calls do, unless the process has crashed.
 func (m *model) write(do func()) error {
 	if m.writes == 0 {
 		return errCrash
@@ -28,8 +28,7 @@ func (m *model) write(do func()) error {
 	return nil
 }
 
-// crash has another collector begin, which knows nothing but what is stored, as one does that the
-// feed has told everything.
+// crash starts a new collector with a complete feed.
 func (m *model) crash() {
 	m.writes = -1
 	clear(m.unseen)
@@ -45,8 +44,7 @@ func (m *model) crash() {
 	m.c.graph.replace(read)
 }
 
-// mustBeGarbage fails the test if an owner of the object exists that does not wait for it, or if
-// nobody can know that: it has never been there, and its kind is not served.
+// mustBeGarbage fails the test if an owner of the object exists and does not wait for it, or may exist.
 func (m *model) mustBeGarbage(item Item, o object) {
 	m.t.Helper()
 	for _, r := range o.references {
@@ -65,9 +63,8 @@ func (m *model) mustBeGarbage(item Item, o object) {
 	}
 }
 
-// TestEveryCrash ends the collector before or after each of its writes, in many orders of events
-// and of work, and lets another one go on, which reads everything anew, or has the write fail: what
-// is left is the same.
+// TestEveryCrash: the collector crashes before or after each write, or the write fails, in many orders of events. A new collector
+// achieves the same result.
 func TestEveryCrash(t *testing.T) {
 	crashes := 0
 	for _, s := range scenarios {
@@ -80,7 +77,7 @@ func TestEveryCrash(t *testing.T) {
 					s.do(m)
 					m.rest()
 					where := fmt.Sprintf("seed %d, write %d, done: %t, the collector goes on: %t", seed, at, m.lost, m.goesOn)
-					require.ElementsMatch(t, s.left, m.names(), where)
+					require.ElementsMatch(t, s.remaining, m.names(), where)
 					if s.also != nil {
 						s.also(t, m)
 					}
@@ -96,16 +93,14 @@ func TestEveryCrash(t *testing.T) {
 	require.Greater(t, crashes, 16*len(scenarios))
 }
 
-// interrupt calls what is to be done before a write.
 func (m *model) interrupt() {
 	if m.writing != nil {
 		m.writing()
 	}
 }
 
-// TestChangeOfLeader has another collector begin before each of the writes of one, which does not know
-// of it yet, and get however far; then the first one writes what it had decided. It is too late, or
-// right still: what is left is the same, and nothing goes that is owned.
+// TestChangeOfLeader: a second collector starts and makes progress before each write of the first one, which does not
+// notice. The late write fails or is still valid: the result is the same, and owned objects are not deleted.
 func TestChangeOfLeader(t *testing.T) {
 	changes, late := 0, 0
 	for _, s := range scenarios {
@@ -132,7 +127,7 @@ func TestChangeOfLeader(t *testing.T) {
 					}
 					s.do(m)
 					m.rest()
-					require.ElementsMatch(t, s.left, m.names(), "seed %d, write %d", seed, at)
+					require.ElementsMatch(t, s.remaining, m.names(), "seed %d, write %d", seed, at)
 					if s.also != nil {
 						s.also(t, m)
 					}
@@ -145,8 +140,8 @@ func TestChangeOfLeader(t *testing.T) {
 	require.Greater(t, late, len(scenarios), "the other one writes first, often enough")
 }
 
-// TestUnreadable: an owner that cannot be read, or whose kind cannot be found out, is not absent, and what
-// the collector could not do it does later.
+// TestUnreadable: an owner that cannot be read, or is of an unknown kind, is not considered absent, and failed operations
+// are retried.
 func TestUnreadable(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
@@ -155,7 +150,7 @@ func TestUnreadable(t *testing.T) {
 				m.unreadable = true
 				s.do(m)
 				m.rest()
-				require.ElementsMatch(t, s.left, m.names(), "seed %d", seed)
+				require.ElementsMatch(t, s.remaining, m.names(), "seed %d", seed)
 				require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d", seed)
 			}
 		})

@@ -1,18 +1,18 @@
-// Package garbagecollector deletes objects whose owners are gone, as Kubernetes does by their
-// owner references, in each logical cluster for itself.
+// Package garbagecollector deletes objects without existing owners, according to their owner references, as Kubernetes does.
+// Logical clusters are independent of each other.
 //
-//	counter of usage: every write, from one watch of etcd (a callback, no goroutine)
-//	     │  feed: decodes who owns and who is being deleted
+//	usage counter: all writes, from one watch of etcd (a callback, no goroutine)
+//	     │  feed: decodes owner references and deletions
 //	     ▼
-//	graph: owner ─► dependents; nothing of objects that nobody owns
-//	     │  what is to be looked at
+//	graph: owner ─► dependents; objects without references are not included
+//	     │  items to examine
 //	     ▼
-//	queue, logical clusters in turns ─► collect: judge, orphan, finish
+//	queue, logical clusters in round-robin order ─► collect: judge, orphan, finish
 //	                                        │  owners by key and UID, absent only
-//	                                        │  as a quorum says
+//	                                        │  if confirmed by a quorum read
 //	                                        ▼
 //	                                    writer: DELETE as the collector, PATCH as the system
 //
-// The graph only says when to look. What is done follows from the objects themselves, and holds
-// for the version of them that was looked at. docs/workspaces.md tells what users see of it.
+// The graph only determines which items to examine. Decisions are based on the objects themselves and are applied only to the
+// examined version. docs/workspaces.md describes the behavior for users.
 package garbagecollector

@@ -20,56 +20,53 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// ignored are the keys of what is neither owned nor deleted: Events go by themselves.
+// ignored are the keys of Events, which have no owners and expire.
 var ignored = storage.ResourcePrefix(corev1.Resource("events")) + "/"
 
-// definers begin the keys of what says what a logical cluster serves.
+// definers are prefixes of the keys of objects that define the APIs of a logical cluster.
 var definers = []string{
 	storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/",
 	storage.ResourcePrefix(apisv1alpha2.Resource("apibindings")),
 }
 
-// Store is what the shard stores.
+// Store gives access to the storage of the shard.
 type Store interface {
-	// Follow has a follower told of everything that is stored, and WaitFor waits until it was
-	// told of all that was written up to a revision.
+	// Follow reports everything that is stored to a follower. WaitFor waits until all writes up to a revision were reported.
 	Follow(f usage.Follower) (stop func())
 	WaitFor(ctx context.Context, revision uint64) error
-	// Revision asks a quorum how far it is.
+	// Revision returns the current revision of a quorum.
 	Revision(ctx context.Context) (uint64, error)
-	// Header decodes what the follower is told.
+	// Header decodes a stored object that was reported to the follower.
 	Header(ctx context.Context, key string, stored []byte) (storage.Header, error)
-	// SeenHeader returns the header of an object as of a revision or later, and ReadHeader as a
-	// quorum has it.
+	// SeenHeader returns the header of an object at a revision or later, and ReadHeader the result of a quorum read.
 	SeenHeader(ctx context.Context, key string, revision uint64) (storage.Header, error)
 	ReadHeader(ctx context.Context, key string) (storage.Header, error)
-	// Keys returns keys that have a prefix, but not more than so many.
+	// Keys returns a limited number of keys with a prefix.
 	Keys(ctx context.Context, prefix string, most int64) ([]string, error)
 }
 
-// feed tells the graph what is written.
+// feed updates the graph with all writes.
 type feed struct {
 	store  Store
 	graph  *graph
 	parked *parked
 
-	// caughtUp is the revision up to which the graph has everything, or less.
+	// caughtUp is a lower bound of the revision of the graph.
 	caughtUp atomic.Uint64
-	// read is the revision as of which everything was read, and written those of the latest
-	// write of each resource, by the prefix of its keys, since then.
+	// read is the revision of the initial state. written contains the revision of the latest write since then by key prefix of
+	// the resource.
 	read    atomic.Uint64
 	written sync.Map // string to uint64
 
-	// filling becomes the graph when all that is there was told, and fresh is what is unreadable
-	// of that: the one goroutine that tells has them to itself.
+	// filling replaces the graph, and fresh replaces unreadable, after the initial state was reported. They are used only by the
+	// goroutine that calls the follower.
 	filling *graph
 	fresh   map[Item]struct{}
 
 	mu sync.Mutex
-	// unreadable are objects of which nobody knows what they refer to.
+	// unreadable are objects that cannot be decoded.
 	unreadable map[Item]struct{}
-	// redefined are the logical clusters that serve something else than before, and served says
-	// that there are some.
+	// redefined are the logical clusters in which the served APIs have changed, and served is signaled if there are any.
 	redefined map[logicalcluster.Name]struct{}
 	served    chan struct{}
 }
@@ -81,20 +78,18 @@ func newFeed(store Store, g *graph, p *parked) *feed {
 	}
 }
 
-// run follows until ctx ends.
 func (f *feed) run(ctx context.Context) {
 	defer f.store.Follow(usage.Follower{
-		Begin:    f.begin,
-		Complete: f.complete,
+		Begin: f.begin, Complete: f.complete,
 		Changed: func(key string, before, after []byte, revision uint64) {
-			f.told(ctx, Item(key), before, after, revision)
+			f.changed(ctx, Item(key), before, after, revision)
 		},
 	})()
 	<-ctx.Done()
 }
 
-// begin says that all that is there is told now. Until it was, the graph has what it had: nobody
-// may believe that an owner has no dependents.
+// begin starts a full resync, which complete ends. Until then, the graph keeps its state, because an incomplete graph would suggest
+// that owners have no dependents.
 func (f *feed) begin() { f.filling, f.fresh = newGraph(), map[Item]struct{}{} }
 
 func (f *feed) complete(revision uint64) {
@@ -102,12 +97,12 @@ func (f *feed) complete(revision uint64) {
 	f.unreadable, f.fresh = f.fresh, nil
 	f.mu.Unlock()
 	f.read.Store(revision)
-	f.written.Clear() // all are older
+	f.written.Clear() // all are older than revision
 	f.graph.replace(f.filling)
 	f.filling = nil
 }
 
-func (f *feed) told(ctx context.Context, item Item, before, after []byte, revision uint64) {
+func (f *feed) changed(ctx context.Context, item Item, before, after []byte, revision uint64) {
 	if strings.HasPrefix(string(item), ignored) {
 		return
 	}
@@ -118,13 +113,13 @@ func (f *feed) told(ctx context.Context, item Item, before, after []byte, revisi
 		}
 	}
 	if after != nil && storage.Plain(after) && (before == nil || storage.Plain(before)) {
-		return // most neither own nor are owned
+		return // most objects neither own nor are owned
 	}
 	was, _ := f.header(ctx, item, before)
 	is, err := f.header(ctx, item, after)
 	f.note(ctx, item, err)
 	switch {
-	case err != nil: // the graph keeps what it knows of it
+	case err != nil: // the graph keeps the last decoded state
 	case f.filling != nil:
 		f.filling.changed(item, was, is)
 	default:
@@ -135,7 +130,7 @@ func (f *feed) told(ctx context.Context, item Item, before, after []byte, revisi
 	}
 }
 
-// header returns the zero value of nothing.
+// header returns the zero value if nothing is stored.
 func (f *feed) header(ctx context.Context, item Item, stored []byte) (object, error) {
 	if stored == nil {
 		return object{}, nil
@@ -144,7 +139,7 @@ func (f *feed) header(ctx context.Context, item Item, stored []byte) (object, er
 	return objectOf(h), err
 }
 
-// note remembers which objects are unreadable.
+// note records whether an object is unreadable.
 func (f *feed) note(ctx context.Context, item Item, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +152,7 @@ func (f *feed) note(ctx context.Context, item Item, err error) {
 		return
 	}
 	if _, known := f.unreadable[item]; !known {
-		klog.FromContext(ctx).Error(err, "Cannot read an object: no owner in its logical cluster goes that waits for its dependents or orphans them", "object", item)
+		klog.FromContext(ctx).Error(err, "Failed to decode an object: owners in its logical cluster that wait for dependents or orphan them are not deleted", "object", item)
 	}
 	unreadable[item] = struct{}{}
 }
@@ -172,8 +167,7 @@ func (f *feed) redefine(cluster logicalcluster.Name) {
 	}
 }
 
-// takeRedefined returns the logical clusters that serve something else than when it was called
-// last.
+// takeRedefined returns the logical clusters in which the served APIs have changed since the last call.
 func (f *feed) takeRedefined() map[logicalcluster.Name]struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,8 +176,7 @@ func (f *feed) takeRedefined() map[logicalcluster.Name]struct{} {
 	return taken
 }
 
-// get returns an object as the graph knows it, or newer: whoever is told to look at something
-// finds there what he was told of.
+// get returns an object in the state of the graph or newer, so that a reconcile observes the change that caused it.
 func (f *feed) get(ctx context.Context, item Item) (object, error) {
 	revision := f.read.Load()
 	if at, ok := f.written.Load(item.prefix()); ok {
@@ -193,7 +186,7 @@ func (f *feed) get(ctx context.Context, item Item) (object, error) {
 	return objectOf(h), err
 }
 
-// catchUp waits until the graph has all that a quorum has agreed to.
+// catchUp waits until the graph contains all committed writes.
 func (f *feed) catchUp(ctx context.Context) error {
 	revision, err := f.store.Revision(ctx)
 	if err != nil {
@@ -206,7 +199,7 @@ func (f *feed) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// allReadable returns an error if somebody in a logical cluster may refer to others unseen.
+// allReadable returns an error if a logical cluster may contain references that could not be decoded.
 func (f *feed) allReadable(cluster logicalcluster.Name) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,4 +211,38 @@ func (f *feed) allReadable(cluster logicalcluster.Name) error {
 	return nil
 }
 
-var errUnreadable = errors.New("an object in the logical cluster cannot be read, which may be a dependent")
+var errUnreadable = errors.New("an object in the logical cluster, which may be a dependent, cannot be decoded")
+
+// together shares a wait between concurrent callers. Each caller gets the result of a wait that began after its call.
+// after it had come.
+type together struct {
+	wait func(ctx context.Context) error
+
+	begun atomic.Uint64
+	turn  chan struct{}
+	// done is the number of the last successful wait. It is guarded by turn.
+	done uint64
+}
+
+func newTogether(wait func(ctx context.Context) error) *together {
+	return &together{wait: wait, turn: make(chan struct{}, 1)}
+}
+
+func (t *together) do(ctx context.Context) error {
+	before := t.begun.Load()
+	select {
+	case t.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-t.turn }()
+	if t.done > before {
+		return nil
+	}
+	number := t.begun.Add(1)
+	err := t.wait(ctx)
+	if err == nil {
+		t.done = number
+	}
+	return err
+}

@@ -14,24 +14,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// told is a store that tells what a test says.
-type told struct {
+type changed struct {
 	follower usage.Follower
 	stopped  bool
-	// asked are the revisions as of which objects were asked for.
+	// asked are the revisions of reads.
 	asked map[string]uint64
 }
 
-func (s *told) Follow(f usage.Follower) func() {
+func (s *changed) Follow(f usage.Follower) func() {
 	s.follower = f
 	return func() { s.stopped = true }
 }
 
-func (*told) WaitFor(context.Context, uint64) error                 { return nil }
-func (*told) Revision(context.Context) (uint64, error)              { return 7, nil }
-func (*told) Keys(context.Context, string, int64) ([]string, error) { return nil, nil }
+func (*changed) WaitFor(context.Context, uint64) error                 { return nil }
+func (*changed) Revision(context.Context) (uint64, error)              { return 7, nil }
+func (*changed) Keys(context.Context, string, int64) ([]string, error) { return nil, nil }
 
-func (*told) Header(_ context.Context, key string, stored []byte) (h storage.Header, err error) {
+func (*changed) Header(_ context.Context, key string, stored []byte) (h storage.Header, err error) {
 	if string(stored) == "unreadable" {
 		return h, errors.New("decrypting " + key)
 	}
@@ -39,18 +38,18 @@ func (*told) Header(_ context.Context, key string, stored []byte) (h storage.Hea
 	return h, err
 }
 
-func (s *told) SeenHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
+func (s *changed) SeenHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
 	s.asked[key] = revision
 	return storage.Header{}, nil
 }
 
-func (*told) ReadHeader(context.Context, string) (storage.Header, error) {
+func (*changed) ReadHeader(context.Context, string) (storage.Header, error) {
 	return storage.Header{}, nil
 }
 
-func startFeed(t *testing.T) (*told, *feed) {
+func startFeed(t *testing.T) (*changed, *feed) {
 	t.Helper()
-	s := &told{asked: map[string]uint64{}}
+	s := &changed{asked: map[string]uint64{}}
 	f := newFeed(s, newGraph(), &parked{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -70,8 +69,8 @@ func dependentsOf(f *feed, uid types.UID) (items []Item) {
 	return items
 }
 
-// TestFeedBeginsAnew: while everything is told anew the graph has what it had, since nobody may
-// believe that an owner has no dependents. Then it has what there is, and all is looked at.
+// TestFeedBeginsAnew: during a resync the graph keeps its state, because owners would seem to have no dependents. Then it
+// is replaced, and all items are examined.
 func TestFeedBeginsAnew(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
@@ -96,9 +95,8 @@ func TestFeedBeginsAnew(t *testing.T) {
 	require.Empty(t, dependentsOf(f, "o"))
 }
 
-// TestFeedAsksForWhatItWasTold: an object is looked at as of the latest write of its resource, or
-// of the reading of everything.
-func TestFeedAsksForWhatItWasTold(t *testing.T) {
+// TestFeedReadsObservedRevision: an object is read at the revision of the latest write of its resource, or of the last resync.
+func TestFeedReadsObservedRevision(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
 	s.follower.Complete(5)
@@ -110,8 +108,8 @@ func TestFeedAsksForWhatItWasTold(t *testing.T) {
 	require.Equal(t, map[string]uint64{"/core/secrets/d/n/b": 8, "/core/pods/c/n/a": 5}, s.asked)
 }
 
-// TestUnreadableDependents: as long as an object of a logical cluster cannot be read, nobody
-// knows that an owner there has no dependents.
+// TestUnreadableDependents: while an object in a logical cluster cannot be decoded, no owner there is considered without
+// dependents.
 func TestUnreadableDependents(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
@@ -135,7 +133,7 @@ func TestUnreadableDependents(t *testing.T) {
 	require.NoError(t, catchUp("c"), "what is gone refers to nobody")
 }
 
-// TestRedefined: the feed says in which logical clusters other kinds may be served.
+// TestRedefined: the feed reports logical clusters in which the served APIs may have changed.
 func TestRedefined(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()

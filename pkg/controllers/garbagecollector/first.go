@@ -20,20 +20,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// begunAnnotation is on the LogicalCluster of tenancy.AdminCluster, and says since when, or from
-// when on, what was there before a garbage collector is collected, too.
+// begunAnnotation is set on the LogicalCluster of tenancy.AdminCluster. It contains the time since which, or from which on, garbage
+// is deleted that existed before the first collector.
 const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
 
-// begin counts, where no collector has been before, what is to be deleted of what is there, and
-// holds that for the delay. It does so again where a start falls into the delay.
+// begin determines the garbage that existed before the first collector, and delays its deletion. It is repeated if the process is
+// restarted during the delay.
 func (c *Controller) begin(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	in := kinds.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
 	lc, err := in.Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	if err != nil {
-		// A shard that has not made its own logical cluster yet has no data from before.
+		// If the shard has not created its own logical cluster yet, there is no data of an earlier release.
 		c.newData = c.newData || apierrors.IsNotFound(err)
-		return fmt.Errorf("reading since when garbage is collected: %w", err)
+		return fmt.Errorf("reading the start time of garbage collection: %w", err)
 	}
 	until, err := time.Parse(time.RFC3339, lc.Annotations[begunAnnotation])
 	if err == nil && !time.Now().Before(until) {
@@ -57,10 +57,10 @@ func (c *Controller) begin(ctx context.Context) error {
 		}
 		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{begunAnnotation: until.UTC().Format(time.RFC3339)}}})
 		if err != nil {
-			return fmt.Errorf("writing a patch: %w", err)
+			return fmt.Errorf("encoding a patch: %w", err)
 		}
 		if _, err := in.Patch(ctx, lc.Name, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("noting since when garbage is collected: %w", err)
+			return fmt.Errorf("recording the start time of garbage collection: %w", err)
 		}
 	}
 	if len(found) == 0 {
@@ -70,16 +70,16 @@ func (c *Controller) begin(ctx context.Context) error {
 	for item := range found {
 		counts[strings.Trim(item.prefix(), "/")]++
 	}
-	logger.Info("No garbage collector ran on this data before. It deletes objects whose owners are gone, unless it is switched off until then",
+	logger.Info("No garbage collector has processed this data before. Objects whose owners do not exist will be deleted, unless garbage collection is disabled before the initial delay ends",
 		"objects", len(found), "from", until, "byResource", summary(counts))
 	for item := range found {
-		logger.V(2).Info("Is to be deleted", "object", item)
+		logger.V(2).Info("Object will be deleted", "object", item)
 	}
 	c.collector.held.set(until, found)
 	return nil
 }
 
-// summary names the resources with the most objects first.
+// summary lists the number of objects by resource in descending order.
 func summary(counts map[string]int) []string {
 	const most = 20
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
@@ -92,18 +92,17 @@ func summary(counts map[string]int) []string {
 	return out
 }
 
-// garbage returns what is to be deleted now, and what cannot be judged now: that is tried again
-// as long as it cannot, each by itself, and waits as the rest does if it turns out to be garbage.
-// reads returns an error if nothing can be read, so that it is not about one object.
+// garbage returns the objects to delete, and those that cannot be judged now, which are retried individually: their deletion is
+// delayed, too. reads returns an error if reads fail in general, so that errors can be attributed to objects.
 func (c *Controller) garbage(ctx context.Context, reads func() error) (map[Item]types.UID, error) {
 	found := map[Item]types.UID{}
 	for _, item := range c.collector.graph.all() {
 		o, remove, err := c.isGarbage(ctx, item)
 		if err != nil {
 			if err := reads(); err != nil {
-				return nil, fmt.Errorf("counting what is to be deleted: %w", err)
+				return nil, fmt.Errorf("counting garbage: %w", err)
 			}
-			klog.FromContext(ctx).Error(err, "Cannot judge an object: if it turns out that its owners are gone, it is kept for as long as those that are known to be garbage", "object", item)
+			klog.FromContext(ctx).Error(err, "Failed to judge an object: if it turns out to be garbage, it is deleted after the initial delay", "object", item)
 		}
 		if err != nil || remove {
 			found[item] = o.uid

@@ -26,17 +26,16 @@ import (
 	"github.com/shardplane/shardplane/test/logs"
 )
 
-// shardOf is a shard whose own logical cluster says since when garbage is collected, with the
-// objects of a model.
+// shardOf is a shard with the objects of a model.
 type shardOf struct {
 	*model
 
 	data    *clienttest.Server
 	clients *client.Factory
-	// noted counts how often that was written, and refuse has it fail.
+	// noted counts writes of the start time, and refuse makes them fail.
 	noted  int
 	refuse bool
-	// unreadable makes reads of one object fail, and away those of all.
+	// unreadable makes reads of one object fail, and away all reads.
 	unreadable Item
 	away       atomic.Bool
 }
@@ -73,8 +72,6 @@ func newShard(t *testing.T) *shardOf {
 	return s
 }
 
-// exists makes the shard's own logical cluster, which says since when garbage is collected, if it
-// does.
 func (s *shardOf) exists(t *testing.T, since string) {
 	t.Helper()
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
@@ -86,7 +83,6 @@ func (s *shardOf) exists(t *testing.T, since string) {
 	s.data.Put(t, kinds.LogicalClusters.GroupVersionResource, lc)
 }
 
-// since returns since when garbage is collected, as the shard's own logical cluster says.
 func (s *shardOf) since(t *testing.T) time.Time {
 	t.Helper()
 	lc, err := kinds.LogicalClusters.In(s.clients.Cluster(tenancy.AdminCluster.Path())).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
@@ -96,7 +92,6 @@ func (s *shardOf) since(t *testing.T) time.Time {
 	return at
 }
 
-// start returns a collector that has just been told everything.
 func (s *shardOf) start() *Controller {
 	s.crash()
 	s.c.backend = s
@@ -110,7 +105,6 @@ func (s *shardOf) get(ctx context.Context, item Item) (object, error) {
 	return s.model.get(ctx, item)
 }
 
-// held returns for how long an object is left alone.
 func (s *shardOf) held(item Item) time.Duration { return s.c.held.wait(item, s.stored[item].uid) }
 
 var (
@@ -118,7 +112,6 @@ var (
 	newGarbage = at("ConfigMap", "new")
 )
 
-// withGarbage is a shard on which no collector ran, with an object whose owner is gone.
 func withGarbage(t *testing.T) *shardOf {
 	t.Helper()
 	s := newShard(t)
@@ -129,8 +122,7 @@ func withGarbage(t *testing.T) *shardOf {
 	return s
 }
 
-// TestBegin: what was there before any collector is held from the first start on, over restarts,
-// and nothing else is.
+// TestBegin: garbage from before the first collector is retained during the initial delay, also after restarts, and nothing else.
 func TestBegin(t *testing.T) {
 	near := func(t *testing.T, want time.Time, got time.Time) {
 		t.Helper()
@@ -165,7 +157,7 @@ func TestBegin(t *testing.T) {
 		s.rest()
 		require.Equal(t, []string{"old"}, s.names(), "nothing else waits")
 
-		// A start amid the delay neither begins it anew nor forgets it.
+		// A start during the delay does not change it.
 		require.NoError(t, s.start().begin(t.Context()))
 		require.Equal(t, until, s.since(t))
 		require.Equal(t, 1, s.noted)
@@ -173,7 +165,7 @@ func TestBegin(t *testing.T) {
 		s.rest()
 		require.Equal(t, []string{"old"}, s.names())
 
-		// One after it holds nothing.
+		// A start after the delay retains nothing.
 		s.exists(t, time.Now().Add(-time.Second).UTC().Format(time.RFC3339))
 		require.NoError(t, s.start().begin(t.Context()))
 		require.Equal(t, 1, s.noted)
@@ -196,9 +188,9 @@ func TestBegin(t *testing.T) {
 			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "it does not stop the collector for all others")
 			require.Positive(t, s.held(oldGarbage))
 			require.Positive(t, s.held(at("ConfigMap", "owned")))
-			require.Regexp(t, `Cannot judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
+			require.Regexp(t, `Failed to judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
 
-			// When it can be read again, it waits as the rest, and goes with it.
+			// When it can be read again, it is deleted after the delay, too.
 			s.unreadable = ""
 			s.delete(at("Secret", "a"), background)
 			s.rest()
@@ -212,12 +204,12 @@ func TestBegin(t *testing.T) {
 	t.Run("what cannot be counted, or noted, is no start", func(t *testing.T) {
 		s := withGarbage(t)
 		c := s.start()
-		// etcd goes away while it counts.
+		// etcd becomes unreachable.
 		s.c.backend = &goesAway{shardOf: s}
-		require.ErrorContains(t, c.begin(t.Context()), "counting what is to be deleted")
+		require.ErrorContains(t, c.begin(t.Context()), "counting garbage")
 		s.away.Store(false)
 		s.c.backend, s.refuse = s, true
-		require.ErrorContains(t, c.begin(t.Context()), "noting since when")
+		require.ErrorContains(t, c.begin(t.Context()), "recording the start time")
 		require.Zero(t, s.noted)
 		s.refuse = false
 		require.NoError(t, c.begin(t.Context()))
@@ -226,7 +218,7 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-// goesAway is a shard whose etcd goes away at the first read.
+// goesAway is a shard with an etcd that becomes unreachable at the first read.
 type goesAway struct{ *shardOf }
 
 func (s *goesAway) get(ctx context.Context, item Item) (object, error) {
@@ -234,19 +226,17 @@ func (s *goesAway) get(ctx context.Context, item Item) (object, error) {
 	return s.shardOf.get(ctx, item)
 }
 
-// revisionless is a store whose etcd does not answer.
-type revisionless struct{ told }
+type revisionless struct{ changed }
 
 func (*revisionless) Revision(context.Context) (uint64, error) {
 	return 0, errors.New("etcd does not answer")
 }
 
-// TestCannotBegin: whoever has a collector that does not start finds why in the log, and not ten
-// times a second.
+// TestCannotBegin: a failing start is logged as an error once a minute.
 func TestCannotBegin(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		logger, logged := logs.New(t)
-		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*complainAfter/2)
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*errorInterval/2)
 		defer cancel()
 		require.NoError(t, New(Config{Store: &revisionless{}}).Run(ctx))
 		says := 0

@@ -8,35 +8,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// graph knows the dependents of each owner, and nothing of objects that nobody owns and that
-// own nobody. It is told of every change and says which items are to be looked at; what is to
-// be done with them is read from the objects themselves then.
+// graph contains the dependents of each owner. Objects without owners and dependents are not included. It is notified of
+// all changes and determines the items to examine; decisions are based on the objects themselves.
 type graph struct {
 	mu     sync.Mutex
 	owners map[owner]dependents
 	// waiting are the owners that wait for their dependents.
 	waiting map[owner]Item
-	// gone are the owners that went while it was told, as long as somebody refers to them: they
-	// are absent, also when nobody serves their kind any more, which may go with them.
-	gone map[owner]struct{}
-	// added are the items whose references are new: they may say what never was right.
+	// deleted are owners that were observed to be deleted while references to them exist: they are absent even if their kind is not
+	// served any more, because it may have been deleted with them.
+	deleted map[owner]struct{}
+	// added are the items with new references, which may be invalid.
 	added map[Item]struct{}
-	// references is how many there are.
+	// references is the number of references.
 	references int
 
 	todo todo
 	wake chan struct{}
 }
 
-// todo is what is to be looked at.
 type todo struct {
 	items []Item
-	// owners are those whose dependents are to be looked at.
+	// owners are those with dependents that must be examined.
 	owners []owner
 }
 
-// dependents are the items that refer to an owner, with whether they block it. Most owners have
-// few.
+// dependents are the items that refer to an owner, and whether they block its deletion. Most owners have few.
 type dependents struct {
 	few  []dependent
 	many map[Item]bool
@@ -50,10 +47,10 @@ type dependent struct {
 const few = 16
 
 func newGraph() *graph {
-	return &graph{owners: map[owner]dependents{}, waiting: map[owner]Item{}, gone: map[owner]struct{}{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
+	return &graph{owners: map[owner]dependents{}, waiting: map[owner]Item{}, deleted: map[owner]struct{}{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
-// put adds a dependent or changes whether it blocks, and reports whether it is new.
+// put adds a dependent, or changes whether it blocks, and reports whether it was added.
 func (d *dependents) put(item Item, blocks bool) bool {
 	if d.many != nil {
 		_, known := d.many[item]
@@ -78,7 +75,6 @@ func (d *dependents) put(item Item, blocks bool) bool {
 	return true
 }
 
-// remove reports whether the item was there.
 func (d *dependents) remove(item Item) bool {
 	if d.many != nil {
 		_, known := d.many[item]
@@ -99,9 +95,9 @@ func (d *dependents) remove(item Item) bool {
 
 func (d *dependents) len() int { return len(d.few) + len(d.many) }
 
-// changed takes a change in: before is the zero value of what is new, after of what is gone.
+// changed processes a change. The zero value stands for an object that does not exist.
 func (g *graph) changed(item Item, before, after object) {
-	if before.uid != after.uid && before.uid != "" && after.uid != "" { // another one of the name
+	if before.uid != after.uid && before.uid != "" && after.uid != "" { // replaced by another object with the same name
 		g.changed(item, before, object{})
 		g.changed(item, object{}, after)
 		return
@@ -109,9 +105,9 @@ func (g *graph) changed(item Item, before, after object) {
 	if unowned(item) {
 		before.references, after.references = nil, nil
 	}
-	// An object that neither refers to others nor is, or was, being deleted concerns nobody.
-	gone := after.uid == "" && before.uid != ""
-	if len(before.references)+len(after.references) == 0 && !before.deleting && !after.deleting && !gone {
+	// Objects without references that are not being deleted are irrelevant.
+	deleted := after.uid == "" && before.uid != ""
+	if len(before.references)+len(after.references) == 0 && !before.deleting && !after.deleting && !deleted {
 		return
 	}
 	cluster := item.LogicalCluster()
@@ -121,11 +117,11 @@ func (g *graph) changed(item Item, before, after object) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	self := ownerOf(cluster, types.UID(max(string(before.uid), string(after.uid))))
-	if gone {
+	if deleted {
 		delete(g.waiting, self)
 		delete(g.added, item)
 		if _, owns := g.owners[self]; owns {
-			g.gone[self] = struct{}{}
+			g.deleted[self] = struct{}{}
 			g.todo.owners = append(g.todo.owners, self)
 		}
 	} else {
@@ -135,8 +131,7 @@ func (g *graph) changed(item Item, before, after object) {
 	g.wakeLocked()
 }
 
-// beginLocked has the item looked at where it begins to wait for its dependents, or to orphan
-// them.
+// beginLocked enqueues an item that begins to wait for its dependents or to orphan them.
 func (g *graph) beginLocked(self owner, item Item, before, after object) {
 	switch {
 	case !after.waits():
@@ -153,8 +148,7 @@ func (g *graph) beginLocked(self owner, item Item, before, after object) {
 	}
 }
 
-// referLocked takes in what the item refers to. One that refers to others than before is looked
-// at, and an owner that waited for it.
+// referLocked updates the references of an item, and enqueues it if they have changed, and owners that wait for it.
 func (g *graph) referLocked(item Item, before, after object) {
 	if len(before.references)+len(after.references) == 0 {
 		return
@@ -172,7 +166,7 @@ func (g *graph) referLocked(item Item, before, after object) {
 			g.dropLocked(ownerOf(cluster, uid), item)
 		}
 	}
-	// What a reference says besides its UID counts, too.
+	// Other fields of a reference are relevant, too.
 	look = look || after.uid != "" && !slices.EqualFunc(before.references, after.references, sameReference)
 	if look {
 		g.added[item] = struct{}{}
@@ -182,8 +176,7 @@ func (g *graph) referLocked(item Item, before, after object) {
 	}
 }
 
-// addLocked adds a dependent of an owner, or changes whether it blocks that, and reports whether
-// it is new.
+// addLocked adds a dependent of an owner, or changes whether it blocks, and reports whether it was added.
 func (g *graph) addLocked(o owner, item Item, blocks bool) bool {
 	d := g.owners[o]
 	added := d.put(item, blocks)
@@ -195,7 +188,6 @@ func (g *graph) addLocked(o owner, item Item, blocks bool) bool {
 	return added
 }
 
-// dropLocked removes a dependent of an owner.
 func (g *graph) dropLocked(o owner, item Item) {
 	d := g.owners[o]
 	if d.remove(item) {
@@ -203,21 +195,21 @@ func (g *graph) dropLocked(o owner, item Item) {
 	}
 	if d.len() == 0 {
 		delete(g.owners, o)
-		delete(g.gone, o)
+		delete(g.deleted, o)
 	} else {
 		g.owners[o] = d
 	}
 	g.lookAtWaitingLocked(o)
 }
 
-// lookAtWaitingLocked has an owner looked at that waits for its dependents.
+// lookAtWaitingLocked enqueues an owner that waits for its dependents.
 func (g *graph) lookAtWaitingLocked(o owner) {
 	if waiting, ok := g.waiting[o]; ok {
 		g.todo.items = append(g.todo.items, waiting)
 	}
 }
 
-// uidsOf returns the UIDs that an object refers to, with whether it blocks their owner.
+// uidsOf returns the UIDs that an object refers to, and whether it blocks the deletion of the owner.
 func uidsOf(o object) map[types.UID]bool {
 	if len(o.references) == 0 {
 		return nil
@@ -230,7 +222,6 @@ func uidsOf(o object) map[types.UID]bool {
 	return uids
 }
 
-// dependentsOf returns a copy of the dependents of an owner.
 func (g *graph) dependentsOf(o owner) []dependent {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -242,15 +233,14 @@ func (g *graph) dependentsOf(o owner) []dependent {
 	return all
 }
 
-// isGone reports whether an owner that has dependents was seen to go.
-func (g *graph) isGone(o owner) bool {
+// isDeleted reports whether an owner with dependents was observed to be deleted.
+func (g *graph) isDeleted(o owner) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, gone := g.gone[o]
-	return gone
+	_, deleted := g.deleted[o]
+	return deleted
 }
 
-// take returns what is to be looked at, once.
 func (g *graph) take() todo {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -259,7 +249,7 @@ func (g *graph) take() todo {
 	return taken
 }
 
-// isAdded reports, once, whether the references of the item are new.
+// isAdded reports whether the item has new references, and clears this state.
 func (g *graph) isAdded(item Item) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -268,17 +258,16 @@ func (g *graph) isAdded(item Item) bool {
 	return added
 }
 
-// replace takes what another graph knows, and has all of that looked at: owners may have gone
-// unseen.
+// replace replaces the state by that of another graph and enqueues all items, because deletions of owners may have been missed.
 func (g *graph) replace(by *graph) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for o := range g.gone {
+	for o := range g.deleted {
 		if _, owns := by.owners[o]; owns {
-			by.gone[o] = struct{}{}
+			by.deleted[o] = struct{}{}
 		}
 	}
-	g.owners, g.waiting, g.gone, g.added, g.references = by.owners, by.waiting, by.gone, by.added, by.references
+	g.owners, g.waiting, g.deleted, g.added, g.references = by.owners, by.waiting, by.deleted, by.added, by.references
 	g.todo.items = append(g.todo.items, by.todo.items...)
 	g.todo.owners = append(g.todo.owners, by.todo.owners...)
 	g.wakeLocked()
@@ -294,7 +283,6 @@ func (g *graph) wakeLocked() {
 	}
 }
 
-// all returns all dependents.
 func (g *graph) all() []Item {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -310,7 +298,6 @@ func (g *graph) all() []Item {
 	return slices.Collect(maps.Keys(found))
 }
 
-// size returns how many references there are.
 func (g *graph) size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

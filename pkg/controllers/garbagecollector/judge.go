@@ -13,68 +13,66 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// state is how things are with what one reference names.
+// state is the state of the owner that a reference names.
 type state int
 
 const (
-	// solid is an owner that exists with that UID.
+	// solid is an existing owner with the right UID.
 	solid state = iota
-	// dangling is one that does not, as a read has found that a quorum has agreed to.
+	// dangling is an owner that does not exist, confirmed by a quorum read.
 	dangling
-	// waiting is one that is being deleted and waits for its dependents.
+	// waiting is an owner that is being deleted and waits for its dependents.
 	waiting
-	// unknown is one of a kind that cannot be read, or that cannot own the object.
+	// unknown is an owner of a kind that cannot be read, or that cannot own the object.
 	unknown
 )
 
-// verdict is what is to be done with an object.
+// verdict is the decision about an object.
 type verdict struct {
-	// states are those of the references, in their order.
+	// states are the states of the references, in their order.
 	states []state
-	// drop are the references to be removed; the object stays then.
+	// drop are the references to remove from an object that is not deleted.
 	drop []metav1.OwnerReference
-	// remove says that the object is to be deleted, by a policy.
+	// remove is the policy for deleting the object; empty if it must not be deleted.
 	remove metav1.DeletionPropagation
-	// unserved is set where nothing can be said before something else is served.
+	// unserved is set if the decision depends on an API that is not served.
 	unserved bool
-	// invalid are references that can never be right.
+	// invalid are references that can never be valid.
 	invalid []metav1.OwnerReference
 }
 
-// lookup is where the owner of a reference has to be; nowhere, if it is known to be gone.
+// lookup is the result of a search for the owner of a reference. item is empty if the owner is not searched for.
 type lookup struct {
 	state state
 	item  Item
 	owner object
 }
 
-// backend is what the collector looks at and changes. A test has one of its own.
+// backend gives access to objects. Tests implement it, too.
 type backend interface {
-	// KindOf and Served are those of Kinds.
+	// KindOf and Served are described by Kinds.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
 	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
-	// get returns an object as the graph knows it, or newer, and read as a quorum has it. That of
-	// none is the zero value.
+	// get returns an object in the state of the graph or newer, and read the result of a quorum read. They return the zero value
+	// if the object does not exist.
 	get(ctx context.Context, item Item) (object, error)
 	read(ctx context.Context, item Item) (object, error)
-	// catchUp returns when the graph tells of everything in the item's logical cluster that was
-	// written until the item had its version.
+	// catchUp returns after the graph has processed all writes in the item's logical cluster up to the version of the object.
 	catchUp(ctx context.Context, item Item, o object) error
-	// elsewhere reports whether another namespace has an owner that the item's has not.
-	elsewhere(ctx context.Context, owner Item, uid types.UID) bool
+	// elsewhere reports whether the owner exists in another namespace.
+	inOtherNamespace(ctx context.Context, owner Item, uid types.UID) bool
 
 	remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error
 	patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error
-	// report tells users of a reference that cannot be right.
+	// report records an Event for an invalid reference.
 	report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference)
 }
 
-// collector decides about one object at a time.
 type collector struct {
 	graph   *graph
 	backend backend
 	parked  parked
-	// held are objects that wait although they are to be deleted, see first.go.
+	// held are objects with a delayed deletion, see first.go.
 	held    holding
 	metrics metrics
 }
@@ -84,7 +82,6 @@ func newCollector(registerer prometheus.Registerer) *collector {
 	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
 }
 
-// judge says what is to be done with an object that is not being deleted.
 func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, error) {
 	v := verdict{}
 	lookups, err := c.locate(ctx, item, o, &v)
@@ -101,7 +98,7 @@ func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, er
 		some[l.state] = true
 	}
 	switch {
-	case some[unknown]: // it may be owned, or may never be deleted
+	case some[unknown]: // the owner may exist
 	case some[solid]:
 		for i, s := range v.states {
 			if s != solid {
@@ -120,8 +117,8 @@ func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, er
 	return v, err
 }
 
-// below returns how an object is deleted whose owner waits: so that it waits, too, if it had
-// dependents of its own when the deletion of the owner began.
+// below returns the policy for an object with a waiting owner. It waits, too, if it had dependents when the deletion of the owner
+// began.
 func (c *collector) below(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
 	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
 	for i := range lookups {
@@ -138,7 +135,7 @@ func (c *collector) below(ctx context.Context, item Item, o object, lookups []lo
 	return metav1.DeletePropagationBackground, nil
 }
 
-// locate says of each reference where its owner has to be.
+// locate determines the key of the owner of each reference.
 func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict) ([]lookup, error) {
 	place := item.place()
 	lookups := make([]lookup, len(o.references))
@@ -147,14 +144,14 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 		lookups[i].state = unknown
 		gv, err := schema.ParseGroupVersion(r.APIVersion)
 		if err != nil {
-			continue // of which there is no kind, nor will be
+			continue // there is no such kind
 		}
 		kind, served, err := c.backend.KindOf(ctx, place.Cluster, gv.WithKind(r.Kind))
 		switch {
 		case err != nil:
 			return nil, err
-		case !served && c.graph.isGone(ownerOf(place.Cluster, r.UID)):
-			lookups[i].state = dangling // a definition that goes takes its objects along
+		case !served && c.graph.isDeleted(ownerOf(place.Cluster, r.UID)):
+			lookups[i].state = dangling // objects are deleted with their definition
 			continue
 		case !served:
 			v.unserved = true
@@ -172,7 +169,7 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 	return lookups, nil
 }
 
-// find looks for the owners. One is absent only after a quorum was asked for it.
+// find reads the owners. An owner is considered absent only after a quorum read.
 func (c *collector) find(ctx context.Context, o object, lookups []lookup) error {
 	for i := range lookups {
 		l := &lookups[i]
@@ -198,7 +195,7 @@ func (c *collector) find(ctx context.Context, o object, lookups []lookup) error 
 	return nil
 }
 
-// without returns the references but for those to be removed, each of them once.
+// without returns the references without those in drop.
 func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(references), func(r metav1.OwnerReference) bool {
 		return slices.ContainsFunc(drop, func(other metav1.OwnerReference) bool { return sameReference(r, other) })

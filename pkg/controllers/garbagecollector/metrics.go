@@ -7,7 +7,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// action is what the collector does with an object.
 type action string
 
 const (
@@ -17,29 +16,27 @@ const (
 )
 
 type metrics struct {
-	attempts   *prometheus.CounterVec
-	references prometheus.Gauge
-	parked     prometheus.Gauge
-	held       prometheus.Gauge
+	attempts                 *prometheus.CounterVec
+	references, parked, held prometheus.Gauge
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
 		attempts: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "attempts_total",
-			Help: "[ALPHA] What the garbage collector has tried to do with objects: delete them, remove or change references to owners, or remove its finalizers, by result.",
+			Help: "[ALPHA] Number of attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by result.",
 		}, []string{"action", "result"})),
 		references: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "references",
-			Help: "[ALPHA] References to owners that the garbage collector knows, where it runs.",
+			Help: "[ALPHA] Number of references to owners that the garbage collector has observed, where it runs.",
 		})),
 		parked: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "parked",
-			Help: "[ALPHA] Objects that are not judged, or not written, because their logical cluster does not serve their kind or one of their owners'.",
+			Help: "[ALPHA] Number of objects that cannot be judged or written because their logical cluster does not serve their kind or the kind of an owner.",
 		})),
 		held: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "held",
-			Help: "[ALPHA] Objects from before the garbage collector first ran, which it deletes when its initial delay has passed.",
+			Help: "[ALPHA] Number of objects from before the first start of the garbage collector, which it deletes after its initial delay.",
 		})),
 	}
 }

@@ -18,13 +18,12 @@ const (
 	orphan     = metav1.DeletePropagationOrphan
 )
 
-// scenario is a case of what Kubernetes promises. do brings it about; rest may be called in
-// between. What is left is the same however events and work are ordered.
+// scenario is a guarantee of Kubernetes. The result of do must not depend on the order of events.
 type scenario struct {
-	name string
-	do   func(m *model)
-	left []string
-	also func(t *testing.T, m *model)
+	name      string
+	do        func(m *model)
+	remaining []string
+	also      func(t *testing.T, m *model)
 }
 
 func references(t *testing.T, m *model, item Item) []string {
@@ -41,7 +40,6 @@ func wrongUID(r metav1.OwnerReference) metav1.OwnerReference {
 	return r
 }
 
-// orphans are the names of so many dependents.
 func orphans(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("d%d", i))
@@ -50,7 +48,7 @@ func orphans(n int) (names []string) {
 }
 
 var scenarios = []scenario{
-	{name: "no reference", do: func(m *model) { m.set(at("ConfigMap", "a"), thing("a")) }, left: []string{"a"}},
+	{name: "no reference", do: func(m *model) { m.set(at("ConfigMap", "a"), thing("a")) }, remaining: []string{"a"}},
 	{name: "background, a chain of three kinds", do: func(m *model) {
 		m.set(at("Cluster", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Cluster", "a")))
@@ -58,7 +56,7 @@ var scenarios = []scenario{
 		m.set(at("Secret", "e"), thing("e", ref("Bound", "d")))
 		m.set(at("Secret", "other"), thing("other"))
 		m.delete(at("Cluster", "a"), background)
-	}, left: []string{"other"}},
+	}, remaining: []string{"other"}},
 	{name: "absent, from the start and added later", do: func(m *model) {
 		m.set(at("ConfigMap", "a"), thing("a", ref("Secret", "never")))
 		m.set(at("ConfigMap", "b"), thing("b"))
@@ -71,22 +69,22 @@ var scenarios = []scenario{
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", wrongUID(ref("Secret", "a"))))
 		m.set(at("ConfigMap", "good"), thing("good", ref("Secret", "a")))
-	}, left: []string{"a", "good"}},
+	}, remaining: []string{"a", "good"}},
 	{name: "recreated with another UID", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
 		m.delete(at("Secret", "a"), background)
 		m.set(at("Secret", "a"), object{uid: "uid-new"})
-	}, left: []string{"a"}},
+	}, remaining: []string{"a"}},
 	{name: "wrong kind with an existing UID", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("ConfigMap", "a")))
 		m.set(at("ConfigMap", "good"), thing("good", ref("Secret", "a")))
-	}, left: []string{"a", "good"}},
+	}, remaining: []string{"a", "good"}},
 	{name: "solid beside dangling and repeated ones", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "never"), ref("Secret", "a"), wrongUID(ref("Secret", "a")), ref("Secret", "never")))
-	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"a", "b"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"a"}, references(t, m, at("ConfigMap", "b")))
 	}},
 	{name: "foreground, with what blocks and what does not", do: func(m *model) {
@@ -96,7 +94,7 @@ var scenarios = []scenario{
 		m.set(at("ConfigMap", "b"), b)
 		m.set(at("ConfigMap", "d"), thing("d", ref("Secret", "a")))
 		m.delete(at("Secret", "a"), foreground)
-	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"a", "b"}, also: func(t *testing.T, m *model) {
 		require.True(t, m.stored[at("ConfigMap", "b")].deleting)
 		b := m.stored[at("ConfigMap", "b")]
 		b.finalizers = nil
@@ -110,7 +108,7 @@ var scenarios = []scenario{
 		b.finalizers = []string{"example.com/mine"}
 		m.set(at("ConfigMap", "b"), b)
 		m.delete(at("Secret", "a"), foreground)
-	}, left: []string{"b"}},
+	}, remaining: []string{"b"}},
 	{name: "foreground, a deep chain that blocks", do: func(m *model) {
 		m.set(at("Cluster", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Cluster", "a"))))
@@ -119,7 +117,7 @@ var scenarios = []scenario{
 		e.finalizers = []string{"example.com/mine"}
 		m.set(at("Secret", "e"), e)
 		m.delete(at("Cluster", "a"), foreground)
-	}, left: []string{"a", "b", "d", "e"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"a", "b", "d", "e"}, also: func(t *testing.T, m *model) {
 		for _, item := range []Item{at("Cluster", "a"), at("ConfigMap", "b"), at("Bound", "d")} {
 			require.True(t, m.stored[item].foreground, item)
 		}
@@ -134,7 +132,7 @@ var scenarios = []scenario{
 		m.set(at("Secret", "second"), thing("second"))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a")), ref("Secret", "second")))
 		m.delete(at("Secret", "a"), foreground)
-	}, left: []string{"b", "second"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b", "second"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"second"}, references(t, m, at("ConfigMap", "b")))
 	}},
 	{name: "foreground, a circle", do: func(m *model) {
@@ -145,13 +143,13 @@ var scenarios = []scenario{
 	{name: "a circle that nobody deletes", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a", ref("ConfigMap", "b")))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
-	}, left: []string{"a", "b"}},
+	}, remaining: []string{"a", "b"}},
 	{name: "orphan", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a"))))
 		m.set(at("ConfigMap", "d"), thing("d", ref("ConfigMap", "b")))
 		m.delete(at("Secret", "a"), orphan)
-	}, left: []string{"b", "d"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b", "d"}, also: func(t *testing.T, m *model) {
 		require.Empty(t, references(t, m, at("ConfigMap", "b")))
 		require.Equal(t, []string{"b"}, references(t, m, at("ConfigMap", "d")))
 	}},
@@ -161,9 +159,7 @@ var scenarios = []scenario{
 			m.set(at("ConfigMap", name), thing(name, ref("Secret", "a")))
 		}
 		m.delete(at("Secret", "a"), orphan)
-	}, left: orphans(2 * few), also: func(t *testing.T, m *model) {
-		require.Zero(t, m.c.graph.size())
-	}},
+	}, remaining: orphans(2 * few), also: func(t *testing.T, m *model) { require.Zero(t, m.c.graph.size()) }},
 	{name: "orphan in a chain below a background deletion", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		b := thing("b", ref("Secret", "a"))
@@ -172,12 +168,12 @@ var scenarios = []scenario{
 		m.set(at("ConfigMap", "d"), thing("d", ref("ConfigMap", "b")))
 		m.rest()
 		m.delete(at("Secret", "a"), background)
-	}, left: []string{"d"}},
+	}, remaining: []string{"d"}},
 	{name: "a kind that nobody serves", do: func(m *model) {
 		m.unserved["/example.com/bounds/"] = true
 		m.set(at("ConfigMap", "b"), thing("b", ref("Bound", "never"), ref("Secret", "never")))
 		m.set(at("ConfigMap", "d"), thing("d", metav1.OwnerReference{APIVersion: "a/b/c", Kind: "None", Name: "x", UID: "y"}))
-	}, left: []string{"b", "d"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b", "d"}, also: func(t *testing.T, m *model) {
 		m.redefine("/example.com/bounds/", true)
 		m.rest()
 		require.Equal(t, []string{"d"}, m.names())
@@ -185,7 +181,7 @@ var scenarios = []scenario{
 	{name: "an object that nobody serves", do: func(m *model) {
 		m.unserved["/example.com/bounds/"] = true
 		m.set(at("Bound", "b"), thing("b", ref("Secret", "never")))
-	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b"}, also: func(t *testing.T, m *model) {
 		m.redefine("/example.com/bounds/", true)
 		m.rest()
 		require.Empty(t, m.names())
@@ -195,19 +191,19 @@ var scenarios = []scenario{
 		m.rest()
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
 		m.set(in("c", "elsewhere", "ConfigMap", "good"), thing("good", ref("Secret", "a")))
-	}, left: []string{"a", "good"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"a", "good"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"/core/configmaps/c/n/b: a"}, m.events)
 	}},
 	{name: "a namespaced owner of a cluster-scoped object", do: func(m *model) {
 		m.set(at("Cluster", "b"), thing("b", ref("Secret", "a")))
-	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"/example.com/clusters/c/b: a"}, m.events)
 	}},
 	{name: "a cluster-scoped owner", do: func(m *model) {
 		m.set(at("Cluster", "a"), thing("a"))
 		m.set(in("c", "one", "ConfigMap", "b"), thing("b", ref("Cluster", "a")))
 		m.set(in("c", "two", "ConfigMap", "b"), thing("b", ref("Cluster", "a")))
-	}, left: []string{"a", "b", "b"}},
+	}, remaining: []string{"a", "b", "b"}},
 	{name: "two logical clusters with the same names and UIDs", do: func(m *model) {
 		for _, cluster := range []string{"c", "other"} {
 			m.set(in(logicalcluster.Name(cluster), "n", "Secret", "a"), thing("a"))
@@ -215,21 +211,21 @@ var scenarios = []scenario{
 		}
 		m.set(in("third", "n", "ConfigMap", "d"), thing("d", ref("Secret", "a")))
 		m.delete(at("Secret", "a"), foreground)
-	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"a", "b"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, types.UID("uid-a"), m.stored[in("other", "n", "Secret", "a")].uid)
 	}},
 	{name: "what is being deleted is not judged", do: func(m *model) {
 		b := thing("b", ref("Secret", "never"), ref("Secret", "never2"))
 		b.finalizers, b.deleting = []string{"example.com/mine"}, true
 		m.set(at("ConfigMap", "b"), b)
-	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+	}, remaining: []string{"b"}, also: func(t *testing.T, m *model) {
 		require.Len(t, references(t, m, at("ConfigMap", "b")), 2)
 	}},
 	{name: "a LogicalCluster is never owned, but owns", do: func(m *model) {
 		m.set(at("LogicalCluster", "cluster"), thing("cluster", ref("Cluster", "never")))
 		m.c.graph.todo.items = append(m.c.graph.todo.items, at("LogicalCluster", "cluster"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("LogicalCluster", "cluster")))
-	}, left: []string{"b", "cluster"}},
+	}, remaining: []string{"b", "cluster"}},
 	{name: "many dependents", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		for i := range 3 * few {
@@ -240,7 +236,7 @@ var scenarios = []scenario{
 	}},
 }
 
-// TestScenarios plays each case in many orders of events and of work.
+// TestScenarios runs each scenario in many orders of events.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
@@ -248,7 +244,7 @@ func TestScenarios(t *testing.T) {
 				m := newModel(t, seed)
 				s.do(m)
 				m.rest()
-				require.ElementsMatch(t, s.left, m.names(), "seed %d", seed)
+				require.ElementsMatch(t, s.remaining, m.names(), "seed %d", seed)
 				if s.also != nil {
 					s.also(t, m)
 				}
@@ -258,10 +254,9 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestKindsThatGo: a definition that goes takes its objects along, and these their dependents,
-// although nobody serves their kind by then; what was seen of it before or comes after is kept until
-// it is served again.
-func TestKindsThatGo(t *testing.T) {
+// TestDeletedKinds: instances of a deleted definition are deleted, and their dependents, although the kind is not served
+// any more. Other dependents are retained until it is served again.
+func TestDeletedKinds(t *testing.T) {
 	for seed := range uint64(200) {
 		m := newModel(t, seed)
 		m.unserved["/example.com/clusters/"] = true
@@ -279,7 +274,7 @@ func TestKindsThatGo(t *testing.T) {
 		m.rest()
 		require.Equal(t, []string{"late", "other"}, m.names(), "seed %d", seed)
 
-		// It comes back, with another object of that name.
+		// The kind is served again, with another object of that name.
 		m.set(at("Bound", "b"), object{uid: "uid-new"})
 		m.redefine("/example.com/bounds/", true)
 		m.rest()
@@ -287,11 +282,11 @@ func TestKindsThatGo(t *testing.T) {
 		m.redefine("/example.com/clusters/", true)
 		m.rest()
 		require.Equal(t, []string{"b"}, m.names(), "seed %d", seed)
-		require.Empty(t, m.c.graph.gone)
+		require.Empty(t, m.c.graph.deleted)
 	}
 }
 
-// countReferences returns how many references are stored, of each UID one.
+// countReferences returns the number of stored references to distinct UIDs.
 func countReferences(m *model) int {
 	n := 0
 	for item, o := range m.stored {
@@ -302,8 +297,7 @@ func countReferences(m *model) int {
 	return n
 }
 
-// TestFirstStart: what was there before any collector is counted, and goes when the delay has
-// passed. What comes later does not wait.
+// TestFirstStart: garbage from before the first collector is counted and deleted after the delay. Later garbage is not delayed.
 func TestFirstStart(t *testing.T) {
 	m := newModel(t, 1)
 	m.set(at("Secret", "a"), thing("a"))
@@ -328,7 +322,7 @@ func TestFirstStart(t *testing.T) {
 	require.Empty(t, m.names())
 }
 
-// TestLanes: logical clusters in which deletions take long share a part of the workers.
+// TestLanes: slow logical clusters share a part of the workers.
 func TestLanes(t *testing.T) {
 	var l lanes
 	for _, cluster := range []logicalcluster.Name{"a", "b", "c", "d", "e"} {

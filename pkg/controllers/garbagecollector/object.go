@@ -12,42 +12,36 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// Item names an object by the key that it is stored under.
+// Item identifies an object by its storage key.
 type Item string
 
-// prefix returns the prefix of the keys of the item's resource.
 func (i Item) prefix() string { return storage.ResourcePrefixOf(string(i)) }
 
-// place returns where the object is; the zero value if it is in no logical cluster.
+// place returns the parts of the key; the zero value if the object is not in a logical cluster.
 func (i Item) place() storage.ObjectKey {
 	p, _ := storage.ObjectKeyOf(i.prefix(), string(i))
 	return p
 }
 
-// LogicalCluster returns the logical cluster that the object is in.
+// LogicalCluster returns the logical cluster of the object.
 func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
 
-// unowned reports whether nothing owns the item, whatever it says: whoever may write the
-// LogicalCluster must not have it deleted by that, since deletion is reserved.
+// unowned reports whether the owner references of the item are ignored: a user with write access to the LogicalCluster must
+// not be able to delete it this way, because its deletion is restricted.
 func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }
 
-// object is what is read of an object.
 type object struct {
-	uid                   types.UID
-	version               string
-	deleting              bool
-	orphaning, foreground bool
-	finalizers            []string
-	references            []metav1.OwnerReference
+	uid                             types.UID
+	version                         string
+	deleting, orphaning, foreground bool
+	finalizers                      []string
+	references                      []metav1.OwnerReference
 }
 
-// waits reports whether the object is being deleted and waits for its dependents.
 func (o *object) waits() bool { return o.deleting && o.foreground }
 
-// orphans reports whether the object is being deleted and has its dependents orphaned first.
 func (o *object) orphans() bool { return o.deleting && o.orphaning }
 
-// objectOf returns what is read of an object.
 func objectOf(h storage.Header) object {
 	return object{
 		uid: h.UID, version: h.ResourceVersion, deleting: h.DeletionTimestamp != nil, finalizers: h.Finalizers, references: h.OwnerReferences,
@@ -56,8 +50,7 @@ func objectOf(h storage.Header) object {
 	}
 }
 
-// refers reports whether the object has a reference to a UID, and whether one of them keeps the
-// owner that waits.
+// refers reports whether the object has a reference to a UID, and whether one of them blocks the deletion of the owner.
 func (o *object) refers(uid types.UID) (refers, blocks bool) {
 	for i := range o.references {
 		if r := &o.references[i]; r.UID == uid {
@@ -70,19 +63,18 @@ func (o *object) refers(uid types.UID) (refers, blocks bool) {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// owner is a UID in a logical cluster: two with equal UIDs in two never meet.
+// owner is a UID in a logical cluster. Equal UIDs in different logical clusters are different owners.
 type owner struct {
 	cluster logicalcluster.Name
 	uid     [16]byte
 }
 
-// sameReference reports whether two references name the same owner.
 func sameReference(a, b metav1.OwnerReference) bool {
 	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name
 }
 
-// ownerOf returns the owner with a UID. Those that are no UUIDs are hashed. Should two be the
-// same, one object is looked at for nothing: judged is by what the references say.
+// ownerOf returns the owner with a UID. UIDs that are not UUIDs are hashed. A collision only causes an unnecessary examination,
+// because decisions are based on the references.
 func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {
 	o := owner{cluster: cluster}
 	if parseUUID(string(uid), &o.uid) {
@@ -93,7 +85,6 @@ func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {
 	return o
 }
 
-// parseUUID takes a UUID in its usual form.
 func parseUUID(text string, out *[16]byte) bool {
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return false

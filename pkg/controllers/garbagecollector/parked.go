@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// parked are items about which nothing can be said, or done, before their logical cluster serves
-// something else than now.
+// parked are items that cannot be judged or written until the APIs that their logical cluster serves change.
 type parked struct {
 	mu    sync.Mutex
 	items map[logicalcluster.Name]map[Item]struct{}
@@ -37,7 +36,6 @@ func (p *parked) add(item Item) {
 	}
 }
 
-// take returns the items of a logical cluster, which are parked no more.
 func (p *parked) take(cluster logicalcluster.Name) []Item {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +45,6 @@ func (p *parked) take(cluster logicalcluster.Name) []Item {
 	return slices.Collect(maps.Keys(in))
 }
 
-// len returns how many there are.
 func (p *parked) len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,29 +69,28 @@ func (p *parked) remove(item Item) {
 	}
 }
 
-// holding are objects that are to be deleted, and wait until a time for somebody to object.
 type holding struct {
 	gauge prometheus.Gauge
 
 	mu    sync.Mutex
 	until time.Time
-	// items have their UIDs, but for those that could not be read.
+	// items contains the UIDs; empty if the object could not be read.
 	items map[Item]types.UID
 }
 
-// wait returns for how long an object is to be left alone.
+// wait returns the remaining delay for an object.
 func (h *holding) wait(item Item, uid types.UID) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if of, held := h.items[item]; !held || of != "" && of != uid {
 		return 0
 	}
-	left := time.Until(h.until)
-	if left <= 0 {
+	remaining := time.Until(h.until)
+	if remaining <= 0 {
 		h.items = nil
 		h.gauge.Set(0)
 	}
-	return max(left, 0)
+	return max(remaining, 0)
 }
 
 func (h *holding) set(until time.Time, items map[Item]types.UID) {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestParked compares what is parked with a set, and how many there are with its size.
+// TestParked compares the parked items with a set.
 func TestParked(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))

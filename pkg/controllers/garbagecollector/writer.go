@@ -3,10 +3,14 @@ package garbagecollector
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -20,19 +24,19 @@ import (
 const (
 	// component is the source of Events, as in Kubernetes.
 	component = "garbage-collector-controller"
-	// reasonInvalidOwner is the reason of the Event that tells of a wrong reference.
+	// reasonInvalidOwner is the reason of the Event for an invalid reference.
 	reasonInvalidOwner = "OwnerRefInvalidNamespace"
-	// tellAgain is how often one object has the same Event at most.
-	tellAgain = time.Minute
+	// tellAgain is the minimum interval between two identical Events for an object.
+	eventInterval = time.Minute
 )
 
-// patch is what the collector changes in an object; nil leaves as it is.
+// patch contains the changes of an object; nil fields are unchanged.
 type patch struct {
 	references []metav1.OwnerReference
 	finalizers []string
 }
 
-// body returns the merge patch, which holds for the version of the object only.
+// body returns the merge patch for exactly this version of the object.
 func (p patch) body(o object) ([]byte, error) {
 	changed := map[string]any{"uid": o.uid, "resourceVersion": o.version}
 	set := func(field string, there bool, value any, n int) {
@@ -52,10 +56,9 @@ func (p patch) body(o object) ([]byte, error) {
 	return body, nil
 }
 
-// writer writes through the API of the shard.
 type writer struct {
-	// deleting reaches it as the collector, whose deletions are judged by webhooks and
-	// policies, and local as the system, whose writes are not.
+	// deleting authenticates as the collector; webhooks and policies apply to its requests. local authenticates as the system;
+	// they do not apply to its requests.
 	deleting, local *client.Factory
 	lanes           lanes
 }
@@ -72,7 +75,7 @@ func (*writer) of(f *client.Factory, kind storage.Kind, item Item) (metadata.Res
 	return c.Resource(kind.Resource).Namespace(place.Namespace), nil
 }
 
-// remove deletes an object as it is.
+// remove deletes exactly this version of an object.
 func (w *writer) remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
 	done, err := w.lanes.enter(item.LogicalCluster())
 	if err != nil {
@@ -86,13 +89,12 @@ func (w *writer) remove(ctx context.Context, kind storage.Kind, item Item, o obj
 		return err
 	}
 	err = in.Delete(ctx, item.place().Name, metav1.DeleteOptions{
-		Preconditions:     &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version},
-		PropagationPolicy: &policy,
+		Preconditions: &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version}, PropagationPolicy: &policy,
 	})
 	return err
 }
 
-// patch changes an object as it is.
+// patch changes exactly this version of an object.
 func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error {
 	body, err := p.body(o)
 	if err != nil {
@@ -106,7 +108,6 @@ func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o obje
 	return err
 }
 
-// report tells users in an Event.
 func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference) {
 	place := item.place()
 	err := events.Record(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
@@ -117,8 +118,64 @@ func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o obj
 		Component: component, Type: corev1.EventTypeWarning, Reason: reasonInvalidOwner,
 		Message: fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 			r.APIVersion, r.Kind, place.Namespace, r.Name, r.UID, place.Namespace),
-	}, r.UID, r.APIVersion, r.Kind, r.Name, time.Now().Truncate(tellAgain).Unix())
+	}, r.UID, r.APIVersion, r.Kind, r.Name, time.Now().Truncate(eventInterval).Unix())
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot tell of a wrong owner reference in an Event", "object", item, "err", err)
+		klog.FromContext(ctx).V(2).Info("Failed to record an Event for an invalid owner reference", "object", item, "err", err)
 	}
+}
+
+// errBusy requeues an object until other objects of slow logical clusters have been processed.
+var errBusy = errors.New("too many deletions wait for webhooks")
+
+const (
+	// workers is the number of objects that are examined concurrently.
+	workers = 16
+	// deleteTimeout limits a deletion, including webhooks.
+	deleteTimeout = 10 * time.Second
+	// slow is the duration of a deletion from which on its logical cluster is considered slow.
+	slow = time.Second
+	// slowWorkers limits the workers for all slow logical clusters.
+	slowWorkers = workers / 4
+	// slowFor is the time for which a logical cluster is considered slow after a slow deletion.
+	slowFor = time.Minute
+)
+
+// lanes prevents logical clusters with slow webhooks and policies from using all workers.
+type lanes struct {
+	mu    sync.Mutex
+	slow  map[logicalcluster.Name]time.Time
+	taken int
+}
+
+// enter begins a deletion, which done ends. It returns errBusy if slow logical clusters use all of their workers.
+func (l *lanes) enter(cluster logicalcluster.Name) (done func(error), err error) {
+	began := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	isSlow := began.Sub(l.slow[cluster]) < slowFor
+	if isSlow {
+		if l.taken >= slowWorkers {
+			return nil, errBusy
+		}
+		l.taken++
+	}
+	return func(err error) {
+		took := time.Since(began)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if isSlow {
+			l.taken--
+		}
+		if took >= slow || apierrors.IsTimeout(err) {
+			if l.slow == nil {
+				l.slow = map[logicalcluster.Name]time.Time{}
+			}
+			for other, since := range l.slow {
+				if began.Sub(since) >= slowFor {
+					delete(l.slow, other)
+				}
+			}
+			l.slow[cluster] = time.Now()
+		}
+	}, nil
 }

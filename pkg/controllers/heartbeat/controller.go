@@ -1,5 +1,4 @@
-// Package heartbeat has root's shard know that this shard lives, and how much it holds: it
-// renews a Lease in root.
+// Package heartbeat reports the liveness and load of this shard to the root shard by renewing a Lease in root.
 package heartbeat
 
 import (
@@ -23,30 +22,27 @@ import (
 const Name = "heartbeat"
 
 const (
-	// rootWait is when to look again whether root has what it starts with.
+	// rootWait is the delay before checking again whether root is initialized.
 	rootWait = time.Second
-	// firstRetry and maxBackoff bound how often root is asked that does not answer.
+	// firstRetry and maxBackoff bound the backoff if the root shard does not respond.
 	firstRetry, maxBackoff = 100 * time.Millisecond, 5 * time.Second
-	// timeout bounds a request: a heartbeat that is late is as good as the next one.
+	// timeout limits a request: after the interval, the next heartbeat is due.
 	timeout = shardload.Interval
 )
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// ShardName is the name of the shard.
 	ShardName string
-	// Root is the access to the logical cluster root, on the root shard.
+	// Root is the logical cluster root on the root shard.
 	Root client.Scope
-	// Own has the Shard of this shard, as the root shard has it.
+	// Own contains the Shard of this shard as stored on the root shard.
 	Own *client.Informer[*corev1alpha1.Shard]
-	// Load returns what the shard holds, or nil as long as that is not known.
+	// Load returns the load of the shard, or nil if it is unknown.
 	Load func() *shardload.Load
-	// Done is called with the result of each heartbeat, unless root is just being made; nil
-	// ignores it.
+	// Done is called with the result of each heartbeat, unless root is being initialized; it may be nil.
 	Done func(err error)
 }
 
-// leases is the access to the heartbeats.
 type leases interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error)
@@ -57,11 +53,8 @@ type leases interface {
 func New(config Config) *reconcile.Controller[string] {
 	own := config.Own.Lister()
 	h := &heart{
-		shard:  config.ShardName,
+		shard: config.ShardName, load: config.Load, done: config.Done, now: time.Now,
 		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
-		load:   config.Load,
-		done:   config.Done,
-		now:    time.Now,
 		owner: func() []metav1.OwnerReference {
 			for _, shard := range own.List(nil) {
 				if shard.Name == config.ShardName {
@@ -72,41 +65,33 @@ func New(config Config) *reconcile.Controller[string] {
 		},
 	}
 	return reconcile.New(reconcile.Config[string]{
-		Name:       Name,
-		Reconcile:  h.beat,
-		Workers:    1,
-		MinBackoff: firstRetry,
-		MaxBackoff: maxBackoff,
-		Timeout:    timeout,
-		Sources:    []reconcile.Source[string]{reconcile.Once(config.ShardName)},
+		Name: Name, Reconcile: h.beat, Workers: 1, MinBackoff: firstRetry, MaxBackoff: maxBackoff, Timeout: timeout,
+		Sources: []reconcile.Source[string]{reconcile.Once(config.ShardName)},
 	})
 }
 
-// heart renews one Lease. Its methods are called by one goroutine at a time.
+// heart renews one Lease. Its methods must not be called concurrently.
 type heart struct {
 	shard  string
 	leases leases
 	load   func() *shardload.Load
 	done   func(err error)
 	now    func() time.Time
-	// owner is the Shard, with which the Lease goes.
-	owner func() []metav1.OwnerReference
-	// last is the Lease as it was written last; nil if it has to be read.
-	last *coordinationv1.Lease
+	owner  func() []metav1.OwnerReference // the Shard
+	last   *coordinationv1.Lease          // as written last; nil if it must be read
 }
 
-// beat renews the Lease.
 func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
 	err := h.renew(ctx)
 	if h.done != nil && !apierrors.IsNotFound(err) {
 		h.done(err)
 	}
 	if err != nil {
-		h.last = nil // somebody else may have written it
+		h.last = nil // it may have been written concurrently
 	}
 	if apierrors.IsNotFound(err) {
-		// Root gets its namespaces some seconds after it is made.
-		klog.FromContext(ctx).V(2).Info("There is no place for the heartbeat in root yet", "err", err)
+		// The namespaces of root are created after root.
+		klog.FromContext(ctx).V(2).Info("The namespace for heartbeats does not exist in root yet", "err", err)
 		return reconcile.Result{RequeueAfter: rootWait}, nil
 	}
 	if err != nil {
@@ -140,7 +125,6 @@ func (h *heart) renew(ctx context.Context) error {
 	return err
 }
 
-// fill says in the Lease what there is to say now.
 func (h *heart) fill(lease *coordinationv1.Lease) error {
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
 	lease.OwnerReferences = h.owner()

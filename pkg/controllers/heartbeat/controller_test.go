@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// store has one Lease, and notes what it is asked for.
 type store struct {
 	lease   *coordinationv1.Lease
 	version int
@@ -56,8 +55,7 @@ func (s *store) write(what string, lease *coordinationv1.Lease) (*coordinationv1
 	return s.lease.DeepCopy(), nil
 }
 
-// TestBeat: a heartbeat is one request, which says the load; one that failed, or met another
-// Lease than the last, reads first, at once.
+// TestBeat: a heartbeat is one request with the load. After a failure or a conflict, the Lease is read first.
 func TestBeat(t *testing.T) {
 	s := &store{}
 	now := time.Unix(100, 0)

@@ -1,6 +1,5 @@
-// Package identitycache keeps a ConfigMap on each shard with the identities of what root
-// exports of the system: tools that read all logical clusters of a shard by the identity of
-// an API find it there, without asking root.
+// Package identitycache maintains a ConfigMap on each shard with the identities of the system exports of root, for clients
+// that read all logical clusters of a shard by the identity of an API.
 package identitycache
 
 import (
@@ -26,34 +25,29 @@ import (
 const (
 	// Name is the name of the controller.
 	Name = "identitycache"
-	// Cluster is the logical cluster with the ConfigMap, which is in the namespace
-	// default.
+	// Cluster is the logical cluster with the ConfigMap, in the namespace default.
 	Cluster = logicalcluster.Name("system:shard")
-	// ConfigMap is its name. Its keys are names of exports, and its values identities.
+	// ConfigMap is the name of the ConfigMap, which contains identities by the names of exports.
 	ConfigMap = "apiexport-identity-cache"
 )
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Exports are those of the shard and of others.
+	// Exports include those of other shards.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 }
 
 // New returns the controller. Its only key is the logical cluster.
 func New(cfg Config) *reconcile.Controller[logicalcluster.Name] {
 	scope := cfg.Local.Cluster(Cluster.Path())
-	r := &reconciler{
-		export: func(name string) (*apisv1alpha2.APIExport, error) {
-			return cfg.Exports.Get(core.RootCluster, "", name)
-		},
-		namespaces: kinds.Namespaces.In(scope),
-		configMaps: kinds.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
+	r := &identityReconciler{
+		export:     func(name string) (*apisv1alpha2.APIExport, error) { return cfg.Exports.Get(core.RootCluster, "", name) },
+		namespaces: kinds.Namespaces.In(scope), configMaps: kinds.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
 	}
 	return reconcile.New(reconcile.Config[logicalcluster.Name]{
-		Name:      Name,
-		Reconcile: r.reconcile,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[logicalcluster.Name]{
 			reconcile.Once(Cluster),
 			reconcile.FromInformer(cfg.Exports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name {
@@ -66,19 +60,19 @@ func New(cfg Config) *reconcile.Controller[logicalcluster.Name] {
 	})
 }
 
-type reconciler struct {
+type identityReconciler struct {
 	export     func(name string) (*apisv1alpha2.APIExport, error)
 	namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]
 	configMaps *client.Client[*corev1.ConfigMap, *corev1.ConfigMapList]
 }
 
-func (r *reconciler) reconcile(ctx context.Context, _ logicalcluster.Name) (reconcile.Result, error) {
+func (r *identityReconciler) reconcile(ctx context.Context, _ logicalcluster.Name) (reconcile.Result, error) {
 	known := map[string]string{}
 	for _, name := range config.RootExportNames() {
 		export, err := r.export(name)
 		switch {
 		case apierrors.IsNotFound(err) || errors.Is(err, client.ErrIncomplete):
-			continue // it is told of when it comes
+			continue // it is requeued when the export is observed
 		case err != nil:
 			return reconcile.Result{}, err
 		case export.Status.IdentityHash != "":
@@ -100,12 +94,12 @@ func (r *reconciler) reconcile(ctx context.Context, _ logicalcluster.Name) (reco
 	if updated.Data == nil {
 		updated.Data = map[string]string{}
 	}
-	maps.Copy(updated.Data, known) // an identity stays when its export is not known for a while
+	maps.Copy(updated.Data, known) // identities of unobserved exports are retained
 	_, err = reconcile.Commit(ctx, r.configMaps, stored, updated)
 	return reconcile.Result{}, err
 }
 
-func (r *reconciler) create(ctx context.Context, data map[string]string) error {
+func (r *identityReconciler) create(ctx context.Context, data map[string]string) error {
 	_, err := r.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		_, err = r.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMap}, Data: data}, metav1.CreateOptions{})

@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +22,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
 
@@ -35,22 +40,17 @@ const (
 type stage int
 
 const (
-	// children cascade: they take their own content with them.
-	children stage = iota
-	// content is all that is not in another stage.
-	content
-	// namespaces are closed before their content goes, and let go after it, which they could
-	// only delete themselves more slowly.
+	children stage = iota // Workspaces; their content is deleted with them
+	content               // everything that is not in another stage
+	// Namespaces are terminated before their content is deleted and finalized after that, which is faster than deleting each of
+	// them separately.
 	namespaces
-	// definitions come after these, since custom resources are only served as long as
-	// their definition exists.
+	// Definitions are deleted after the custom resources, because these are served only as long as the definition exists.
 	definitions
-	// rights come last, so that who administers the logical cluster can look at what it
-	// waits for until the end, and take finalizers away.
+	// RBAC objects are deleted last, so that administrators can inspect the remaining content and remove finalizers.
 	rights
-	// kept is the LogicalCluster itself.
-	kept
-	// everything but it is looked at once more, for what others have made meanwhile.
+	kept // the LogicalCluster itself
+	// Finally, everything except the LogicalCluster is checked again for objects that were created in the meantime.
 	everything
 )
 
@@ -81,20 +81,16 @@ func stageOf(resource schema.GroupResource) stage {
 	}
 }
 
-// result is how far the content was deleted.
 type result struct {
-	reason string
-	detail string
-	err    error
-	// underWay is set if what is left waits for the shard only, as bindings do for the
-	// moments that it takes to delete what was bound.
+	reason, detail string
+	err            error
+	// underWay is set if the remaining content only waits for the shard, e.g. for deleting the objects of bindings.
 	underWay bool
 }
 
 func (r result) done() bool { return r.reason == "" }
 
-// deleteContent runs through the stages, and stops at the first of which
-// something is left.
+// deleteContent deletes the stages in order and stops at the first one with remaining content.
 func deleteContent(resources []purge.Resource, discovery error, purgeAll func(stage, []purge.Resource) purge.Outcome) result {
 	if discovery != nil {
 		// An unknown resource might belong to any stage.
@@ -118,8 +114,7 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func(st
 	return result{}
 }
 
-// report returns the LogicalCluster with the condition that tells how far its
-// content is deleted.
+// report sets the condition with the progress of the deletion.
 func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	severity := conditionsv1alpha1.ConditionSeverityInfo
@@ -130,28 +125,26 @@ func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalClus
 	return lc
 }
 
-// Unserved deletes objects that are stored of a logical cluster and that nobody serves there, whatever
-// finalizers they have, some at a time, and returns how many it deleted.
+// Unserved deletes a limited number of stored objects of a logical cluster without a served API, regardless of finalizers, and
+// returns their number.
 type Unserved func(ctx context.Context, cluster logicalcluster.Name) (int64, error)
 
-// deleteUnserved is the last of all, when no definition and no binding is there that could serve
-// what is left.
+// deleteUnserved is the last step, after all definitions and bindings that might serve objects have been deleted.
 func deleteUnserved(ctx context.Context, unserved Unserved, cluster logicalcluster.Name) result {
 	deleted, err := unserved(ctx, cluster)
 	switch {
 	case err != nil:
 		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
 	case deleted > 0:
-		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects of kinds that nobody serves any more were just deleted", deleted), underWay: true}
+		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", deleted), underWay: true}
 	default:
 		return result{}
 	}
 }
 
-// isOpen reports whether objects can be created in a namespace.
 func isOpen(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil }
 
-// release lets the namespaces go whose content is deleted.
+// release finalizes the namespaces without remaining content.
 func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]) error {
 	all, err := namespaces.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -160,7 +153,7 @@ func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *
 	for i := range all.Items {
 		ns := &all.Items[i]
 		if isOpen(ns) {
-			continue // made anew since
+			continue // recreated
 		}
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 		if err := purge.Finalize(ctx, namespaces, ns); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -170,10 +163,95 @@ func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *
 	return nil
 }
 
-// only returns the resources of a stage.
 func only(resources []purge.Resource, s stage) []purge.Resource {
 	return slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool {
 		of := stageOf(r.GroupResource())
 		return of != s && (s != everything || of == kept)
 	})
+}
+
+// objectsReadable is the condition that is False while objects cannot be decoded.
+const objectsReadable conditionsv1alpha1.ConditionType = "ObjectsReadable"
+
+const (
+	unreadableObjects = "UnreadableObjects"
+	// recheck is the interval for checking whether such objects were deleted or fixed.
+	recheck = time.Minute
+)
+
+// Unreadable gives access to the objects that this process could not decode.
+type Unreadable struct {
+	// Describe describes those of a logical cluster; empty if there are none.
+	Describe func(ctx context.Context, cluster logicalcluster.Name) (string, error)
+	// Follow calls changed for each logical cluster with a changed description, until stop is called.
+	Follow func(changed func(logicalcluster.Name)) (stop func())
+}
+
+func (u Unreadable) sources() []reconcile.Source[client.Key] {
+	if u.Follow == nil {
+		return nil
+	}
+	return []reconcile.Source[client.Key]{u.source}
+}
+
+func (u Unreadable) source(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	return u.Follow(func(cluster logicalcluster.Name) {
+		for _, key := range keyOf(cluster) {
+			queue.Add(key)
+		}
+	}), nil
+}
+
+// reportUnreadable sets the condition for unreadable objects. It is not added if there never were any.
+func reportUnreadable(lc *corev1alpha1.LogicalCluster, description string) *corev1alpha1.LogicalCluster {
+	if description == "" && !conditions.IsFalse(lc, objectsReadable) {
+		return lc
+	}
+	lc = lc.DeepCopy()
+	if description == "" {
+		conditions.MarkTrue(lc, objectsReadable)
+		return lc
+	}
+	conditions.MarkFalse(lc, objectsReadable, unreadableObjects, conditionsv1alpha1.ConditionSeverityWarning, "%s", description)
+	return lc
+}
+
+// observeTimeout is the maximum delay between a write and its arrival in an informer.
+const observeTimeout = 5 * time.Second
+
+// Config configures the controllers. The informers contain the objects of all logical clusters of the shard.
+type Config struct {
+	// Local reaches the shard itself as system:masters, and Objects is its storage.
+	Local   *client.Factory
+	Objects reconcile.Objects
+	// ExternalURL is the prefix of the URLs of logical clusters.
+	ExternalURL         string
+	LogicalClusters     *client.Informer[*corev1alpha1.LogicalCluster]
+	Namespaces          *client.Informer[*corev1.Namespace]
+	Workspaces          *client.Informer[*tenancyv1alpha1.Workspace]
+	Bindings            *client.Informer[*apisv1alpha2.APIBinding]
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	// Stored selects the content to delete, and Unserved deletes objects without a served API.
+	Stored   purge.Stored
+	Unserved Unserved
+	// Unreadable reports objects that cannot be decoded; the zero value reports none.
+	Unreadable Unreadable
+	// Defaults configures the default bindings of types.
+	Defaults defaults.Config
+}
+
+func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+		scope := c.Local.Cluster(logicalcluster.From(old).Path())
+		return reconcile.CommitStored(ctx, c.Objects, logicalClustersResource, kinds.LogicalClusters.In(scope), old, updated)
+	}
+}
+
+type writer struct {
+	commit func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
+	latest reconcile.Latest[*corev1alpha1.LogicalCluster]
+}
+
+func (w *writer) write(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	return w.latest.Commit(ctx, w.commit, old, updated)
 }

@@ -17,39 +17,30 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// Name is the name of the controller that brings logical clusters up.
+// Name is the name of the controller that initializes logical clusters.
 const Name = "logicalcluster"
 
-const (
-	workers = 16
-)
+const workers = 16
 
-// New returns the controller that brings logical clusters up.
+// New returns the controller that initializes logical clusters.
 func New(config Config) *reconcile.Controller[client.Key] {
-	bindings, looks := defaults.New(config.Defaults)
+	bindings, sources := defaults.New(config.Defaults)
 	clusters := config.LogicalClusters.Lister()
-	r := &reconciler{
-		externalURL: config.ExternalURL,
-		now:         time.Now,
-		get:         clusters.Get,
-		namespaces:  newStartNamespaces(config),
+	r := &logicalClusterReconciler{
+		externalURL: config.ExternalURL, now: time.Now, get: clusters.Get, namespaces: newInitialNamespaces(config),
 		hasBinding: func(cluster logicalcluster.Name, name string) bool {
 			_, err := config.ClusterRoleBindings.Lister().Get(client.Key{Cluster: cluster, Name: name})
 			return err == nil
 		},
-		createBinding: createBinding(config.Local),
-		defaults:      bindings,
-		unreadable:    config.Unreadable.Describe,
-		writer:        writer{commit: config.commit()},
+		createBinding: createBinding(config.Local), defaults: bindings, unreadable: config.Unreadable.Describe,
+		writer: writer{commit: config.commit()},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
-		Workers:   workers,
-		Sources: append(append(looks, config.Unreadable.sources()...),
+		Name: Name, Reconcile: r.reconcile, Workers: workers,
+		Sources: append(append(sources, config.Unreadable.sources()...),
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
-				if !isStart(ns.Name) {
+				if !isInitialNamespace(ns.Name) {
 					return nil
 				}
 				return keyOf(logicalcluster.From(ns))
@@ -58,30 +49,24 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-type reconciler struct {
-	externalURL string
-	now         func() time.Time
-
+type logicalClusterReconciler struct {
+	externalURL   string
+	now           func() time.Time
 	get           func(key client.Key) (*corev1alpha1.LogicalCluster, error)
-	namespaces    *startNamespaces
+	namespaces    *initialNamespaces
 	hasBinding    func(cluster logicalcluster.Name, name string) bool
 	createBinding func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
 	unreadable    func(ctx context.Context, cluster logicalcluster.Name) (string, error)
-
+	// defaults is a *defaults.Bindings.
 	defaults interface {
-		// Make makes the default bindings, and says in the LogicalCluster what has become
-		// of them.
 		Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error)
-		// Note says in the LogicalCluster what was bound.
 		Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster
-		// Forget forgets a logical cluster that is being deleted.
 		Forget(cluster logicalcluster.Name)
 	}
-
 	writer
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *logicalClusterReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
@@ -93,15 +78,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if !exists || lc.DeletionTimestamp != nil {
 		r.defaults.Forget(key.Cluster)
 		r.namespaces.turns.Forget(key.Cluster)
-		return reconcile.Result{}, nil // what is being deleted is the other controller's
+		return reconcile.Result{}, nil // handled by the deletion controller
 	}
 	return r.bringUp(ctx, lc)
 }
 
-// bringUp leads a LogicalCluster that is not being deleted to where its spec
-// and annotations want it.
-func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
-	// The bindings first: others work on them while the rest is made.
+// bringUp performs the next step for a LogicalCluster that is not being deleted.
+func (r *logicalClusterReconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+	// Bindings are created first, because they are processed concurrently with the following steps.
 	next, again, failed := r.defaults.Make(ctx, advance(lc, r.externalURL))
 	wait, err := r.namespaces.make(ctx, lc, r.now())
 	if err != nil && !isUp(lc) {
@@ -112,7 +96,7 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	if err := r.bindOwner(ctx, lc); err != nil {
 		return reconcile.Result{}, err
 	}
-	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
+	if wait := untilReported(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	unreadable := ""
@@ -131,9 +115,8 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	return again, failed
 }
 
-// bindOwner makes the owner of a new LogicalCluster its administrator, before
-// it is Ready: whoever waits for that can use it at once.
-func (r *reconciler) bindOwner(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
+// bindOwner makes the owner of a new LogicalCluster its administrator before it becomes Ready.
+func (r *logicalClusterReconciler) bindOwner(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
 	binding, err := ownerBindingOf(lc)
 	if err != nil || binding == nil {
 		return err
@@ -148,7 +131,7 @@ func (r *reconciler) bindOwner(ctx context.Context, lc *corev1alpha1.LogicalClus
 	return nil
 }
 
-// sooner returns the shorter of two waits, of which 0 is none.
+// sooner returns the shorter of two delays, where 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

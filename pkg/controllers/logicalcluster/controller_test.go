@@ -26,15 +26,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// fake is a shard with one logical cluster.
 type fake struct {
-	lc        *corev1alpha1.LogicalCluster
-	namespace bool
-	universal bool
-	claimed   bool
-	mu        sync.Mutex // of log
-	version   int
-	log       []string
+	lc                            *corev1alpha1.LogicalCluster
+	namespace, universal, claimed bool
+	mu                            sync.Mutex // guards log
+	version                       int
+	log                           []string
 }
 
 var key = client.Key{Cluster: "abc", Name: corev1alpha1.LogicalClusterName}
@@ -65,12 +62,11 @@ func (f *fake) commit(_ context.Context, old, updated *corev1alpha1.LogicalClust
 	return f.lc, nil
 }
 
-func (f *fake) controller() *reconciler {
-	return &reconciler{
+func (f *fake) controller() *logicalClusterReconciler {
+	return &logicalClusterReconciler{
 		externalURL: "https://proxy",
-		now:         time.Now,
-		get:         f.get,
-		namespaces: &startNamespaces{
+		now:         time.Now, get: f.get,
+		namespaces: &initialNamespaces{
 			has: func(logicalcluster.Name, string) bool { return f.namespace },
 			create: func(_ context.Context, _ logicalcluster.Name, name string) error {
 				f.mu.Lock()
@@ -81,12 +77,10 @@ func (f *fake) controller() *reconciler {
 			isUniversal: func(*corev1alpha1.LogicalCluster) (bool, error) { return f.universal, nil },
 			turns:       reconcile.Turns[logicalcluster.Name]{Interval: time.Minute},
 		},
-		defaults: noDefaults{},
-		writer:   writer{commit: f.commit},
+		defaults: noDefaults{}, writer: writer{commit: f.commit},
 	}
 }
 
-// noDefaults binds nothing.
 type noDefaults struct{}
 
 func (noDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
@@ -97,7 +91,6 @@ func (noDefaults) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalClu
 
 func (noDefaults) Forget(logicalcluster.Name) {}
 
-// waitingDefaults waits for a binding until it is bound.
 type waitingDefaults struct {
 	noDefaults
 	bound *bool
@@ -114,8 +107,8 @@ func (d waitingDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster
 	return lc, reconcile.Result{}, nil
 }
 
-// TestDefaultBindingsCostNoWrite holds that a logical cluster that has its default bindings
-// within a moment is written as often as one without, and that one that waits says so.
+// TestDefaultBindingsCostNoWrite: default bindings that are bound quickly cause no additional write; otherwise, waiting is
+// reported.
 func TestDefaultBindingsCostNoWrite(t *testing.T) {
 	own := []corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer}
 	for name, tc := range map[string]struct {
@@ -180,8 +173,7 @@ func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
 	require.Empty(t, f.log)
 }
 
-// TestUniversalNamespaces: logical clusters of the type universal start with kube-system, and
-// those that are up get it one after the other, which keeps them from nothing.
+// TestUniversalNamespaces: logical clusters of the type universal have kube-system. Existing ones get it at a limited rate.
 func TestUniversalNamespaces(t *testing.T) {
 	f := &fake{lc: newCluster(), universal: true}
 	_, err := f.controller().reconcile(t.Context(), key)
@@ -228,15 +220,12 @@ func TestOtherNamesAreIgnored(t *testing.T) {
 }
 
 func deleted(ago time.Duration) func(*corev1alpha1.LogicalCluster) {
-	return func(lc *corev1alpha1.LogicalCluster) {
-		lc.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-ago)}
-	}
+	return func(lc *corev1alpha1.LogicalCluster) { lc.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-ago)} }
 }
 
-func (f *fake) deleter(results ...result) *deleter {
-	return &deleter{
-		now:  time.Now,
-		get:  f.get,
+func (f *fake) deletionReconciler(results ...result) *deletionReconciler {
+	return &deletionReconciler{
+		now: time.Now, get: f.get,
 		live: func(_ context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) { return f.get(key) },
 		deleteContent: func(context.Context, logicalcluster.Name) result {
 			f.log = append(f.log, "delete content")
@@ -251,8 +240,8 @@ func (f *fake) deleter(results ...result) *deleter {
 
 func TestDelete(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0))}
-	left := result{reason: reasonRemaining, detail: "two left"}
-	r := f.deleter(result{reason: reasonRemaining, underWay: true}, left, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
+	remaining := result{reason: reasonRemaining, detail: "two left"}
+	r := f.deletionReconciler(result{reason: reasonRemaining, underWay: true}, remaining, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
 
 	got, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
@@ -274,16 +263,15 @@ func TestDelete(t *testing.T) {
 	require.Nil(t, f.lc)
 }
 
-// TestDeleteAsksTheServer holds that content is deleted only of the
-// LogicalCluster that is being deleted, whatever an informer that is behind says.
-func TestDeleteAsksTheServer(t *testing.T) {
+// TestDeleteReadsTheServer: content is deleted only if the LogicalCluster is being deleted according to the server.
+func TestDeleteReadsTheServer(t *testing.T) {
 	for name, live := range map[string]*corev1alpha1.LogicalCluster{
 		"gone":     nil,
 		"restored": newCluster(phase("Ready"), func(lc *corev1alpha1.LogicalCluster) { lc.UID = "restored" }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{lc: newCluster(phase("Deleting"), deleted(0))}
-			r := f.deleter(result{})
+			r := f.deletionReconciler(result{})
 			r.live = func(_ context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
 				return (&fake{lc: live}).get(key)
 			}
@@ -296,19 +284,18 @@ func TestDeleteAsksTheServer(t *testing.T) {
 
 func TestDeleteTellsWhatTakesLong(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Deleting"), deleted(time.Minute))}
-	_, err := f.deleter(result{reason: reasonRemaining, detail: "a namespace", underWay: true}).reconcile(t.Context(), key)
+	_, err := f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", underWay: true}).reconcile(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
-// TestDeleteTellsFinalizers has a LogicalCluster that somebody else keeps when its
-// content is gone.
-func TestDeleteTellsFinalizers(t *testing.T) {
+// TestDeleteReportsFinalizers: a LogicalCluster without content reports remaining finalizers.
+func TestDeleteReportsFinalizers(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Deleting"), deleted(0), func(lc *corev1alpha1.LogicalCluster) {
 		lc.Finalizers = append(lc.Finalizers, "example.com/keep", "example.com/too")
 	})}
 	const content = "the content is deleted; waiting for finalizers of the LogicalCluster: "
-	r := f.deleter(result{})
+	r := f.deletionReconciler(result{})
 	for _, step := range []struct {
 		finalizers []string
 		message    string
@@ -325,13 +312,13 @@ func TestDeleteTellsFinalizers(t *testing.T) {
 	}
 }
 
-// TestDeleteWaitsForProviders has a LogicalCluster that a provider keeps, who could not let it go
-// if the binding were deleted, which is content.
+// TestDeleteWaitsForProviders: the content, including bindings, is retained while a provider has a finalizer, which it
+// could not remove without the binding.
 func TestDeleteWaitsForProviders(t *testing.T) {
 	f := &fake{claimed: true, lc: newCluster(phase("Deleting"), deleted(0), func(lc *corev1alpha1.LogicalCluster) {
 		lc.Finalizers = append(lc.Finalizers, "example.com/keep")
 	})}
-	r := f.deleter(result{})
+	r := f.deletionReconciler(result{})
 	got, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
 	require.True(t, got.Backoff, "claims that are rejected tell nobody")
@@ -346,19 +333,19 @@ func TestDeleteWaitsForProviders(t *testing.T) {
 	require.Equal(t, []string{"example.com/keep"}, f.lc.Finalizers)
 
 	lets := &apisv1alpha2.APIBinding{}
-	require.False(t, claimsIt(lets))
+	require.False(t, mayWriteLogicalCluster(lets))
 	claim := apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Group: "core.kcp.io", Resource: "logicalclusters"}, Verbs: []string{"get", "list"}}
 	lets.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{{PermissionClaim: claim}}
-	require.False(t, claimsIt(lets), "who only reads holds nothing")
+	require.False(t, mayWriteLogicalCluster(lets), "who only reads holds nothing")
 	lets.Status.AppliedPermissionClaims[0].Verbs = []string{"get", "patch"}
-	require.True(t, claimsIt(lets))
+	require.True(t, mayWriteLogicalCluster(lets))
 	lets.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	require.False(t, claimsIt(lets))
+	require.False(t, mayWriteLogicalCluster(lets))
 }
 
 func TestDeleteWaitsForTerminators(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0), terminators([]corev1alpha1.LogicalClusterTerminator{"a:b"}, nil))}
-	r := f.deleter(result{})
+	r := f.deletionReconciler(result{})
 	_, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseTerminating, f.lc.Status.Phase)
@@ -380,7 +367,7 @@ func TestWhatIsNotDeletedOrNotOursIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{lc: lc}
-			_, err := f.deleter().reconcile(t.Context(), key)
+			_, err := f.deletionReconciler().reconcile(t.Context(), key)
 			require.NoError(t, err)
 			require.Empty(t, f.log)
 		})
@@ -438,8 +425,7 @@ func TestDeleteContentInStages(t *testing.T) {
 
 var errCannot = errors.New("cannot")
 
-// TestObjectsReadable: objects that cannot be read are reported until they can, and nothing is where all
-// can.
+// TestObjectsReadable: unreadable objects are reported until they can be read.
 func TestObjectsReadable(t *testing.T) {
 	f := &fake{lc: newCluster(), namespace: true}
 	r := f.controller()

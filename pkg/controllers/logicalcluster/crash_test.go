@@ -35,28 +35,25 @@ const (
 	foreign     = "example.com/keep"
 )
 
-// world is a shard with one logical cluster. Each write of its two controllers may be the last one
-// of the process.
+// world is a shard with one logical cluster. The process may crash at each write of its two controllers.
 type world struct {
 	fake
 
 	t    *testing.T
 	mu   sync.Mutex
-	up   *reconciler
-	down *deleter
-	// writes counts those to come before the process ends; negative for never. The last one is
-	// done if only its answer is lost.
+	up   *logicalClusterReconciler
+	down *deletionReconciler
+	// writes is the number of writes before the crash; negative for never. The last write takes effect if only its response
+	// is lost.
 	writes int
 	lost   bool
 
-	// started is what each logical cluster starts with, and content what somebody has put into
-	// it, by resource. ending are children that empty themselves.
+	// started are initial objects, content the objects of users by resource, and ending children that delete themselves.
 	started map[string]bool
 	content map[string]int
 	ending  int
 }
 
-// resources are those of the content, one of each stage and one more.
 var resources = []purge.Resource{
 	{GroupVersionResource: workspacesResource.WithVersion("v1alpha1")},
 	{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
@@ -80,7 +77,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart has a new process begin, which remembers nothing of the one before.
 func (w *world) restart() {
 	w.writes = -1
 	w.up = w.controller()
@@ -93,14 +89,14 @@ func (w *world) restart() {
 		return w.start("binding " + binding.Name)
 	}
 	w.up.defaults = startDefaults{w: w}
-	w.down = w.deleter()
+	w.down = w.deletionReconciler()
 	w.down.commit = w.commit
 	w.down.deleteContent = func(context.Context, logicalcluster.Name) result {
 		return deleteContent(resources, nil, w.purge)
 	}
 }
 
-// write does it, unless the process has ended before.
+// write calls do, unless the process has crashed.
 func (w *world) write(do func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +140,6 @@ func (w *world) has(what string) bool {
 	return w.started[what]
 }
 
-// start makes what logical clusters start with, or finds it there.
 func (w *world) start(what string) error {
 	if w.has(what) {
 		return nil
@@ -152,7 +147,7 @@ func (w *world) start(what string) error {
 	return w.write(func() { w.started[what] = true })
 }
 
-// startDefaults are default bindings that are bound as soon as they are made.
+// startDefaults are default bindings that are bound immediately.
 type startDefaults struct {
 	noDefaults
 	w *world
@@ -170,7 +165,7 @@ func (d startDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) 
 	return lc, reconcile.Result{}, nil
 }
 
-// purge deletes one object after the other, and never one of a later stage first.
+// purge deletes one object at a time, and checks the order of stages.
 func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 	outcome := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{}}
 	for _, r := range of {
@@ -179,7 +174,7 @@ func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 				require.Equal(w.t, corev1alpha1.LogicalClusterPhaseDeleting, w.lc.Status.Phase)
 				require.Empty(w.t, w.lc.Status.Terminators)
 				for _, other := range resources {
-					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.left(other) > 0, "%s go before %s", r.Resource, other.Resource)
+					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.remaining(other) > 0, "%s go before %s", r.Resource, other.Resource)
 				}
 				w.content[r.Resource]--
 				if r.GroupResource() == workspacesResource {
@@ -191,29 +186,29 @@ func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 				return outcome
 			}
 		}
-		if n := w.left(r); n > 0 {
+		if n := w.remaining(r); n > 0 {
 			outcome.Remaining[r.GroupVersionResource] = n
 		}
 	}
 	return outcome
 }
 
-func (w *world) left(r purge.Resource) int {
+func (w *world) remaining(r purge.Resource) int {
 	if r.GroupResource() == workspacesResource {
 		return w.content[r.Resource] + w.ending
 	}
 	return w.content[r.Resource]
 }
 
-// step lets both controllers look, and then others do their part.
+// step runs both controllers, and then other components.
 func (w *world) step() {
 	w.t.Helper()
 	for n := range 2 {
-		reconciler := w.up.reconcile
+		logicalClusterReconciler := w.up.reconcile
 		if n == 1 {
-			reconciler = w.down.reconcile
+			logicalClusterReconciler = w.down.reconcile
 		}
-		_, err := reconciler(w.t.Context(), key)
+		_, err := logicalClusterReconciler(w.t.Context(), key)
 		if w.writes == 0 {
 			require.ErrorIs(w.t, err, errCrash)
 			w.restart()
@@ -225,12 +220,11 @@ func (w *world) step() {
 	w.othersWork()
 }
 
-// check holds what users rely on at each moment.
 func (w *world) check() {
 	w.t.Helper()
 	if w.lc == nil {
 		for _, r := range resources {
-			require.Zero(w.t, w.left(r), r.Resource)
+			require.Zero(w.t, w.remaining(r), r.Resource)
 		}
 		return
 	}
@@ -241,8 +235,7 @@ func (w *world) check() {
 	}
 }
 
-// othersWork lets an initializer and a terminator go that have been found by the labels, children
-// end, and whoever keeps the LogicalCluster when it is empty let it go.
+// othersWork simulates initializers and terminators, which find the object by its labels, children, and owners of other finalizers.
 func (w *world) othersWork() {
 	w.ending = 0
 	if w.lc == nil {
@@ -264,7 +257,6 @@ func (w *world) othersWork() {
 	}
 }
 
-// state is the LogicalCluster without what depends on when and how often it was written.
 func (w *world) state() *corev1alpha1.LogicalCluster {
 	lc := w.lc.DeepCopy()
 	lc.ResourceVersion = ""
@@ -274,9 +266,7 @@ func (w *world) state() *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// TestACrashAnywhereIsCompleted ends the process before or after each of its writes, while a
-// logical cluster comes up and while it is emptied, and lets a new one go on: it ends in the same
-// state as without.
+// TestACrashAnywhereIsCompleted: a crash before or after each write, during creation and deletion, does not change the final state.
 func TestACrashAnywhereIsCompleted(t *testing.T) {
 	const never = 1 << 20
 	play := func(t *testing.T, at int, lost bool) (w *world, ready *corev1alpha1.LogicalCluster) {

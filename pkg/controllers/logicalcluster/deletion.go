@@ -23,26 +23,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// DeletionName is the name of the controller that empties logical clusters. It
-// has its own queue and workers, so that a tree that is deleted does not hold up
-// workspaces that are created.
+// DeletionName is the name of the controller that deletes the content of logical clusters. It has a separate queue, so that the
+// deletion of a large tree does not delay the creation of workspaces.
 const DeletionName = "logicalcluster-deletion"
 
 const (
-	// deletionWorkers wait for etcd more than they compute.
+	// deletionWorkers mostly wait for etcd.
 	deletionWorkers = 8
-	// recheckInterval is when to look again at what should have told by itself.
+	// recheckInterval is a fallback for missing events.
 	recheckInterval = time.Second
-	// unremarkable is how long a deletion may take without a word about it.
-	unremarkable = 10 * time.Second
+	// quietPeriod is the duration of a deletion from which on its progress is reported.
+	quietPeriod = 10 * time.Second
 )
 
-// NewDeletion returns the controller that empties logical clusters.
+// NewDeletion returns the controller that deletes the content of logical clusters.
 func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 	clusters := config.LogicalClusters.Lister()
-	r := &deleter{
-		now: time.Now,
-		get: clusters.Get,
+	r := &deletionReconciler{
+		now: time.Now, get: clusters.Get,
 		live: func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
 			return kinds.LogicalClusters.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
@@ -50,16 +48,13 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 			return contentOf(ctx, config, cluster)
 		},
 		claimed: func(cluster logicalcluster.Name) bool {
-			return slices.ContainsFunc(config.Bindings.Lister().Cluster(cluster).List(nil), claimsIt)
+			return slices.ContainsFunc(config.Bindings.Lister().Cluster(cluster).List(nil), mayWriteLogicalCluster)
 		},
 		writer: writer{commit: config.commit()},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      DeletionName,
-		Reconcile: r.reconcile,
-		Workers:   deletionWorkers,
-		// A round may be many requests.
-		Timeout: 2 * time.Minute,
+		Name: DeletionName, Reconcile: r.reconcile, Workers: deletionWorkers,
+		Timeout: 2 * time.Minute, // a round may consist of many requests
 		Sources: []reconcile.Source[client.Key]{
 			r.deletions(config.LogicalClusters),
 			lastOf(config.Namespaces, clusters), lastOf(config.Bindings, clusters), lastOf(config.Workspaces, clusters),
@@ -67,24 +62,22 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// deletions feeds a queue with the LogicalClusters that are being deleted, but for what r has written
-// itself: a round because of that would be one more.
-func (r *deleter) deletions(clusters *client.Informer[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
+// deletions enqueues the LogicalClusters that are being deleted, except for writes of this controller, which need no further round.
+func (r *deletionReconciler) deletions(clusters *client.Informer[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
 	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-		look := func(lc *corev1alpha1.LogicalCluster) {
+		enqueue := func(lc *corev1alpha1.LogicalCluster) {
 			if lc.DeletionTimestamp != nil && !r.latest.Is(lc) {
 				queue.Add(client.KeyOf(lc))
 			}
 		}
 		return clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
-			OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { look(lc) },
-			OnUpdate: func(_, lc *corev1alpha1.LogicalCluster) { look(lc) },
+			OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { enqueue(lc) },
+			OnUpdate: func(_, lc *corev1alpha1.LogicalCluster) { enqueue(lc) },
 			OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { queue.Add(client.KeyOf(last)) }, // forgets it
 		}).Remove, nil
 	}
 }
 
-// contentOf deletes what the logical cluster holds, one round.
 func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
 	scope := config.Local.Cluster(cluster.Path())
 	discovery, err := documents.Of(scope)
@@ -98,9 +91,8 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		var err error
 		switch s {
 		case content:
-			// From now on nobody creates anything in namespaces: others would
-			// put back what they want in each as fast as it is deleted. One that the
-			// informer does not have yet is found at the end.
+			// Terminate the namespaces first. Otherwise other controllers would recreate their objects in each of them. A namespace
+			// that the informer has not observed yet is found at the end.
 			if slices.ContainsFunc(config.Namespaces.Lister().Cluster(cluster).List(nil), isOpen) {
 				_, err = purge.Remove(ctx, metadata, stored, only(resources, namespaces), "")
 			}
@@ -119,8 +111,8 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	return deleteUnserved(ctx, config.Unserved, cluster)
 }
 
-// lastOf feeds a queue with logical clusters that are being deleted when the last object of a kind is gone
-// from one. A round for each object would find the others.
+// lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round for
+// each object would still find others.
 func lastOf[T client.Object](informer *client.Informer[T], clusters client.Lister[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
 	return reconcile.OnDelete(informer, func(object T) []client.Key {
 		cluster := logicalcluster.From(object)
@@ -135,19 +127,16 @@ func lastOf[T client.Object](informer *client.Informer[T], clusters client.Liste
 	})
 }
 
-type deleter struct {
-	now func() time.Time
-	get func(key client.Key) (*corev1alpha1.LogicalCluster, error)
-	// live is get past the informer.
+type deletionReconciler struct {
+	now           func() time.Time
+	get           func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	live          func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error)
 	deleteContent func(ctx context.Context, cluster logicalcluster.Name) result
-	// claimed reports whether a provider may write the LogicalCluster.
-	claimed func(cluster logicalcluster.Name) bool
-
+	claimed       func(cluster logicalcluster.Name) bool // whether a provider may write the LogicalCluster
 	writer
 }
 
-func (r *deleter) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *deletionReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
@@ -159,79 +148,70 @@ func (r *deleter) reconcile(ctx context.Context, key client.Key) (reconcile.Resu
 	return r.delete(ctx, lc)
 }
 
-// delete takes the content away, then lets the LogicalCluster go.
-func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+// delete deletes the content and then removes the finalizer.
+func (r *deletionReconciler) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
 	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
-		return reconcile.Result{}, r.tellFinalizers(ctx, lc)
+		return reconcile.Result{}, r.reportFinalizers(ctx, lc)
 	}
 	lc, err := r.write(ctx, lc, label(terminate(lc)))
 	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
 		waiting := result{reason: reasonTerminators, detail: fmt.Sprintf("waiting for terminators: %v", lc.Status.Terminators)}
 		_, err = r.write(ctx, lc, report(lc, waiting))
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 
-	// Those whose finalizers these may be, by what a binding lets them, could not take them off
-	// any more without the binding.
+	// If the finalizers belong to a provider that is authorized by a binding, it could not remove them after the binding
+	// was deleted.
 	if others := othersFinalizers(lc); len(others) > 0 && r.claimed(logicalcluster.From(lc)) {
 		waiting := result{reason: reasonFinalizers, detail: "before the content is deleted; waiting for finalizers of the LogicalCluster, which an APIBinding lets the provider set: " + strings.Join(others, ", ")}
 		_, err = r.write(ctx, lc, report(lc, waiting))
-		return reconcile.Result{Backoff: true}, ignoreNotFound(err)
+		return reconcile.Result{Backoff: true}, reconcile.IgnoreNotFound(err)
 	}
 
-	// The informer may be behind, and the content another LogicalCluster's by now,
-	// which somebody has restored.
+	// The informer may be behind, and the content may belong to another LogicalCluster, e.g. a restored one.
 	if live, err := r.live(ctx, client.KeyOf(lc)); err != nil || live.UID != lc.UID || live.DeletionTimestamp == nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
-	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < unremarkable {
-		return reconcile.Result{RequeueAfter: recheckInterval}, nil // events will tell sooner
+	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < quietPeriod {
+		return reconcile.Result{RequeueAfter: recheckInterval}, nil // usually an event requeues it earlier
 	}
 	if !deleted.done() {
 		if _, err = r.write(ctx, lc, report(lc, deleted)); err != nil {
-			return reconcile.Result{}, ignoreNotFound(err)
+			return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 		}
-		// Workspaces tell when they are gone; finalizers of other objects do not.
+		// There are events for the deletion of Workspaces, but not of other objects with finalizers.
 		return reconcile.Result{Backoff: true}, deleted.err
 	}
 	updated := lc.DeepCopy()
 	updated.Finalizers = othersFinalizers(lc)
 	if lc, err = r.write(ctx, lc, updated); err == nil {
-		err = r.tellFinalizers(ctx, lc)
+		err = r.reportFinalizers(ctx, lc)
 	}
-	return reconcile.Result{}, ignoreNotFound(err)
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// othersFinalizers are those of a LogicalCluster but the one of its content.
 func othersFinalizers(lc *corev1alpha1.LogicalCluster) []string {
 	return slices.DeleteFunc(slices.Clone(lc.Finalizers), func(f string) bool { return f == tenancy.ContentFinalizer })
 }
 
-// claimsIt reports whether a binding lets the provider of its export write the LogicalCluster.
-func claimsIt(binding *apisv1alpha2.APIBinding) bool {
+// mayWriteLogicalCluster reports whether a binding authorizes the provider of its export to write the LogicalCluster.
+func mayWriteLogicalCluster(binding *apisv1alpha2.APIBinding) bool {
 	return binding.DeletionTimestamp == nil && slices.ContainsFunc(binding.Status.AppliedPermissionClaims, func(c apisv1alpha2.ScopedPermissionClaim) bool {
 		return c.Group == logicalClustersResource.Group && c.Resource == logicalClustersResource.Resource &&
 			slices.ContainsFunc(c.Verbs, func(verb string) bool { return verb == "update" || verb == "patch" || verb == rbacv1.VerbAll })
 	})
 }
 
-// tellFinalizers says which finalizers keep a LogicalCluster whose content is gone.
-func (r *deleter) tellFinalizers(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
+// reportFinalizers reports the finalizers that block the deletion of a LogicalCluster without content.
+func (r *deletionReconciler) reportFinalizers(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
 	if lc == nil || len(lc.Finalizers) == 0 || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseDeleting {
 		return nil
 	}
 	waiting := result{reason: reasonFinalizers, detail: "the content is deleted; waiting for finalizers of the LogicalCluster: " + strings.Join(lc.Finalizers, ", ")}
 	_, err := r.write(ctx, lc, report(lc, waiting))
-	return ignoreNotFound(err)
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return reconcile.IgnoreNotFound(err)
 }

@@ -1,18 +1,17 @@
-// Package logicalcluster leads the life of the logical clusters of a shard, each
-// of which is described by the one LogicalCluster object in it.
+// Package logicalcluster manages the lifecycle of the logical clusters of a shard. Each of them is described by its LogicalCluster
+// object.
 //
 //	created ─► Scheduling ─► Initializing ─► Ready ◄─► Inactive
 //	             │ namespace    │ until          (annotation core.kcp.io/inactive)
 //	             │ "default"    │ status.initializers
-//	             │ exists       │ is empty; defaults fulfils one of them, the bindings
-//	             │              │ of APIs that the type says
+//	             │ exists       │ is empty; package defaults handles the one for the default
+//	             │              │ bindings of the type
 //
-//	deleted ─► Terminating ─► Deleting ─► gone
+//	deleted ─► Terminating ─► Deleting ─► removed
 //	             │ until         │ workspaces, then all other content, then
 //	             │ status.       │ namespaces, then CustomResourceDefinitions;
-//	             │ terminators   │ each stage begins when nothing is left of the
-//	             │ is empty      │ one before, and all is looked at again at the end
+//	             │ terminators   │ each stage begins when the previous one is empty,
+//	             │ is empty      │ and everything is checked again at the end
 //
-// Every step can be repeated: nothing is remembered but what the object says,
-// so a shard that stops in the middle goes on where it stood.
+// Every step can be repeated, because the complete state is stored in the object.
 package logicalcluster

@@ -1,6 +1,7 @@
 package logicalcluster
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -10,15 +11,19 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// advance returns the LogicalCluster one step further in its life, given that
-// it is not being deleted and that what every logical cluster starts with
-// exists. Metadata stays as it is.
+// advance performs the next step of the status of a LogicalCluster that is not being deleted and has its initial objects
+// exist. Metadata does not change.
 func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	lc.Status.URL = strings.TrimSuffix(externalURL, "/") + request.ClusterPath(tenancy.PathOf(lc).String())
@@ -33,30 +38,29 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 		if corev1alpha1.IsLogicalClusterInactive(lc.Annotations) {
 			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInactive
 		}
-		if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceInitialized) { // an administrator has said that it is
+		if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceInitialized) { // an administrator has set the phase
 			conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceInitialized)
 		}
 	default:
-		// Unavailable is set and lifted by whoever found the fault.
+		// Unavailable is set and reset by other components.
 	}
 	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
 		return lc
 	}
-	if left := lc.Status.Initializers; len(left) > 0 {
+	if remaining := lc.Status.Initializers; len(remaining) > 0 {
 		conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
-			conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", left)
+			conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", remaining)
 		return lc
 	}
-	// No initializer is left, or there never was one: one write instead of two.
+	// There is no initializer any more, or there never was one: one write instead of two.
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceInitialized)
 	return lc
 }
 
-// untilRemarkable returns how long a new logical cluster need not say yet that it waits for
-// its default bindings, which most have within milliseconds: one write instead of two.
-// next is what it would say.
-func untilRemarkable(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
+// untilReported returns the time for which a new logical cluster does not report that it waits for its default bindings. Most get
+// them within milliseconds, which saves a write. next is the state to report.
+func untilReported(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	isNew := lc.Status.Phase == "" || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
 	alone := len(next.Status.Initializers) == 1 && next.Status.Initializers[0] == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
 	if !isNew || !alone || conditions.GetReason(next, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) != tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings {
@@ -65,19 +69,18 @@ func untilRemarkable(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.
 	return lc.CreationTimestamp.Add(time.Second).Sub(now)
 }
 
-// terminate returns the LogicalCluster, which is being deleted, with its
-// terminators named and its phase set. It is not inactive any more: what nobody
-// can reach, nobody can delete.
+// terminate sets terminators and phase of a LogicalCluster that is being deleted, and removes the annotation for inactive
+// ones, because content can only be deleted through an active logical cluster.
 func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKey)
-	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy) //nolint:staticcheck // deprecated, and understood all the same
+	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy) //nolint:staticcheck // deprecated, but supported
 	switch lc.Status.Phase {
 	case corev1alpha1.LogicalClusterPhaseDeleting:
 		return lc
 	case corev1alpha1.LogicalClusterPhaseTerminating:
 	default:
-		// It may have been deleted before it was initialized, or initialized by a release that did not set them then.
+		// It was deleted before initialization, or initialized by a release that did not set terminators.
 		lc.Status.Terminators = slices.Clone(lc.Spec.Terminators)
 	}
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
@@ -87,8 +90,6 @@ func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// label returns the LogicalCluster with the labels by which it is found: its
-// phase, initializers and terminators.
 func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	tenancy.SetPhaseLabels(lc, lc.Status.Phase, lc.Status.Initializers, lc.Status.Terminators)
@@ -97,4 +98,36 @@ func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 
 func keyOf(cluster logicalcluster.Name) []client.Key {
 	return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
+}
+
+// ownerBindingOf returns the binding for the owner annotation of a LogicalCluster that was never Ready, or nil.
+func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding, error) {
+	switch lc.Status.Phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
+	default:
+		return nil, nil //nolint:nilnil // already created
+	}
+	var parent logicalcluster.Name
+	if lc.Spec.Owner != nil {
+		parent = logicalcluster.Name(lc.Spec.Owner.Cluster)
+	}
+	name, err := tenancy.OwnerName(lc.Annotations, parent)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: tenancy.OwnerBinding},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: policy.ClusterAdmin},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	}, nil
+}
+
+func createBinding(local *client.Factory) func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
+	return func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
+		_, err := kinds.ClusterRoleBindings.In(local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
 }

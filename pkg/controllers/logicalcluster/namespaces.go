@@ -21,25 +21,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// turnInterval is the time between two logical clusters that get a namespace although they
-// are up: after an upgrade that may be so for all. A namespace is three writes, with what
-// others put into it, so that these are 100 a second.
+// turnInterval is the time between two initialized logical clusters for which a missing namespace is created. After an
+// upgrade, these may be all. A namespace causes three writes with its initial objects, so the rate is 100 writes per
+// second.
 const turnInterval = 30 * time.Millisecond
 
-// startNamespaces makes the namespaces that logical clusters start with: default, and, where the
-// type is root:universal or extends it, kube-system.
-type startNamespaces struct {
+// initialNamespaces creates the initial namespaces of logical clusters: default, and kube-system if the type is
+// root:universal or extends it.
+type initialNamespaces struct {
 	has    func(cluster logicalcluster.Name, name string) bool
 	create func(ctx context.Context, cluster logicalcluster.Name, name string) error
-	// isUniversal reports whether the type is root:universal or extends it. The error says
-	// that it is not known yet.
+	// isUniversal reports whether the type is root:universal or extends it. It returns an error if this is unknown.
 	isUniversal func(lc *corev1alpha1.LogicalCluster) (bool, error)
 	turns       reconcile.Turns[logicalcluster.Name]
 }
 
-func newStartNamespaces(config Config) *startNamespaces {
+func newInitialNamespaces(config Config) *initialNamespaces {
 	lister := config.Namespaces.Lister()
-	return &startNamespaces{
+	return &initialNamespaces{
 		has: func(cluster logicalcluster.Name, name string) bool {
 			_, err := lister.Get(client.Key{Cluster: cluster, Name: name})
 			return err == nil
@@ -47,26 +46,23 @@ func newStartNamespaces(config Config) *startNamespaces {
 		create: func(ctx context.Context, cluster logicalcluster.Name, name string) error {
 			return createNamespace(ctx, config.Local, cluster, name)
 		},
-		isUniversal: isUniversal(config.Defaults),
-		turns:       reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
+		isUniversal: isUniversal(config.Defaults), turns: reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
 	}
 }
 
-// isStart reports whether logical clusters start with namespaces of that name.
-func isStart(name string) bool {
+func isInitialNamespace(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
 }
 
-// make makes those that are missing, at the same time, and returns when to look again although
-// nothing may have changed.
-func (n *startNamespaces) make(ctx context.Context, lc *corev1alpha1.LogicalCluster, now time.Time) (again time.Duration, err error) {
+// make creates the missing namespaces concurrently, or returns the delay after which it must be called again.
+func (n *initialNamespaces) make(ctx context.Context, lc *corev1alpha1.LogicalCluster, now time.Time) (again time.Duration, err error) {
 	cluster := logicalcluster.From(lc)
 	missing, err := n.missing(lc)
 	if len(missing) == 0 {
 		n.turns.Forget(cluster)
 		return 0, err
 	}
-	if wait := untilCertain(lc, now); wait > 0 {
+	if wait := untilObserved(lc, now); wait > 0 {
 		return wait, err
 	}
 	if isUp(lc) {
@@ -84,8 +80,8 @@ func (n *startNamespaces) make(ctx context.Context, lc *corev1alpha1.LogicalClus
 	return 0, errors.Join(errs...)
 }
 
-// missing returns those that the informer does not have.
-func (n *startNamespaces) missing(lc *corev1alpha1.LogicalCluster) (missing []string, err error) {
+// missing returns the names of initial namespaces that the informer does not contain.
+func (n *initialNamespaces) missing(lc *corev1alpha1.LogicalCluster) (missing []string, err error) {
 	cluster := logicalcluster.From(lc)
 	if !n.has(cluster, metav1.NamespaceDefault) {
 		missing = append(missing, metav1.NamespaceDefault)
@@ -100,8 +96,7 @@ func (n *startNamespaces) missing(lc *corev1alpha1.LogicalCluster) (missing []st
 	return missing, err
 }
 
-// isUp reports whether a LogicalCluster has started: namespaces that are missing then do not
-// keep it from anything.
+// isUp reports whether a LogicalCluster was initialized. After that, missing namespaces do not block it.
 func isUp(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
@@ -111,9 +106,9 @@ func isUp(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// untilCertain is how long to wait before a missing namespace is believed: the
-// one that was created for a logical cluster may not have arrived yet.
-func untilCertain(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
+// untilObserved returns the time until a missing namespace of an initialized logical cluster is created, because the
+// informer may be behind.
+func untilObserved(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
 	if initialized == nil {
 		return 0
@@ -121,13 +116,12 @@ func untilCertain(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration 
 	return initialized.LastTransitionTime.Add(observeTimeout).Sub(now)
 }
 
-// isUniversal looks at the types that default bindings are looked up in: when one of these
-// changes, its logical clusters are looked at again.
+// isUniversal uses the types of the default bindings. Their changes requeue the logical clusters.
 func isUniversal(config defaults.Config) func(lc *corev1alpha1.LogicalCluster) (bool, error) {
 	return func(lc *corev1alpha1.LogicalCluster) (bool, error) {
 		types, err := config.Types.Of(lc)
 		if err != nil {
-			return false, config.TypesComplete() // it may exist all the same
+			return false, config.TypesComplete() // nil if the type does not exist
 		}
 		return types.IsUniversal(), nil
 	}

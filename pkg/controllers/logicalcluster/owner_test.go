@@ -51,7 +51,7 @@ func TestOwnerBindingOf(t *testing.T) {
 func TestBindOwner(t *testing.T) {
 	created := 0
 	exists := false
-	r := &reconciler{
+	r := &logicalClusterReconciler{
 		hasBinding: func(cluster logicalcluster.Name, name string) bool {
 			require.Equal(t, logicalcluster.Name("new"), cluster)
 			return exists

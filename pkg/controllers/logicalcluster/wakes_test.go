@@ -18,7 +18,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// keyQueue is a queue that tells what was put into it.
 type keyQueue chan client.Key
 
 func (q keyQueue) Add(key client.Key) { q <- key }
@@ -27,8 +26,8 @@ func (q keyQueue) AddAfter(key client.Key, _ time.Duration) { q <- key }
 
 func (keyQueue) Drop(client.Key) {}
 
-// TestDeletionRounds: what is being deleted is looked at when somebody else has written it, and when the last
-// object of a kind is gone that kept it, and not for each of them.
+// TestDeletionRounds: a logical cluster that is being deleted is requeued after writes of others and after the last object
+// of a kind was deleted.
 func TestDeletionRounds(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	local, err := client.NewFactory(server.ClientConfig())
@@ -56,7 +55,7 @@ func TestDeletionRounds(t *testing.T) {
 	go func() { ended <- bindings.Run(ctx) }()
 	require.NoError(t, clusters.WaitForSync(ctx))
 	require.NoError(t, bindings.WaitForSync(ctx))
-	r, queue := &deleter{}, make(keyQueue, 100)
+	r, queue := &deletionReconciler{}, make(keyQueue, 100)
 	for _, source := range []reconcile.Source[client.Key]{r.deletions(clusters), lastOf(bindings, clusters.Lister())} {
 		stop, err := source(ctx, queue)
 		require.NoError(t, err)
@@ -73,7 +72,7 @@ func TestDeletionRounds(t *testing.T) {
 	}
 	expect("abc")
 
-	// Its own write comes back, and another one follows.
+	// The own write is observed, and then another one.
 	known, err := clusters.Lister().Get(key)
 	require.NoError(t, err)
 	written := known.DeepCopy()

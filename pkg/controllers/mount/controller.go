@@ -20,17 +20,16 @@ import (
 // Name is the name of the controller.
 const Name = "mount"
 
-// Store is what the shard stores and serves.
+// Store gives access to the storage and APIs of the shard.
 type Store interface {
-	// KindOf returns what a logical cluster serves under a kind, false if there is nothing.
+	// KindOf returns the resource of a kind; false if it is not served.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	// Listen has changed called with the key of each object that is written, or with none
-	// when any may have been, until stop is called.
+	// Listen calls changed with the key of each written object, or with an empty key if any object may have changed, until stop is
+	// called.
 	Listen(changed func(key string)) (stop func())
 }
 
-// Config is what the controller needs. Workspaces and Bindings are those of all logical
-// clusters of the shard.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
@@ -51,25 +50,17 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	c := &controller{Config: config, follower: newFollower(config.Store.Listen)}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: c.reconcile,
-		Sources: []reconcile.Source[client.Key]{c.follower.source, c.workspaces, c.bindings},
+		Sources: []reconcile.Source[client.Key]{c.follower.source, reconcile.FromInformer(config.Workspaces, mountKey), c.bindings},
 	})
 }
 
-// workspaces has those looked at that are mounts.
-func (c *controller) workspaces(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	add := func(ws *tenancyv1alpha1.Workspace) {
-		if ws.Spec.Mount != nil {
-			queue.Add(client.KeyOf(ws))
-		}
+func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
+	if ws.Spec.Mount == nil {
+		return nil
 	}
-	return c.Workspaces.AddEventHandler(client.Handler[*tenancyv1alpha1.Workspace]{
-		OnAdd:    func(ws *tenancyv1alpha1.Workspace, _ bool) { add(ws) },
-		OnUpdate: func(_, ws *tenancyv1alpha1.Workspace) { add(ws) },
-		OnDelete: func(last *tenancyv1alpha1.Workspace, _ bool) { add(last) },
-	}).Remove, nil
+	return reconcile.KeysOf(ws)
 }
 
-// bindings has the mounts of a logical cluster looked at that binds something else.
 func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (func(), error) {
 	changed := func(b *apisv1alpha2.APIBinding) { c.follower.redefined(logicalcluster.From(b)) }
 	return c.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
@@ -86,23 +77,16 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		c.follower.forget(key)
 		return reconcile.Result{}, nil
 	}
-	url, p, err := c.look(ctx, key, ws.Spec.Mount.Reference)
+	url, p, err := c.readMount(ctx, key, ws.Spec.Mount.Reference)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	written, err := reconcile.Commit(ctx, kinds.Workspaces.In(c.Local.Cluster(key.Cluster.Path())), ws, mounted(ws, url, p))
-	if written != nil && written.ResourceVersion != ws.ResourceVersion {
-		c.latest.Wrote(written)
-	}
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return reconcile.Result{}, err
+	_, err = c.latest.Commit(ctx, reconcile.Committer(c.Local, kinds.Workspaces), ws, mounted(ws, url, p))
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// look finds the object that a Workspace mounts, has its changes followed from then on, and
-// returns where it leads, or why it leads nowhere.
-func (c *controller) look(ctx context.Context, key client.Key, ref tenancyv1alpha1.ObjectReference) (url string, p *problem, err error) {
+// readMount reads the mounted object of a Workspace and follows its changes. It returns the URL, or a problem.
+func (c *controller) readMount(ctx context.Context, key client.Key, ref tenancyv1alpha1.ObjectReference) (url string, p *problem, err error) {
 	c.follower.follow(key, "")
 	kind, served, err := c.Store.KindOf(ctx, key.Cluster, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
 	if err != nil {
@@ -116,7 +100,7 @@ func (c *controller) look(ctx context.Context, key client.Key, ref tenancyv1alph
 	if err != nil {
 		return "", nil, err
 	}
-	// Without a version in the request, the answer is what a quorum has.
+	// A request without a resourceVersion is a quorum read.
 	obj, err := objects.Resource(kind.Resource).Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

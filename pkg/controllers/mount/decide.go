@@ -14,10 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// maxURL is how long the URL of a mount may be.
 const maxURL = 2048
 
-// problem is why a mount leads nowhere.
 type problem struct{ reason, message string }
 
 func notFound(format string, args ...any) *problem {
@@ -28,7 +26,6 @@ func notReady(format string, args ...any) *problem {
 	return &problem{tenancyv1alpha1.MountObjectNotReadyReason, fmt.Sprintf(format, args...)}
 }
 
-// misnamed returns what is wrong with a reference, whatever objects there are.
 func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served bool) *problem {
 	switch {
 	case !served:
@@ -42,7 +39,6 @@ func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served boo
 	}
 }
 
-// target returns where an object that is mounted leads, or why it leads nowhere.
 func target(obj *unstructured.Unstructured, ref tenancyv1alpha1.ObjectReference) (string, *problem) {
 	text, _, _ := unstructured.NestedString(obj.Object, "status", "URL")
 	phase, _, _ := unstructured.NestedString(obj.Object, "status", "phase")
@@ -54,13 +50,13 @@ func target(obj *unstructured.Unstructured, ref tenancyv1alpha1.ObjectReference)
 	case text == "":
 		return "", notReady("the %s %q has no status.URL", ref.Kind, ref.Name)
 	case err != nil || len(text) > maxURL || to.Scheme != "https" || to.Hostname() == "" || to.User != nil || to.RawQuery != "" || to.ForceQuery || to.Fragment != "":
-		return "", notReady("the status.URL of %s %q is not a URL such as https://host:port/path, by https, without user, query or fragment, and of at most %d bytes", ref.Kind, ref.Name, maxURL)
+		return "", notReady("the status.URL of %s %q is not a URL such as https://host:port/path, without user, query and fragment, of at most %d bytes", ref.Kind, ref.Name, maxURL)
 	default:
 		return text, nil
 	}
 }
 
-// mounted returns the Workspace with what its mount tells. Its URL stays while it leads nowhere.
+// mounted returns the Workspace with the status of its mount. While the mount is unavailable, the URL does not change.
 func mounted(ws *tenancyv1alpha1.Workspace, url string, p *problem) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	if p != nil {

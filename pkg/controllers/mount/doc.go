@@ -1,10 +1,10 @@
-// Package mount keeps Workspaces that are mounts true to the objects that they mount.
+// Package mount updates Workspaces that mount an object from the status of the object.
 //
 //	Workspaces with spec.mount ─┐
-//	keys of all that is written ┼─► queue ─► GET of the object: status.URL and status.phase
+//	keys of all written objects ┼─► queue ─► GET of the object: status.URL and status.phase
 //	definitions and bindings ───┘               └─► phase, condition and URL of the Workspace
 //
-// A mounted object may be of any kind. What is written on the shard is known to who counts it, so
-// that there is no watch, informer or goroutine for a logical cluster, a kind or an object.
-// docs/workspaces.md tells what users see of it.
+// A mounted object may be of any kind. The keys of written objects are available from the usage counter of the shard, so
+// that no watch, informer or goroutine is needed for a logical cluster, a kind or an object. docs/workspaces.md describes
+// the behavior for users.
 package mount

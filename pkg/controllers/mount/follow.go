@@ -13,23 +13,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// definitions are the keys of CustomResourceDefinitions.
+// definitions is the key prefix of CustomResourceDefinitions.
 var definitions = storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/"
 
-// lookAgain is when mounts are looked at after something else is served: what serves it may
-// hear of it a moment later.
-var lookAgain = []time.Duration{0, time.Second, 10 * time.Second}
+// requeueDelays are the delays at which mounts are requeued after the served APIs have changed, because components observe such
+// a change at different times.
+var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 
-// follower knows which objects are mounted, and has their mounts looked at when they change.
+// follower requeues mounts when the mounted objects change.
 type follower struct {
-	// listen has changed called with the key of each object that is written, or with none
-	// when any may have been.
 	listen func(changed func(key string)) (stop func())
 
 	mu    sync.Mutex
 	queue reconcile.Queue[client.Key]
-	// items has the key of the object that each mount waits for, empty where there can be
-	// none, and mounts the reverse of it. byCluster has all of them.
+	// items contains the key of the object of each mount, which is empty if its kind is not served. mounts is the reverse
+	// mapping, and byCluster contains all mounts.
 	items     map[client.Key]string
 	mounts    map[string]map[client.Key]struct{}
 	byCluster map[logicalcluster.Name]map[client.Key]struct{}
@@ -42,7 +40,6 @@ func newFollower(listen func(changed func(key string)) (stop func())) *follower 
 	}
 }
 
-// source has mounts looked at when what they mount, or what is served, changes.
 func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {
 	f.mu.Lock()
 	f.queue = queue
@@ -50,7 +47,7 @@ func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) 
 	return f.listen(f.changed), nil
 }
 
-// changed is called for each write on the shard, most of which are of nothing that is mounted.
+// changed is called for each write on the shard.
 func (f *follower) changed(key string) {
 	if place, ok := storage.ObjectKeyOf(definitions, key); ok {
 		f.redefined(place.Cluster)
@@ -58,22 +55,21 @@ func (f *follower) changed(key string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lookLocked(f.mounts[key], 0)
+	f.enqueueLocked(f.mounts[key], 0)
 	if key == "" {
 		for _, mounts := range f.byCluster {
-			f.lookLocked(mounts, 0)
+			f.enqueueLocked(mounts, 0)
 		}
 	}
 }
 
-// redefined has the mounts of a logical cluster looked at, which serves something else.
 func (f *follower) redefined(cluster logicalcluster.Name) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lookLocked(f.byCluster[cluster], lookAgain...)
+	f.enqueueLocked(f.byCluster[cluster], requeueDelays...)
 }
 
-func (f *follower) lookLocked(mounts map[client.Key]struct{}, after ...time.Duration) {
+func (f *follower) enqueueLocked(mounts map[client.Key]struct{}, after ...time.Duration) {
 	for mount := range mounts {
 		for _, wait := range after {
 			f.queue.AddAfter(mount, wait)
@@ -81,13 +77,12 @@ func (f *follower) lookLocked(mounts map[client.Key]struct{}, after ...time.Dura
 	}
 }
 
-// follow has a mount looked at whenever the object is written whose key is item, and whenever
-// something else is served; item is empty for what is not served. When it has returned, no
-// change is missed.
+// follow requeues a mount when the object with the key item is written, and when the served APIs change; item is empty if
+// the kind is not served. Changes after follow returned are not missed.
 func (f *follower) follow(mount client.Key, item string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leaveLocked(mount)
+	f.unfollowLocked(mount)
 	f.items[mount] = item
 	add(f.byCluster, mount.Cluster, mount)
 	if item != "" {
@@ -95,16 +90,15 @@ func (f *follower) follow(mount client.Key, item string) {
 	}
 }
 
-// forget is for a mount whose Workspace is gone.
 func (f *follower) forget(mount client.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leaveLocked(mount)
+	f.unfollowLocked(mount)
 	delete(f.items, mount)
 	remove(f.byCluster, mount.Cluster, mount)
 }
 
-func (f *follower) leaveLocked(mount client.Key) {
+func (f *follower) unfollowLocked(mount client.Key) {
 	if item := f.items[mount]; item != "" {
 		remove(f.mounts, item, mount)
 	}

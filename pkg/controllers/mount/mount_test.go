@@ -20,7 +20,7 @@ func link(url, phase string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"URL": url, "phase": phase}}}
 }
 
-// TestTarget: objects need status.URL and status.phase to be mounted, and no annotation.
+// TestTarget: mounted objects only need status.URL and status.phase.
 func TestTarget(t *testing.T) {
 	ref := tenancyv1alpha1.ObjectReference{APIVersion: "example.org/v1", Kind: "Link", Name: "l"}
 	deleting := link("https://x", "Ready")
@@ -92,8 +92,8 @@ func (q *queue) take() (taken []client.Key) {
 	return taken
 }
 
-// TestFollower holds that the mounts of an object, and no others, are looked at when it changes,
-// or what is served where they are.
+// TestFollower: exactly the mounts of a changed object are requeued, and those of a logical cluster after changes of its
+// served APIs.
 func TestFollower(t *testing.T) {
 	q, listening := &queue{}, 0
 	var changed func(key string)
@@ -121,7 +121,7 @@ func TestFollower(t *testing.T) {
 	changed(in(definitions, "two", "d"))
 	require.Equal(t, []client.Key{c}, q.take())
 
-	// What is not served is looked at when something else is.
+	// Mounts of unserved kinds are requeued when the served APIs change.
 	f.follow(a, "")
 	changed(in(links, "one", "x"))
 	require.Empty(t, q.take())

@@ -10,30 +10,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
 
-// round is the result of trying to empty a namespace once.
+// round is the result of one attempt to delete the content.
 type round struct {
-	// discovery is why the resources to delete are not all known.
-	discovery error
+	discovery error // if not all resources are known
 	purge.Outcome
 }
 
 func (r round) done() bool { return r.discovery == nil && r.Done() }
 
-// needsEmptying reports whether the namespace waits for this controller.
 func needsEmptying(ns *corev1.Namespace) bool {
 	return ns.DeletionTimestamp != nil && slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
 }
 
-// withoutFinalizer returns the namespace as it is when this controller has
-// finished.
 func withoutFinalizer(ns *corev1.Namespace) *corev1.Namespace {
 	ns = ns.DeepCopy()
 	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	return ns
 }
 
-// report returns the namespace with the conditions that kube-controller-manager
-// would set after such a round.
+// report sets the conditions of kube-controller-manager for a round.
 func report(ns *corev1.Namespace, r round, now metav1.Time) *corev1.Namespace {
 	ns = ns.DeepCopy()
 	set := func(kind corev1.NamespaceConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) {
@@ -58,8 +53,7 @@ func report(ns *corev1.Namespace, r round, now metav1.Time) *corev1.Namespace {
 	return ns
 }
 
-// setCondition sets c; its time changes with its status only, and nothing does
-// if it is there already.
+// setCondition updates a condition. Its time changes only with its status.
 func setCondition(ns *corev1.Namespace, c corev1.NamespaceCondition, now metav1.Time) {
 	for i := range ns.Status.Conditions {
 		old := &ns.Status.Conditions[i]

@@ -40,14 +40,13 @@ func TestReconcile(t *testing.T) {
 	const replacement = "the next one"
 	cases := map[string]struct {
 		ns *corev1.Namespace
-		// live is what the informer has not seen yet, if anything.
+		// live is the state of the server if the informer is behind.
 		live    *corev1.Namespace
 		round   round
 		want    []string
 		wantErr error
 		backoff bool
-		// whole is set if the logical cluster is emptied as a whole, since is how long the
-		// namespace has been deleted.
+		// whole is set if the logical cluster deletes the content, and since is the time since the deletion of the namespace.
 		whole bool
 		since time.Duration
 		wait  time.Duration
@@ -68,7 +67,7 @@ func TestReconcile(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			var log []string
-			r := &reconciler{
+			r := &namespaceReconciler{
 				now:       func() time.Time { return time.Unix(1, 0).Add(tc.since) },
 				isEmptied: func(logicalcluster.Name) bool { return tc.whole },
 				get: func(client.Key) (*corev1.Namespace, error) {

@@ -1,6 +1,5 @@
-// Package partitionset makes the Partitions of PartitionSets: one for each combination
-// of the values that the matching shards have for the set's dimensions. They are owned by
-// the set, change with the shards, and go with it.
+// Package partitionset creates the Partitions of PartitionSets: one for each combination of label values of the matching
+// shards. The Partitions are owned by the set and updated with the shards.
 package partitionset
 
 import (
@@ -24,8 +23,8 @@ import (
 // Name is the name of the controller.
 const Name = "partitionset"
 
-// Config is what the controller needs. Sets and Partitions are those of all logical
-// clusters of the shard, Shards those that are registered in root.
+// Config configures the controller. Sets and Partitions contain the objects of all logical clusters of the shard. Shards are the
+// registered shards.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
@@ -34,9 +33,9 @@ type Config struct {
 	Shards     *client.Informer[*corev1alpha1.Shard]
 }
 
-// New returns the controller. Its keys are sets, those that are gone among them.
+// New returns the controller. Its keys are PartitionSets, including deleted ones.
 func New(config Config) *reconcile.Controller[client.Key] {
-	r := &reconciler{
+	r := &partitionSetReconciler{
 		set: config.Sets.Lister().Get,
 		partitions: func(cluster logicalcluster.Name) []*topologyv1alpha1.Partition {
 			return config.Partitions.Lister().Cluster(cluster).List(nil)
@@ -51,8 +50,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Sets),
 			reconcile.FromInformer(config.Partitions, func(p *topologyv1alpha1.Partition) []client.Key {
@@ -61,39 +59,20 @@ func New(config Config) *reconcile.Controller[client.Key] {
 				}
 				return nil
 			}),
-			shardChanges(config),
+			reconcile.FromChanges(config.Shards, func(old, shard *corev1alpha1.Shard) bool {
+				return !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
+			}, func() []client.Key { return reconcile.KeysOf(config.Sets.Lister().List(nil)...) }),
 		},
 	})
 }
 
-// shardChanges has all sets looked at when a shard comes, goes, or gets other labels.
-func shardChanges(config Config) reconcile.Source[client.Key] {
-	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-		all := func() {
-			for _, set := range config.Sets.Lister().List(nil) {
-				queue.Add(client.KeyOf(set))
-			}
-		}
-		return config.Shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-			OnAdd: func(*corev1alpha1.Shard, bool) { all() },
-			OnUpdate: func(old, obj *corev1alpha1.Shard) {
-				if !equality.Semantic.DeepEqual(old.Labels, obj.Labels) {
-					all()
-				}
-			},
-			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-		}).Remove, nil
-	}
-}
-
-// partitions are the Partitions of a logical cluster.
 type partitions interface {
 	Create(ctx context.Context, p *topologyv1alpha1.Partition, opts metav1.CreateOptions) (*topologyv1alpha1.Partition, error)
 	Update(ctx context.Context, p *topologyv1alpha1.Partition, opts metav1.UpdateOptions) (*topologyv1alpha1.Partition, error)
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-type reconciler struct {
+type partitionSetReconciler struct {
 	set        func(key client.Key) (*topologyv1alpha1.PartitionSet, error)
 	partitions func(cluster logicalcluster.Name) []*topologyv1alpha1.Partition
 	shards     func() []*corev1alpha1.Shard
@@ -101,30 +80,29 @@ type reconciler struct {
 	in         func(cluster logicalcluster.Name) partitions
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *partitionSetReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	set, err := r.set(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
 	}
 	var wanted map[string]*topologyv1alpha1.Partition
-	gone := err != nil || set.DeletionTimestamp != nil
-	if !gone {
+	deleted := err != nil || set.DeletionTimestamp != nil
+	if !deleted {
 		var invalid error
 		if wanted, invalid = partitionsOf(set, r.shards()); invalid != nil {
-			return reconcile.Result{}, ignoreNotFound(r.commit(ctx, set, tell(set, 0, invalid, nil)))
+			return reconcile.Result{}, reconcile.IgnoreNotFound(r.commit(ctx, set, withStatus(set, 0, invalid, nil)))
 		}
 	}
 	taken, err := r.align(ctx, key, wanted)
-	if gone || err != nil {
+	if deleted || err != nil {
 		return reconcile.Result{}, err
 	}
-	result := reconcile.Result{Backoff: taken != nil} // what is in the way may go
-	return result, ignoreNotFound(r.commit(ctx, set, tell(set, len(wanted), nil, taken)))
+	result := reconcile.Result{Backoff: taken != nil} // conflicting Partitions may be deleted
+	return result, reconcile.IgnoreNotFound(r.commit(ctx, set, withStatus(set, len(wanted), nil, taken)))
 }
 
-// align makes the partitions of a set those that are wanted. It returns which names are
-// in use by others.
-func (r *reconciler) align(ctx context.Context, key client.Key, wanted map[string]*topologyv1alpha1.Partition) (taken, err error) {
+// align creates, updates and deletes the Partitions of a set. taken lists names that other Partitions use.
+func (r *partitionSetReconciler) align(ctx context.Context, key client.Key, wanted map[string]*topologyv1alpha1.Partition) (taken, err error) {
 	in := r.in(key.Cluster)
 	have := map[string]*topologyv1alpha1.Partition{}
 	for _, p := range r.partitions(key.Cluster) {
@@ -139,12 +117,12 @@ func (r *reconciler) align(ctx context.Context, key client.Key, wanted map[strin
 				taken = errors.Join(taken, takenError(name))
 			}
 		case want == nil || want.OwnerReferences[0].UID != uid:
-			err = errors.Join(err, ignoreNotFound(in.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})))
+			err = errors.Join(err, reconcile.IgnoreNotFound(in.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})))
 		case !equality.Semantic.DeepEqual(want.Spec, p.Spec):
 			updated := p.DeepCopy()
 			updated.Spec = want.Spec
 			_, failed := in.Update(ctx, updated, metav1.UpdateOptions{})
-			err = errors.Join(err, ignoreNotFound(failed))
+			err = errors.Join(err, reconcile.IgnoreNotFound(failed))
 		}
 	}
 	for name, want := range wanted {
@@ -156,11 +134,4 @@ func (r *reconciler) align(ctx context.Context, key client.Key, wanted map[strin
 		}
 	}
 	return taken, err
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

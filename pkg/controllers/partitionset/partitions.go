@@ -19,9 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// partitionsOf returns the partitions of a set, by name: one for each combination of the
-// values that the matching shards have for its dimensions. Shards without a value for one
-// of them are in none. The error says what is wrong with the selector.
+// partitionsOf returns the desired Partitions of a set by name. Shards without a value for one of the dimensions are
+// ignored. It returns an error if the selector is invalid.
 func partitionsOf(set *topologyv1alpha1.PartitionSet, shards []*corev1alpha1.Shard) (map[string]*topologyv1alpha1.Partition, error) {
 	selector := labels.Everything()
 	if set.Spec.ShardSelector != nil {
@@ -46,7 +45,7 @@ func partitionsOf(set *topologyv1alpha1.PartitionSet, shards []*corev1alpha1.Sha
 	return all, nil
 }
 
-// valuesOf returns what a shard has for the dimensions; complete if it has all of them.
+// valuesOf returns the values of a shard for the dimensions; complete is false if one is missing.
 func valuesOf(shard *corev1alpha1.Shard, dimensions []string) (values []string, complete bool) {
 	for _, dimension := range dimensions {
 		value, has := shard.Labels[dimension]
@@ -58,7 +57,6 @@ func valuesOf(shard *corev1alpha1.Shard, dimensions []string) (values []string, 
 	return values, true
 }
 
-// restricted returns a selector that has the values for the dimensions, too.
 func restricted(selector *metav1.LabelSelector, dimensions, values []string) *metav1.LabelSelector {
 	with := &metav1.LabelSelector{MatchLabels: map[string]string{}}
 	if selector != nil {
@@ -74,11 +72,10 @@ func restricted(selector *metav1.LabelSelector, dimensions, values []string) *me
 	return with
 }
 
-// notInNames is what values of labels may have, and names of objects not.
+// notInNames matches characters of label values that names of objects must not contain.
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// nameOf returns the name of the partition of a set with values: one that tells them,
-// followed by a hash where it cannot tell them apart from others.
+// nameOf returns a readable name for a Partition, with a hash suffix if the name would not be unique.
 func nameOf(set string, values []string) string {
 	name, plain := set, true
 	for _, value := range values {
@@ -99,14 +96,12 @@ func nameOf(set string, values []string) string {
 	return name + suffix
 }
 
-// ownerOf returns the reference of partitions to their set.
 func ownerOf(set *topologyv1alpha1.PartitionSet) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: topologyv1alpha1.SchemeGroupVersion.String(), Kind: "PartitionSet", Name: set.Name, UID: set.UID,
 	}
 }
 
-// setOf returns name and UID of the set of a partition; false if it is of none.
 func setOf(partition *topologyv1alpha1.Partition) (name string, uid types.UID, ok bool) {
 	for _, owner := range partition.OwnerReferences {
 		if owner.Kind == "PartitionSet" && strings.HasPrefix(owner.APIVersion, topologyv1alpha1.SchemeGroupVersion.Group+"/") {
@@ -116,16 +111,15 @@ func setOf(partition *topologyv1alpha1.Partition) (name string, uid types.UID, o
 	return "", "", false
 }
 
-// tell returns a set that says how many partitions it has, and what is wrong: invalid with
-// its selector, failed with some of the partitions.
-func tell(set *topologyv1alpha1.PartitionSet, count int, invalid, failed error) *topologyv1alpha1.PartitionSet {
+// withStatus updates the status of a set; invalid is an error of its selector, and failed of some of its Partitions.
+func withStatus(set *topologyv1alpha1.PartitionSet, count int, invalid, failed error) *topologyv1alpha1.PartitionSet {
 	set = set.DeepCopy()
 	if invalid != nil {
 		conditions.MarkFalse(set, topologyv1alpha1.PartitionSetValid, topologyv1alpha1.PartitionSetInvalidSelectorReason, conditionsv1alpha1.ConditionSeverityError,
-			"spec.shardSelector is not valid, correct it: %v", invalid)
+			"spec.shardSelector is invalid: %v", invalid)
 		conditions.MarkFalse(set, topologyv1alpha1.PartitionsReady, topologyv1alpha1.ErrorGeneratingPartitionsReason, conditionsv1alpha1.ConditionSeverityError,
-			"The condition %s says why there are no other partitions", topologyv1alpha1.PartitionSetValid)
-		return set // it has those that it had
+			"See the condition %s", topologyv1alpha1.PartitionSetValid)
+		return set // existing Partitions stay
 	}
 	conditions.MarkTrue(set, topologyv1alpha1.PartitionSetValid)
 	set.Status.Count = uint(max(count, 0)) //nolint:gosec // never negative
@@ -137,7 +131,6 @@ func tell(set *topologyv1alpha1.PartitionSet, count int, invalid, failed error) 
 	return set
 }
 
-// takenError says that the name of a partition is in use.
 func takenError(name string) error {
 	return fmt.Errorf("the Partition %s exists and is not of this set: delete it, or rename the set", name)
 }

@@ -78,7 +78,6 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "s-a-b", nameOf("s", []string{"a", "b"}))
 }
 
-// world is what the controller reads and writes.
 type world struct {
 	sets   map[string]*topologyv1alpha1.PartitionSet
 	have   map[string]*topologyv1alpha1.Partition
@@ -104,7 +103,7 @@ func (w *world) Delete(_ context.Context, name string, _ metav1.DeleteOptions) e
 
 func (w *world) converge(t *testing.T) {
 	t.Helper()
-	r := &reconciler{
+	r := &partitionSetReconciler{
 		set: func(key client.Key) (*topologyv1alpha1.PartitionSet, error) {
 			if s := w.sets[key.Name]; s != nil {
 				return s, nil
@@ -126,8 +125,7 @@ func (w *world) converge(t *testing.T) {
 	}
 }
 
-// TestAnyOrder: what there is in the end follows from what there is then, in whatever
-// order it came and however often it was looked at in between.
+// TestAnyOrder: the final state does not depend on the order of events.
 func TestAnyOrder(t *testing.T) {
 	other := &topologyv1alpha1.Partition{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
 	for range 50 {
@@ -155,8 +153,7 @@ func TestAnyOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, selector.Matches(labels.Set{"region": "us"}))
 
-		// A selector that is not valid changes nothing, a name that is in use is told, and
-		// the partitions go with the set.
+		// An invalid selector changes nothing, conflicting names are reported, and the partitions are deleted with the set.
 		w.sets["s"].Spec.ShardSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "x"}}}
 		w.converge(t)
 		require.Len(t, w.have, 3)
@@ -171,10 +168,10 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// TestDocumented: documentation has all that the conditions of sets can say, beside those of slices.
+// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	seen := map[string]bool{}
-	for _, told := range []*topologyv1alpha1.PartitionSet{tell(set("s"), 0, errors.New("bad"), nil), tell(set("s"), 1, nil, errors.New("taken")), tell(set("s"), 1, nil, nil)} {
+	for _, told := range []*topologyv1alpha1.PartitionSet{withStatus(set("s"), 0, errors.New("bad"), nil), withStatus(set("s"), 1, nil, errors.New("taken")), withStatus(set("s"), 1, nil, nil)} {
 		for _, c := range told.Status.Conditions {
 			if c.Reason != "" {
 				seen[string(c.Type)+" "+c.Reason] = true

@@ -10,24 +10,21 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 )
 
-// The checker does not end by itself with what asks for it, so that an author could keep it from
-// all others.
+// The checker does not observe a context, so an author could block the policies of others.
 const (
-	// budget is how long one policy is looked at, up to the end of an expression.
+	// budget limits the time for one policy. It is checked between expressions.
 	budget = 5 * time.Second
-	// maxVariables is how many variables a policy may have to be looked at: each is compiled
-	// for each expression.
+	// maxVariables limits the variables of a policy, because each of them is compiled for each expression.
 	maxVariables = 100
-	// maxResources is how many combinations of groups, versions and resources it may match:
-	// each is looked up, until some are found.
+	// maxResources limits the matching combinations of groups, versions and resources, because each of them is looked up.
 	maxResources = 1000
 )
 
-// tooMuch returns the warning that a policy is too large to be looked at, if it is.
+// tooMuch returns a warning if a policy is too large to be checked.
 func tooMuch(policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	spec := field.NewPath("spec")
 	if n := len(policy.Spec.Variables); n > maxVariables {
-		return unchecked(spec.Child("variables"), fmt.Sprintf("there are %d variables, and %d may be", n, maxVariables))
+		return unchecked(spec.Child("variables"), fmt.Sprintf("%d variables, at most %d allowed", n, maxVariables))
 	}
 	matched := 0
 	if policy.Spec.MatchConstraints != nil {
@@ -37,12 +34,12 @@ func tooMuch(policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admiss
 		}
 	}
 	if matched > maxResources {
-		return unchecked(spec.Child("matchConstraints", "resourceRules"), fmt.Sprintf("%d combinations of groups, versions and resources match, and %d may", matched, maxResources))
+		return unchecked(spec.Child("matchConstraints", "resourceRules"), fmt.Sprintf("%d combinations of groups, versions and resources, at most %d allowed", matched, maxResources))
 	}
 	return nil
 }
 
-// checkAll is the checker's Check, up to the end of ctx: what follows then is not looked at.
+// checkAll checks all expressions of a policy until ctx is done.
 func checkAll(ctx context.Context, checker validating.TypeChecker, policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	var warnings []admissionregistrationv1.ExpressionWarning
 	types := checker.CreateContext(policy)
@@ -55,7 +52,7 @@ func checkAll(ctx context.Context, checker validating.TypeChecker, policy *admis
 	for i, v := range policy.Spec.Validations {
 		at := validations.Index(i)
 		if ctx.Err() != nil {
-			return append(warnings, unchecked(at, fmt.Sprintf("what comes before it took longer than %s. Nor is what follows", budget))...)
+			return append(warnings, unchecked(at, fmt.Sprintf("the preceding expressions took longer than %s. The following ones are not checked either", budget))...)
 		}
 		check(at.Child("expression"), v.Expression)
 		if v.MessageExpression != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestOneAuthorDoesNotKeepTheWorker has policies whose check would take minutes, or for ever: the
-// author is told that it was not made, or where it ended.
+// TestOneAuthorDoesNotKeepTheWorker: policies that would take minutes to check are not checked, or only partially, and this
+// is reported.
 func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 	names := make([]string, 1000)
 	for i := range names {
@@ -41,7 +41,7 @@ func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 			policy := &admissionregistrationv1.ValidatingAdmissionPolicy{Spec: test.spec}
 			policy.Generation = 3
 			var written *admissionregistrationv1.ValidatingAdmissionPolicy
-			r := &reconciler{
+			r := &policyReconciler{
 				get: func(client.Key) (*admissionregistrationv1.ValidatingAdmissionPolicy, error) { return policy, nil },
 				discover: func(client.Key) (discovery.DiscoveryInterface, error) {
 					t.Error("it is looked at")

@@ -1,7 +1,5 @@
-// Package policytypes tells the authors of ValidatingAdmissionPolicies, in the
-// status, which of their expressions do not fit the types that the policies
-// match, as those are in the same logical cluster. It looks at each version of a
-// policy once, and keeps nothing afterwards.
+// Package policytypes reports expressions of ValidatingAdmissionPolicies that do not match the types in the same logical
+// cluster, in the status of the policies. It checks each generation of a policy once and keeps no state.
 package policytypes
 
 import (
@@ -9,7 +7,6 @@ import (
 	"fmt"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
@@ -26,26 +23,25 @@ import (
 // Name is the name of the controller.
 const Name = "policy-types"
 
-// workers is few: compiling expressions takes processor time that requests
-// need more urgently than authors need this. Logical clusters take turns with it.
+// workers is low because compiling expressions takes CPU time that requests need more urgently.
 const workers = 1
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Policies are those of all logical clusters of the shard that are Unchecked.
+	// Policies contains the Unchecked policies of all logical clusters of the shard.
 	Policies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
 }
 
-// Unchecked reports whether the present version of a policy was not looked at.
+// Unchecked reports whether the current generation of a policy has not been checked.
 func Unchecked(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 	return policy.DeletionTimestamp == nil && policy.Generation > policy.Status.ObservedGeneration
 }
 
 // New returns the controller.
 func New(config Config) *reconcile.Controller[client.Key] {
-	r := &reconciler{
+	r := &policyReconciler{
 		get: config.Policies.Lister().Get,
 		discover: func(key client.Key) (discovery.DiscoveryInterface, error) {
 			return documents.Of(config.Local.Cluster(key.Cluster.Path()))
@@ -60,24 +56,20 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			return reconcile.Result{}, r.reconcile(ctx, key)
 		},
-		Workers: workers,
-		Sources: []reconcile.Source[client.Key]{reconcile.Keys(config.Policies)},
+		Workers: workers, Sources: []reconcile.Source[client.Key]{reconcile.Keys(config.Policies)},
 	})
 }
 
-type reconciler struct {
+type policyReconciler struct {
 	get          func(key client.Key) (*admissionregistrationv1.ValidatingAdmissionPolicy, error)
 	discover     func(key client.Key) (discovery.DiscoveryInterface, error)
 	updateStatus func(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) error
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) error {
+func (r *policyReconciler) reconcile(ctx context.Context, key client.Key) error {
 	policy, err := r.get(key)
-	if apierrors.IsNotFound(err) {
-		return nil // it was looked at, or is gone
-	}
 	if err != nil {
-		return err
+		return reconcile.IgnoreNotFound(err)
 	}
 	checked := policy.DeepCopy()
 	checked.Status.ObservedGeneration = policy.Generation
@@ -88,19 +80,18 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) error {
 		}
 	}
 	checked.Status.TypeChecking = &admissionregistrationv1.TypeChecking{ExpressionWarnings: warnings}
-	if err := r.updateStatus(ctx, key, checked); err != nil && !apierrors.IsNotFound(err) {
+	if err := reconcile.IgnoreNotFound(r.updateStatus(ctx, key, checked)); err != nil {
 		return fmt.Errorf("writing the status of policy %s: %w", key, err)
 	}
 	return nil
 }
 
-func (r *reconciler) check(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) ([]admissionregistrationv1.ExpressionWarning, error) {
+func (r *policyReconciler) check(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) ([]admissionregistrationv1.ExpressionWarning, error) {
 	served, err := r.discover(key)
 	if err != nil {
 		return nil, err
 	}
-	// Both forget what they have learned with this call: the logical cluster may
-	// never have a policy again.
+	// The caches are discarded after the call, because the logical cluster may never have another policy.
 	cached := memory.NewMemCacheClient(served)
 	checker := validating.TypeChecker{
 		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cached},

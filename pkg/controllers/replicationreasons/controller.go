@@ -1,16 +1,15 @@
-// Package replicationreasons decides, by what they say, which cluster roles, bindings,
-// webhooks, policies and LogicalClusters other shards have to know, and marks them for the controller that
-// replicates them.
+// Package replicationreasons determines which cluster roles, bindings, webhooks, policies and LogicalClusters other shards
+// need, and annotates them for replication.
 //
 //	export, workspace type ─► its LogicalCluster
-//	                      │     └─► roles that let somebody enter it, their bindings
-//	                      ├─► webhooks and policies, of exports only
-//	                      ├─► authentication configurations that types name
-//	                      └─► roles that say who may use it, their bindings; bindings with
+//	                      │     └─► roles that grant access to it, their bindings
+//	                      ├─► webhooks and policies, only for exports
+//	                      ├─► authentication configurations that types reference
+//	                      └─► roles that grant their use, their bindings; bindings with
 //	                          subjects of a maximal permission policy, their roles
 //
-// The mark is the annotation internal.kcp.io/replicate, a list of reasons. Those of
-// others in it, administrators or controllers, are left alone.
+// The annotation internal.kcp.io/replicate contains a list of reasons. Reasons that administrators or other controllers
+// have added do not change.
 package replicationreasons
 
 import (
@@ -35,7 +34,7 @@ import (
 	words "github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// The names of the controllers.
+// Names of the controllers.
 const (
 	LogicalClustersName     = "replicationreasons-logicalclusters"
 	ClusterRolesName        = "replicationreasons-clusterroles"
@@ -44,35 +43,33 @@ const (
 	AuthenticationConfigurationsName = "replicationreasons-workspaceauthenticationconfigurations"
 )
 
-// Config is what the controllers need. The informers are those of all logical clusters of
-// the shard.
+// Config configures the controllers. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local           *client.Factory
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// ClusterRoles have the index RuleIndex, ClusterRoleBindings RoleIndex and
-	// SubjectIndex.
+	// ClusterRoles have the index RuleIndex, and ClusterRoleBindings have RoleIndex and SubjectIndex.
 	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 	APIExports          *client.Informer[*apisv1alpha2.APIExport]
 	WorkspaceTypes      *client.Informer[*tenancyv1alpha1.WorkspaceType]
-	// AuthenticationConfigurations are named by types of their own logical cluster.
+	// AuthenticationConfigurations are referenced by types in the same logical cluster.
 	AuthenticationConfigurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 }
 
-// NewLogicalClusters returns the controller that marks LogicalClusters.
+// NewLogicalClusters returns the controller for LogicalClusters.
 func NewLogicalClusters(c Config) *reconcile.Controller[client.Key] {
 	of := func(cluster logicalcluster.Name) []client.Key {
 		return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
 	}
 	return newController(c, kinds.LogicalClusters, c.LogicalClusters, func(why string, lc *corev1alpha1.LogicalCluster) bool {
 		return why != core.GroupName && c.applies(why, logicalcluster.From(lc))
-	}, c.provided(of)...)
+	}, c.contentDependent(of)...)
 }
 
-// NewClusterRoles returns the controller that marks cluster roles.
+// NewClusterRoles returns the controller for ClusterRoles.
 func NewClusterRoles(c Config) *reconcile.Controller[client.Key] {
-	more := append(c.entered(keysIn(c.ClusterRoles)), reconcile.FromInformer(c.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []client.Key {
+	more := append(c.accessDependent(keysIn(c.ClusterRoles)), reconcile.FromInformer(c.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []client.Key {
 		if len(IndexBySubject(binding)) == 0 {
 			return nil
 		}
@@ -81,29 +78,28 @@ func NewClusterRoles(c Config) *reconcile.Controller[client.Key] {
 	return newController(c, kinds.ClusterRoles, c.ClusterRoles, c.ofRole, more...)
 }
 
-// NewClusterRoleBindings returns the controller that marks cluster role bindings.
+// NewClusterRoleBindings returns the controller for ClusterRoleBindings.
 func NewClusterRoleBindings(c Config) *reconcile.Controller[client.Key] {
-	more := append(c.entered(keysIn(c.ClusterRoleBindings)), reconcile.FromInformer(c.ClusterRoles, func(role *rbacv1.ClusterRole) []client.Key {
+	more := append(c.accessDependent(keysIn(c.ClusterRoleBindings)), reconcile.FromInformer(c.ClusterRoles, func(role *rbacv1.ClusterRole) []client.Key {
 		cluster := logicalcluster.From(role)
 		if cluster == words.AdminCluster {
-			cluster = "" // it can be bound in all of them
+			cluster = "" // it can be referenced in all logical clusters
 		}
 		return c.ClusterRoleBindings.Lister().KeysByIndex(RoleIndex, indexKey(cluster.String(), role.Name))
 	}))
 	return newController(c, kinds.ClusterRoleBindings, c.ClusterRoleBindings, c.ofBinding, more...)
 }
 
-// NewHooks returns the controller that marks webhooks, policies or bindings of policies of
-// one kind: those of a logical cluster that exports APIs judge what is bound of it.
+// NewHooks returns the controller for a kind of webhooks, policies or policy bindings: those in the logical cluster of an
+// export apply to the bound resources.
 func NewHooks[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T]) *reconcile.Controller[client.Key] {
 	return newController(c, resource, informer, func(why string, obj T) bool {
 		return why == apis.GroupName && c.applies(why, logicalcluster.From(obj))
-	}, c.provided(keysIn(informer))...)
+	}, c.contentDependent(keysIn(informer))...)
 }
 
-// NewAuthenticationConfigurations returns the controller that marks the authentication
-// configurations that workspace types name: users of theirs are known wherever a workspace of
-// such a type is.
+// NewAuthenticationConfigurations returns the controller for the authentication configurations that workspace types
+// reference, because they are valid on all shards with workspaces of the type.
 func NewAuthenticationConfigurations(c Config) *reconcile.Controller[client.Key] {
 	named := func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 		keys := make([]client.Key, 0, len(wt.Spec.AuthenticationConfigurations))
@@ -120,24 +116,19 @@ func NewAuthenticationConfigurations(c Config) *reconcile.Controller[client.Key]
 	return newController(c, kinds.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, holds, reconcile.FromInformer(c.WorkspaceTypes, named))
 }
 
-// NameOf returns the name of the controller that marks objects of a resource.
+// NameOf returns the name of the controller for a resource.
 func NameOf(resource string) string { return "replicationreasons-" + resource }
 
 func keysIn[T client.Object](informer *client.Informer[T]) func(logicalcluster.Name) []client.Key {
 	return func(cluster logicalcluster.Name) []client.Key {
-		objs := informer.Lister().Cluster(cluster).List(nil)
-		keys := make([]client.Key, 0, len(objs))
-		for _, obj := range objs {
-			keys = append(keys, client.KeyOf(obj))
-		}
-		return keys
+		return reconcile.KeysOf(informer.Lister().Cluster(cluster).List(nil)...)
 	}
 }
 
-// entered are the sources of keys of roles and their bindings, which depend on what their
-// logical cluster has, and on whether it is replicated.
-func (c *Config) entered(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
-	return append(c.provided(of), func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+// accessDependent returns the sources of roles and their bindings, which depend on the content and on the replication of the
+// logical cluster.
+func (c *Config) accessDependent(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
+	return append(c.contentDependent(of), func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		enqueue := func(lc *corev1alpha1.LogicalCluster) {
 			for _, key := range of(logicalcluster.From(lc)) {
 				queue.Add(key)
@@ -158,14 +149,13 @@ func (c *Config) entered(of func(logicalcluster.Name) []client.Key) []reconcile.
 	})
 }
 
-// provided are the sources of keys that depend on what a logical cluster has.
-func (c *Config) provided(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
-	return []reconcile.Source[client.Key]{comingAndGoing(c.APIExports, of), comingAndGoing(c.WorkspaceTypes, of)}
+// contentDependent returns the sources of objects that depend on the exports and types of the logical cluster.
+func (c *Config) contentDependent(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
+	return []reconcile.Source[client.Key]{firstAndLast(c.APIExports, of), firstAndLast(c.WorkspaceTypes, of)}
 }
 
-// comingAndGoing feeds a queue with keys of the logical clusters that get a first object,
-// and of those that lose the last one.
-func comingAndGoing[T client.Object](informer *client.Informer[T], of func(logicalcluster.Name) []client.Key) reconcile.Source[client.Key] {
+// firstAndLast enqueues the keys of a logical cluster when its first object is created or its last one is deleted.
+func firstAndLast[T client.Object](informer *client.Informer[T], of func(logicalcluster.Name) []client.Key) reconcile.Source[client.Key] {
 	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		enqueue := func(obj T, most int) {
 			cluster := logicalcluster.From(obj)
@@ -183,18 +173,17 @@ func comingAndGoing[T client.Object](informer *client.Informer[T], of func(logic
 	}
 }
 
-// newController returns a controller that marks objects with the reasons that hold for
-// them.
+// newController returns a controller that updates the annotation of objects. holds reports whether a reason applies.
 func newController[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T], holds func(why string, obj T) bool, more ...reconcile.Source[client.Key]) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: NameOf(resource.Resource),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			obj, err := informer.Lister().Get(key)
 			if err != nil || obj.GetDeletionTimestamp() != nil || request.IsSystem(key.Cluster) {
-				return reconcile.Result{}, nil //nolint:nilerr // there is nothing to mark
+				return reconcile.Result{}, nil //nolint:nilerr // deleted
 			}
 			before := obj.GetAnnotations()[annotation]
-			after := marked(before, func(why string) bool { return holds(why, obj) })
+			after := annotated(before, func(why string) bool { return holds(why, obj) })
 			if before == after {
 				return reconcile.Result{}, nil
 			}
@@ -205,16 +194,13 @@ func newController[T client.Object, L runtime.Object](c Config, resource client.
 			}
 			updated.SetAnnotations(annotations)
 			_, err = reconcile.Commit(ctx, resource.In(c.Local.Cluster(key.Cluster.Path())), obj, updated)
-			if apierrors.IsNotFound(err) {
-				err = nil
-			}
-			return reconcile.Result{}, err
+			return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 		},
 		Sources: append(more, reconcile.Keys(informer)),
 	})
 }
 
-// applies reports whether a logical cluster has, or is, what the reason is about.
+// applies reports whether the logical cluster has objects that the reason refers to.
 func (c *Config) applies(why string, cluster logicalcluster.Name) bool {
 	switch why {
 	case core.GroupName:
@@ -229,8 +215,7 @@ func (c *Config) applies(why string, cluster logicalcluster.Name) bool {
 	}
 }
 
-// ruled reports whether a role matters by what it says, and bound whether it does by
-// whom it is bound to.
+// ruled reports whether a reason applies to the rules of a role, and bound whether it applies to subjects of its bindings.
 func (c *Config) ruled(why string, cluster logicalcluster.Name, role string) bool {
 	return len(c.ClusterRoles.Lister().KeysByIndex(RuleIndex, indexKey(why, cluster.String(), role))) > 0
 }
@@ -239,13 +224,11 @@ func (c *Config) bound(why string, cluster logicalcluster.Name, role string) boo
 	return len(c.ClusterRoleBindings.Lister().KeysByIndex(SubjectIndex, indexKey(why, cluster.String(), role))) > 0
 }
 
-// ofRole reports whether a reason holds for a role.
 func (c *Config) ofRole(why string, role *rbacv1.ClusterRole) bool {
 	cluster := logicalcluster.From(role)
 	return c.applies(why, cluster) && (c.ruled(why, cluster, role.Name) || c.bound(why, cluster, role.Name))
 }
 
-// ofBinding reports whether a reason holds for a binding.
 func (c *Config) ofBinding(why string, binding *rbacv1.ClusterRoleBinding) bool {
 	cluster := logicalcluster.From(binding)
 	if !c.applies(why, cluster) {
@@ -257,7 +240,7 @@ func (c *Config) ofBinding(why string, binding *rbacv1.ClusterRoleBinding) bool 
 	role := binding.RoleRef.Name
 	_, err := c.ClusterRoles.Lister().Get(client.Key{Cluster: cluster, Name: role})
 	if apierrors.IsNotFound(err) {
-		cluster = words.AdminCluster // one of the system's
+		cluster = words.AdminCluster // a system role
 	}
 	return binding.RoleRef.Kind == "ClusterRole" && c.ruled(why, cluster, role)
 }

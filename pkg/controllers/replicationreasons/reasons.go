@@ -16,19 +16,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// reason is why objects of logical clusters are replicated that have something which
-// others refer to.
+// reason is a reason to replicate objects of a logical cluster, because other shards refer to its content.
 type reason struct {
-	// name is how objects are marked.
-	name string
-	// rule reports whether a role matters to other shards that has the rule.
-	rule func(*rbacv1.PolicyRule) bool
-	// subject reports whether a binding does that has the subject, and so its role.
+	name string // in the annotation
+	// rule and subject report whether other shards need roles with the rule, and bindings with the subject.
+	rule    func(*rbacv1.PolicyRule) bool
 	subject func(*rbacv1.Subject) bool
 }
 
-// reasons are all that the server marks objects with. Who may use what a logical cluster
-// has is asked on the shards of those who use it.
+// reasons are all reasons that this package manages. Access to the content of a logical cluster is authorized on the shards
+// of its users.
 var reasons = []reason{
 	{
 		name: apis.GroupName, // where there are exports
@@ -55,8 +52,7 @@ var reasons = []reason{
 	},
 }
 
-// grants reports whether a rule has one of the verbs, or any if there are none, on a
-// resource.
+// grants reports whether a rule grants one of the verbs, or any verb if there are none, for a resource.
 func grants(r *rbacv1.PolicyRule, group, resource string, verbs ...string) bool {
 	has := func(in []string, some ...string) bool {
 		return slices.ContainsFunc(in, func(value string) bool { return value == rbacv1.VerbAll || slices.Contains(some, value) })
@@ -68,19 +64,17 @@ func grants(r *rbacv1.PolicyRule, group, resource string, verbs ...string) bool 
 	return has(r.Resources, resource) || subresource != "" && slices.Contains(r.Resources, "*/"+subresource)
 }
 
-// RuleIndex is the index of cluster roles by the reasons of their rules, and RoleIndex and
-// SubjectIndex are those of cluster role bindings by their role, and by that and the
-// reasons of their subjects.
+// RuleIndex indexes cluster roles by the reasons of their rules. RoleIndex indexes cluster role bindings by their role, and
+// SubjectIndex by their role and the reasons of their subjects.
 const (
 	RuleIndex    = "replicated-by-rule"
 	RoleIndex    = "role"
 	SubjectIndex = "replicated-by-subject"
 )
 
-// indexKey joins the parts of a key of an index.
 func indexKey(parts ...string) string { return strings.Join(parts, "|") }
 
-// IndexByRule is the function of RuleIndex.
+// IndexByRule is the index function of RuleIndex.
 func IndexByRule(role *rbacv1.ClusterRole) []string {
 	var keys []string
 	for _, why := range reasons {
@@ -91,8 +85,7 @@ func IndexByRule(role *rbacv1.ClusterRole) []string {
 	return keys
 }
 
-// IndexByRole is the function of RoleIndex. A role is one of the logical cluster, or, in
-// all of them, of the system.
+// IndexByRole is the index function of RoleIndex. A role may be in the same logical cluster, or a system role.
 func IndexByRole(binding *rbacv1.ClusterRoleBinding) []string {
 	if binding.RoleRef.Kind != "ClusterRole" {
 		return nil
@@ -100,7 +93,7 @@ func IndexByRole(binding *rbacv1.ClusterRoleBinding) []string {
 	return []string{indexKey(logicalcluster.From(binding).String(), binding.RoleRef.Name), indexKey("", binding.RoleRef.Name)}
 }
 
-// IndexBySubject is the function of SubjectIndex.
+// IndexBySubject is the index function of SubjectIndex.
 func IndexBySubject(binding *rbacv1.ClusterRoleBinding) []string {
 	var keys []string
 	for _, why := range reasons {
@@ -111,15 +104,13 @@ func IndexBySubject(binding *rbacv1.ClusterRoleBinding) []string {
 	return keys
 }
 
-// hasSubject reports whether a binding has a subject for which a reason holds.
 func hasSubject(why string, binding *rbacv1.ClusterRoleBinding) bool {
 	at := slices.IndexFunc(reasons, func(r reason) bool { return r.name == why })
 	return slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return reasons[at].subject(&s) })
 }
 
-// marked returns the value of the annotation that says why an object is replicated, with
-// the reasons that hold, and those of others that it has.
-func marked(before string, holds func(why string) bool) string {
+// annotated returns the updated value of the annotation. Other reasons do not change.
+func annotated(before string, holds func(why string) bool) string {
 	var all []string
 	if before != "" {
 		all = strings.Split(before, ",")
@@ -135,5 +126,4 @@ func marked(before string, holds func(why string) bool) string {
 	return strings.Join(all, ",")
 }
 
-// annotation says of objects why they are replicated.
 const annotation = core.ReplicateAnnotationKey

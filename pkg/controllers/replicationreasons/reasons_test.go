@@ -84,6 +84,6 @@ func TestMarked(t *testing.T) {
 		{"tenancy.kcp.io,true,apis.kcp.io", "", "true"},
 		{"a,,b", "", "a,,b"},
 	} {
-		require.Equal(t, test.want, marked(test.before, func(why string) bool { return why == test.holds }), "%+v", test)
+		require.Equal(t, test.want, annotated(test.before, func(why string) bool { return why == test.holds }), "%+v", test)
 	}
 }

@@ -25,35 +25,33 @@ const Name = "resourcequota"
 
 const (
 	workers = 4
-	// landing is how long a write that was admitted may take to be stored.
-	landing = time.Second
-	// recount is how often is counted although nothing seems to have changed.
-	recount = 5 * time.Minute
-	// unserved is the same where something is counted that is not served: it may come,
-	// and have objects.
-	unserved = time.Minute
+	// landing is the maximum delay between the admission of a write and its storage.
+	admissionDelay = time.Second
+	// recount is the interval for counting without observed changes.
+	recountInterval = 5 * time.Minute
+	// unserved is this interval if a counted resource is not served, because it may be served later.
+	unservedInterval = time.Minute
 )
 
-// limited returns what a quota limits.
 func limited(quota *corev1.ResourceQuota) namespace {
 	return namespace{Cluster: logicalcluster.From(quota), Name: tenancy.LimitedBy(quota)}
 }
 
-// limiting returns the quotas that limit a namespace, or the whole logical cluster.
+// limiting returns the quotas that limit a namespace or the logical cluster.
 func limiting(all *client.Informer[*corev1.ResourceQuota], in namespace) []*corev1.ResourceQuota {
 	stored := all.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
 	return slices.DeleteFunc(stored, func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
 }
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Quotas are those of all logical clusters of the shard.
+	// Quotas contains the quotas of all logical clusters of the shard.
 	Quotas *client.Informer[*corev1.ResourceQuota]
 }
 
-// Controller counts what quotas limit.
+// Controller updates the usage of quotas.
 type Controller struct {
 	queue   *reconcile.Controller[namespace]
 	watches *watches
@@ -62,9 +60,9 @@ type Controller struct {
 // New returns the controller.
 func New(config Config) *Controller {
 	c := &Controller{}
-	var wake later
+	var wake delayedQueue
 	c.watches = newWatches(config.Local, wake.add)
-	r := &reconciler{
+	r := &quotaReconciler{
 		quotas: func(in namespace) []*corev1.ResourceQuota { return limiting(config.Quotas, in) },
 		count:  c.watches.count,
 		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
@@ -72,17 +70,14 @@ func New(config Config) *Controller {
 			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
 			return err
 		},
-		now:  time.Now,
-		seen: map[limit]look{},
+		now: time.Now, seen: map[limit]excess{},
 	}
 	c.queue = reconcile.New(reconcile.Config[namespace]{
-		Name:      Name,
-		Reconcile: r.reconcile,
-		Workers:   workers,
+		Name: Name, Reconcile: r.reconcile, Workers: workers,
 		Sources: []reconcile.Source[namespace]{
 			reconcile.FromInformer(config.Quotas, func(quota *corev1.ResourceQuota) []namespace {
 				in := []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
-				if quota.Namespace == tenancy.QuotaNamespace { // it may have limited another before
+				if quota.Namespace == tenancy.QuotaNamespace { // its previous state may have limited the logical cluster
 					in = append(in, namespace{Cluster: in[0].Cluster})
 				}
 				return in
@@ -96,8 +91,7 @@ func New(config Config) *Controller {
 // Name returns the controller's name.
 func (c *Controller) Name() string { return Name }
 
-// Run counts until ctx ends, and returns when everything has ended that it
-// started.
+// Run counts until ctx is done, and returns after all of its goroutines have exited.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	c.watches.open(ctx)
@@ -106,55 +100,54 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.queue.Run(ctx)
 }
 
-// later feeds a queue with namespaces in which something has changed.
-type later struct {
+// delayedQueue feeds a queue with namespaces that contain changed objects.
+type delayedQueue struct {
 	mu    sync.Mutex
 	queue reconcile.Queue[namespace]
 }
 
-func (l *later) source(_ context.Context, queue reconcile.Queue[namespace]) (func(), error) {
+func (l *delayedQueue) source(_ context.Context, queue reconcile.Queue[namespace]) (func(), error) {
 	l.set(queue)
 	return func() { l.set(nil) }, nil
 }
 
-func (l *later) set(queue reconcile.Queue[namespace]) {
+func (l *delayedQueue) set(queue reconcile.Queue[namespace]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = queue
 }
 
-func (l *later) add(in namespace) {
+func (l *delayedQueue) add(in namespace) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.queue != nil {
-		l.queue.AddAfter(in, gather)
+		l.queue.AddAfter(in, batchDelay)
 	}
 }
 
-type reconciler struct {
+type quotaReconciler struct {
 	quotas func(in namespace) []*corev1.ResourceQuota
 	count  func(ctx context.Context, in namespace, resources []schema.GroupResource) counts
 	commit func(ctx context.Context, updated *corev1.ResourceQuota) error
-
-	now func() time.Time
+	now    func() time.Time
 
 	mu   sync.Mutex
-	seen map[limit]look
+	seen map[limit]excess
 }
 
-// limit is a quota, and what it limits.
+// limit identifies a quota and the namespace that it limits.
 type limit struct {
 	in   namespace
 	name string
 }
 
-// look is what was used when it was more than there was, and when that was.
-type look struct {
+// excess is the usage that exceeded a count, and the time of the count.
+type excess struct {
 	used usage
 	at   time.Time
 }
 
-func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
+func (r *quotaReconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
 	quotas := r.quotas(in)
 	resources := countedBy(quotas)
 	counts := r.count(ctx, in, resources)
@@ -165,9 +158,9 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 	if len(quotas) == 0 {
 		return reconcile.Result{}, nil
 	}
-	result := reconcile.Result{RequeueAfter: recount}
+	result := reconcile.Result{RequeueAfter: recountInterval}
 	if len(counts.objects) < len(resources) {
-		result.RequeueAfter = unserved
+		result.RequeueAfter = unservedInterval
 	}
 	var errs []error
 	for resource, err := range counts.failed {
@@ -180,19 +173,19 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 			errs = append(errs, err)
 		}
 		if again {
-			result.RequeueAfter = landing
+			result.RequeueAfter = admissionDelay
 		}
 	}
 	return result, errors.Join(errs...)
 }
 
-// publish writes what follows from a count, and reports whether to count again soon.
-func (r *reconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
+// publish writes the status for a count and reports whether to count again soon.
+func (r *quotaReconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
 	key := limit{in: limited(quota), name: quota.Name}
 	r.mu.Lock()
 	last, looked := r.seen[key]
 	r.mu.Unlock()
-	early := looked && r.now().Sub(last.at) < landing
+	early := looked && r.now().Sub(last.at) < admissionDelay
 	var before usage
 	if looked && !early {
 		before = last.used
@@ -209,13 +202,13 @@ func (r *reconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, n
 	case len(above) == 0:
 		delete(r.seen, key)
 	case !early:
-		r.seen[key] = look{used: above, at: r.now()}
+		r.seen[key] = excess{used: above, at: r.now()}
 	}
 	return len(above) > 0, nil
 }
 
-// prune drops what was seen of quotas that are gone.
-func (r *reconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
+// prune removes the state of deleted quotas.
+func (r *quotaReconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.seen {

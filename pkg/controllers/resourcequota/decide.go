@@ -13,8 +13,7 @@ import (
 
 const countPrefix = "count/"
 
-// counted returns the resource whose objects a quota's entry counts; false for
-// entries that count something that no logical cluster has.
+// counted returns the resource that an entry of a quota counts; false if no logical cluster has such objects.
 func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
 	switch name {
 	case corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceQuotas:
@@ -28,7 +27,6 @@ func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
 	}
 }
 
-// countedBy returns the resources that quotas count, ordered.
 func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
 	found := map[schema.GroupResource]bool{}
 	for _, quota := range quotas {
@@ -44,22 +42,21 @@ func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
 	return slices.SortedFunc(maps.Keys(found), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// scoped reports whether the quota applies to some pods only, and so to nothing.
+// scoped reports whether the quota only applies to certain pods, and therefore has no effect.
 func scoped(quota *corev1.ResourceQuota) bool {
 	return len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil
 }
 
-// usage is how much is used, as a quota's status has it.
 type usage map[corev1.ResourceName]int64
 
-// counts are how many objects there are of resources. Those that are not served are in neither map.
+// counts are the numbers of objects. Resources that are not served are in neither map.
 type counts struct {
 	objects map[schema.GroupResource]int64
-	// failed are the errors of resources that cannot be counted.
+	// failed contains errors of resources that could not be counted.
 	failed map[schema.GroupResource]error
 }
 
-// countFor returns what the quota's entries count, without those that cannot be counted.
+// countFor returns the counts of a quota's entries, without those that could not be counted.
 func countFor(quota *corev1.ResourceQuota, counts counts) usage {
 	out := make(usage, len(quota.Spec.Hard))
 	for name := range quota.Spec.Hard {
@@ -73,15 +70,13 @@ func countFor(quota *corev1.ResourceQuota, counts counts) usage {
 	return out
 }
 
-// observe returns the quota with the status that follows from a count, and what
-// is used by it of everything of which that is more than there is.
+// observe returns the quota with the status for a count, and the usage of all entries that exceeds the count.
 //
-// before is what was used so long ago that all writes admitted until then are
-// stored: if there are fewer than that, the difference is gone for good. What
-// was admitted since may still be on its way, and stays counted.
+// before is the usage at a time when all admitted writes have been stored since: if there are fewer objects, the difference
+// is final. Writes that were admitted later may not be stored yet and stay included.
 //
-// An entry that cannot be counted keeps what admission has counted so far. Without that it has a limit and nothing is said
-// of its use, so that admission denies writes: it is the only one that is affected.
+// An entry that could not be counted keeps its usage. Without any usage, admission denies writes for this entry, but not
+// for others.
 func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.ResourceQuota, above usage) {
 	updated = quota.DeepCopy()
 	updated.Status.Hard = quota.Spec.Hard.DeepCopy()

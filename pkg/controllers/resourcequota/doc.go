@@ -1,17 +1,15 @@
-// Package resourcequota keeps the status of ResourceQuotas: what they allow,
-// and how much of it is used.
+// Package resourcequota updates the status of ResourceQuotas: limits and usage.
 //
-// Admission adds to what is used before each write. This controller counts:
-// when a quota is new or changed, when something is deleted, and after writes
-// that were admitted and came to nothing.
+// Admission adds to the usage before each write. This controller counts the objects when a quota changes, when objects are
+// deleted, and after admitted writes that failed.
 //
-//	quota ─► namespace of a logical cluster ─► which resources do its quotas count?
-//	              ├─ watch their metadata in the logical cluster, as long as there is a quota:
-//	              │  each resource once, for all namespaces
-//	              └─ used := how many there are
-//	                   ├─ more than the status says: write it at once
-//	                   └─ fewer: some may be admitted and not stored yet. Look a second
-//	                      later, and take off what was used then and is not there
+//	quota ─► namespace of a logical cluster ─► resources that its quotas count
+//	              ├─ watch their metadata in the logical cluster as long as there is a
+//	              │  quota: each resource once for all namespaces
+//	              └─ used := number of objects
+//	                   ├─ more than the status: write it immediately
+//	                   └─ fewer: admitted writes may not be stored yet. Count again after a
+//	                      second and subtract the difference to the usage at the first count
 //
-// A quota may limit its logical cluster as a whole. Then all namespaces are watched together.
+// A quota may limit a logical cluster. Then the objects of all namespaces are counted.
 package resourcequota

@@ -55,13 +55,12 @@ func TestScopedQuotasCountNothing(t *testing.T) {
 	require.Equal(t, usage{"secrets": 0}, countFor(quota, counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: 7}}))
 }
 
-// TestPublish plays counts over time: more is written at once, and less only
-// when it has been less for as long as a write may take to be stored.
+// TestPublish: increased counts are written immediately, and decreased ones after the delay for admitted writes.
 func TestPublish(t *testing.T) {
 	now := time.Unix(1000, 0)
 	quota := quotaOf(10, 5)
 	objects := int64(0)
-	r := &reconciler{
+	r := &quotaReconciler{
 		quotas: func(namespace) []*corev1.ResourceQuota { return []*corev1.ResourceQuota{quota} },
 		count: func(context.Context, namespace, []schema.GroupResource) counts {
 			return counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: objects}}
@@ -71,7 +70,7 @@ func TestPublish(t *testing.T) {
 			return nil
 		},
 		now:  func() time.Time { return now },
-		seen: map[limit]look{},
+		seen: map[limit]excess{},
 	}
 	for i, step := range []struct {
 		after   time.Duration
@@ -81,27 +80,26 @@ func TestPublish(t *testing.T) {
 	}{
 		{0, 5, 5, false},
 		{0, 8, 8, false},
-		{0, 6, 8, true}, // two were deleted, or are on their way
-		{landing / 2, 6, 8, true},
-		{landing / 2, 7, 7, false}, // one was on its way
+		{0, 6, 8, true}, // two were deleted, or are not stored yet
+		{admissionDelay / 2, 6, 8, true},
+		{admissionDelay / 2, 7, 7, false}, // one was stored later
 		{0, 5, 7, true},
 		{0, 7, 7, false}, // both were
-		{landing, 4, 7, true},
-		{landing, 4, 4, false},
+		{admissionDelay, 4, 7, true},
+		{admissionDelay, 4, 4, false},
 	} {
 		now, objects = now.Add(step.after), step.objects
 		result, err := r.reconcile(t.Context(), namespace{Cluster: "c", Name: "n"})
 		require.NoError(t, err)
 		used := quota.Status.Used["secrets"]
 		require.Equal(t, step.want, used.Value(), "step %d", i)
-		require.Equal(t, step.again, result.RequeueAfter == landing, "step %d", i)
+		require.Equal(t, step.again, result.RequeueAfter == admissionDelay, "step %d", i)
 	}
 	require.Empty(t, r.seen)
 }
 
-// TestObserveKeepsWhatIsOnItsWay checks that what was admitted since the first
-// look stays counted, however much is missing.
-func TestObserveKeepsWhatIsOnItsWay(t *testing.T) {
+// TestObserveKeepsAdmittedWrites: writes that were admitted since the first count stay included.
+func TestObserveKeepsAdmittedWrites(t *testing.T) {
 	for _, test := range []struct{ used, before, count, want int64 }{
 		{used: 9, before: 8, count: 7, want: 8},
 		{used: 9, before: 9, count: 7, want: 7},
@@ -116,7 +114,6 @@ func TestObserveKeepsWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// TestVersion finds the version of what is counted, in the group "" in any version.
 func TestVersion(t *testing.T) {
 	list := func(version, resource string, namespaced bool) string {
 		return fmt.Sprintf(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":%q,"resources":[{"name":%q,"namespaced":%t,"verbs":["list","watch"]}]}`, version, resource, namespaced)
@@ -160,8 +157,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestUncountable: a resource that cannot be counted is denied where nothing is known of it, and all other entries of
-// all quotas are counted.
+// TestUncountable: only a new entry that cannot be counted denies writes. All other entries are counted.
 func TestUncountable(t *testing.T) {
 	things, broken := schema.GroupResource{Group: "example.com", Resource: "things"}, errors.New("the webhook does not answer")
 	const counting = corev1.ResourceName("count/things.example.com")
@@ -170,7 +166,7 @@ func TestUncountable(t *testing.T) {
 	both.Spec.Hard[counting] = apiresource.MustParse("3")
 	written := map[string]*corev1.ResourceQuota{one.Name: one, both.Name: both}
 	failed := map[schema.GroupResource]error{things: broken}
-	r := &reconciler{
+	r := &quotaReconciler{
 		quotas: func(namespace) []*corev1.ResourceQuota { return slices.Collect(maps.Values(written)) },
 		count: func(context.Context, namespace, []schema.GroupResource) counts {
 			return counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: 8, things: 2}, failed: failed}
@@ -179,7 +175,7 @@ func TestUncountable(t *testing.T) {
 			written[updated.Name] = updated
 			return nil
 		},
-		now: time.Now, seen: map[limit]look{},
+		now: time.Now, seen: map[limit]excess{},
 	}
 	used := func(quota string) map[corev1.ResourceName]int64 {
 		all := map[corev1.ResourceName]int64{}

@@ -21,40 +21,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
-// syncWait is how long counting waits for a watch to have seen everything.
 const syncWait = 10 * time.Second
 
-var errStopped = errors.New("the controller does not run")
+var errStopped = errors.New("the controller is not running")
 
-// gather is how long news about a namespace is gathered before it is
-// counted, so that many deletions are counted together.
-const gather = 100 * time.Millisecond
+// batchDelay is the delay between a change and the count, so that several changes are counted together.
+const batchDelay = 100 * time.Millisecond
 
-// maxCounters is how many resources are watched in one logical cluster. What quotas count beyond
-// that is counted without a watch, when a quota changes and all recount.
+// maxCounters limits the watched resources of a logical cluster. Further resources are counted without a watch, when a
+// quota changes and periodically.
 const maxCounters = 500
 
-// byNamespace is the index of objects by their namespaces.
-const byNamespace = "namespace"
+const byNamespace = "namespace" // index of objects
 
-// namespace is a namespace of a logical cluster, or, without a name, the whole logical
-// cluster.
+// namespace is a namespace of a logical cluster, or the complete logical cluster if Name is empty.
 type namespace struct {
 	Cluster logicalcluster.Name
 	Name    string
 }
 
-// LogicalCluster returns the logical cluster, by which namespaces take turns.
+// LogicalCluster implements the interface of keys in pkg/reconcile.
 func (n namespace) LogicalCluster() logicalcluster.Name { return n.Cluster }
 
-// watches are the watches of what quotas count: one for each resource of a logical cluster, for
-// all of its namespaces that have such quotas. So there are no more than kinds that are served there.
+// watches contains an informer for each counted resource of a logical cluster, which all of its namespaces share.
 type watches struct {
 	local   *client.Factory
 	changed func(namespace)
 
 	mu       sync.Mutex
-	ctx      context.Context //nolint:containedctx // the life of the watches, which is that of the controller
+	ctx      context.Context //nolint:containedctx // of the watches: the lifetime of the controller
 	running  sync.WaitGroup
 	clusters map[logicalcluster.Name]map[schema.GroupResource]*counter
 }
@@ -63,24 +58,22 @@ type watches struct {
 type counter struct {
 	informer *client.Informer[*metav1.PartialObjectMetadata]
 	cancel   context.CancelFunc
-	// late is set if everything was not seen in time.
-	late atomic.Bool
-	// users are the namespaces with quotas that count the resource, under the lock of watches.
-	users sets.Set[string]
+	late     atomic.Bool      // set if it did not sync in time
+	users    sets.Set[string] // the namespaces with quotas that count the resource, guarded by watches.mu
 }
 
 func newWatches(local *client.Factory, changed func(namespace)) *watches {
 	return &watches{local: local, changed: changed, clusters: map[logicalcluster.Name]map[schema.GroupResource]*counter{}}
 }
 
-// open lets watches run until ctx ends.
+// open sets the context of the watches.
 func (w *watches) open(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ctx = ctx
 }
 
-// close waits for the watches, whose context has ended.
+// close waits for the watches. Their context must be done.
 func (w *watches) close() {
 	w.mu.Lock()
 	w.clusters = map[logicalcluster.Name]map[schema.GroupResource]*counter{}
@@ -88,10 +81,9 @@ func (w *watches) close() {
 	w.running.Wait()
 }
 
-// count returns the number of objects of each resource in the namespace, and
-// watches these and no others for it from now on.
+// count returns the number of objects of each resource in the namespace, and watches exactly these resources for it.
 func (w *watches) count(ctx context.Context, in namespace, resources []schema.GroupResource) counts {
-	w.keep(in, resources)
+	w.release(in, resources)
 	all := counts{objects: make(map[schema.GroupResource]int64, len(resources)), failed: map[schema.GroupResource]error{}}
 	for _, resource := range resources {
 		n, served, err := w.countOf(ctx, in, resource)
@@ -115,7 +107,7 @@ func (w *watches) countOf(ctx context.Context, in namespace, resource schema.Gro
 			n, err := w.list(ctx, in, gvr)
 			return n, true, err
 		}
-		if c, err = w.counter(in, gvr); err != nil { //nolint:contextcheck // it lives as long as a quota wants it, not as the call
+		if c, err = w.counter(in, gvr); err != nil { //nolint:contextcheck // it outlives the call
 			return 0, false, err
 		}
 	}
@@ -129,8 +121,8 @@ func (w *watches) countOf(ctx context.Context, in namespace, resource schema.Gro
 	return int64(len(found)), true, err
 }
 
-// wait waits until the counter has seen everything. It does not wait for one that fails, e.g. because of a conversion
-// webhook, or that was too late before: all other entries of the quotas would be late, too.
+// wait waits until the counter has synced. It does not wait if the informer fails, e.g. because of a conversion webhook, or
+// was late before, because this would delay all entries of the quotas.
 func (c *counter) wait(ctx context.Context) error {
 	if c.informer.HasSynced() {
 		return nil
@@ -141,7 +133,7 @@ func (c *counter) wait(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	again := time.NewTicker(gather)
+	again := time.NewTicker(batchDelay)
 	defer again.Stop()
 	for {
 		select {
@@ -158,7 +150,6 @@ func (c *counter) wait(ctx context.Context) error {
 	}
 }
 
-// list counts without a watch.
 func (w *watches) list(ctx context.Context, in namespace, gvr schema.GroupVersionResource) (int64, error) {
 	clients, err := w.local.Cluster(in.Cluster.Path()).Metadata()
 	if err != nil {
@@ -171,9 +162,8 @@ func (w *watches) list(ctx context.Context, in namespace, gvr schema.GroupVersio
 	return int64(len(page.Items)) + ptr.Deref(page.RemainingItemCount, 0), nil
 }
 
-// keep ends the watches of what nobody counts any more, since the namespace counts the given
-// resources only.
-func (w *watches) keep(in namespace, resources []schema.GroupResource) {
+// release stops the watches that the namespace no longer needs if no other namespace uses them.
+func (w *watches) release(in namespace, resources []schema.GroupResource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := w.clusters[in.Cluster]
@@ -191,18 +181,17 @@ func (w *watches) keep(in namespace, resources []schema.GroupResource) {
 	}
 }
 
-// use returns the counter that there is, for a namespace too from now on, or nil, and whether there may
-// be no more of them in the logical cluster.
+// use returns the existing counter of a resource, or nil and whether the limit of the logical cluster has been reached.
 func (w *watches) use(in namespace, resource schema.GroupResource) (c *counter, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := w.clusters[in.Cluster]
 	found := all[resource]
-	if found != nil && apierrors.IsNotFound(found.informer.LastError()) { // it may be served again, in another version
+	if found != nil && apierrors.IsNotFound(found.informer.LastError()) { // the resource may be served in another version
 		found.cancel()
 		delete(all, resource)
 		for user := range found.users {
-			if user != in.Name { // which would hear no more of it
+			if user != in.Name { // it would not be notified any more
 				w.changed(namespace{Cluster: in.Cluster, Name: user})
 			}
 		}
@@ -215,10 +204,10 @@ func (w *watches) use(in namespace, resource schema.GroupResource) (c *counter, 
 	return found, false
 }
 
-// counter counts a resource from now on.
+// counter starts to watch a resource.
 func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*counter, error) {
 	informer, err := client.NewMetadataInformer(w.local.Cluster(in.Cluster.Path()), gvr, client.InformerOptions[*metav1.PartialObjectMetadata]{
-		Transform: nothingBut,
+		Transform: slim,
 		Indexers: map[string]client.IndexFunc[*metav1.PartialObjectMetadata]{
 			byNamespace: func(obj *metav1.PartialObjectMetadata) []string { return []string{obj.Namespace} },
 		},
@@ -227,7 +216,7 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 		return nil, err
 	}
 	c := &counter{informer: informer, users: sets.New(in.Name)}
-	informer.AddEventHandler(informer.KeyHandler(func(key client.Key) { w.tell(c, key) }))
+	informer.AddEventHandler(informer.KeyHandler(func(key client.Key) { w.notify(c, key) }))
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -239,7 +228,7 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 		all = map[schema.GroupResource]*counter{}
 		w.clusters[in.Cluster] = all
 	}
-	if found := all[gvr.GroupResource()]; found != nil { // another namespace was quicker
+	if found := all[gvr.GroupResource()]; found != nil { // started concurrently
 		found.users.Insert(in.Name)
 		return found, nil
 	}
@@ -248,15 +237,14 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 	all[gvr.GroupResource()] = c
 	w.running.Go(func() {
 		if err := informer.Run(life); err != nil {
-			klog.FromContext(life).Error(err, "Cannot watch what a quota counts", "cluster", in.Cluster, "resource", gvr)
+			klog.FromContext(life).Error(err, "Failed to watch a resource with quotas", "cluster", in.Cluster, "resource", gvr)
 		}
 	})
 	return c, nil
 }
 
-// tell says that an object has changed to the namespaces that count it: its own one, and "", the
-// whole logical cluster.
-func (w *watches) tell(c *counter, key client.Key) {
+// notify notifies the namespaces that count an object: its own one, and "" for the logical cluster.
+func (w *watches) notify(c *counter, key client.Key) {
 	w.mu.Lock()
 	own, whole := c.users.Has(key.Namespace), c.users.Has("")
 	w.mu.Unlock()
@@ -268,22 +256,17 @@ func (w *watches) tell(c *counter, key client.Key) {
 	}
 }
 
-// nothingBut keeps of an object what identifies it.
-func nothingBut(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+func slim(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: obj.Name, Namespace: obj.Namespace, UID: obj.UID, ResourceVersion: obj.ResourceVersion, Annotations: clusterOf(obj),
+		Name: obj.Name, Namespace: obj.Namespace, UID: obj.UID, ResourceVersion: obj.ResourceVersion,
+		Annotations: map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()},
 	}}, nil
 }
 
-// clusterOf returns the annotation that an informer needs of an object.
-func clusterOf(obj metav1.Object) map[string]string {
-	return map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()}
-}
-
-// version finds the version in which a resource that can be in there is served.
+// version returns a served version of a resource.
 func (w *watches) version(ctx context.Context, in namespace, resource schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	scope := w.local.Cluster(in.Cluster.Path())
-	if resource.Group == "" { // nearly all of it is v1
+	if resource.Group == "" { // most of it is v1
 		if found, served, err := servedIn(ctx, scope, in, resource.WithVersion("v1")); served || err != nil {
 			return found, served, err
 		}
@@ -309,7 +292,6 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 	return schema.GroupVersionResource{}, false, nil
 }
 
-// servedIn reports whether a resource that can be in there can be watched in a version.
 func servedIn(ctx context.Context, scope client.Scope, in namespace, resource schema.GroupVersionResource) (schema.GroupVersionResource, bool, error) {
 	list, err := scope.Resources(ctx, resource.GroupVersion())
 	if apierrors.IsNotFound(err) {

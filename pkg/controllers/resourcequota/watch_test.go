@@ -22,10 +22,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// discovered answers discovery of the core group, and leaves all else to next.
+// discovered serves discovery of the core group and forwards other requests.
 type discovered struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (d discovered) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !strings.HasSuffix(r.URL.Path, "/api/v1") {
 		return d.next.RoundTrip(r)
@@ -38,8 +37,7 @@ func (d discovered) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// TestOneWatch: quotas of many namespaces that count a resource have one watch together, and
-// each counts its own; no more resources are watched than maxCounters.
+// TestOneWatch: the quotas of many namespaces share the watch of a resource, and the number of watches is limited by maxCounters.
 func TestOneWatch(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	config := server.ClientConfig()
@@ -103,7 +101,6 @@ func TestOneWatch(t *testing.T) {
 	clear(w.clusters["c"])
 }
 
-// drain takes what was told already.
 func drain(changed <-chan namespace) {
 	for {
 		select {
@@ -114,7 +111,7 @@ func drain(changed <-chan namespace) {
 	}
 }
 
-// TestCountersThatFail: a counter that fails does not keep the others waiting.
+// TestCountersThatFail: failing counters do not delay others.
 func TestCountersThatFail(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	config := server.ClientConfig()
@@ -137,10 +134,8 @@ func TestCountersThatFail(t *testing.T) {
 	require.Less(t, time.Since(began), syncWait)
 }
 
-// failing fails requests for ConfigMaps.
 type failing struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !strings.HasSuffix(r.URL.Path, "/configmaps") {
 		return f.next.RoundTrip(r)

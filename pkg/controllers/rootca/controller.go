@@ -22,82 +22,74 @@ import (
 const (
 	// Name is the name of the controller.
 	Name = "rootca"
-	// ConfigMap is the name of the ConfigMap that every namespace has.
+	// ConfigMap is the name of the ConfigMap in each namespace.
 	ConfigMap = "kube-root-ca.crt"
 
-	// descriptionAnnotation and description are those of Kubernetes.
+	// descriptionAnnotation and description are the same as in Kubernetes.
 	descriptionAnnotation = "kubernetes.io/description"
 	description           = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. " +
 		"No other usage is guaranteed across distributions of Kubernetes clusters."
 
-	// digestAnnotation is where the informer keeps the digest of the data; no server
-	// has it.
+	// digestAnnotation contains the digest of the data. It exists only in the informer.
 	digestAnnotation = "digest"
-	// maxBackoff is long, because a quota that leaves no place may stay.
+	// maxBackoff is long because an exceeded quota may be permanent.
 	maxBackoff = 5 * time.Minute
 )
 
-// Config is what the controller needs. The informers are those of all logical
-// clusters of the shard.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
 	Namespaces *client.Informer[*corev1.Namespace]
-	// ConfigMaps are those of NewInformer.
+	// ConfigMaps is the result of NewInformer.
 	ConfigMaps *client.Informer[*corev1.ConfigMap]
-	// CA is what the ConfigMaps hold.
+	// CA is the content of the ConfigMaps.
 	CA *File
 }
 
-// NewInformer returns the informer of the ConfigMaps of this name. There is one in
-// every namespace, so only what is needed to see that it is right is kept of each.
+// NewInformer returns an informer for the ConfigMaps. It keeps only a digest of the content, because there is one in each
+// namespace.
 func NewInformer(local *client.Factory) *client.Informer[*corev1.ConfigMap] {
 	return kinds.ConfigMaps.Informer(local.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Name:          "configmaps " + ConfigMap,
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, ConfigMap).String(),
-		Transform:     slim,
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, ConfigMap).String(), Transform: slim,
 	})
 }
 
 func slim(m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	kept := map[string]string{logicalcluster.AnnotationKey: m.Annotations[logicalcluster.AnnotationKey]}
+	slimmed := map[string]string{logicalcluster.AnnotationKey: m.Annotations[logicalcluster.AnnotationKey]}
 	if m.Annotations[descriptionAnnotation] != "" {
-		kept[digestAnnotation] = digest(m.Data)
+		slimmed[digestAnnotation] = digest(m.Data)
 	}
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Annotations: kept,
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Annotations: slimmed,
 	}}, nil
 }
 
 // New returns the controller. Its keys are namespaces.
 func New(config Config) *reconcile.Controller[client.Key] {
 	namespaces, configMaps := config.Namespaces.Lister(), config.ConfigMaps.Lister()
-	r := &reconciler{
-		ca:        config.CA,
-		namespace: namespaces.Get,
-		configMap: configMaps.Get,
+	r := &configMapReconciler{
+		ca: config.CA, namespace: namespaces.Get, configMap: configMaps.Get,
 		at: func(key client.Key) configMapClient {
 			return kinds.ConfigMaps.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name,
-		Reconcile:  r.reconcile,
-		MaxBackoff: maxBackoff,
+		Name: Name, Reconcile: r.reconcile, MaxBackoff: maxBackoff,
 		Sources: []reconcile.Source[client.Key]{
 			changes(config.Namespaces, func(ns *corev1.Namespace) client.Key { return client.KeyOf(ns) }),
 			changes(config.ConfigMaps, func(m *corev1.ConfigMap) client.Key {
 				key := client.KeyOf(m)
 				return client.Key{Cluster: key.Cluster, Name: key.Namespace}
 			}),
-			// After these, so that nothing is missed between.
-			sweeping(&sweeper{reconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.List(nil) }, wait: newLimit().Wait}),
+			// This must be the last source, so that no change is missed.
+			sweepSource(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.List(nil) }, wait: newLimit().Wait}),
 		},
 	})
 }
 
-// changes feeds a queue with what is added, changed or deleted, but not with what is
-// there from the start.
+// changes enqueues added, changed and deleted objects, but not those that exist initially.
 func changes[T client.Object](informer *client.Informer[T], keyOf func(obj T) client.Key) reconcile.Source[client.Key] {
 	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		return informer.AddEventHandler(client.Handler[T]{
@@ -112,7 +104,6 @@ func changes[T client.Object](informer *client.Informer[T], keyOf func(obj T) cl
 	}
 }
 
-// configMapClient is the client of the ConfigMaps of a namespace.
 type configMapClient interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.ConfigMap, error)
 	Create(ctx context.Context, obj *corev1.ConfigMap, opts metav1.CreateOptions) (*corev1.ConfigMap, error)
@@ -120,22 +111,20 @@ type configMapClient interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-type reconciler struct {
-	ca *File
-	// namespace and configMap are those of the informers.
+type configMapReconciler struct {
+	ca        *File
 	namespace func(key client.Key) (*corev1.Namespace, error)
 	configMap func(key client.Key) (*corev1.ConfigMap, error)
 	at        func(namespace client.Key) configMapClient
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	missing, wrong := r.look(key)
-	return reconcile.Result{}, r.mend(ctx, key, missing, wrong)
+func (r *configMapReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	missing, wrong := r.inspect(key)
+	return reconcile.Result{}, r.repair(ctx, key, missing, wrong)
 }
 
-// look reports whether the ConfigMap of a namespace is missing, or is another one, as far
-// as the informers know.
-func (r *reconciler) look(key client.Key) (missing, wrong bool) {
+// inspect reports whether the ConfigMap of a namespace is missing or has another content according to the informers.
+func (r *configMapReconciler) inspect(key client.Key) (missing, wrong bool) {
 	namespace, err := r.namespace(key)
 	if err != nil || namespace.DeletionTimestamp != nil {
 		return false, false
@@ -147,17 +136,17 @@ func (r *reconciler) look(key client.Key) (missing, wrong bool) {
 	return false, found.Annotations[digestAnnotation] != r.ca.current.Load().digest
 }
 
-func (r *reconciler) mend(ctx context.Context, key client.Key, missing, wrong bool) error {
+func (r *configMapReconciler) repair(ctx context.Context, key client.Key, missing, wrong bool) error {
 	var err error
 	switch {
 	case missing:
-		_, err = r.at(key).Create(ctx, right(&corev1.ConfigMap{}, r.ca.Content()), metav1.CreateOptions{})
+		_, err = r.at(key).Create(ctx, desired(&corev1.ConfigMap{}, r.ca.Content()), metav1.CreateOptions{})
 	case wrong:
 		err = r.replace(ctx, r.at(key))
 	}
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // it is there, which an event tells, or it or the namespace has gone
+		return nil // an event reports its creation, or it or the namespace was deleted
 	case apierrors.IsConflict(err):
 		return err
 	default:
@@ -165,26 +154,24 @@ func (r *reconciler) mend(ctx context.Context, key client.Key, missing, wrong bo
 	}
 }
 
-// replace writes what the ConfigMap has to hold, if it does not.
-func (r *reconciler) replace(ctx context.Context, configMaps configMapClient) error {
+func (r *configMapReconciler) replace(ctx context.Context, configMaps configMapClient) error {
 	ca := r.ca.current.Load()
 	found, err := configMaps.Get(ctx, ConfigMap, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if kept, _ := slim(found); kept.Annotations[digestAnnotation] == ca.digest {
+	if slimmed, _ := slim(found); slimmed.Annotations[digestAnnotation] == ca.digest {
 		return nil
 	}
 	if ptr.Deref(found.Immutable, false) {
-		// Its deletion is an event, after which it is made anew.
+		// It is recreated after the deletion event.
 		return configMaps.Delete(ctx, ConfigMap, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(found.UID))})
 	}
-	_, err = configMaps.Update(ctx, right(found, ca.pem), metav1.UpdateOptions{})
+	_, err = configMaps.Update(ctx, desired(found, ca.pem), metav1.UpdateOptions{})
 	return err
 }
 
-// right returns the ConfigMap as it has to be.
-func right(m *corev1.ConfigMap, ca []byte) *corev1.ConfigMap {
+func desired(m *corev1.ConfigMap, ca []byte) *corev1.ConfigMap {
 	m = m.DeepCopy()
 	m.Name = ConfigMap
 	m.Data = map[string]string{dataKey: string(ca)}
@@ -195,27 +182,24 @@ func right(m *corev1.ConfigMap, ca []byte) *corev1.ConfigMap {
 }
 
 const (
-	// perSecond bounds the writes of a sweep.
+	// perSecond limits the writes of a sweep, and timeout the duration of each of them.
 	perSecond = 100
-	// timeout bounds one of them.
-	timeout = 30 * time.Second
-	// again is when namespaces are looked through again after a write has failed.
-	again = 30 * time.Second
+	timeout   = 30 * time.Second
+	// again is the delay before the next sweep after a failed write.
+	retryDelay = 30 * time.Second
 )
 
 func newLimit() flowcontrol.RateLimiter { return flowcontrol.NewTokenBucketRateLimiter(perSecond, 1) }
 
-// sweeper looks through all namespaces, at the start and whenever the CA has changed.
-// It writes by itself, one after the other, and not by the queue: new namespaces do
-// not wait for old ones.
+// sweeper writes the ConfigMaps of all namespaces, at the start and when the CA changes. It does not use the queue, so that
+// new namespaces do not wait for existing ones.
 type sweeper struct {
-	*reconciler
+	*configMapReconciler
 	namespaces func() []*corev1.Namespace
-	// wait waits for the next write.
-	wait func(ctx context.Context) error
+	wait       func(ctx context.Context) error // for the rate limit
 }
 
-func sweeping(s *sweeper) reconcile.Source[client.Key] {
+func sweepSource(s *sweeper) reconcile.Source[client.Key] {
 	return func(ctx context.Context, _ reconcile.Queue[client.Key]) (func(), error) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})
@@ -235,7 +219,7 @@ func (s *sweeper) run(ctx context.Context) {
 		ca := s.ca.current.Load()
 		var retry <-chan time.Time
 		if failed := s.sweep(ctx); failed > 0 {
-			retry = time.After(again)
+			retry = time.After(retryDelay)
 		}
 		select {
 		case <-ctx.Done():
@@ -245,31 +229,31 @@ func (s *sweeper) run(ctx context.Context) {
 	}
 }
 
-// sweep mends what is to be mended, and returns of how many namespaces it could not.
+// sweep writes missing and outdated ConfigMaps and returns the number of failures.
 func (s *sweeper) sweep(ctx context.Context) (failed int) {
 	logger := klog.FromContext(ctx)
 	written, start := 0, time.Now()
 	for _, namespace := range s.namespaces() {
 		key := client.KeyOf(namespace)
-		missing, wrong := s.look(key)
+		missing, wrong := s.inspect(key)
 		if !missing && !wrong {
 			continue
 		}
 		if s.wait(ctx) != nil {
-			return failed // the end
+			return failed // stopped
 		}
 		switch err := s.write(ctx, key, missing, wrong); {
-		case err == nil, apierrors.IsConflict(err): // of which an event tells
+		case err == nil, apierrors.IsConflict(err): // a conflict is followed by an event
 			written++
 		case ctx.Err() != nil:
 			return failed
 		default:
 			failed++
-			logger.V(2).Info("A namespace has not got the root CA, trying again", "namespace", key.String(), "reason", err.Error())
+			logger.V(2).Info("Failed to write the root CA to a namespace, retrying", "namespace", key.String(), "reason", err.Error())
 		}
 	}
 	if written > 0 || failed > 0 {
-		logger.Info("Namespaces have got the root CA", "namespaces", written, "failed", failed, "seconds", int(time.Since(start).Seconds()))
+		logger.Info("Wrote the root CA to namespaces", "namespaces", written, "failed", failed, "seconds", int(time.Since(start).Seconds()))
 	}
 	return failed
 }
@@ -277,5 +261,5 @@ func (s *sweeper) sweep(ctx context.Context) (failed int) {
 func (s *sweeper) write(ctx context.Context, key client.Key, missing, wrong bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return s.mend(ctx, key, missing, wrong)
+	return s.repair(ctx, key, missing, wrong)
 }

@@ -20,45 +20,42 @@ import (
 
 const dataKey = "ca.crt"
 
-// pollInterval is how often the file is looked at where nothing has announced a
-// change, as in kube-apiserver.
+// pollInterval is a fallback for missing file system events, as in kube-apiserver.
 const pollInterval = time.Minute
 
-// File is a PEM file of certificates that may change while it is used. What it held
-// last stays in use when it cannot be used any more.
+// File is a PEM file with certificates, which may change while it is used. If the new content is invalid, the previous one
+// stays in use.
 type File struct {
 	path    string
 	current atomic.Pointer[bundle]
 }
 
-// bundle is what the file held at some time.
+// bundle is a version of the content.
 type bundle struct {
-	pem []byte
-	// digest is that of a ConfigMap with it.
-	digest string
-	// replaced is closed when the file holds something else.
-	replaced chan struct{}
+	pem      []byte
+	digest   string        // of a ConfigMap with this content
+	replaced chan struct{} // closed when the content changes
 }
 
-// OpenFile reads the file, and fails if it does not hold certificates, and nothing else.
+// OpenFile reads the file. It returns an error if the file does not contain only certificates.
 func OpenFile(path string) (*File, error) {
 	f := &File{path: path}
 	_, err := f.load()
 	return f, err
 }
 
-// Content returns what the file holds.
+// Content returns the current content.
 func (f *File) Content() []byte { return f.current.Load().pem }
 
-// Run follows the file until ctx ends.
+// Run watches the file until ctx is done.
 func (f *File) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("file", f.path)
 	filesystem.WatchUntil(ctx, pollInterval, f.path, func() {
 		switch changed, err := f.load(); {
 		case err != nil:
-			logger.Error(err, "The file with the root CA cannot be used; what it held before stays in use")
+			logger.Error(err, "Failed to load the root CA; the previous content stays in use")
 		case changed:
-			logger.Info("The root CA has changed")
+			logger.Info("Reloaded the root CA")
 		}
 	}, nil)
 	return nil
@@ -83,7 +80,6 @@ func (f *File) load() (changed bool, err error) {
 	return true, nil
 }
 
-// digest identifies the data of a ConfigMap.
 func digest(data map[string]string) string {
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(data)) {
@@ -92,21 +88,20 @@ func digest(data map[string]string) string {
 	return string(h.Sum(nil))
 }
 
-// check holds that everybody may read the content: a private key that stands in the
-// same file would be shown to all tenants.
+// check rejects files with other content than certificates, because it would be visible to all tenants, e.g. a private key.
 func check(content []byte) error {
 	found := false
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("it holds a %s, and may hold certificates only: everybody can read it", block.Type)
+			return fmt.Errorf("it contains a %s, but must contain only certificates, because all tenants can read it", block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("it holds a certificate that cannot be read: %w", err)
+			return fmt.Errorf("it contains an invalid certificate: %w", err)
 		}
 		found = true
 	}
 	if !found {
-		return errors.New("it holds no certificate in PEM")
+		return errors.New("it contains no PEM certificate")
 	}
 	return nil
 }

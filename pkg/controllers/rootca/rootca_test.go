@@ -21,7 +21,6 @@ import (
 
 var errTest = errors.New("test")
 
-// authority returns the PEM file of a new CA.
 func authority(t *testing.T) string {
 	t.Helper()
 	ca, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
@@ -36,25 +35,23 @@ func opened(t *testing.T) *File {
 	return file
 }
 
-// shard is a shard with some namespaces, each with a ConfigMap or none.
 type shard struct {
 	mu         sync.Mutex
 	namespaces []*corev1.Namespace
 	configMaps map[client.Key]*corev1.ConfigMap
-	// known is what the informer has, where that is something else.
+	// known is the state of the informer if it differs.
 	known map[client.Key]*corev1.ConfigMap
 	fails error
 	log   []string
 }
 
-// in is the client of the ConfigMaps of a namespace.
 type in struct {
 	*shard
 	key client.Key
 }
 
-func (s *shard) reconciler(ca *File) *reconciler {
-	return &reconciler{
+func (s *shard) configMapReconciler(ca *File) *configMapReconciler {
+	return &configMapReconciler{
 		ca: ca,
 		namespace: func(key client.Key) (*corev1.Namespace, error) {
 			for _, ns := range s.namespaces {
@@ -137,7 +134,7 @@ func TestReconcile(t *testing.T) {
 	ca := opened(t)
 	key := client.Key{Cluster: "one", Name: "ns"}
 	with := func(change func(*corev1.ConfigMap)) *corev1.ConfigMap {
-		m := right(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid", Labels: map[string]string{"mine": "too"}}}, ca.Content())
+		m := desired(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid", Labels: map[string]string{"mine": "too"}}}, ca.Content())
 		change(m)
 		return m
 	}
@@ -175,7 +172,7 @@ func TestReconcile(t *testing.T) {
 				s.known = map[client.Key]*corev1.ConfigMap{key: tc.known}
 			}
 			before := tc.found.DeepCopy()
-			_, err := s.reconciler(ca).reconcile(t.Context(), key)
+			_, err := s.configMapReconciler(ca).reconcile(t.Context(), key)
 			require.NoError(t, err)
 			require.Equal(t, before, tc.found, "what was read is not changed")
 			if tc.does == "" {
@@ -194,8 +191,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestErrors has writes that fail: what tells that there is nothing to do any more is
-// no error.
+// TestErrors: errors that are followed by an event are ignored.
 func TestErrors(t *testing.T) {
 	key := client.Key{Cluster: "one", Name: "ns"}
 	ending := apierrors.NewForbidden(corev1.Resource("configmaps"), ConfigMap, errTest)
@@ -212,22 +208,21 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &shard{namespaces: []*corev1.Namespace{namespace("one", "ns")}, fails: tc.err}
-			_, err := s.reconciler(opened(t)).reconcile(t.Context(), key)
+			_, err := s.configMapReconciler(opened(t)).reconcile(t.Context(), key)
 			require.Equal(t, tc.want, err != nil, "%v", err)
 		})
 	}
 }
 
-// TestSweep has namespaces from before, whose ConfigMaps are missing or have another CA:
-// each write waits for its turn, and others are not written.
+// TestSweep: missing and outdated ConfigMaps of existing namespaces are written at a limited rate.
 func TestSweep(t *testing.T) {
 	ca := opened(t)
 	s := &shard{configMaps: map[client.Key]*corev1.ConfigMap{
-		{Cluster: "one", Name: "right"}: right(&corev1.ConfigMap{}, ca.Content()),
-		{Cluster: "one", Name: "wrong"}: right(&corev1.ConfigMap{}, []byte("former")),
+		{Cluster: "one", Name: "right"}: desired(&corev1.ConfigMap{}, ca.Content()),
+		{Cluster: "one", Name: "wrong"}: desired(&corev1.ConfigMap{}, []byte("former")),
 	}, namespaces: []*corev1.Namespace{namespace("one", "right"), namespace("one", "wrong"), namespace("two", "missing")}}
 	var turns []int
-	sweeper := &sweeper{reconciler: s.reconciler(ca), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: func(context.Context) error {
+	sweeper := &sweeper{configMapReconciler: s.configMapReconciler(ca), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: func(context.Context) error {
 		turns = append(turns, len(s.log))
 		return nil
 	}}
@@ -247,7 +242,6 @@ func TestSweep(t *testing.T) {
 	require.Len(t, s.log, written, "it stops at the end")
 }
 
-// TestLimit holds the rate.
 func TestLimit(t *testing.T) {
 	limit := newLimit()
 	require.InDelta(t, 100, limit.QPS(), 0)
@@ -255,8 +249,7 @@ func TestLimit(t *testing.T) {
 	require.False(t, limit.TryAccept(), "there is no burst")
 }
 
-// TestFile follows a file: a CA that replaces it is swept out, and content of no use
-// changes nothing.
+// TestFile: a new CA causes a sweep, and invalid content is ignored.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ca.crt")
 	place := func(content string) {
@@ -279,7 +272,7 @@ func TestFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = file.Run(ctx) })
-	stop, err := sweeping(&sweeper{reconciler: s.reconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait})(ctx, nil)
+	stop, err := sweepSource(&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait})(ctx, nil)
 	require.NoError(t, err)
 	holds := func(content string) {
 		t.Helper()
@@ -291,7 +284,7 @@ func TestFile(t *testing.T) {
 	holds(read(first))
 	place("no certificate")
 	_, err = file.load()
-	require.ErrorContains(t, err, "no certificate")
+	require.ErrorContains(t, err, "no PEM certificate")
 	require.Equal(t, read(first), string(file.Content()))
 	place(second + read(first))
 	holds(second + read(first))
@@ -308,10 +301,10 @@ func TestFilesOfNoUse(t *testing.T) {
 	key, err := os.ReadFile(ca.KeyFile)
 	require.NoError(t, err)
 	for name, tc := range map[string]struct{ content, want string }{
-		"empty":          {"", "it holds no certificate in PEM"},
-		"no PEM":         {"hello", "it holds no certificate in PEM"},
-		"with its key":   {string(certificate) + string(key), "PRIVATE KEY, and may hold certificates only"},
-		"no certificate": {"-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", "a certificate that cannot be read"},
+		"empty":          {"", "it contains no PEM certificate"},
+		"no PEM":         {"hello", "it contains no PEM certificate"},
+		"with its key":   {string(certificate) + string(key), "PRIVATE KEY, but must contain only certificates"},
+		"no certificate": {"-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", "an invalid certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "file")

@@ -16,12 +16,11 @@ import (
 const (
 	// Name is the name of the controller of default accounts.
 	Name = "serviceaccount"
-	// DefaultAccount is the account that every namespace has.
+	// DefaultAccount is the name of the account in each namespace.
 	DefaultAccount = "default"
 )
 
-// Config is what the controller of default accounts needs. The informers are
-// those of all logical clusters of the shard.
+// Config configures the controller of default accounts. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
@@ -41,8 +40,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		create: func(ctx context.Context, key client.Key) error { return createDefault(ctx, config.Local, key) },
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
-		Reconcile: r.reconcile,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Namespaces),
 			reconcile.OnDelete(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
@@ -64,11 +62,8 @@ type accountReconciler struct {
 
 func (r *accountReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	namespace, err := r.namespace(key)
-	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, nil
-	}
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	if namespace.DeletionTimestamp != nil || r.exists(key) {
 		return reconcile.Result{}, nil
@@ -85,7 +80,7 @@ func createDefault(ctx context.Context, local *client.Factory, namespace client.
 	_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: namespace.Name}}, metav1.CreateOptions{})
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // it is there, or the namespace has gone
+		return nil // it exists, or the namespace was deleted
 	default:
 		return fmt.Errorf("creating the default service account of namespace %s: %w", namespace, err)
 	}

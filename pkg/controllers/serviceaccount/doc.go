@@ -1,10 +1,8 @@
-// Package serviceaccount looks after the service accounts of every logical
-// cluster of a shard.
+// Package serviceaccount manages the service accounts of every logical cluster of a shard.
 //
-//	Name        every namespace has an account named default
-//	TokensName  secrets of type kubernetes.io/service-account-token hold the
-//	            token of their account, and go when it goes
+//	Name        creates the account "default" in each namespace
+//	TokensName  writes the token of the account into secrets of type
+//	            kubernetes.io/service-account-token, and deletes them with the account
 //
-// Tokens that are requested need no controller: they are checked against the
-// objects that they are bound to.
+// Requested tokens need no controller: validation checks the objects that they are bound to.
 package serviceaccount

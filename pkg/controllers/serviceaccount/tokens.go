@@ -20,31 +20,28 @@ import (
 // TokensName is the name of the controller of tokens in secrets.
 const TokensName = "serviceaccount-tokens"
 
-// AccountIndex is the index of token secrets by their account; see IndexByAccount.
+// AccountIndex is the index of token secrets by account.
 const AccountIndex = "account"
 
-// Issuer makes tokens that are valid while they stand in their secret.
+// Issuer issues tokens that are valid as long as they are stored in their secret.
 type Issuer interface {
 	IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
 }
 
-// TokensConfig is what the controller of tokens in secrets needs.
+// TokensConfig configures the controller of tokens in secrets. The informers contain the objects of all logical clusters of
+// the shard.
 type TokensConfig struct {
 	// Local reaches the shard itself as system:masters.
-	Local *client.Factory
-	// Accounts are those of all logical clusters of the shard.
+	Local    *client.Factory
 	Accounts *client.Informer[*corev1.ServiceAccount]
-	// Secrets are those of type kubernetes.io/service-account-token, with the
-	// index AccountIndex.
+	// Secrets are those of type kubernetes.io/service-account-token, with the index AccountIndex.
 	Secrets *client.Informer[*corev1.Secret]
-	// Issuer makes the tokens.
-	Issuer Issuer
-	// RootCA is what clients verify servers with; it goes into the secrets.
-	// Empty: clients must know themselves.
+	Issuer  Issuer
+	// RootCA returns the CA for verifying the servers, which is stored in the secrets. The result may be empty.
 	RootCA func() []byte
 }
 
-// IndexByAccount indexes a token secret by its account.
+// IndexByAccount is the index function of AccountIndex.
 func IndexByAccount(secret *corev1.Secret) []string {
 	key := client.KeyOf(secret)
 	return []string{client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: secret.Annotations[corev1.ServiceAccountNameKey]}.String()}
@@ -54,8 +51,7 @@ func IndexByAccount(secret *corev1.Secret) []string {
 func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 	secrets := config.Secrets.Lister()
 	r := &tokenReconciler{
-		secret: secrets.Get,
-		cached: config.Accounts.Lister().Get,
+		secret: secrets.Get, cached: config.Accounts.Lister().Get,
 		live: func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error) {
 			return kinds.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
@@ -67,12 +63,10 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Delete(ctx, key.Name,
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &secret.UID}})
 		},
-		issue:  config.Issuer.IssueLegacy,
-		rootCA: config.RootCA,
+		issue: config.Issuer.IssueLegacy, rootCA: config.RootCA,
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      TokensName,
-		Reconcile: r.reconcile,
+		Name: TokensName, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Secrets),
 			reconcile.FromInformer(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
@@ -84,18 +78,16 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 
 type tokenReconciler struct {
 	secret func(key client.Key) (*corev1.Secret, error)
-	// cached is the account as the informer has it, and live as the server has it.
-	cached func(key client.Key) (*corev1.ServiceAccount, error)
-	live   func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error)
-	update func(ctx context.Context, key client.Key, secret *corev1.Secret) error
-	remove func(ctx context.Context, key client.Key, secret *corev1.Secret) error
-	issue  func(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
-	rootCA func() []byte
+	// cached reads the account from the informer, and live from the server.
+	cached         func(key client.Key) (*corev1.ServiceAccount, error)
+	live           func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error)
+	update, remove func(ctx context.Context, key client.Key, secret *corev1.Secret) error
+	issue          func(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
+	rootCA         func() []byte
 }
 
-// account finds the account of a secret. The informer may not have seen one that
-// was just created, or created again, so that a miss or another account than the
-// secret's is asked again at the source: the secret would be deleted.
+// account returns the account of a secret. If the informer does not contain the account of the secret, it may be behind:
+// account reads the server, because otherwise the secret would be deleted.
 func (r *tokenReconciler) account(ctx context.Context, key client.Key, secret *corev1.Secret) (*corev1.ServiceAccount, error) {
 	if account, err := r.cached(key); err == nil && apiserverserviceaccount.IsServiceAccountToken(secret, account) {
 		return account, nil
@@ -105,11 +97,8 @@ func (r *tokenReconciler) account(ctx context.Context, key client.Key, secret *c
 
 func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	secret, err := r.secret(key)
-	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, nil
-	}
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	name := secret.Annotations[corev1.ServiceAccountNameKey]
 	if secret.DeletionTimestamp != nil || name == "" {
@@ -122,7 +111,7 @@ func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconc
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("looking up the service account of secret %s: %w", key, err)
 	case !apiserverserviceaccount.IsServiceAccountToken(secret, account):
-		// The account that it was for has been replaced by another one.
+		// The account was replaced by another one with the same name.
 		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))
 	}
 	filled, err := r.fill(key, account, secret)
@@ -135,7 +124,7 @@ func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconc
 	return reconcile.Result{}, nil
 }
 
-// fill returns the secret with what is missing, or nil where nothing is.
+// fill returns the secret with the missing data, or nil if it is complete.
 func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, secret *corev1.Secret) (*corev1.Secret, error) {
 	filled := secret.DeepCopy()
 	if filled.Data == nil {
@@ -156,7 +145,7 @@ func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, s
 	if len(filled.Data[corev1.ServiceAccountTokenKey]) == 0 {
 		token, err := r.issue(key.Cluster, account, secret)
 		if err != nil {
-			return nil, fmt.Errorf("making the token of secret %s: %w", key, err)
+			return nil, fmt.Errorf("issuing the token of secret %s: %w", key, err)
 		}
 		set(corev1.ServiceAccountTokenKey, []byte(token))
 	}
@@ -171,8 +160,7 @@ func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, s
 	return filled, nil
 }
 
-// ignoreGone drops errors about an object that is not there any more, or is
-// another one by now: an event tells about that.
+// ignoreGone drops errors about deleted and replaced objects, which are followed by an event.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -1,26 +1,31 @@
-// Package shardhealth runs on root's shard and says in the Shard objects how the shards are:
-// whether they are ready, and how much they hold, as their heartbeats tell it.
+// Package shardhealth runs on the root shard and sets the readiness and load of Shards from their heartbeats.
 //
-// Clocks of machines are not compared, and time is not measured at all: a shard's heartbeats
-// are missing when root's shard has stored and seen several of its own since the shard's
-// last one. So nobody is judged by a shard that has slept, or that cannot store heartbeats.
+// It does not compare clocks of different machines and does not measure time: a shard's heartbeats are missing if the root
+// shard has stored and observed several of its own heartbeats since the shard's last one. Hence a root shard that was
+// suspended, or that cannot store heartbeats, does not affect other shards.
 //
-//	Leases in root ─► what was heard of whom ─► Shard: condition Ready, annotations, capacity
+//	Leases in root ─► observed heartbeats ─► Shard: condition Ready, annotations, capacity
 package shardhealth
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -28,25 +33,24 @@ import (
 // Name is the name of the controller.
 const Name = "shardhealth"
 
-// tellEvery is how often a load is written that matters to nobody at once.
-const tellEvery = 30 * time.Second
+// loadInterval is the minimum interval between two writes of a load that does not affect scheduling.
+const loadInterval = 30 * time.Second
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// ShardName is the name of root's shard, which the controller runs on.
+	// ShardName is the name of the root shard.
 	ShardName string
-	// Local reaches that shard as system:masters, and Objects are what it stores.
+	// Local reaches the root shard as system:masters, and Objects is its storage.
 	Local   *client.Factory
 	Objects reconcile.Objects
-	// Shards are those that are registered in root, and Leases are their heartbeats, as
-	// NewInformer returns it.
+	// Shards are the registered shards. Leases contains their heartbeats and is the result of NewInformer.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	Leases *client.Informer[*coordinationv1.Lease]
-	// Metrics registers metrics; nil registers none.
+	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
 
-// NewInformer returns an informer of heartbeats.
+// NewInformer returns an informer for heartbeats.
 func NewInformer(local *client.Factory) *client.Informer[*coordinationv1.Lease] {
 	return kinds.Leases.Informer(local.Cluster(core.RootCluster.Path()), client.InformerOptions[*coordinationv1.Lease]{
 		Name: "heartbeats", Namespace: shardload.LeaseNamespace, LabelSelector: shardload.LeaseLabel,
@@ -57,9 +61,8 @@ func NewInformer(local *client.Factory) *client.Informer[*coordinationv1.Lease] 
 func New(config Config) *reconcile.Controller[string] {
 	shards := config.Shards.Lister().Cluster(core.RootCluster)
 	leases := config.Leases.Lister().Cluster(core.RootCluster)
-	j := &judge{
-		now:   time.Now,
-		heard: newHearing(config.ShardName),
+	j := &healthReconciler{
+		now: time.Now, observed: newHeartbeats(config.ShardName),
 		shard: func(name string) (*corev1alpha1.Shard, error) { return shards.Get("", name) },
 		lease: func(name string) (*coordinationv1.Lease, error) {
 			return leases.Get(shardload.LeaseNamespace, shardload.LeaseName(name))
@@ -69,9 +72,8 @@ func New(config Config) *reconcile.Controller[string] {
 			_, err := reconcile.CommitStored(ctx, config.Objects, corev1alpha1.Resource("shards"), client, old, updated)
 			return err
 		},
-		alone:   func() bool { return len(shards.List(nil)) < 2 },
-		told:    map[string]time.Time{},
-		metrics: newMetrics(config.Metrics),
+		single:   func() bool { return len(shards.List(nil)) < 2 },
+		reported: map[string]time.Time{}, metrics: newMetrics(config.Metrics),
 	}
 	all := func(queue reconcile.Queue[string]) {
 		for _, shard := range shards.List(nil) {
@@ -79,15 +81,13 @@ func New(config Config) *reconcile.Controller[string] {
 		}
 	}
 	return reconcile.New(reconcile.Config[string]{
-		Name:      Name,
-		Reconcile: j.reconcile,
-		Workers:   1,
+		Name: Name, Reconcile: j.reconcile, Workers: 1,
 		Sources: []reconcile.Source[string]{
 			func(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
-				stop := config.Leases.AddEventHandler(j.heard.handler(queue, all)).Remove
+				stop := config.Leases.AddEventHandler(j.observed.handler(queue, all)).Remove
 				return func() {
 					stop()
-					j.metrics.ready.Reset() // who leads next says it
+					j.metrics.ready.Reset() // the next leader sets them
 					j.metrics.used.Reset()
 				}, nil
 			},
@@ -96,25 +96,22 @@ func New(config Config) *reconcile.Controller[string] {
 	})
 }
 
-// judge says how shards are. One goroutine at a time calls it.
-type judge struct {
-	now    func() time.Time
-	heard  *hearing
-	shard  func(name string) (*corev1alpha1.Shard, error)
-	lease  func(name string) (*coordinationv1.Lease, error)
-	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
-
-	// alone reports whether there is only one shard.
-	alone func() bool
-	// told is when the load of a shard was written last.
-	told    map[string]time.Time
-	metrics metrics
+// healthReconciler sets the status of Shards. Its methods must not be called concurrently.
+type healthReconciler struct {
+	now      func() time.Time
+	observed *heartbeats
+	shard    func(name string) (*corev1alpha1.Shard, error)
+	lease    func(name string) (*coordinationv1.Lease, error)
+	commit   func(ctx context.Context, old, updated *corev1alpha1.Shard) error
+	single   func() bool          // whether there is only one shard
+	reported map[string]time.Time // of the last write of the load
+	metrics  metrics
 }
 
-func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
+func (j *healthReconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	shard, err := j.shard(name)
 	if apierrors.IsNotFound(err) {
-		delete(j.told, name)
+		delete(j.reported, name)
 		j.metrics.delete(name)
 		return reconcile.Result{}, nil
 	}
@@ -125,38 +122,121 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
 	}
-	updated, telling := shard.DeepCopy(), false
+	updated, writeLoad := shard.DeepCopy(), false
 	if err != nil {
 		shardload.ClearOnShard(updated)
 	} else {
 		load, known := shardload.OfLease(lease)
-		setReady(updated, j.heard.of(name), load)
+		setReady(updated, j.observed.of(name), load)
 		if known {
-			setCachesReady(updated, j.heard.of(name), load, j.alone())
+			setCachesReady(updated, j.observed.of(name), load, j.single())
 		}
-		if telling = known && j.worthTelling(shard, load); telling {
+		if writeLoad = known && j.mustWriteLoad(shard, load); writeLoad {
 			load.SetOnShard(updated)
 		}
 	}
 	if err := j.commit(ctx, shard, updated); err != nil {
-		if apierrors.IsNotFound(err) {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, fmt.Errorf("saying in Shard %s how the shard is: %w", name, err)
+		return reconcile.Result{}, reconcile.IgnoreNotFound(fmt.Errorf("updating the status of Shard %s: %w", name, err))
 	}
-	if telling {
-		j.told[name] = j.now()
+	if writeLoad {
+		j.reported[name] = j.now()
 	}
 	j.metrics.note(updated)
 	return reconcile.Result{}, nil
 }
 
-// worthTelling reports whether a load is worth a write. What is not now may be at the next
-// heartbeat.
-func (j *judge) worthTelling(shard *corev1alpha1.Shard, load shardload.Load) bool {
-	told, known := shardload.OfShard(shard)
-	if !known || told.FullOf() != load.FullOf() || told.NearlyFull() != load.NearlyFull() {
-		return true // it decides who takes workspaces
+// mustWriteLoad reports whether a load must be written. Otherwise it may be written with a later heartbeat.
+func (j *healthReconciler) mustWriteLoad(shard *corev1alpha1.Shard, load shardload.Load) bool {
+	reported, known := shardload.OfShard(shard)
+	if !known || reported.FullOf() != load.FullOf() || reported.NearlyFull() != load.NearlyFull() {
+		return true // it affects scheduling
 	}
-	return differ(told, load) && j.now().Sub(j.told[shard.Name]) >= tellEvery
+	return differ(reported, load) && j.now().Sub(j.reported[shard.Name]) >= loadInterval
+}
+
+type metrics struct{ ready, used *prometheus.GaugeVec }
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		ready: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "shard", Name: "ready",
+			Help: "[ALPHA] Whether a shard is ready (1) or not (0), by its name, where the controllers of the root shard run. Absent for shards without heartbeats.",
+		}, []string{"name"})),
+		used: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "shard", Name: "used_percent",
+			Help: "[ALPHA] Utilization of the most exhausted limit of a shard in percent, by its name, where the controllers of the root shard run.",
+		}, []string{"name"})),
+	}
+}
+
+func (m metrics) note(shard *corev1alpha1.Shard) {
+	if !conditions.Has(shard, conditionsv1alpha1.ReadyCondition) {
+		m.delete(shard.Name)
+		return
+	}
+	value := 0.0
+	if shardload.Unready(shard) == "" {
+		value = 1
+	}
+	m.ready.WithLabelValues(shard.Name).Set(value)
+	if load, known := shardload.OfShard(shard); known {
+		m.used.WithLabelValues(shard.Name).Set(float64(load.Percent()))
+	}
+}
+
+func (m metrics) delete(shard string) {
+	m.ready.Delete(map[string]string{"name": shard})
+	m.used.Delete(map[string]string{"name": shard})
+}
+
+// setReady sets the condition Ready, unless the state of the shard is unknown.
+func setReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load) {
+	switch {
+	case observed == unknown:
+	case observed == missing:
+		conditions.MarkFalse(shard, conditionsv1alpha1.ReadyCondition, shardload.ReasonHeartbeatMissing, conditionsv1alpha1.ConditionSeverityError,
+			"no heartbeat has been received for %s: check that the shard is running and can reach the root shard. Until then, no new workspaces are placed on it", shardload.Missed*shardload.Interval)
+	case load.Full:
+		conditions.MarkFalse(shard, conditionsv1alpha1.ReadyCondition, shardload.ReasonStorageFull, conditionsv1alpha1.ConditionSeverityWarning,
+			"its etcd is nearly full: delete objects, compact and defragment it, or raise its quota. Until then, no new workspaces are placed on it")
+	default:
+		conditions.MarkTrue(shard, conditionsv1alpha1.ReadyCondition)
+	}
+}
+
+// setCachesReady sets the condition CachesReady from the report of the shard. A single shard needs no cache server.
+func setCachesReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load, single bool) {
+	var wrong, reasons []string
+	for _, name := range slices.Sorted(maps.Keys(load.Caches)) {
+		if reason := load.Caches[name]; reason != "" {
+			wrong, reasons = append(wrong, fmt.Sprintf("%s (%s)", name, reason)), append(reasons, reason)
+		}
+	}
+	switch {
+	case observed != alive || load.Caches == nil:
+	case len(load.Caches) == 0 && single:
+		conditions.Delete(shard, shardload.CachesReady)
+	case len(load.Caches) == 0:
+		conditions.MarkFalse(shard, shardload.CachesReady, shardload.ReasonNoCache, conditionsv1alpha1.ConditionSeverityError,
+			"the shard has no --cache-kubeconfig: it cannot use exports, workspace types and permissions of other shards, and vice versa")
+	case len(wrong) > 0:
+		conditions.MarkFalse(shard, shardload.CachesReady, reasons[0], conditionsv1alpha1.ConditionSeverityError,
+			"unusable cache servers: %s. The log of the shard contains the reasons and solutions", strings.Join(wrong, ", "))
+	default:
+		conditions.MarkTrue(shard, shardload.CachesReady)
+	}
+}
+
+// The load is written if it has changed by a percentage, but at least by these amounts.
+const (
+	part       = 100
+	fewObjects = 100
+	fewBytes   = 16 << 20
+)
+
+func differ(reported, now shardload.Load) bool {
+	moved := func(a, b shardload.Amount, few int64) bool {
+		return a.Limit != b.Limit || max(a.Used-b.Used, b.Used-a.Used) > max(few, a.Used/part)
+	}
+	return moved(reported.Workspaces, now.Workspaces, 0) || moved(reported.Objects, now.Objects, fewObjects) || moved(reported.Storage, now.Storage, fewBytes)
 }

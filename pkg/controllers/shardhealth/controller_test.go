@@ -21,17 +21,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// world is root with two shards and their heartbeats, and what was queued.
+// world is root with two shards and their heartbeats.
 type world struct {
-	t       *testing.T
-	now     time.Time
-	shards  map[string]*corev1alpha1.Shard
-	leases  map[string]*coordinationv1.Lease
-	writes  int
-	fail    error
-	queued  []string
-	judge   *judge
-	handler client.Handler[*coordinationv1.Lease]
+	t                *testing.T
+	now              time.Time
+	shards           map[string]*corev1alpha1.Shard
+	leases           map[string]*coordinationv1.Lease
+	writes           int
+	fail             error
+	queued           []string
+	healthReconciler *healthReconciler
+	handler          client.Handler[*coordinationv1.Lease]
 }
 
 var _ reconcile.Queue[string] = &world{}
@@ -51,10 +51,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// start is a process that knows nothing yet.
 func (w *world) start() {
-	w.judge = &judge{
-		now: func() time.Time { return w.now }, heard: newHearing("root"), told: map[string]time.Time{}, metrics: newMetrics(nil),
+	w.healthReconciler = &healthReconciler{
+		now: func() time.Time { return w.now }, observed: newHeartbeats("root"), reported: map[string]time.Time{}, metrics: newMetrics(nil),
 		shard: func(name string) (*corev1alpha1.Shard, error) {
 			if shard := w.shards[name]; shard != nil {
 				return shard, nil
@@ -67,7 +66,7 @@ func (w *world) start() {
 			}
 			return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
 		},
-		alone: func() bool { return len(w.shards) == 1 },
+		single: func() bool { return len(w.shards) == 1 },
 		commit: func(_ context.Context, old, updated *corev1alpha1.Shard) error {
 			if w.fail != nil {
 				return w.fail
@@ -79,14 +78,14 @@ func (w *world) start() {
 			return nil
 		},
 	}
-	w.handler = w.judge.heard.handler(w, func(reconcile.Queue[string]) { w.queued = append(w.queued, "all") })
+	w.handler = w.healthReconciler.observed.handler(w, func(reconcile.Queue[string]) { w.queued = append(w.queued, "all") })
 	for _, lease := range w.leases {
 		w.handler.OnAdd(lease, true)
 	}
 	w.work()
 }
 
-// beat is a heartbeat of a shard, whose clock is wrong.
+// beat is a heartbeat of a shard with a wrong clock.
 func (w *world) beat(shard string, load shardload.Load) {
 	w.t.Helper()
 	old := w.leases[shard]
@@ -106,7 +105,6 @@ func (w *world) beat(shard string, load shardload.Load) {
 	w.work()
 }
 
-// work works off the queue.
 func (w *world) work() {
 	w.t.Helper()
 	queued := w.queued
@@ -115,12 +113,11 @@ func (w *world) work() {
 		queued = []string{"root", "b", "unregistered"}
 	}
 	for _, name := range queued {
-		_, err := w.judge.reconcile(w.t.Context(), name)
+		_, err := w.healthReconciler.reconcile(w.t.Context(), name)
 		require.ErrorIs(w.t, err, w.fail)
 	}
 }
 
-// says is the condition Ready of a shard.
 func (w *world) says(shard string) string {
 	ready := conditions.Get(w.shards[shard], conditionsv1alpha1.ReadyCondition)
 	if ready == nil {
@@ -129,8 +126,7 @@ func (w *world) says(shard string) string {
 	return string(ready.Status) + ready.Reason
 }
 
-// TestHealth: who is not heard of for some heartbeats of root's shard is not ready, until it
-// is heard of again.
+// TestHealth: a shard without several heartbeats is not ready until the next one.
 func TestHealth(t *testing.T) {
 	w, none := newWorld(t), shardload.Load{}
 	pass := func(beats int) {
@@ -151,7 +147,7 @@ func TestHealth(t *testing.T) {
 	writes := w.writes
 	pass(1)
 	require.Equal(t, "FalseHeartbeatMissing", w.says("b"))
-	require.Contains(t, conditions.GetMessage(w.shards["b"], conditionsv1alpha1.ReadyCondition), "for 40s: see whether it runs")
+	require.Contains(t, conditions.GetMessage(w.shards["b"], conditionsv1alpha1.ReadyCondition), "for 40s: check that the shard is running")
 	pass(10)
 	require.Equal(t, writes+1, w.writes)
 	require.Equal(t, "True", w.says("root"))
@@ -165,7 +161,7 @@ func TestHealth(t *testing.T) {
 	pass(shardload.Missed)
 	require.Equal(t, "FalseHeartbeatMissing", w.says("b"), "it has died while nobody looked")
 
-	// Its operator goes back to an earlier version, and deletes the Lease.
+	// The shard is downgraded, and its Lease is deleted.
 	last := w.leases["b"]
 	delete(w.leases, "b")
 	w.handler.OnDelete(last, false)
@@ -175,9 +171,8 @@ func TestHealth(t *testing.T) {
 	require.Equal(t, "nothing", w.says("b"))
 }
 
-// TestNobodyIsJudgedByOneWhoSleeps: as long as the own heartbeat cannot be stored, nobody
-// else's is missing, however much time has passed.
-func TestNobodyIsJudgedByOneWhoSleeps(t *testing.T) {
+// TestSuspendedRootShard: while the heartbeat of the root shard cannot be stored, no other one is considered missing.
+func TestSuspendedRootShard(t *testing.T) {
 	w, none := newWorld(t), shardload.Load{}
 	for range 2 {
 		w.beat("root", none)
@@ -190,30 +185,29 @@ func TestNobodyIsJudgedByOneWhoSleeps(t *testing.T) {
 	require.Equal(t, "True", w.says("b"))
 }
 
-// TestLoad: a shard's load is told at once where it decides who takes workspaces, and
-// otherwise if it has changed, and not too often.
+// TestLoad: a load that affects scheduling is written immediately, and other changes at a limited rate.
 func TestLoad(t *testing.T) {
 	w := newWorld(t)
-	told := func() shardload.Load {
+	reported := func() shardload.Load {
 		load, known := shardload.OfShard(w.shards["b"])
 		require.True(t, known)
 		return load
 	}
 	load := shardload.Load{Workspaces: shardload.Amount{Used: 3, Limit: 100}, Objects: shardload.Amount{Used: 1000}, Storage: shardload.Amount{Used: 1 << 30, Limit: 8 << 30}}
 	w.beat("b", load)
-	require.Equal(t, load, told())
+	require.Equal(t, load, reported())
 	tell := func(change func(), after time.Duration, want bool) {
 		t.Helper()
 		change()
 		w.now = w.now.Add(after)
 		w.beat("b", load)
-		require.Equal(t, want, equality.Semantic.DeepEqual(told(), load), "%+v", load)
+		require.Equal(t, want, equality.Semantic.DeepEqual(reported(), load), "%+v", load)
 	}
 	tell(func() { load.Workspaces.Used = 4 }, time.Second, false)
-	tell(func() {}, tellEvery, true)
-	tell(func() { load.Objects.Used += 99 }, tellEvery, false)
-	tell(func() { load.Objects.Used += 2 }, tellEvery, true)
-	tell(func() { load.Storage.Used += 1 << 20 }, tellEvery, false)
+	tell(func() {}, loadInterval, true)
+	tell(func() { load.Objects.Used += 99 }, loadInterval, false)
+	tell(func() { load.Objects.Used += 2 }, loadInterval, true)
+	tell(func() { load.Storage.Used += 1 << 20 }, loadInterval, false)
 	tell(func() { load.Workspaces.Used = 90 }, time.Second, true)
 	tell(func() { load.Workspaces.Used = 100 }, time.Second, true)
 	tell(func() { load.Workspaces.Used = 99 }, time.Second, true)
@@ -232,7 +226,7 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, "True", w.says("b"))
 }
 
-// TestCachesReady checks that Shards show which of their cache servers cannot be used.
+// TestCachesReady: Shards report unusable cache servers.
 func TestCachesReady(t *testing.T) {
 	w := newWorld(t)
 	ready := func(caches map[string]string) *conditionsv1alpha1.Condition {

@@ -1,13 +1,10 @@
-// Package shardregistration keeps the Shard object of this shard in root as the
-// shard wants it: it creates it, mends it after edits and creates it again where
-// root has lost it, for as long as it takes root to answer.
+// Package shardregistration creates and updates the Shard of this shard in root, and retries until the root shard responds.
 //
-// Who deletes the Shard removes the shard: seeing that, it does not come back by itself
-// before it is started again, as a kubelet does not register its Node again. Only the root
-// shard does, since root lists it as long as there is a root.
+// Deleting the Shard removes the shard: the controller does not recreate it before the process is restarted, like a kubelet
+// that does not register its Node again. The Shard of the root shard is always recreated.
 //
-// Only name label, URLs and the annotation that says that it leaves marks in caches are the shard's;
-// all else, other annotations and labels above all, belongs to administrators.
+// The shard owns only the name label, the URLs and the annotation for checkpoints; other annotations and labels belong to
+// administrators.
 package shardregistration
 
 import (
@@ -32,31 +29,25 @@ import (
 // Name is the name of the controller.
 const Name = "shardregistration"
 
-// NameLabel is the label by which a Shard is selected by its name.
+// NameLabel is the label with the name of the shard.
 const NameLabel = "name"
 
-// maxBackoff is low because a whole cluster may be starting.
+// maxBackoff is low because all shards may be starting.
 const maxBackoff = 2 * time.Second
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// ShardName is the name of the shard, and of its Shard object.
 	ShardName string
-	// BaseURL is where other servers reach the shard.
-	BaseURL string
-	// ExternalURL is what the URLs of workspaces on the shard start with.
-	ExternalURL string
-	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it
-	// is empty.
+	// BaseURL is the address of the shard for other servers, and ExternalURL is the prefix of the URLs of its workspaces.
+	BaseURL, ExternalURL string
+	// VirtualWorkspaceURL is the address of the virtual workspaces of the shard; empty means BaseURL.
 	VirtualWorkspaceURL string
-	// Marks are those in caches; nil where there are none. Covers reports whether one says of
-	// all that the shard replicates that it is there: then others can go by its marks.
+	// Checkpoints are those on cache servers; it may be nil. Covers reports whether a checkpoint covers all replicated resources.
 	Checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
-	Covers      func(mark *replicationcheckpoints.ReplicationCheckpoint) bool
-	// Root is the access to the logical cluster root, on the root shard.
+	Covers      func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) bool
+	// Root is the logical cluster root on the root shard.
 	Root client.Scope
-	// Own is an informer of the Shard objects in root that has at least this
-	// shard's, and reads it from the root shard.
+	// Own contains at least the Shard of this shard as stored on the root shard.
 	Own *client.Informer[*corev1alpha1.Shard]
 }
 
@@ -64,7 +55,7 @@ type Config struct {
 func New(config Config) *reconcile.Controller[string] {
 	shards := kinds.Shards.In(config.Root)
 	own := config.Own.Lister()
-	r := &reconciler{
+	r := &registrationReconciler{
 		config: config,
 		get: func(name string) (*corev1alpha1.Shard, bool) {
 			for _, shard := range own.List(nil) {
@@ -85,8 +76,8 @@ func New(config Config) *reconcile.Controller[string] {
 	}
 	sources := []reconcile.Source[string]{r.follow, reconcile.Once(config.ShardName)}
 	if config.Checkpoints != nil {
-		sources = append(sources, reconcile.FromInformer(config.Checkpoints, func(mark *replicationcheckpoints.ReplicationCheckpoint) []string {
-			if config.Checkpoints.KeyOf(mark).Shard != config.ShardName {
+		sources = append(sources, reconcile.FromInformer(config.Checkpoints, func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) []string {
+			if config.Checkpoints.KeyOf(checkpoint).Shard != config.ShardName {
 				return nil
 			}
 			return []string{config.ShardName}
@@ -95,17 +86,17 @@ func New(config Config) *reconcile.Controller[string] {
 	return reconcile.New(reconcile.Config[string]{Name: Name, Reconcile: r.reconcile, Workers: 1, MaxBackoff: maxBackoff, Sources: sources})
 }
 
-type reconciler struct {
+type registrationReconciler struct {
 	config Config
 	get    func(name string) (*corev1alpha1.Shard, bool)
 	create func(ctx context.Context, shard *corev1alpha1.Shard) error
 	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
-	// removed says that the Shard was seen to be deleted, and not that it is missing.
+	// removed is set if the deletion of the Shard was observed. It is not set if the Shard is only missing.
 	removed atomic.Bool
 }
 
-// follow feeds a queue with the name of the shard when its Shard changes.
-func (r *reconciler) follow(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
+// follow is a reconcile.Source of changes of the Shard.
+func (r *registrationReconciler) follow(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
 	changed := func(shard *corev1alpha1.Shard, removed bool) {
 		if shard.Name == r.config.ShardName {
 			r.removed.Store(removed && shard.Name != corev1alpha1.RootShard)
@@ -119,10 +110,10 @@ func (r *reconciler) follow(_ context.Context, queue reconcile.Queue[string]) (f
 	}).Remove, nil
 }
 
-func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
+func (r *registrationReconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	existing, found := r.get(name)
 	if found && existing.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // wait until it is gone
+		return reconcile.Result{}, nil // it is recreated after the deletion
 	}
 	if found {
 		if err := r.commit(ctx, existing, desired(existing, r.config)); err != nil {
@@ -131,12 +122,12 @@ func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Resu
 		return reconcile.Result{}, nil
 	}
 	if r.removed.Load() {
-		klog.FromContext(ctx).Error(nil, "The Shard of this shard was deleted in root, so that it is removed: nothing is placed on it, and cache servers refuse what it pushes. Stop the shard, or start it again to register it anew", "shard", name)
+		klog.FromContext(ctx).Error(nil, "The Shard of this shard was deleted in root: no workspaces are placed on the shard, and cache servers reject its writes. Stop the shard, or restart it to register it again", "shard", name)
 		return reconcile.Result{}, nil
 	}
 	err := r.create(ctx, desired(&corev1alpha1.Shard{}, r.config))
 	if apierrors.IsAlreadyExists(err) {
-		return reconcile.Result{}, nil // the informer will tell
+		return reconcile.Result{}, nil // the informer will report it
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("registering Shard %s in root: %w", name, err)
@@ -145,13 +136,13 @@ func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Resu
 	return reconcile.Result{}, nil
 }
 
-// marked reports whether others know from a mark what the shard replicates.
-func (c Config) marked() bool {
-	mark, err := c.Checkpoints.Lister().Get(client.Key{Shard: c.ShardName, Cluster: replicationcheckpoints.Cluster, Name: replicationcheckpoints.Name})
-	return err == nil && c.Covers(mark)
+// checkpointed reports whether the checkpoint of this shard covers all replicated resources.
+func (c Config) checkpointed() bool {
+	checkpoint, err := c.Checkpoints.Lister().Get(client.Key{Shard: c.ShardName, Cluster: replicationcheckpoints.Cluster, Name: replicationcheckpoints.Name})
+	return err == nil && c.Covers(checkpoint)
 }
 
-// desired returns the Shard with what is the shard's own set right.
+// desired returns the Shard with the fields that the shard owns.
 func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
 	shard := existing.DeepCopy()
 	shard.Name = config.ShardName
@@ -159,14 +150,11 @@ func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
 	switch {
 	case config.Checkpoints == nil:
 		delete(shard.Annotations, tenancy.CheckpointsAnnotation)
-	case config.marked():
+	case config.checkpointed():
 		metav1.SetMetaDataAnnotation(&shard.ObjectMeta, tenancy.CheckpointsAnnotation, "true")
 	}
 	shard.Spec.BaseURL = config.BaseURL
-	shard.Spec.ExternalURL = config.ExternalURL
+	shard.Spec.ExternalURL = cmp.Or(config.ExternalURL, config.BaseURL)
 	shard.Spec.VirtualWorkspaceURL = cmp.Or(config.VirtualWorkspaceURL, config.BaseURL)
-	if shard.Spec.ExternalURL == "" {
-		shard.Spec.ExternalURL = config.BaseURL
-	}
 	return shard
 }

@@ -61,7 +61,7 @@ func TestReconcile(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			did := ""
-			r := &reconciler{
+			r := &registrationReconciler{
 				config: settings,
 				get:    func(string) (*corev1alpha1.Shard, bool) { return tc.existing, tc.existing != nil },
 				create: func(context.Context, *corev1alpha1.Shard) error {

@@ -1,6 +1,5 @@
-// Package subtreeusage tells other shards, on a cache server, what this shard
-// stores of the workspaces whose subtrees are limited, and which limits there are
-// on it.
+// Package subtreeusage reports to other shards, through a cache server, the usage and the limits of workspace subtrees on
+// this shard.
 package subtreeusage
 
 import (
@@ -23,24 +22,22 @@ import (
 const Name = "subtreeusage"
 
 const (
-	// part is the part of a limit by which a share may differ from what others were
-	// told: a busy subtree is not worth a write each second.
+	// part is the fraction of a limit by which the usage may differ from the last report, so that busy subtrees do not
+	// cause a write each second.
 	part = 1000
-	// unknownWait is when to look again at a share that is not known yet.
+	// unknownWait is the delay before an unknown usage is checked again.
 	unknownWait = time.Second
-	// maxBackoff is low, since others wait for it to enforce limits.
+	// maxBackoff is low because other shards need the report to enforce limits.
 	maxBackoff = 5 * time.Second
 )
 
-// Config is what the controller needs.
+// Config configures the controller.
 type Config struct {
-	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server.
-	Cache *client.Factory
-	// Usages are those of the shard on the cache server.
+	// Cache reaches the cache server, and Usages contains the SubtreeUsages of the shard there.
+	Cache  *client.Factory
 	Usages *client.Informer[*subtrees.SubtreeUsage]
-	// Sums has what is to be told.
+	// Sums is the current usage.
 	Sums *subtrees.Sums
 }
 
@@ -50,9 +47,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		return client.Key{Shard: config.ShardName, Cluster: top, Name: corev1alpha1.LogicalClusterName}
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name,
-		Reconcile:  config.reconcile,
-		MaxBackoff: maxBackoff,
+		Name: Name, Reconcile: config.reconcile, MaxBackoff: maxBackoff,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Usages),
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
@@ -68,30 +63,30 @@ func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Resul
 		return reconcile.Result{RequeueAfter: unknownWait}, nil
 	}
 	usages := subtrees.Usages.In(c.Cache.Shard(c.ShardName).Cluster(key.Cluster.Path()))
-	told, err := c.Usages.Lister().Get(key)
+	published, err := c.Usages.Lister().Get(key)
 	var write error
 	switch exists := err == nil; {
 	case !exists && share == nil:
 	case !exists:
 		_, write = usages.Create(ctx, share, metav1.CreateOptions{})
 	case share == nil:
-		write = usages.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &told.UID}})
-	case !near(told, share, c.Sums.Most(key.Cluster)):
-		share.ObjectMeta = *told.ObjectMeta.DeepCopy()
+		write = usages.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &published.UID}})
+	case !near(published, share, c.Sums.Most(key.Cluster)):
+		share.ObjectMeta = *published.ObjectMeta.DeepCopy()
 		_, write = usages.Update(ctx, share, metav1.UpdateOptions{})
 	}
 	if write == nil || apierrors.IsAlreadyExists(write) || apierrors.IsNotFound(write) || apierrors.IsConflict(write) {
-		return reconcile.Result{}, nil // the informer will tell
+		return reconcile.Result{}, nil // the informer will report it
 	}
-	return reconcile.Result{}, fmt.Errorf("telling others what the subtree of %s stores here: %w", key.Cluster, write)
+	return reconcile.Result{}, fmt.Errorf("publishing the usage of the subtree of %s on this shard: %w", key.Cluster, write)
 }
 
-// near reports whether what was told is good enough.
-func near(told, share *subtrees.SubtreeUsage, most subtrees.Amount) bool {
-	return ptr.Equal(told.Limit, share.Limit) &&
-		nearly(told.Used.Objects, share.Used.Objects, most.Objects) && nearly(told.Used.Bytes, share.Used.Bytes, most.Bytes)
+// near reports whether the last report is accurate enough.
+func near(published, share *subtrees.SubtreeUsage, most subtrees.Amount) bool {
+	return ptr.Equal(published.Limit, share.Limit) &&
+		nearly(published.Used.Objects, share.Used.Objects, most.Objects) && nearly(published.Used.Bytes, share.Used.Bytes, most.Bytes)
 }
 
-func nearly(told, now, most int64) bool {
-	return most == 0 || max(told-now, now-told)*part <= most
+func nearly(published, now, most int64) bool {
+	return most == 0 || max(published-now, now-published)*part <= most
 }

@@ -15,15 +15,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// placing places logical clusters with random names on shards, and returns how many each got.
-// What shards tell stays as it is.
+// placing places n logical clusters with random names on shards with constant load, and returns the number of each shard.
 func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shard) map[string]int {
 	t.Helper()
 	now := time.Now()
 	got := map[string]int{}
 	for i := range n {
-		chosen, p := chooseShard(&tenancyv1alpha1.Workspace{}, logicalcluster.Name(fmt.Sprintf("cluster-%d", i)), shards, func(shard *corev1alpha1.Shard) experience {
-			return experience{claims: counting.of(shard.Name, now)}
+		chosen, p := chooseShard(&tenancyv1alpha1.Workspace{}, logicalcluster.Name(fmt.Sprintf("cluster-%d", i)), shards, func(shard *corev1alpha1.Shard) shardObservation {
+			return shardObservation{claims: counting.of(shard.Name, now)}
 		})
 		require.Nil(t, p)
 		counting.add(chosen.Name, now)
@@ -32,8 +31,7 @@ func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shar
 	return got
 }
 
-// TestTheLessUsedGetsMore: of two shards the less used one gets all until they are even; of
-// several each still gets some, by how much it is used.
+// TestTheLessUsedGetsMore: of two shards, the less used one gets all until both are even; of several, each gets some.
 func TestTheLessUsedGetsMore(t *testing.T) {
 	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0))))
 	even := placing(t, 300, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0)))
@@ -55,8 +53,7 @@ func TestTheLessUsedGetsMore(t *testing.T) {
 	require.InDelta(t, 500, unknown["a"], 100, "nothing is known of the other")
 }
 
-// TestHomesStayOnTwoShards: the name of a home, the hash of its user's, chooses two shards; which
-// of them it is made on, also when it is made again, is a matter of their use alone.
+// TestHomesStayOnTwoShards: the hash of the user selects two shards for a home, and only their load decides between them.
 func TestHomesStayOnTwoShards(t *testing.T) {
 	const alice = logicalcluster.Name("v1u4alow0iv9")
 	names := []string{"a", "b", "c", "d", "e"}
@@ -84,7 +81,7 @@ func TestHomesStayOnTwoShards(t *testing.T) {
 	require.True(t, got[ranked[0]] && got[ranked[1]], "%v", got)
 }
 
-// TestFullByClaims: a shard is claimed no more often than it has told that it has room.
+// TestFullByClaims: a shard is not claimed more often than its reported capacity allows.
 func TestFullByClaims(t *testing.T) {
 	got := placing(t, 30, &claims{}, shard("a", workspaces(0, 10)), shard("b", workspaces(0, 0)), shard("c", workspaces(5, 10)))
 	require.LessOrEqual(t, got["a"], 10)
@@ -94,16 +91,15 @@ func TestFullByClaims(t *testing.T) {
 	for range 10 {
 		full.add("a", now)
 	}
-	_, p := chooseShard(&tenancyv1alpha1.Workspace{}, "x", []*corev1alpha1.Shard{shard("a", workspaces(0, 10))}, func(s *corev1alpha1.Shard) experience { return experience{claims: full.of(s.Name, now)} })
+	_, p := chooseShard(&tenancyv1alpha1.Workspace{}, "x", []*corev1alpha1.Shard{shard("a", workspaces(0, 10))}, func(s *corev1alpha1.Shard) shardObservation { return shardObservation{claims: full.of(s.Name, now)} })
 	require.NotNil(t, p)
 }
 
-// TestClaims: claims count until the shard tells of as many logical clusters more, and not for
-// long.
+// TestClaims: claims are valid until the shard reports as many logical clusters, or until they expire.
 func TestClaims(t *testing.T) {
 	now := time.Now()
-	r := &reconciler{now: func() time.Time { return now }, silent: func(string) bool { return false }}
-	count := func() int64 { return r.known(shard("a")).claims }
+	r := &workspaceReconciler{now: func() time.Time { return now }, silent: func(string) bool { return false }}
+	count := func() int64 { return r.observed(shard("a")).claims }
 	tells := func(before, after int64) {
 		r.dropClaims(shard("a", workspaces(before, 0)), shard("a", workspaces(after, 0)))
 	}
@@ -111,7 +107,7 @@ func TestClaims(t *testing.T) {
 		r.claims.add("a", now)
 	}
 	require.EqualValues(t, 3, count())
-	require.Zero(t, r.known(shard("b")).claims)
+	require.Zero(t, r.observed(shard("b")).claims)
 	tells(3, 4)
 	require.EqualValues(t, 2, count(), "two are still to be made")
 	tells(4, 2)
@@ -122,12 +118,12 @@ func TestClaims(t *testing.T) {
 	r.claims.add("a", now)
 	require.EqualValues(t, 1, count(), "what others have made is not held against what comes")
 
-	now = now.Add(claimsCount - 1)
+	now = now.Add(claimTTL - 1)
 	r.claims.add("a", now)
 	require.EqualValues(t, 2, count())
 	now = now.Add(1)
 	require.EqualValues(t, 1, count(), "each counts for a minute")
-	now = now.Add(claimsCount)
+	now = now.Add(claimTTL)
 	require.Zero(t, count())
 	tells(0, 1)
 	require.Empty(t, r.claims.by)

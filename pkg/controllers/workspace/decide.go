@@ -2,8 +2,11 @@ package workspace
 
 import (
 	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,29 +22,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// regionLabel of a Shard says where it is, and goes to the Workspaces that are placed on it.
+// regionLabel is the label of a Shard with its region, which is copied to the Workspaces that are placed on it.
 const regionLabel = "region"
 
-// facts is what a claim is decided on.
 type facts struct {
-	// parent is the LogicalCluster that the Workspace is in.
-	parent *corev1alpha1.LogicalCluster
-	shards []*corev1alpha1.Shard
-	// known tells what is known of a shard beside that.
-	known func(*corev1alpha1.Shard) experience
-	types tenancy.TypeLookup
-	// newName makes names for logical clusters.
-	newName func() logicalcluster.Name
+	parent   *corev1alpha1.LogicalCluster // that contains the Workspace
+	shards   []*corev1alpha1.Shard
+	observed func(*corev1alpha1.Shard) shardObservation
+	types    tenancy.TypeLookup
+	newName  func() logicalcluster.Name
 }
 
-// claimed reports whether the Workspace has everything that claim gives it.
+// claimed reports whether claim has been applied to the Workspace.
 func claimed(ws *tenancyv1alpha1.Workspace) bool {
 	return ws.Annotations[tenancy.ClusterAnnotation] != "" && ws.Annotations[shardAnnotation] != "" &&
 		ws.Spec.Cluster != "" && ws.Spec.URL != "" && slices.Contains(ws.Finalizers, workspaceFinalizer)
 }
 
-// claim returns the Workspace with a logical cluster, a shard, a type and a URL
-// that are its own from then on. What a former claim has decided stays.
+// claim assigns a logical cluster, a shard, a type and a URL to a Workspace. Values that an earlier claim has assigned do not
+// change.
 func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace, *problem) {
 	types, err := in.types.Allowed(ws, in.parent)
 	if err != nil {
@@ -58,11 +57,11 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 	var shard *corev1alpha1.Shard
 	if name := ws.Annotations[shardAnnotation]; name != "" {
 		if shard = shardNamed(in.shards, name); shard == nil {
-			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is not registered any more", name)
+			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is no longer registered", name)
 		}
 	} else {
 		var p *problem
-		if shard, p = chooseShard(ws, cluster, in.shards, in.known); p != nil {
+		if shard, p = chooseShard(ws, cluster, in.shards, in.observed); p != nil {
 			return ws, p
 		}
 	}
@@ -95,8 +94,7 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 	return ws, nil
 }
 
-// pathOf returns the path of a Workspace in the logical cluster of parent. Homes are in no
-// tree.
+// pathOf returns the path of a Workspace in the logical cluster of parent. Home workspaces are not part of the tree.
 func pathOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) logicalcluster.Path {
 	if cluster := logicalcluster.From(ws); cluster == tenancy.HomesCluster {
 		if owner, err := tenancy.OwnerName(ws.Annotations, cluster); err == nil && tenancy.HomeName(owner).String() == ws.Name {
@@ -108,16 +106,13 @@ func pathOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) 
 }
 
 func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
-	for _, shard := range shards {
-		if shard.Name == name {
-			return shard
-		}
+	if i := slices.IndexFunc(shards, func(shard *corev1alpha1.Shard) bool { return shard.Name == name }); i >= 0 {
+		return shards[i]
 	}
 	return nil
 }
 
-// logicalClusterFor returns the LogicalCluster of a Workspace that is claimed.
-// self is the shard of the Workspace.
+// logicalClusterFor returns the LogicalCluster for a claimed Workspace on the shard self.
 func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*corev1alpha1.LogicalCluster, *problem) {
 	types, err := in.types.Allowed(ws, in.parent)
 	if err != nil {
@@ -125,9 +120,8 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 	}
 	lc := &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:       corev1alpha1.LogicalClusterName,
-			Finalizers: []string{tenancy.ContentFinalizer},
-			Labels:     map[string]string{tenancy.OwnerShardLabel: self},
+			Name: corev1alpha1.LogicalClusterName, Finalizers: []string{tenancy.ContentFinalizer},
+			Labels: map[string]string{tenancy.OwnerShardLabel: self},
 			Annotations: map[string]string{
 				core.LogicalClusterPathAnnotationKey:            pathOf(ws, in.parent).String(),
 				tenancyv1alpha1.LogicalClusterTypeAnnotationKey: types[0].ID(),
@@ -136,17 +130,12 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 		},
 		Spec: corev1alpha1.LogicalClusterSpec{
 			Owner: &corev1alpha1.LogicalClusterOwner{
-				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(),
-				Resource:   "workspaces",
-				Name:       ws.Name,
-				Cluster:    logicalcluster.From(ws).String(),
-				UID:        ws.UID,
+				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: ws.Name,
+				Cluster: logicalcluster.From(ws).String(), UID: ws.UID,
 			},
-			// Nobody but the system sees the Workspace of a home.
-			DirectlyDeletable: logicalcluster.From(ws) == tenancy.HomesCluster,
-
-			Initializers: types.Initializers(),
-			Terminators:  types.Terminators(),
+			// Users cannot access the Workspace of a home, so they must be able to delete the LogicalCluster itself.
+			DirectlyDeletable: logicalcluster.From(ws) == tenancy.HomesCluster, Initializers: types.Initializers(),
+			Terminators: types.Terminators(),
 		},
 	}
 	if bindings := types.SystemBindings(in.types); bindings != "" {
@@ -155,14 +144,13 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 	if groups := cmp.Or(ws.Annotations[tenancy.RequiredGroupsAnnotation], in.parent.Annotations[tenancy.RequiredGroupsAnnotation]); groups != "" {
 		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}
-	if p := nameCreator(ws, lc); p != nil {
+	if p := copyCreator(ws, lc); p != nil {
 		return nil, p
 	}
 	return lc, nil
 }
 
-// nameCreator has the LogicalCluster say who has created the Workspace.
-func nameCreator(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *problem {
+func copyCreator(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *problem {
 	owner := ws.Annotations[ownerAnnotation]
 	if owner == "" {
 		return nil
@@ -176,25 +164,23 @@ func nameCreator(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster)
 	return nil
 }
 
-// owns reports whether the LogicalCluster was created for exactly this Workspace.
+// owns reports whether the LogicalCluster was created for this Workspace, and not for another one with the same name.
 func owns(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) bool {
 	owner := lc.Spec.Owner
 	return owner != nil && owner.UID == ws.UID && owner.Name == ws.Name && owner.Cluster == logicalcluster.From(ws).String()
 }
 
-// unscheduled returns the Workspace with its problem told.
 func unscheduled(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceScheduled, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
 	return ws
 }
 
-// isScheduling reports whether a Workspace may still wait for its logical cluster.
+// isScheduling reports whether a Workspace may not have a logical cluster yet.
 func isScheduling(ws *tenancyv1alpha1.Workspace) bool {
 	return ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
 }
 
-// scheduled returns the Workspace as it is when its LogicalCluster exists.
 func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	conditions.MarkTrue(ws, tenancyv1alpha1.WorkspaceScheduled)
@@ -204,7 +190,6 @@ func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-// mirror returns the Workspace with what its LogicalCluster tells.
 func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *tenancyv1alpha1.Workspace {
 	ws = scheduled(ws)
 	ws.Status.Initializers = slices.Clone(lc.Status.Initializers)
@@ -212,11 +197,11 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
 		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
-		if left := lc.Status.Initializers; len(left) > 0 {
+		if remaining := lc.Status.Initializers; len(remaining) > 0 {
 			conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
-				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", left)
+				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", remaining)
 		}
-		tellBindings(ws, lc)
+		mirrorBindings(ws, lc)
 	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
 		ws.Status.Phase = lc.Status.Phase
 		if progress := conditions.Get(lc, tenancyv1alpha1.WorkspaceContentDeleted); progress != nil {
@@ -230,9 +215,9 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	return ws
 }
 
-// tellBindings says in the Workspace what keeps it waiting for its default bindings, as long
-// as it waits for them: its owner looks there first.
-func tellBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
+// mirrorBindings copies the condition of the default bindings while the Workspace waits for them, because users look at the
+// Workspace first.
+func mirrorBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
 	if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
 		conditions.Set(ws, conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized).DeepCopy())
 		return
@@ -240,8 +225,7 @@ func tellBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster
 	conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 }
 
-// initialized reports whether the LogicalCluster has come as far as it will without
-// anybody else's help.
+// initialized reports whether the LogicalCluster needs external initializers to proceed, or has been initialized.
 func initialized(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling:
@@ -253,8 +237,7 @@ func initialized(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// ending returns the LogicalCluster, which is being deleted, with a phase that
-// says so, even if its shard has not come to it yet.
+// ending returns the LogicalCluster, which is being deleted, with a phase for that even if its shard has not set it yet.
 func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	switch lc.Status.Phase {
 	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
@@ -266,28 +249,24 @@ func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	}
 }
 
-// disappeared returns the Workspace as it is when its LogicalCluster is gone
-// although nobody deleted it.
+// disappeared marks the Workspace as unavailable because its LogicalCluster was lost.
 func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared,
-		conditionsv1alpha1.ConditionSeverityError, "the LogicalCluster in %s does not exist any more on shard %s: restore it, or delete the workspace",
+		conditionsv1alpha1.ConditionSeverityError, "the LogicalCluster in %s no longer exists on shard %s: restore it, or delete the workspace",
 		ws.Spec.Cluster, ws.Annotations[shardAnnotation])
 	return ws
 }
 
-// deleting returns the Workspace, which is being deleted, with the reason why it
-// still exists.
 func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, "%s", fmt.Sprintf(format, args...))
 	return ws
 }
 
-// label returns the Workspace with the labels by which it is found: its phase,
-// initializers and terminators. When it is Ready, of its creator the name is left:
-// who may read the Workspace need not know groups and extra attributes.
+// label sets the labels for the phase, initializers and terminators. When the Workspace becomes Ready, its owner annotation is
+// reduced to the user name, because its readers should not see groups and extra attributes.
 func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	if ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
@@ -297,17 +276,111 @@ func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-// shortenOwner leaves the name in the annotation that says who has created a Workspace.
-// The LogicalCluster has the whole.
+// shortenOwner keeps only the user name in the owner annotation. The LogicalCluster contains all attributes.
 func shortenOwner(ws *tenancyv1alpha1.Workspace) {
 	owner := struct {
 		Username string `json:"username"`
 	}{}
 	if json.Unmarshal([]byte(ws.Annotations[ownerAnnotation]), &owner) != nil || owner.Username == "" {
-		return // there is none, or not as the system writes it
+		return // missing, or invalid
 	}
 	short, err := json.Marshal(owner)
 	if err == nil {
 		ws.Annotations[ownerAnnotation] = string(short)
 	}
+}
+
+// Name is the name of the controller.
+const Name = "workspace"
+
+// Names of the SDK.
+const (
+	// shardAnnotation contains the name of the chosen shard.
+	shardAnnotation = corev1alpha1.LogicalClusterShardAnnotationKey
+	// ownerAnnotation contains the creator of a Workspace, as JSON.
+	ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
+	// workspaceFinalizer is removed after the LogicalCluster was deleted.
+	workspaceFinalizer = corev1alpha1.LogicalClusterFinalizerName
+)
+
+const (
+	clusterNameLength = 16
+	shardHashLength   = 8
+)
+
+// newClusterName returns a random name that is globally unique and cannot be guessed.
+func newClusterName() logicalcluster.Name {
+	random := make([]byte, 32)
+	_, _ = rand.Read(random) // never fails
+	return logicalcluster.Name(hash(random, clusterNameLength))
+}
+
+func shardHash(shard string) string { return hash([]byte(shard), shardHashLength) }
+
+// hash returns the first characters of base36(sha224(data)).
+func hash(data []byte, length int) string {
+	sum := sha256.Sum224(data)
+	return new(big.Int).SetBytes(sum[:]).Text(36)[:length]
+}
+
+// isRemote reports whether the logical cluster of a Workspace on self is placed on another shard.
+func isRemote(ws *tenancyv1alpha1.Workspace, self string) bool {
+	target := ws.Annotations[shardAnnotation]
+	return target != "" && target != self
+}
+
+// isRequested reports whether a Workspace contains the request to another shard, if it needs one.
+func isRequested(ws *tenancyv1alpha1.Workspace, self string) bool {
+	return !isRemote(ws, self) || ws.Labels[tenancy.TargetLabel] != "" && ws.Annotations[tenancy.PlacementAnnotation] != ""
+}
+
+// requestPlacement adds the request for its LogicalCluster to a claimed Workspace. The owner's shard computes the
+// LogicalCluster, so that the target shard needs neither the parent nor the types.
+func requestPlacement(ws *tenancyv1alpha1.Workspace, in facts, self string) (*tenancyv1alpha1.Workspace, *problem) {
+	if !isRemote(ws, self) {
+		return ws, nil
+	}
+	lc, p := logicalClusterFor(ws, in, self)
+	if p != nil {
+		return ws, p
+	}
+	// The Workspace contains the user until it is Ready.
+	delete(lc.Annotations, ownerAnnotation)
+	lc.Spec.CreatedBy = nil
+	encoded, err := json.Marshal(lc)
+	if err != nil {
+		return ws, problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "encoding the LogicalCluster: %v", err)
+	}
+	ws = ws.DeepCopy()
+	ws.Annotations[tenancy.PlacementAnnotation] = string(encoded)
+	return address(ws, self), nil
+}
+
+// address sets the label that the target shard selects, and removes a fulfilled request. It modifies ws.
+func address(ws *tenancyv1alpha1.Workspace, self string) *tenancyv1alpha1.Workspace {
+	if isRemote(ws, self) {
+		metav1.SetMetaDataLabel(&ws.ObjectMeta, tenancy.TargetLabel, ws.Annotations[shardAnnotation])
+	}
+	if !isScheduling(ws) {
+		delete(ws.Annotations, tenancy.PlacementAnnotation)
+	}
+	return ws
+}
+
+// requestedLogicalCluster returns the LogicalCluster that a Workspace of another shard requests.
+func requestedLogicalCluster(ws *tenancyv1alpha1.Workspace) (*corev1alpha1.LogicalCluster, error) {
+	if name := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation]); !request.ValidName(name.String()) || name == core.RootCluster {
+		return nil, fmt.Errorf("%q is not a valid name for the logical cluster of a workspace", name)
+	}
+	lc := &corev1alpha1.LogicalCluster{}
+	if err := json.Unmarshal([]byte(ws.Annotations[tenancy.PlacementAnnotation]), lc); err != nil {
+		return nil, fmt.Errorf("annotation %s is not a LogicalCluster: %w", tenancy.PlacementAnnotation, err)
+	}
+	if !owns(ws, lc) {
+		return nil, fmt.Errorf("annotation %s contains a LogicalCluster of another workspace", tenancy.PlacementAnnotation)
+	}
+	if p := copyCreator(ws, lc); p != nil {
+		return nil, fmt.Errorf("%s", p.message)
+	}
+	return lc, nil
 }

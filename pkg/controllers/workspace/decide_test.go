@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// shippedTypes is a lookup of the types that every root has.
 func shippedTypes(t *testing.T) tenancy.TypeLookup {
 	t.Helper()
 	shipped, err := config.RootWorkspaceTypes()
@@ -35,7 +34,6 @@ func shippedTypes(t *testing.T) tenancy.TypeLookup {
 	}
 }
 
-// organization is the LogicalCluster of a parent.
 func organization() *corev1alpha1.LogicalCluster {
 	return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: corev1alpha1.LogicalClusterName,
@@ -55,7 +53,7 @@ func newWorkspace(name string) *tenancyv1alpha1.Workspace {
 func factsOf(t *testing.T, shards ...*corev1alpha1.Shard) facts {
 	t.Helper()
 	return facts{
-		parent: organization(), shards: shards, known: nothing, types: shippedTypes(t),
+		parent: organization(), shards: shards, observed: nothing, types: shippedTypes(t),
 		newName: func() logicalcluster.Name { return "fresh" },
 	}
 }
@@ -72,9 +70,9 @@ func TestClaim(t *testing.T) {
 		logicalcluster.AnnotationKey: "parent", tenancy.ClusterAnnotation: "fresh", shardAnnotation: "a", tenancy.ShardHashAnnotation: shardHash("a"),
 	}, got.Annotations)
 
-	again, p := claim(got, factsOf(t, shard("b"), shard("a")))
+	retry, p := claim(got, factsOf(t, shard("b"), shard("a")))
 	require.Nil(t, p)
-	require.Equal(t, got, again, "a claim is for ever")
+	require.Equal(t, got, retry, "a claim is for ever")
 
 	half := newWorkspace("w")
 	half.Annotations[tenancy.ClusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
@@ -85,12 +83,11 @@ func TestClaim(t *testing.T) {
 
 	_, p = claim(half, factsOf(t, shard("b")))
 	require.NotNil(t, p)
-	require.Contains(t, p.message, `chosen shard "a" is not registered`)
+	require.Contains(t, p.message, `chosen shard "a" is no longer registered`)
 }
 
-// TestClaimTellsTheRegion: a Workspace gets the label by which its shard says where it is, unless
-// its creator has given it one.
-func TestClaimTellsTheRegion(t *testing.T) {
+// TestClaimSetsTheRegion: a Workspace gets the region label of its shard, unless it has one.
+func TestClaimSetsTheRegion(t *testing.T) {
 	in := factsOf(t, shard("a", func(s *corev1alpha1.Shard) { s.Labels["region"] = "eu" }))
 	shipped := in.types
 	in.types = func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
@@ -188,9 +185,8 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// TestMirrorTellsOfDefaultBindings holds that a Workspace says why it waits for default
-// bindings, and no more of it once it does not.
-func TestMirrorTellsOfDefaultBindings(t *testing.T) {
+// TestMirrorReportsDefaultBindings: a Workspace reports why it waits for default bindings only while it waits.
+func TestMirrorReportsDefaultBindings(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
 		Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer},
 	}}
@@ -247,8 +243,7 @@ func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {
 	require.Equal(t, "d", lc.Annotations["authorization.kcp.io/required-groups"], "its own")
 }
 
-// TestOwnerIsShortened holds that of the creator of a Workspace that is Ready only the
-// name is left.
+// TestOwnerIsShortened: the owner annotation of a Workspace that is Ready contains only the user name.
 func TestOwnerIsShortened(t *testing.T) {
 	const full = `{"username":"alice","uid":"1","groups":["team"],"extra":{"key":["value"]}}`
 	for name, tc := range map[string]struct {

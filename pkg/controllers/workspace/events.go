@@ -18,23 +18,21 @@ import (
 )
 
 const (
-	// worthTelling is how long the same thing has to keep a Workspace waiting before an
-	// Event tells of it. What changes faster is progress, which conditions tell.
-	worthTelling = 5 * time.Second
-	// reasonWaiting is the reason of the Event where no condition says why.
+	// noticeDelay is the minimum duration of a state before an Event reports it. Shorter states are visible in conditions.
+	noticeDelay = 5 * time.Second
+	// reasonWaiting is the reason of the Event if no condition explains the delay.
 	reasonWaiting = "WaitingForLogicalCluster"
 )
 
-// word is what an Event tells.
-type word struct {
+type notice struct {
 	kind, reason, message string
 }
 
-// words returns what is to be told about a Workspace by now, and when to look again, or 0.
-func words(ws *tenancyv1alpha1.Workspace, now time.Time) (all []word, next time.Duration) {
-	since := func(t time.Time, tell word) {
-		if wait := t.Add(worthTelling).Sub(now); wait <= 0 {
-			all = append(all, tell)
+// notices returns the content of the Events that are due, and the time until the next one is due, or 0.
+func notices(ws *tenancyv1alpha1.Workspace, now time.Time) (all []notice, next time.Duration) {
+	since := func(t time.Time, report notice) {
+		if wait := t.Add(noticeDelay).Sub(now); wait <= 0 {
+			all = append(all, report)
 		} else if next == 0 || wait < next {
 			next = wait
 		}
@@ -49,27 +47,27 @@ func words(ws *tenancyv1alpha1.Workspace, now time.Time) (all []word, next time.
 		if c.Severity == conditionsv1alpha1.ConditionSeverityError || c.Severity == conditionsv1alpha1.ConditionSeverityWarning {
 			kind = corev1.EventTypeWarning
 		}
-		since(c.LastTransitionTime.Time, word{kind, c.Reason, c.Message})
+		since(c.LastTransitionTime.Time, notice{kind, c.Reason, c.Message})
 	}
 	if !explained && ws.Spec.Mount == nil && !tenancy.HasContent(ws.Status.Phase) {
 		message := "the workspace has no logical cluster yet"
 		if ws.Spec.Cluster != "" {
 			message = fmt.Sprintf("logical cluster %s on shard %q is not ready yet", ws.Spec.Cluster, ws.Annotations[shardAnnotation])
 		}
-		since(ws.CreationTimestamp.Time, word{corev1.EventTypeNormal, reasonWaiting, message})
+		since(ws.CreationTimestamp.Time, notice{corev1.EventTypeNormal, reasonWaiting, message})
 	}
 	return all, next
 }
 
-// told remembers which words were told last of each Workspace that waits. It saves requests:
-// who has forgotten tells again, which changes nothing.
-type told struct {
+// reported contains the last reported notices of each Workspace. It only saves requests, because repeated Events have no
+// effect.
+type reported struct {
 	mu sync.Mutex
-	by map[client.Key]map[word]types.UID
+	by map[client.Key]map[notice]types.UID
 }
 
-// fresh returns those of all words that were not told last time, and remembers all.
-func (t *told) fresh(key client.Key, uid types.UID, all []word) (fresh []word) {
+// fresh returns the notices that were not reported before, and remembers all.
+func (t *reported) fresh(key client.Key, uid types.UID, all []notice) (fresh []notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.by[key]
@@ -77,22 +75,21 @@ func (t *told) fresh(key client.Key, uid types.UID, all []word) (fresh []word) {
 		delete(t.by, key)
 		return nil
 	}
-	now := make(map[word]types.UID, len(all))
+	now := make(map[notice]types.UID, len(all))
 	for _, w := range all {
 		if now[w] = uid; before[w] != uid {
 			fresh = append(fresh, w)
 		}
 	}
 	if t.by == nil {
-		t.by = map[client.Key]map[word]types.UID{}
+		t.by = map[client.Key]map[notice]types.UID{}
 	}
 	t.by[key] = now
 	return fresh
 }
 
-// eventIn returns the function that creates Events beside Workspaces.
-func eventIn(local *client.Factory) func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
-	return func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
+func eventIn(local *client.Factory) func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error {
+	return func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error {
 		return events.Record(ctx, local.Cluster(logicalcluster.From(ws).Path()), events.Event{
 			About: corev1.ObjectReference{
 				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace", Name: ws.Name, UID: ws.UID,

@@ -24,20 +24,20 @@ func TestWords(t *testing.T) {
 		age        time.Duration
 		cluster    string
 		conditions []conditionsv1alpha1.Condition
-		want       []word
+		want       []notice
 		next       time.Duration
 	}{
 		"ready":        {phase: "Ready", age: time.Hour},
 		"just created": {age: time.Second, next: 4 * time.Second},
-		"nothing said": {phase: "Scheduling", age: time.Minute, want: []word{{"Normal", "WaitingForLogicalCluster", "the workspace has no logical cluster yet"}}},
-		"claimed":      {phase: "Initializing", age: time.Minute, cluster: "c", want: []word{{"Normal", "WaitingForLogicalCluster", `logical cluster c on shard "a" is not ready yet`}}},
-		"refused": {phase: "Scheduling", age: time.Minute, want: []word{{"Warning", "Why", "because"}},
+		"nothing said": {phase: "Scheduling", age: time.Minute, want: []notice{{"Normal", "WaitingForLogicalCluster", "the workspace has no logical cluster yet"}}},
+		"claimed":      {phase: "Initializing", age: time.Minute, cluster: "c", want: []notice{{"Normal", "WaitingForLogicalCluster", `logical cluster c on shard "a" is not ready yet`}}},
+		"refused": {phase: "Scheduling", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
 			conditions: []conditionsv1alpha1.Condition{condition(5*time.Second, "False", "Error"), condition(time.Minute, "True", "")}},
 		"refused just now": {phase: "Scheduling", age: time.Minute, next: 2 * time.Second,
 			conditions: []conditionsv1alpha1.Condition{condition(3*time.Second, "False", "Error")}},
-		"waits for others": {phase: "Initializing", age: time.Minute, want: []word{{"Normal", "Why", "because"}}, next: time.Second,
+		"waits for others": {phase: "Initializing", age: time.Minute, want: []notice{{"Normal", "Why", "because"}}, next: time.Second,
 			conditions: []conditionsv1alpha1.Condition{condition(4*time.Second, "False", "Info"), condition(time.Minute, "False", "Info")}},
-		"is not deleted": {phase: "Deleting", age: time.Minute, want: []word{{"Warning", "Why", "because"}},
+		"is not deleted": {phase: "Deleting", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
 			conditions: []conditionsv1alpha1.Condition{condition(time.Minute, "False", "Warning")}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,16 +45,15 @@ func TestWords(t *testing.T) {
 				Name: "w", CreationTimestamp: metav1.NewTime(now.Add(-tc.age)), Annotations: map[string]string{shardAnnotation: "a"},
 			}}
 			ws.Spec.Cluster, ws.Status.Phase, ws.Status.Conditions = tc.cluster, tc.phase, tc.conditions
-			all, next := words(ws, now)
+			all, next := notices(ws, now)
 			require.Equal(t, tc.want, all)
 			require.Equal(t, tc.next, next)
 		})
 	}
 }
 
-// TestWordsAreToldOnce holds that each message is one Event, for each Workspace of a name,
-// and that what is to be told later is not forgotten.
-func TestWordsAreToldOnce(t *testing.T) {
+// TestNoticesAreReportedOnce: each message is one Event for each Workspace, and later messages are scheduled.
+func TestNoticesAreReportedOnce(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	r.shards = func() []*corev1alpha1.Shard { return nil }
@@ -62,7 +61,7 @@ func TestWordsAreToldOnce(t *testing.T) {
 		_, err := f.reconcile(r)
 		require.NoError(t, err)
 	}
-	require.Equal(t, []word{{"Warning", "Unschedulable", "no shard is registered"}}, f.events)
+	require.Equal(t, []notice{{"Warning", "Unschedulable", "no shard is registered"}}, f.events)
 
 	other := f.ws.DeepCopy()
 	other.UID = "another"
@@ -78,12 +77,12 @@ func TestWordsAreToldOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, f.events, 2)
 	require.Positive(t, result.RequeueAfter)
-	require.LessOrEqual(t, result.RequeueAfter, worthTelling)
+	require.LessOrEqual(t, result.RequeueAfter, noticeDelay)
 
-	// It is over.
-	require.Empty(t, r.told.fresh(key, "a third", nil))
-	require.Empty(t, r.told.by)
-	require.Equal(t, reconcile.Result{RequeueAfter: time.Second}, r.tell(t.Context(), ready(f.ws), reconcile.Result{RequeueAfter: time.Second}))
+	// The Workspace is ready.
+	require.Empty(t, r.reported.fresh(key, "a third", nil))
+	require.Empty(t, r.reported.by)
+	require.Equal(t, reconcile.Result{RequeueAfter: time.Second}, r.report(t.Context(), ready(f.ws), reconcile.Result{RequeueAfter: time.Second}))
 }
 
 func ready(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {

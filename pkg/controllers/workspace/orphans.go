@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,17 +18,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// orphanAge is up to what age a LogicalCluster without a Workspace is deleted. A
-// create that was thought to be lost arrives within moments; what is older, and
-// has no Workspace, rather tells that this shard has lost data.
+// orphanAge is the maximum age at which a LogicalCluster without a Workspace is deleted. A delayed create request arrives
+// within moments. An older LogicalCluster without a Workspace is probably a sign of data loss on this shard.
 const orphanAge = 24 * time.Hour
 
-// startsWith are the names of what logical clusters hold from the start.
-var startsWith = map[schema.GroupResource][]string{
+var initialObjects = map[schema.GroupResource][]string{
 	kinds.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
 	kinds.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
 	kinds.ServiceAccounts.GroupResource():     {"default"},
@@ -34,16 +35,15 @@ var startsWith = map[schema.GroupResource][]string{
 	kinds.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
 }
 
-// startsWithAtMost is how many objects of a kind that may be.
-const startsWithAtMost = 2
+const maxInitialObjects = 2
 
-// removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
-// although that has gone. exists asks the shard of the Workspace for it.
+// removeOrphan deletes a LogicalCluster without a Workspace, or returns true if it must be retained. exists reads the
+// Workspace from its shard.
 func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
 	cluster := logicalcluster.From(seen)
 	lc, err := here.get(ctx, cluster)
 	if apierrors.IsNotFound(err) || err == nil && (lc.UID != seen.UID || lc.DeletionTimestamp != nil) {
-		return false, nil // the watch will tell
+		return false, nil // the watch will report it
 	}
 	if err != nil {
 		return false, err
@@ -53,7 +53,7 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 	}
 	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
 	if age := now.Sub(lc.CreationTimestamp.Time); age > orphanAge {
-		logger.Info("A logical cluster has no Workspace and is too old to be deleted for that: delete its LogicalCluster, or restore the Workspace", "age", age)
+		logger.Info("Retaining a logical cluster without a Workspace because of its age: delete its LogicalCluster, or restore the Workspace", "age", age)
 		return true, nil
 	}
 	unused, err := here.unused(ctx, cluster)
@@ -61,24 +61,23 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 		return false, err
 	}
 	if !unused {
-		logger.Info("A logical cluster has no Workspace and is not empty: delete its LogicalCluster, or restore the Workspace")
+		logger.Info("Retaining a logical cluster without a Workspace because it is not empty: delete its LogicalCluster, or restore the Workspace")
 		return true, nil
 	}
-	logger.Info("Deleting a logical cluster that was created after its Workspace had gone")
+	logger.Info("Deleting a logical cluster that was created after its Workspace was deleted")
 	return false, here.remove(ctx, cluster, lc)
 }
 
-// unused reports whether a logical cluster holds nothing but what each one
-// starts with.
+// unused reports whether a logical cluster contains only initial objects.
 func (s *site) unused(ctx context.Context, cluster logicalcluster.Name) (unused bool, err error) {
 	err = s.Do(ctx, requestTimeout, func(ctx context.Context) error {
-		unused, err = holdsNothing(ctx, s.Clients.Cluster(cluster.Path()))
+		unused, err = isEmpty(ctx, s.Clients.Cluster(cluster.Path()))
 		return err
 	})
 	return unused, err
 }
 
-func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
+func isEmpty(ctx context.Context, scope client.Scope) (bool, error) {
 	discovery, err := documents.Of(scope)
 	if err != nil {
 		return false, err
@@ -93,24 +92,52 @@ func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
 	}
 	for _, resource := range resources {
 		if resource.GroupResource() == kinds.APIBindings.GroupResource() {
-			continue // types bring them; what was made of what they bind is looked for
+			continue // created by types; their resources are listed
 		}
-		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: startsWithAtMost + 1})
+		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: maxInitialObjects + 1})
 		if err != nil {
 			return false, fmt.Errorf("listing %s: %w", resource.GroupResource(), err)
 		}
-		if !isStart(resource.GroupResource(), page) {
+		if !isInitial(resource.GroupResource(), page) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// isStart reports whether a list of what there is of a kind has nothing but what logical
-// clusters start with.
-func isStart(resource schema.GroupResource, page *metav1.PartialObjectMetadataList) bool {
+func isInitial(resource schema.GroupResource, page *metav1.PartialObjectMetadataList) bool {
 	others := slices.ContainsFunc(page.Items, func(item metav1.PartialObjectMetadata) bool {
-		return !slices.Contains(startsWith[resource], item.Name)
+		return !slices.Contains(initialObjects[resource], item.Name)
 	})
 	return !others && page.Continue == ""
+}
+
+func newOrphans(registerer prometheus.Registerer) *orphans {
+	return &orphans{count: map[client.Key]int{}, gauge: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "shardplane", Subsystem: "workspace", Name: "orphaned_logical_clusters",
+		Help: "[ALPHA] Number of logical clusters without a Workspace that are retained because they are old or not empty, where the controllers of their shard run.",
+	}))}
+}
+
+// orphans counts the retained logical clusters without a Workspace, by the key of the Workspace. The workspace controller and
+// the placement controller use the same gauge.
+type orphans struct {
+	gauge prometheus.Gauge
+
+	mu    sync.Mutex
+	count map[client.Key]int
+}
+
+func (o *orphans) note(key client.Key, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.count[key]
+	if n == before {
+		return
+	}
+	o.gauge.Add(float64(n - before))
+	o.count[key] = n
+	if n == 0 {
+		delete(o.count, key)
+	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// TestIsStart: a logical cluster that holds what it started with holds nothing of anybody.
+// TestIsStart: a logical cluster with initial objects is considered empty.
 func TestIsStart(t *testing.T) {
 	page := func(names ...string) *metav1.PartialObjectMetadataList {
 		list := &metav1.PartialObjectMetadataList{}
@@ -27,50 +27,50 @@ func TestIsStart(t *testing.T) {
 		return list
 	}
 	namespaces, secrets := kinds.Namespaces.GroupResource(), kinds.Secrets.GroupResource()
-	require.True(t, isStart(namespaces, page("default", "kube-system")))
-	require.True(t, isStart(kinds.ConfigMaps.GroupResource(), page("kube-root-ca.crt", "kube-root-ca.crt")))
-	require.True(t, isStart(secrets, page()))
-	require.False(t, isStart(namespaces, page("default", "own")))
-	require.False(t, isStart(secrets, page("default")))
+	require.True(t, isInitial(namespaces, page("default", "kube-system")))
+	require.True(t, isInitial(kinds.ConfigMaps.GroupResource(), page("kube-root-ca.crt", "kube-root-ca.crt")))
+	require.True(t, isInitial(secrets, page()))
+	require.False(t, isInitial(namespaces, page("default", "own")))
+	require.False(t, isInitial(secrets, page("default")))
 	more := page("default", "kube-system")
 	more.Continue = "more"
-	require.False(t, isStart(namespaces, more))
+	require.False(t, isInitial(namespaces, more))
 }
 
-// TestACreateThatArrivesAfterTheEnd has the create of a logical cluster arrive
-// when its Workspace is gone: what it made goes too, unless somebody may miss it.
+// TestACreateThatArrivesAfterTheEnd: a logical cluster that is created after the deletion of its Workspace is deleted,
+// unless it may contain data.
 func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 	cases := map[string]struct {
-		change func(f *fake, r *reconciler, late *corev1alpha1.LogicalCluster)
+		change func(f *fake, r *workspaceReconciler, late *corev1alpha1.LogicalCluster)
 		stays  bool
 		fails  bool
-		// told is that somebody has to do something about it.
-		told bool
+		// reported is set if an administrator must act.
+		reported bool
 	}{
 		"nobody has used it": {},
-		"there is another Workspace of the name": {change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) {
+		"there is another Workspace of the name": {change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			f.ws = newWorkspace("w")
 			f.ws.UID = "another"
 		}},
-		"somebody has used it": {stays: true, told: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
-		"it is old": {stays: true, told: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
+		"somebody has used it": {stays: true, reported: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
+		"it is old": {stays: true, reported: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
 			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
 		}},
-		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
+		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
 			late.Labels[tenancy.OwnerShardLabel] = "elsewhere"
 		}},
-		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
+		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return true, nil }
 		}},
-		"the Workspace cannot be asked for": {stays: true, fails: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
+		"the Workspace cannot be asked for": {stays: true, fails: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return false, errCannot }
 		}},
-		"its shard is away": {stays: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
+		"its shard is away": {stays: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			f.writes = 2 // the claim, and the process ends in the create
+			f.writes = 2 // the claim, and a crash in the create
 			r := f.process()
 			_, err := f.reconcile(r)
 			require.ErrorIs(t, err, errCrash)
@@ -96,7 +96,7 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
 			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
-			if !tc.told {
+			if !tc.reported {
 				require.Equal(t, before, orphaned(t, r.orphans))
 				return
 			}
@@ -112,7 +112,6 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 	}
 }
 
-// orphaned returns how many logical clusters the metric tells of.
 func orphaned(t *testing.T, o *orphans) int {
 	t.Helper()
 	n, err := testutil.GetGaugeMetricValue(o.gauge)

@@ -18,44 +18,39 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// PlacementName is the name of the controller that gives Workspaces of other shards their
-// logical clusters on this one, and takes them away again. Those shards write nothing here.
+// PlacementName is the name of the controller that creates and deletes logical clusters on this shard for Workspaces of other
+// shards, which do not write to this one.
 const PlacementName = "placement"
 
-// PlacementConfig is what the controller needs.
+// PlacementConfig configures the placement controller.
 type PlacementConfig struct {
-	// ShardName is the name of the shard that the controller runs on.
+	// ShardName is the name of this shard, and Peers are all shards.
 	ShardName string
-	// Peers are all shards.
-	Peers *peers.Book
-	// LogicalClusters are those of the shard, with OwnerIndex by IndexByOwner.
+	Peers     *peers.Book
+	// LogicalClusters are those of the shard; it must have OwnerIndex.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// Metrics registers metrics; nil registers none.
+	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
 
-// NewPlacement returns the controller. Its keys are those of Workspaces, with their shards.
+// NewPlacement returns the controller. Its keys are Workspaces with their shards.
 func NewPlacement(config PlacementConfig) *reconcile.Controller[client.Key] {
-	a := &askers{self: config.ShardName, peers: config.Peers, clusters: config.LogicalClusters.Lister()}
+	a := &requesters{self: config.ShardName, peers: config.Peers, clusters: config.LogicalClusters.Lister()}
 	p := &placement{
-		self: config.ShardName,
-		now:  time.Now,
-		shard: func(name string) (asker, bool) {
+		self: config.ShardName, now: time.Now,
+		shard: func(name string) (requester, bool) {
 			shard, ok := a.at(name)
 			return shard, ok
 		},
-		owned:   a.owned,
-		here:    localSite(config.Peers, config.ShardName, config.LogicalClusters),
+		owned: a.owned, here: localSite(config.Peers, config.ShardName, config.LogicalClusters),
 		orphans: newOrphans(config.Metrics),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      PlacementName,
-		Reconcile: p.reconcile,
-		Workers:   workers,
+		Name: PlacementName, Reconcile: p.reconcile, Workers: workers,
 		Sources: []reconcile.Source[client.Key]{
 			a.watch,
 			reconcile.FromInformer(config.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []client.Key {
-				if key, ok := askerOf(lc, config.ShardName); ok {
+				if key, ok := requesterOf(lc, config.ShardName); ok {
 					return []client.Key{key}
 				}
 				return nil
@@ -64,30 +59,29 @@ func NewPlacement(config PlacementConfig) *reconcile.Controller[client.Key] {
 	})
 }
 
-// asker is another shard, with Workspaces that may ask for logical clusters here.
-type asker interface {
-	// cached returns what the watch has told about a Workspace, of what decides here.
+// requester is another shard with Workspaces that may request logical clusters on this shard.
+type requester interface {
+	// cached returns the last observed Workspace, reduced to the fields used here.
 	cached(key client.Key) (*tenancyv1alpha1.Workspace, bool)
-	// live asks the shard for it; nil is that there is none.
+	// live reads a Workspace from the shard. It returns nil if it does not exist.
 	live(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error)
 }
 
 type placement struct {
 	self string
 	now  func() time.Time
-	// shard returns another shard, if all is known by now that it asks for.
-	shard func(name string) (asker, bool)
-	// owned returns the LogicalClusters here whose owner has a key.
-	owned func(key client.Key) []*corev1alpha1.LogicalCluster
-	here  logicalClusters
-
+	// shard returns another shard if all of its requests have been observed.
+	shard func(name string) (requester, bool)
+	// owned returns the local LogicalClusters of a Workspace.
+	owned   func(key client.Key) []*corev1alpha1.LogicalCluster
+	here    logicalClusters
 	orphans *orphans
 }
 
 func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	shard, known := p.shard(key.Shard)
-	if !known {
-		return reconcile.Result{}, nil // comes again when it is
+	shard, observed := p.shard(key.Shard)
+	if !observed {
+		return reconcile.Result{}, nil // requeued after the shard's requests have been listed
 	}
 	ws, found := shard.cached(key)
 	kept := 0
@@ -97,7 +91,7 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 		}
 		stays, err := p.removeOrphan(ctx, key, shard, lc)
 		if err != nil {
-			return again(fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err))
+			return retry(fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err))
 		}
 		if stays {
 			kept++
@@ -108,7 +102,7 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 	case !found:
 		return reconcile.Result{}, nil
 	case ws.DeletionTimestamp != nil:
-		return again(p.remove(ctx, ws))
+		return retry(p.remove(ctx, ws))
 	case isScheduling(ws):
 		return p.create(ctx, key, shard, ws)
 	default:
@@ -116,11 +110,10 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 	}
 }
 
-// create creates the LogicalCluster that a Workspace asks for. The watch may be behind: its
-// shard is asked whether it waits still. One that is deleted, and released, after that answer
-// leaves an orphan, which is then removed.
-func (p *placement) create(ctx context.Context, key client.Key, shard asker, seen *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
-	// Whose a LogicalCluster of the name is, the Workspace's shard finds out. It may go.
+// create creates the requested LogicalCluster. It reads the Workspace from its shard, because the watch may be behind. If the
+// Workspace is deleted and released after that, the new LogicalCluster is removed as an orphan.
+func (p *placement) create(ctx context.Context, key client.Key, shard requester, seen *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	// The Workspace's shard determines the owner of an existing LogicalCluster. It may be deleted later.
 	taken := reconcile.Result{RequeueAfter: observeTimeout}
 	if lc, found := p.here.cached(logicalcluster.Name(seen.Annotations[tenancy.ClusterAnnotation])); found {
 		if owns(seen, lc) {
@@ -130,12 +123,12 @@ func (p *placement) create(ctx context.Context, key client.Key, shard asker, see
 	}
 	ws, err := shard.live(ctx, key)
 	if err != nil {
-		return again(fmt.Errorf("asking for the workspace: %w", err))
+		return retry(fmt.Errorf("reading the workspace: %w", err))
 	}
 	if ws == nil || ws.DeletionTimestamp != nil || !isScheduling(ws) || ws.Labels[tenancy.TargetLabel] != p.self || ws.Annotations[tenancy.PlacementAnnotation] == "" {
-		return reconcile.Result{}, nil // the watch will tell
+		return reconcile.Result{}, nil // the watch will report it
 	}
-	lc, err := askedFor(ws)
+	lc, err := requestedLogicalCluster(ws)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -147,10 +140,9 @@ func (p *placement) create(ctx context.Context, key client.Key, shard asker, see
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Created a logical cluster for another shard", "cluster", cluster, "shard", key.Shard)
 	}
-	return again(err)
+	return retry(err)
 }
 
-// remove deletes the LogicalCluster of a Workspace that is being deleted.
 func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) error {
 	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
 	if cluster == "" {
@@ -158,10 +150,10 @@ func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) e
 	}
 	lc, found := p.here.cached(cluster)
 	if !found {
-		// The informer may not have seen it yet.
+		// The informer may be behind.
 		var err error
 		if lc, err = p.here.get(ctx, cluster); err != nil {
-			return ignoreNotFound(err)
+			return reconcile.IgnoreNotFound(err)
 		}
 	}
 	if lc.DeletionTimestamp != nil || !owns(ws, lc) {
@@ -170,18 +162,9 @@ func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) e
 	return p.here.remove(ctx, cluster, lc)
 }
 
-// removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
-// although that has gone.
-func (p *placement) removeOrphan(ctx context.Context, key client.Key, shard asker, lc *corev1alpha1.LogicalCluster) (kept bool, err error) {
+func (p *placement) removeOrphan(ctx context.Context, key client.Key, shard requester, lc *corev1alpha1.LogicalCluster) (kept bool, err error) {
 	return removeOrphan(ctx, key, p.here, lc, p.now(), func(ctx context.Context) (bool, error) {
 		ws, err := shard.live(ctx, key)
 		return ws != nil && ws.UID == lc.Spec.Owner.UID, err
 	})
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// readOnly is another shard.
 type readOnly struct{ *fake }
 
 func (s readOnly) isRemote() bool { return true }
@@ -41,7 +40,7 @@ func (s readOnly) unused(context.Context, logicalcluster.Name) (bool, error) {
 
 func (f *fake) isRemote() bool { return false }
 
-// there is what the Workspace's shard has of the other one.
+// there is the access of the Workspace's shard to the other one.
 func (f *fake) there() logicalClusters {
 	if f.placing {
 		return readOnly{f}
@@ -49,12 +48,12 @@ func (f *fake) there() logicalClusters {
 	return f
 }
 
-// owner is the Workspace's shard as the other one has it.
+// owner is the Workspace's shard as seen by the other one.
 type owner struct {
 	*fake
-	// seen is what the watch has told; the Workspace as it is, if that is nil.
+	// seen is the observed Workspace; nil if it is up to date.
 	seen *tenancyv1alpha1.Workspace
-	// before is called before each answer.
+	// before is called before each response.
 	before func()
 }
 
@@ -83,23 +82,21 @@ func (o *owner) live(context.Context, client.Key) (*tenancyv1alpha1.Workspace, e
 	return ws, nil
 }
 
-// target is a fresh process of the shard that the logical cluster is on.
+// target is a new process of the shard of the logical cluster.
 func (f *fake) target() (*placement, *owner) {
 	o := &owner{fake: f}
 	return &placement{
-		self:  f.ws.Annotations[shardAnnotation],
-		now:   time.Now,
-		shard: func(string) (asker, bool) { return o, true },
+		self: f.ws.Annotations[shardAnnotation], now: time.Now,
+		shard: func(string) (requester, bool) { return o, true },
 		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
 			key.Shard = ""
 			return f.owned(key)
 		},
-		here:    f,
-		orphans: newOrphans(nil),
+		here: f, orphans: newOrphans(nil),
 	}, o
 }
 
-var asked = client.Key{Shard: "here", Cluster: key.Cluster, Name: key.Name}
+var requested = client.Key{Shard: "here", Cluster: key.Cluster, Name: key.Name}
 
 func newPlaced(t *testing.T) *fake {
 	t.Helper()
@@ -108,8 +105,7 @@ func newPlaced(t *testing.T) *fake {
 	return f
 }
 
-// claim has the Workspace's shard claim a logical cluster, and ask for it.
-func (f *fake) claim(r *reconciler) {
+func (f *fake) claim(r *workspaceReconciler) {
 	f.t.Helper()
 	_, err := f.reconcile(r)
 	require.NoError(f.t, err)
@@ -131,11 +127,11 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	require.Nil(t, p)
 
 	placing, _ := f.target()
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	require.Equal(t, want, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)], "as if the Workspace's shard had created it")
 	for range 3 {
-		_, err = placing.reconcile(t.Context(), asked)
+		_, err = placing.reconcile(t.Context(), requested)
 		require.NoError(t, err)
 	}
 	f.othersWork()
@@ -154,7 +150,7 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	_, err = f.reconcile(r)
 	require.NoError(t, err)
 	require.Nil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	f.othersWork()
 	_, err = f.reconcile(r)
@@ -163,8 +159,8 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	require.Empty(t, f.clusters)
 }
 
-// TestWhatIsOnTheOwnShardAsksNobody: there, nothing more is stored than before.
-func TestWhatIsOnTheOwnShardAsksNobody(t *testing.T) {
+// TestLocalPlacementStoresNoRequest: a local logical cluster needs no request.
+func TestLocalPlacementStoresNoRequest(t *testing.T) {
 	f := newFake(t)
 	f.ws.Annotations[shardAnnotation] = "a"
 	r := f.process()
@@ -176,8 +172,7 @@ func TestWhatIsOnTheOwnShardAsksNobody(t *testing.T) {
 	require.NotContains(t, f.ws.Labels, tenancy.TargetLabel)
 }
 
-// TestACrashOfEitherShardIsCompleted ends either process before or after each of its writes,
-// while a workspace comes and while it goes.
+// TestACrashOfEitherShardIsCompleted: either process crashes before or after each write, during creation and deletion.
 func TestACrashOfEitherShardIsCompleted(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for at := 1; at <= 6; at++ {
@@ -197,7 +192,7 @@ func TestACrashOfEitherShardIsCompleted(t *testing.T) {
 						return
 					}
 					placing, _ := f.target()
-					if _, err := placing.reconcile(t.Context(), asked); errors.Is(err, errCrash) {
+					if _, err := placing.reconcile(t.Context(), requested); errors.Is(err, errCrash) {
 						f.writes = -1
 					} else {
 						require.NoError(t, err)
@@ -237,13 +232,13 @@ func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
 	cases := map[string]struct {
 		change func(f *fake, p *placement)
 		fails  bool
-		again  bool
+		retry  bool
 	}{
 		"it is deleted by now":            {change: func(f *fake, _ *placement) { f.delete() }},
 		"it has gone":                     {change: func(f *fake, _ *placement) { f.ws = nil }},
 		"it has one already":              {change: func(f *fake, _ *placement) { f.ws.Status.Phase = corev1alpha1.LogicalClusterPhaseReady }},
 		"it waits for another shard":      {change: func(_ *fake, p *placement) { p.self = "c" }},
-		"its shard is away":               {change: func(f *fake, _ *placement) { f.down = true }, again: true},
+		"its shard is away":               {change: func(f *fake, _ *placement) { f.down = true }, retry: true},
 		"it is another of that name":      {change: func(f *fake, _ *placement) { f.ws.UID = "another" }, fails: true},
 		"it names what is no workspace's": {change: func(f *fake, _ *placement) { f.ws.Annotations[tenancy.ClusterAnnotation] = "root" }, fails: true},
 	}
@@ -251,16 +246,16 @@ func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, placing, _ := waiting(t)
 			tc.change(f, placing)
-			result, err := placing.reconcile(t.Context(), asked)
+			result, err := placing.reconcile(t.Context(), requested)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
-			require.Equal(t, tc.again, result.RequeueAfter > 0)
+			require.Equal(t, tc.retry, result.RequeueAfter > 0)
 			require.Empty(t, f.clusters)
 		})
 	}
 }
 
-// TestANameThatIsTakenElsewhere: the target leaves the other one alone, and the Workspace's
-// shard finds out by looking. It goes on when the other one has gone.
+// TestANameThatIsTakenElsewhere: the target does not touch the existing logical cluster, and the Workspace's shard detects
+// the conflict. It is retried after the deletion.
 func TestANameThatIsTakenElsewhere(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()
@@ -269,7 +264,7 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
 	f.clusters[cluster] = foreign
 	placing, _ := f.target()
-	result, err := placing.reconcile(t.Context(), asked)
+	result, err := placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)
 	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
@@ -279,17 +274,17 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 	require.Same(t, foreign, f.clusters[cluster])
 
 	delete(f.clusters, cluster)
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	f.othersWork()
 	_, err = f.reconcile(r)
 	require.NoError(t, err)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 
-	// Deleted, it takes nothing of another's along.
+	// Its deletion does not affect the other Workspace.
 	f.clusters[cluster] = foreign
 	f.delete()
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	require.Nil(t, foreign.DeletionTimestamp)
 	_, err = f.reconcile(r)
@@ -298,8 +293,7 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 	require.Same(t, foreign, f.clusters[cluster])
 }
 
-// TestADeletionWhileTheTargetCreates has the Workspace go between the target's last look at it
-// and its create.
+// TestADeletionWhileTheTargetCreates: the Workspace is deleted between the target's last read and its create.
 func TestADeletionWhileTheTargetCreates(t *testing.T) {
 	for _, kept := range []string{"", "used", "old", "still there"} {
 		t.Run(kept, func(t *testing.T) {
@@ -315,7 +309,7 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				require.NoError(t, err)
 				require.Nil(t, f.ws, "its shard has seen that there is no logical cluster")
 			}
-			_, err := placing.reconcile(t.Context(), asked)
+			_, err := placing.reconcile(t.Context(), requested)
 			require.NoError(t, err)
 			require.Contains(t, f.clusters, cluster)
 			f.clusters[cluster].CreationTimestamp = metav1.Now()
@@ -326,19 +320,19 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.clusters[cluster].CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
 			case "still there":
 				f.ws = claimed.DeepCopy()
-				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
+				delete(f.ws.Labels, tenancy.TargetLabel) // hides it from the watch
 			}
-			before, told := orphaned(t, placing.orphans), 0
+			before, reported := orphaned(t, placing.orphans), 0
 			if kept == "used" || kept == "old" {
-				told = 1
+				reported = 1
 			}
-			_, err = placing.reconcile(t.Context(), asked)
+			_, err = placing.reconcile(t.Context(), requested)
 			require.NoError(t, err)
 			require.Equal(t, kept != "", f.clusters[cluster].DeletionTimestamp == nil)
-			require.Equal(t, before+told, orphaned(t, placing.orphans))
-			if told > 0 {
+			require.Equal(t, before+reported, orphaned(t, placing.orphans))
+			if reported > 0 {
 				delete(f.clusters, cluster)
-				_, err = placing.reconcile(t.Context(), asked)
+				_, err = placing.reconcile(t.Context(), requested)
 				require.NoError(t, err)
 				require.Equal(t, before, orphaned(t, placing.orphans))
 			}
@@ -351,7 +345,7 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	f.down = true
 	r := f.process()
 	f.claim(r)
-	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // without news
+	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // without events
 	result, err := f.reconcile(r)
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)
@@ -360,7 +354,7 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 
 	f.down = false
 	placing, _ := f.target()
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	f.othersWork()
 	_, err = f.reconcile(r)
@@ -374,13 +368,13 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
-// TestWorkspacesGetALostLabelBack: the shard that is asked has to see their deletion as well.
+// TestWorkspacesGetALostLabelBack: the target shard must observe their deletion, too.
 func TestWorkspacesGetALostLabelBack(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()
 	f.claim(r)
 	placing, _ := f.target()
-	_, err := placing.reconcile(t.Context(), asked)
+	_, err := placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	f.othersWork()
 	_, err = f.reconcile(r)
@@ -395,11 +389,11 @@ func TestWorkspacesGetALostLabelBack(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel])
 	}
-	_, err = placing.reconcile(t.Context(), asked)
+	_, err = placing.reconcile(t.Context(), requested)
 	require.NoError(t, err)
 	require.NotNil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
 
-	// And those that have claimed one only ask for it.
+	// A claimed one only requests it.
 	f = newPlaced(t)
 	f.claim(f.process())
 	f.ws = f.ws.DeepCopy()

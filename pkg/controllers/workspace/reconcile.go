@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -23,46 +24,42 @@ import (
 )
 
 const (
-	// observeTimeout is how long a LogicalCluster that was created may take to be seen
-	// by the watch before it is asked for.
+	// observeTimeout is the time after which a created LogicalCluster that the watch has not reported is read live.
 	observeTimeout = 5 * time.Second
-	// unremarkable is how long a logical cluster may take to become Ready before
-	// its Workspace is said to be Initializing.
-	unremarkable = 250 * time.Millisecond
+	// quietPeriod is the time that a logical cluster may need to become Ready before the phase of its Workspace is set to
+	// Initializing.
+	quietPeriod = 250 * time.Millisecond
 )
 
-type reconciler struct {
+type workspaceReconciler struct {
 	self string
 	now  func() time.Time
 
 	get    func(key client.Key) (*tenancyv1alpha1.Workspace, error)
 	parent func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	shards func() []*corev1alpha1.Shard
-	// silent reports whether a shard has not answered lately.
 	silent func(shard string) bool
 	types  tenancy.TypeLookup
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
-	// here is this shard, and owned returns its LogicalClusters whose owner has a key.
+	// here gives access to this shard, and owned returns its LogicalClusters of a Workspace.
 	here  logicalClusters
 	owned func(key client.Key) []*corev1alpha1.LogicalCluster
-	// exists asks the shard itself for a Workspace.
+	// exists reads a Workspace from the shard.
 	exists func(ctx context.Context, key client.Key, uid types.UID) (bool, error)
+	event  func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error
 
-	// event tells users about a Workspace.
-	event func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error
-
-	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
-	starts starts
-	claims claims
-	waits  tenancy.Waits[client.Key]
-	told   told
+	latest   reconcile.Latest[*tenancyv1alpha1.Workspace]
+	starts   starts
+	claims   claims
+	waits    tenancy.Waits[client.Key]
+	reported reported
 
 	orphans *orphans
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+func (r *workspaceReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, err
@@ -74,30 +71,26 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	}
 	r.waits.Forget(key)
 	if !exists {
-		r.told.fresh(key, "", nil)
-		return again(r.removeOrphans(ctx, key, ""))
+		r.reported.fresh(key, "", nil)
+		return retry(r.removeOrphans(ctx, key, ""))
 	}
 	orphans := r.removeOrphans(ctx, key, ws.UID)
 	result, err := r.step(ctx, ws, scheduling)
 	if now, ok := r.latest.Of(key, ws, true); ok {
-		result = r.tell(ctx, now, result)
+		result = r.report(ctx, now, result)
 	}
 	if orphans != nil && err == nil && result == (reconcile.Result{}) {
-		return again(orphans)
+		return retry(orphans)
 	}
 	return result, err
 }
 
-// removeOrphans deletes the LogicalClusters that were created for a Workspace of
-// this key which does not exist any more: the answer to the create was lost, and
-// the create arrived after the Workspace had been deleted. uid is that of the
-// Workspace which has the key now, if any.
+// removeOrphans deletes LogicalClusters of deleted Workspaces with this key, e.g. because the create request arrived after the
+// Workspace was deleted. uid is the UID of the current Workspace with this key, if any.
 //
-// Nothing is deleted because it could not be seen. This shard is the one that
-// has the Workspaces, and is asked past its informer; and nothing is deleted that
-// is old or that somebody has put anything into. Other shards do so themselves, by the same
-// rules.
-func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
+// An orphan is deleted only if a live read confirms that the Workspace does not exist, and if the logical cluster is new and
+// empty. The shards of remote logical clusters apply the same rules.
+func (r *workspaceReconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	kept := 0
 	for _, lc := range r.owned(key) {
 		owner := lc.Spec.Owner.UID
@@ -116,13 +109,12 @@ func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid type
 	return nil
 }
 
-// tell has Events say what keeps a Workspace waiting, and looks again when there will be more
-// to say. result is when it is looked at anyway.
-func (r *reconciler) tell(ctx context.Context, ws *tenancyv1alpha1.Workspace, result reconcile.Result) reconcile.Result {
-	all, next := words(ws, r.now())
-	for _, w := range r.told.fresh(client.KeyOf(ws), ws.UID, all) {
+// report records Events for the reasons why a Workspace is not ready, and requeues it for Events that are due later.
+func (r *workspaceReconciler) report(ctx context.Context, ws *tenancyv1alpha1.Workspace, result reconcile.Result) reconcile.Result {
+	all, next := notices(ws, r.now())
+	for _, w := range r.reported.fresh(client.KeyOf(ws), ws.UID, all) {
 		if err := r.event(ctx, ws, w); err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot tell of a workspace in an Event", "reason", w.reason, "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to record an Event for a workspace", "reason", w.reason, "err", err)
 		}
 	}
 	if next > 0 && (result.RequeueAfter == 0 || next < result.RequeueAfter) {
@@ -131,34 +123,34 @@ func (r *reconciler) tell(ctx context.Context, ws *tenancyv1alpha1.Workspace, re
 	return result
 }
 
-// step leads a Workspace one step further.
-func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, scheduling bool) (reconcile.Result, error) {
+// step performs the next step for a Workspace.
+func (r *workspaceReconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, scheduling bool) (reconcile.Result, error) {
 	switch {
 	case ws.DeletionTimestamp != nil:
 		return r.delete(ctx, ws)
 	case ws.Spec.Mount != nil:
-		return reconcile.Result{}, nil // leads elsewhere, and has no logical cluster
+		return reconcile.Result{}, nil // has no logical cluster
 	case !claimed(ws):
 		return r.schedule(ctx, ws)
 	case scheduling:
-		return r.leaveScheduling(ctx, ws)
+		return r.finishScheduling(ctx, ws)
 	default:
 		return r.follow(ctx, ws)
 	}
 }
 
-// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase Scheduling, by
-// the first line of this table that applies:
+// finishScheduling handles a claimed Workspace in the phase Scheduling. The first applicable line of this table determines the
+// action:
 //
-//	the logical cluster is                     next
-//	initialized, or being deleted              it is followed, in whatever phase it is
-//	started by this process a moment ago       wait, because most are Ready within milliseconds
-//	seen, or created by this process           the phase Initializing
-//	neither                                    it is claimed and created, or asked for, once more
-func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+//	the logical cluster is                     action
+//	initialized, or being deleted              follow it
+//	started by this process a moment ago       wait, because most become Ready within milliseconds
+//	observed, or created by this process       set the phase Initializing
+//	neither                                    claim and create or request it again
+func (r *workspaceReconciler) finishScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return r.failed(ctx, ws, err)
+		return r.creationFailed(ctx, ws, err)
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	found = found && owns(ws, lc)
@@ -167,8 +159,8 @@ func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Wo
 	switch {
 	case found && (initialized(lc) || lc.DeletionTimestamp != nil):
 		return r.follow(ctx, ws)
-	case started && age < unremarkable:
-		return reconcile.Result{RequeueAfter: unremarkable - age}, nil
+	case started && age < quietPeriod:
+		return reconcile.Result{RequeueAfter: quietPeriod - age}, nil
 	case found || started && start.created:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
@@ -177,24 +169,24 @@ func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Wo
 	}
 }
 
-// schedule claims a logical cluster and creates it, or has its shard create it.
-func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+// schedule claims a logical cluster and creates it, or requests it from its shard.
+func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	parent, err := r.parent(logicalcluster.From(ws))
 	if err != nil {
-		// The shard may not have seen it yet. Without it there is no path.
+		// The informer may be behind. The path depends on the parent.
 		return reconcile.Result{}, fmt.Errorf("the logical cluster of the workspace has no LogicalCluster object: %w", err)
 	}
 	if parent.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // the Workspace will be deleted with it
+		return reconcile.Result{}, nil // the Workspace will be deleted, too
 	}
-	in := facts{parent: parent, shards: r.shards(), known: r.known, types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
-	if !claimed(ws) || !asks(ws, r.self) {
+	in := facts{parent: parent, shards: r.shards(), observed: r.observed, types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
+	if !claimed(ws) || !isRequested(ws, r.self) {
 		updated, p := claim(ws, in)
 		if p == nil {
-			updated, p = ask(updated, in, r.self)
+			updated, p = requestPlacement(updated, in, r.self)
 		}
 		if p != nil {
-			return r.refuse(ctx, ws, p)
+			return r.reject(ctx, ws, p)
 		}
 		shard, first := updated.Annotations[shardAnnotation], ws.Annotations[shardAnnotation] == ""
 		if first {
@@ -209,49 +201,47 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	}
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return r.failed(ctx, ws, err)
+		return r.creationFailed(ctx, ws, err)
 	}
 	if clusters.isRemote() {
 		return r.await(ctx, ws, clusters)
 	}
 	lc, p := logicalClusterFor(ws, in, r.self)
 	if p != nil {
-		return r.refuse(ctx, ws, p)
+		return r.reject(ctx, ws, p)
 	}
 	if err := r.create(ctx, ws, lc, clusters); err != nil {
-		return r.failed(ctx, ws, err)
+		return r.creationFailed(ctx, ws, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.note(client.KeyOf(ws), started{uid: ws.UID, when: r.now(), created: true})
-	return reconcile.Result{RequeueAfter: unremarkable}, nil // the watch brings it back when it is Ready
+	return reconcile.Result{RequeueAfter: quietPeriod}, nil // the watch requeues it when it is Ready
 }
 
-// await waits for the logical cluster of a Workspace that its shard creates by itself. The
-// watch tells of it. What does not come is asked for: whether the shard answers, and whether
-// the name is another Workspace's there. It will then be that Workspace's whenever it is
-// asked for, since the shard creates only what is not there.
-func (r *reconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
+// await waits for the logical cluster that another shard creates. If the watch does not report it, await reads it live to find
+// out whether the shard responds and whether another Workspace owns the name. The result is final, because the shard only
+// creates logical clusters that do not exist.
+func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
 	key := client.KeyOf(ws)
-	if _, asked := r.starts.of(key, ws.UID); !asked {
+	if _, requested := r.starts.of(key, ws.UID); !requested {
 		r.starts.note(key, started{uid: ws.UID, when: r.now()})
-		return reconcile.Result{RequeueAfter: unremarkable}, nil
+		return reconcile.Result{RequeueAfter: quietPeriod}, nil
 	}
 	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
 	switch {
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{RequeueAfter: observeTimeout}, nil
 	case err != nil:
-		return r.failed(ctx, ws, err)
+		return r.creationFailed(ctx, ws, err)
 	case !owns(ws, lc):
-		return r.failed(ctx, ws, belongsToAnother(ws))
+		return r.creationFailed(ctx, ws, belongsToAnother(ws))
 	default:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
 	}
 }
 
-// create creates the LogicalCluster of a Workspace, or finds that it exists.
-func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster, clusters logicalClusters) error {
+func (r *workspaceReconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster, clusters logicalClusters) error {
 	cluster := logicalcluster.Name(ws.Spec.Cluster)
 	err := clusters.create(ctx, cluster, lc)
 	if !apierrors.IsAlreadyExists(err) {
@@ -271,19 +261,18 @@ func belongsToAnother(ws *tenancyv1alpha1.Workspace) error {
 	return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", ws.Spec.Cluster)
 }
 
-// follow keeps the Workspace true to its LogicalCluster.
-func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+func (r *workspaceReconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return again(err)
+		return retry(err)
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	if !found {
 		return r.missing(ctx, ws, clusters)
 	}
 	if lc.DeletionTimestamp != nil {
-		// Nobody can use the Workspace any more: it goes too.
-		if err := r.remove(ctx, ws); err != nil && !apierrors.IsNotFound(err) {
+		// The Workspace cannot be used any more, so delete it, too.
+		if err := reconcile.IgnoreNotFound(r.remove(ctx, ws)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("deleting a workspace whose LogicalCluster is being deleted: %w", err)
 		}
 		return reconcile.Result{}, nil
@@ -291,14 +280,13 @@ func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	return reconcile.Result{}, r.reflect(ctx, ws, lc)
 }
 
-// reflect writes what the LogicalCluster tells.
-func (r *reconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
+func (r *workspaceReconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
 	_, err := r.write(ctx, ws, label(mirror(ws, lc)))
 	return err
 }
 
-// missing decides what it means that the watch does not know the LogicalCluster.
-func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
+// missing handles a LogicalCluster that the watch has not reported.
+func (r *workspaceReconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
 	if since := conditions.Get(ws, tenancyv1alpha1.WorkspaceScheduled); since != nil {
 		if wait := since.LastTransitionTime.Add(observeTimeout).Sub(r.now()); wait > 0 {
 			return reconcile.Result{RequeueAfter: wait}, nil
@@ -310,124 +298,142 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 		_, err = r.write(ctx, ws, label(disappeared(ws)))
 		return reconcile.Result{}, err
 	case err != nil:
-		return again(err)
+		return retry(err)
 	default:
-		// The watch is broken, or somebody took the label that it goes by.
+		// The watch is broken, or a user removed the label that it selects.
 		return reconcile.Result{RequeueAfter: observeTimeout}, r.reflect(ctx, ws, lc)
 	}
 }
 
-// delete deletes the LogicalCluster, or has its shard delete it, waits for its end, and
-// lets the Workspace go.
-func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+// delete deletes the LogicalCluster, or lets its shard delete it, and then removes the finalizer of the Workspace.
+func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
 		return reconcile.Result{}, nil
 	}
 	cluster, shard := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation]), ws.Annotations[shardAnnotation]
 	if cluster == "" || shard == "" {
-		return r.release(ctx, ws) // nothing was ever created
+		return r.release(ctx, ws) // no logical cluster was created
 	}
 	clusters, err := r.at(shard)
 	if err != nil {
-		return r.stuck(ctx, ws, err)
+		return r.deletionFailed(ctx, ws, err)
 	}
 	lc, found := clusters.cached(cluster)
 	if !found || clusters.isRemote() && lc.DeletionTimestamp == nil {
-		// The watch may be behind, so ask before letting go. Of another shard, this also
-		// finds out whether it answers.
+		// The informer may be behind. For another shard, this also detects whether it responds.
 		lc, err = clusters.get(ctx, cluster)
 		if apierrors.IsNotFound(err) {
 			return r.release(ctx, ws)
 		}
 		if err != nil {
-			return r.stuck(ctx, ws, err)
+			return r.deletionFailed(ctx, ws, err)
 		}
 	}
 	if !owns(ws, lc) {
-		return r.release(ctx, ws) // not ours to delete
+		return r.release(ctx, ws) // owned by another Workspace
 	}
 	if lc.DeletionTimestamp == nil && !clusters.isRemote() {
 		if err := clusters.remove(ctx, cluster, lc); err != nil {
-			return r.stuck(ctx, ws, err)
+			return r.deletionFailed(ctx, ws, err)
 		}
 	}
 	_, err = r.write(ctx, ws, label(mirror(ws, ending(lc))))
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
 	var next reconcile.Result
 	if !found || lc.DeletionTimestamp == nil && clusters.isRemote() {
-		next.RequeueAfter = observeTimeout // it may be away
+		next.RequeueAfter = observeTimeout // the shard may be unreachable
 	}
-	return next, err
+	return next, reconcile.IgnoreNotFound(err)
 }
 
-// release lets the Workspace go.
-func (r *reconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+func (r *workspaceReconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	updated := ws.DeepCopy()
 	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == workspaceFinalizer })
 	_, err := r.write(ctx, ws, updated)
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return reconcile.Result{}, err
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// refuse tells why the Workspace is not scheduled. Shards, and types that it has asked
-// for, bring it back when they come or change.
-func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
+// reject sets the reason why the Workspace is not scheduled. Changes of shards and of requested types requeue it.
+func (r *workspaceReconciler) reject(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
 	if len(p.shards) > 0 {
-		klog.FromContext(ctx).V(2).Info("No shard takes a workspace", "shards", p.shards)
+		klog.FromContext(ctx).V(2).Info("No shard accepts the workspace", "shards", p.shards)
 	}
 	_, err := r.write(ctx, ws, unscheduled(ws, p))
-	return reconcile.Result{RequeueAfter: p.again}, err
+	return reconcile.Result{RequeueAfter: p.retry}, err
 }
 
-// known tells what this process knows of a shard beside its object.
-func (r *reconciler) known(shard *corev1alpha1.Shard) experience {
-	return experience{claims: r.claims.of(shard.Name, r.now()), silent: r.silent(shard.Name)}
+func (r *workspaceReconciler) observed(shard *corev1alpha1.Shard) shardObservation {
+	return shardObservation{claims: r.claims.of(shard.Name, r.now()), silent: r.silent(shard.Name)}
 }
 
-// failed tells that the logical cluster could not be created, and tries again.
-func (r *reconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+// creationFailed sets the reason why the logical cluster could not be created, and retries.
+func (r *workspaceReconciler) creationFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
 	p := problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot create the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
 	if errors.Is(cause, peers.ErrUnreachable) {
-		// Without the cause: it may be another one each time, and every change
-		// of the message is a write.
-		p = problemf(reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
+		// The cause is omitted, because it may differ each time and every change of the message is a write.
+		p = problemf(reasonShardUnreachable, "shard %q does not respond, retrying", ws.Annotations[shardAnnotation])
 	}
 	if _, err := r.write(ctx, ws, unscheduled(ws, p)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return again(cause)
+	return retry(cause)
 }
 
-// stuck tells that the logical cluster cannot be deleted, and tries again.
-func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+// deletionFailed sets the reason why the logical cluster could not be deleted, and retries.
+func (r *workspaceReconciler) deletionFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
 	updated := deleting(ws, tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot delete the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
 	if errors.Is(cause, peers.ErrUnreachable) {
-		updated = deleting(ws, reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
+		updated = deleting(ws, reasonShardUnreachable, "shard %q does not respond, retrying", ws.Annotations[shardAnnotation])
 	}
 	if _, err := r.write(ctx, ws, updated); err != nil {
 		return reconcile.Result{}, err
 	}
-	return again(cause)
+	return retry(cause)
 }
 
-// again tries again after cause, if any. A shard that does not answer is no failure of
-// every single Workspace that waits for it: they come back one by one.
-func again(cause error) (reconcile.Result, error) {
+// retry requeues the Workspace after an error. If a shard is unreachable, this is not reported as a failure of each Workspace
+// that waits for it, and the retries are spread.
+func retry(cause error) (reconcile.Result, error) {
 	if !errors.Is(cause, peers.ErrUnreachable) {
 		return reconcile.Result{}, cause
 	}
 	return reconcile.Result{RequeueAfter: peers.OpenTimeout + rand.N(2*peers.OpenTimeout)}, nil
 }
 
-// write commits a change and remembers the answer until the informer has it.
-func (r *reconciler) write(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
-	written, err := r.commit(ctx, old, address(updated, r.self))
-	if written != nil && written.ResourceVersion != old.ResourceVersion {
-		r.latest.Wrote(written)
+func (r *workspaceReconciler) write(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
+	return r.latest.Commit(ctx, r.commit, old, address(updated, r.self))
+}
+
+// starts caches the Workspaces with a logical cluster that was created or requested recently. It only saves writes: without
+// an entry, the controller reads the state from the shard.
+type starts struct {
+	mu sync.Mutex
+	at map[client.Key]started
+}
+
+type started struct {
+	uid     types.UID
+	when    time.Time
+	created bool // false if it was only requested
+}
+
+func (s *starts) note(key client.Key, start started) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil {
+		s.at = map[client.Key]started{}
 	}
-	return written, err
+	s.at[key] = start
+}
+
+func (s *starts) of(key client.Key, uid types.UID) (started, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	start, ok := s.at[key]
+	return start, ok && start.uid == uid
+}
+
+func (s *starts) forget(key client.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.at, key)
 }

@@ -28,29 +28,27 @@ import (
 
 var errCrash = errors.New("the process ends here")
 
-// fake is a shard with one Workspace, and the shard that its logical cluster
-// is on. Every write may be the last one of the process.
+// fake is a shard with one Workspace, and the shard of its logical cluster. The process may crash at each write.
 type fake struct {
-	// events are what users were told.
-	events []word
+	// events are the recorded Events.
+	events []notice
 
 	t       *testing.T
 	ws      *tenancyv1alpha1.Workspace
 	version int
 
 	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
-	// blind makes the watch of logical clusters see nothing.
+	// blind disables the watch of logical clusters.
 	blind bool
 	// down makes the shard of logical clusters unreachable.
 	down bool
-	// placing makes the other shard create and delete logical clusters by itself, and those
-	// of the Workspace's shard fail the test that do.
+	// placing makes the other shard create and delete logical clusters. Writes of the Workspace's shard fail the test.
 	placing bool
-	// used makes logical clusters hold something of somebody's.
+	// used makes logical clusters contain data of users.
 	used bool
-	// writes counts those to come before the process ends; negative for never.
+	// writes is the number of writes before the crash; negative for never.
 	writes int
-	// lost makes the answer to the last write get lost instead of the write.
+	// lost means that only the response to the last write is lost.
 	lost bool
 
 	log []string
@@ -61,7 +59,7 @@ func newFake(t *testing.T) *fake {
 	return &fake{t: t, ws: newWorkspace("w"), clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{}, version: 1, writes: -1}
 }
 
-// write does it, unless the process has ended before.
+// write calls do, unless the process has crashed.
 func (f *fake) write(what string, do func()) error {
 	if f.writes == 0 {
 		return errCrash
@@ -129,21 +127,17 @@ func (f *fake) owned(key client.Key) []*corev1alpha1.LogicalCluster {
 	return found
 }
 
-// process is a fresh controller: it remembers nothing of the one before.
-func (f *fake) process() *reconciler {
-	return &reconciler{
-		self:    "here",
-		orphans: newOrphans(nil),
-		now:     func() time.Time { return time.Now().Add(time.Hour) },
+func (f *fake) process() *workspaceReconciler {
+	return &workspaceReconciler{
+		self: "here", orphans: newOrphans(nil),
+		now: func() time.Time { return time.Now().Add(time.Hour) },
 		get: func(key client.Key) (*tenancyv1alpha1.Workspace, error) {
 			if f.ws == nil {
 				return nil, apierrors.NewNotFound(kinds.Workspaces.GroupResource(), key.Name)
 			}
 			return f.ws, nil
 		},
-		parent: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
-			return organization(), nil
-		},
+		parent: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return organization(), nil },
 		shards: func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a"), shard("b")} },
 		silent: func(string) bool { return false },
 		types:  shippedTypes(f.t),
@@ -171,14 +165,14 @@ func (f *fake) process() *reconciler {
 			}
 			return written, nil
 		},
-		event: func(_ context.Context, _ *tenancyv1alpha1.Workspace, w word) error {
+		event: func(_ context.Context, _ *tenancyv1alpha1.Workspace, w notice) error {
 			f.events = append(f.events, w)
 			return nil
 		},
 		here: f,
 		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
 			if f.placing {
-				return nil // they are on the other shard
+				return nil // on the other shard
 			}
 			return f.owned(key)
 		},
@@ -200,11 +194,10 @@ func (f *fake) delete() {
 
 var key = client.Key{Cluster: "parent", Name: "w"}
 
-func (f *fake) reconcile(r *reconciler) (reconcile.Result, error) {
+func (f *fake) reconcile(r *workspaceReconciler) (reconcile.Result, error) {
 	return r.reconcile(f.t.Context(), key)
 }
 
-// othersWork lets the other shard do its part.
 func (f *fake) othersWork() {
 	for name, lc := range f.clusters {
 		if lc.DeletionTimestamp != nil {
@@ -224,7 +217,7 @@ func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter, "for the case that nothing is heard")
 	for range 3 {
-		_, err = f.reconcile(r) // own writes come back as events, and the watch may be late
+		_, err = f.reconcile(r) // own writes cause events, and the watch may be late
 		require.NoError(t, err)
 	}
 	f.othersWork()
@@ -275,9 +268,8 @@ func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
 	})
 }
 
-// TestACrashAnywhereIsCompleted ends the process before or after each of its
-// writes, both while a workspace comes and while it goes, and lets new processes
-// go on.
+// TestACrashAnywhereIsCompleted: the process crashes before or after each write, during creation and deletion, and a new
+// one continues.
 func TestACrashAnywhereIsCompleted(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for at := 1; at <= 6; at++ {
@@ -285,7 +277,7 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 				f := newFake(t)
 				f.writes, f.lost = at, lost
 				created := map[logicalcluster.Name]bool{}
-				step := func(r *reconciler) *reconciler {
+				step := func(r *workspaceReconciler) *workspaceReconciler {
 					_, err := f.reconcile(r)
 					if errors.Is(err, errCrash) {
 						f.writes = -1
@@ -383,7 +375,7 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 var errCannot = errors.New("cannot")
 
 func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
-	ready := func(t *testing.T) (*fake, *reconciler) {
+	ready := func(t *testing.T) (*fake, *workspaceReconciler) {
 		f := newFake(t)
 		r := f.process()
 		for range 2 {

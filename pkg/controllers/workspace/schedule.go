@@ -1,9 +1,13 @@
 package workspace
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,30 +21,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// Reasons of the condition WorkspaceScheduled beside those of the SDK.
+// Reasons of the condition WorkspaceScheduled in addition to those of the SDK.
 const (
 	reasonTypeInvalid      = "WorkspaceTypeInvalid"
 	reasonShardUnreachable = "ShardUnreachable"
 )
 
-// problem is why a Workspace cannot be scheduled for now, as its condition
-// tells it.
 type problem struct {
 	reason, message string
-	// shards are those that do not take it, and why, for administrators.
-	shards map[string]string
-	// again is when to look again although nothing may have changed, if positive.
-	again time.Duration
+	shards          map[string]string // reason by shard, for administrators
+	retry           time.Duration     // if positive, the delay until the next attempt without an event
 }
 
 func problemf(reason, format string, args ...any) *problem {
 	return &problem{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// chooseShard returns the shard for a new logical cluster: one of those that match the
-// Workspace's selector and take new ones. known tells what this process knows of a shard
-// beside its object.
-func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, shards []*corev1alpha1.Shard, known func(*corev1alpha1.Shard) experience) (*corev1alpha1.Shard, *problem) {
+// chooseShard returns the shard for a new logical cluster: one that matches the Workspace's selector and accepts new ones.
+func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, shards []*corev1alpha1.Shard, observed func(*corev1alpha1.Shard) shardObservation) (*corev1alpha1.Shard, *problem) {
 	selector := labels.Everything()
 	if ws.Spec.Location != nil && ws.Spec.Location.Selector != nil {
 		var err error
@@ -49,66 +47,64 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 		}
 	}
 	var fit []candidate
-	refused, counted, matches := map[string]string{}, false, false
+	rejected, counted, matches := map[string]string{}, false, false
 	for _, shard := range shards {
-		of := known(shard)
-		why := unfit(shard, selector, of.claims)
+		of := observed(shard)
+		why := rejectionReason(shard, selector, of.claims)
 		if why == "" {
 			fit = append(fit, candidateFor(cluster, shard, of))
 			continue
 		}
-		refused[shard.Name] = why
+		rejected[shard.Name] = why
 		matches = matches || why != unmatched
-		counted = counted || unfit(shard, selector, 0) == ""
+		counted = counted || rejectionReason(shard, selector, 0) == ""
 	}
 	if len(fit) > 0 {
-		return best(fit), nil
+		return leastUsed(fit), nil
 	}
-	p := problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", tell(refused, selector))
-	p.shards = refused
+	p := problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", report(rejected, selector))
+	p.shards = rejected
 	switch {
 	case len(shards) == 0:
 		p.message = "no shard is registered"
 	case !matches:
-		p.message = "no shard is available: none matches spec.location.selector, name labels that one has, or leave it out"
+		p.message = "no shard is available: none matches spec.location.selector, use labels of an existing shard, or remove it"
 	case counted:
-		p.again = claimsCount
+		p.retry = claimTTL
 	}
 	return nil, p
 }
 
-// tell says why shards are refused, to who owns the Workspace: of those whose names its selector
-// has, and, without their names, of all others that it selects.
-func tell(refused map[string]string, selector labels.Selector) string {
+// report describes the reasons of rejected shards for the owner of the Workspace. It names only shards that the selector names.
+func report(rejected map[string]string, selector labels.Selector) string {
 	requirements, _ := selector.Requirements()
 	named := func(shard string) bool {
 		return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Values().Has(shard) })
 	}
-	var told []string
+	var reported []string
 	others := sets.New[string]()
-	for shard, why := range refused {
+	for shard, why := range rejected {
 		switch {
 		case why == unmatched:
 		case named(shard):
-			told = append(told, shard+" "+why)
+			reported = append(reported, shard+" "+why)
 		default:
 			others.Insert(why)
 		}
 	}
-	slices.Sort(told)
+	slices.Sort(reported)
 	if len(others) > 0 {
-		each := map[bool]string{true: "each ", false: "each other one "}[len(told) == 0]
-		told = append(told, each+strings.Join(sets.List(others), ", or "))
+		each := map[bool]string{true: "each ", false: "each other one "}[len(reported) == 0]
+		reported = append(reported, each+strings.Join(sets.List(others), ", or "))
 	}
-	return strings.Join(told, ", ")
+	return strings.Join(reported, ", ")
 }
 
-// unmatched is why a shard is refused that a Workspace does not select.
+// unmatched is the rejection reason of shards that the Workspace does not select.
 const unmatched = "does not match spec.location.selector"
 
-// unfit tells why a shard takes no new logical cluster, which has been claimed so many times
-// beside the load that it has told; it is empty if it does.
-func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) string {
+// rejectionReason returns why a shard with a number of additional claims does not accept logical clusters; empty if it does.
+func rejectionReason(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) string {
 	_, unschedulable := shard.Annotations[tenancy.UnschedulableAnnotation]
 	load, _ := shardload.OfShard(shard)
 	unready, full := shardload.Unready(shard), load.With(claims).FullOf()
@@ -130,10 +126,109 @@ func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) st
 	}
 }
 
-// externalURL returns the address that users know of a shard.
 func externalURL(shard *corev1alpha1.Shard) string {
 	if shard.Spec.ExternalURL != "" {
 		return strings.TrimSuffix(shard.Spec.ExternalURL, "/")
 	}
 	return strings.TrimSuffix(shard.Spec.BaseURL, "/")
+}
+
+const (
+	// claimTTL is the maximum time for which a claim is added to the reported load of a shard. After this time, the
+	// report includes the logical cluster.
+	claimTTL = time.Minute
+	// loadStep is the difference of utilization in percent below which two shards are compared by their number of
+	// workspaces.
+	loadStep = 5
+)
+
+// shardObservation is the state of a shard that this process has observed in addition to the Shard object.
+type shardObservation struct {
+	claims int64 // claims that the reported load does not include
+	silent bool  // set if the shard has not responded recently
+}
+
+type candidate struct {
+	*corev1alpha1.Shard
+
+	rank             uint64
+	load             shardload.Load
+	silent, reported bool // reported is set if the shard has reported its load
+}
+
+func candidateFor(cluster logicalcluster.Name, shard *corev1alpha1.Shard, observed shardObservation) candidate {
+	load, reported := shardload.OfShard(shard)
+	return candidate{Shard: shard, rank: rankOf(cluster, shard.Name), load: load.With(observed.claims), reported: reported, silent: observed.silent}
+}
+
+// leastUsed returns the less used one of two shards that the hash of the logical cluster's name selects. The distribution is
+// almost as even as with the least used of all shards, but concurrent decisions on outdated load do not all choose the same
+// shard. See M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE Transactions on Parallel and
+// Distributed Systems 12 (10), 2001, and, for outdated information, How Useful Is Old Information?, ibid. 11 (1), 2000.
+//
+// Shards that are nearly full or have not responded recently are used only if there is no other one.
+func leastUsed(fit []candidate) *corev1alpha1.Shard {
+	good := slices.DeleteFunc(slices.Clone(fit), func(c candidate) bool { return c.silent || c.load.NearlyFull() })
+	if len(good) == 0 {
+		good = fit
+	}
+	slices.SortFunc(good, func(a, b candidate) int { return cmp.Compare(b.rank, a.rank) })
+	if len(good) > 1 && good[1].lessUsedThan(good[0]) {
+		return good[1].Shard
+	}
+	return good[0].Shard
+}
+
+func (c candidate) lessUsedThan(other candidate) bool {
+	return c.reported && other.reported &&
+		cmp.Or(cmp.Compare(c.load.Percent()/loadStep, other.load.Percent()/loadStep), cmp.Compare(c.load.Workspaces.Used, other.load.Workspaces.Used)) < 0
+}
+
+// claims counts the logical clusters that this process has placed, but that the reported load of the shard may not include.
+type claims struct {
+	mu sync.Mutex
+	// by contains the times of the claims of each shard in ascending order.
+	by map[string][]time.Time
+}
+
+func (c *claims) of(shard string, now time.Time) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int64(len(c.ofLocked(shard, now)))
+}
+
+func (c *claims) ofLocked(shard string, now time.Time) []time.Time {
+	all := c.by[shard]
+	first := slices.IndexFunc(all, func(at time.Time) bool { return now.Sub(at) < claimTTL })
+	if first < 0 {
+		delete(c.by, shard)
+		return nil
+	}
+	c.by[shard] = all[first:]
+	return all[first:]
+}
+
+func (c *claims) add(shard string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil {
+		c.by = map[string][]time.Time{}
+	}
+	c.by[shard] = append(c.ofLocked(shard, now), now)
+}
+
+// drop removes the n oldest claims of a shard.
+func (c *claims) drop(shard string, n int64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.ofLocked(shard, now); n > 0 && len(all) > 0 {
+		c.by[shard] = all[min(int(n), len(all)):]
+	}
+}
+
+// rankOf returns the rank of a shard for a logical cluster (rendezvous hashing): each shard is equally likely to have the
+// highest rank, and adding or removing a shard does not change the order of the others.
+func rankOf(cluster logicalcluster.Name, shard string) uint64 {
+	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
+	return binary.BigEndian.Uint64(sum[:])
 }

@@ -36,23 +36,19 @@ func beingDeleted(s *corev1alpha1.Shard) { s.DeletionTimestamp = &metav1.Time{Ti
 
 func withoutURL(s *corev1alpha1.Shard) { s.Spec = corev1alpha1.ShardSpec{} }
 
-// unready is a shard of which nothing is heard.
 func unready(s *corev1alpha1.Shard) {
 	conditions.MarkFalse(s, conditionsv1alpha1.ReadyCondition, shardload.ReasonHeartbeatMissing, conditionsv1alpha1.ConditionSeverityError, "")
 }
 
-// heardOf is one that is heard of.
 func heardOf(s *corev1alpha1.Shard) { conditions.MarkTrue(s, conditionsv1alpha1.ReadyCondition) }
 
-// holding is a shard that tells a load.
 func holding(load shardload.Load) func(*corev1alpha1.Shard) { return load.SetOnShard }
 
 func workspaces(used, limit int64) func(*corev1alpha1.Shard) {
 	return holding(shardload.Load{Workspaces: shardload.Amount{Used: used, Limit: limit}})
 }
 
-// nothing is what a process knows that has just started.
-func nothing(*corev1alpha1.Shard) experience { return experience{} }
+func nothing(*corev1alpha1.Shard) shardObservation { return shardObservation{} }
 
 func selecting(selector *metav1.LabelSelector) *tenancyv1alpha1.Workspace {
 	ws := &tenancyv1alpha1.Workspace{}
@@ -62,7 +58,7 @@ func selecting(selector *metav1.LabelSelector) *tenancyv1alpha1.Workspace {
 
 func TestChooseShard(t *testing.T) {
 	anywhere := &tenancyv1alpha1.Workspace{}
-	known := func(shard *corev1alpha1.Shard) (of experience) {
+	observed := func(shard *corev1alpha1.Shard) (of shardObservation) {
 		of.silent = shard.Name == "silent"
 		if shard.Name == "claimed twice" {
 			of.claims = 2
@@ -74,7 +70,7 @@ func TestChooseShard(t *testing.T) {
 		shards  []*corev1alpha1.Shard
 		want    string
 		problem string
-		again   time.Duration
+		retry   time.Duration
 	}{
 		"the only one":           {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
 		"the selected one":       {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
@@ -83,7 +79,7 @@ func TestChooseShard(t *testing.T) {
 		"the one that stays":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
 		"the one with a URL":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
 		"none is registered":     {ws: anywhere, problem: "no shard is registered"},
-		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: none matches spec.location.selector, name labels that one has, or leave it out"},
+		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: none matches spec.location.selector, use labels of an existing shard, or remove it"},
 		"all are unschedulable":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: each is unschedulable"},
 		"the one that is ready":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b", heardOf)}, want: "b"},
 		"one that never said it": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b")}, want: "b"},
@@ -108,7 +104,7 @@ func TestChooseShard(t *testing.T) {
 			shards:  []*corev1alpha1.Shard{shard("c", unready), shard("d", unready), shard("b", unschedulable)},
 			problem: "no shard is available: b is unschedulable, each other one is not ready (HeartbeatMissing)",
 		},
-		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "each is full by --max-workspaces", again: claimsCount},
+		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "each is full by --max-workspaces", retry: claimTTL},
 		"not the nearly full one": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(90, 100)), shard("b", workspaces(89, 100))}, want: "b"},
 		"the nearly full, if all": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
 		"not the silent one":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
@@ -120,7 +116,7 @@ func TestChooseShard(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, p := chooseShard(tc.ws, "cluster", tc.shards, known)
+			got, p := chooseShard(tc.ws, "cluster", tc.shards, observed)
 			if tc.problem != "" {
 				require.NotNil(t, p)
 				require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, p.reason)
@@ -130,7 +126,7 @@ func TestChooseShard(t *testing.T) {
 						require.NotContains(t, p.message, shard.Name+" ", "names of shards are nobody's business")
 					}
 				}
-				require.Equal(t, tc.again, p.again)
+				require.Equal(t, tc.retry, p.retry)
 				return
 			}
 			require.Nil(t, p)
@@ -147,8 +143,8 @@ func TestChooseShardSpreadsAndRepeats(t *testing.T) {
 		cluster := logicalcluster.Name(fmt.Sprintf("cluster-%d", i))
 		got, p := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, shards, nothing)
 		require.Nil(t, p)
-		again, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]}, nothing)
-		require.Equal(t, got.Name, again.Name, "the order of the shards does not matter")
+		retry, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]}, nothing)
+		require.Equal(t, got.Name, retry.Name, "the order of the shards does not matter")
 		counts[got.Name]++
 	}
 	for name, count := range counts {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -18,79 +20,81 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// sites keeps the access to the LogicalClusters of all shards: of the own one,
-// and of every other one that is registered, which it watches for logical
-// clusters whose owner is here.
+// sites gives access to the LogicalClusters of all registered shards. It watches the other shards for LogicalClusters of local
+// Workspaces.
 type sites struct {
-	self  string
-	local *site
-	peers *peers.Book
-
-	mu     sync.Mutex
-	remote map[string]*site
+	self   string
+	local  *site
+	peers  *peers.Book
+	remote shardMap[site]
 }
 
-// at returns the access to a shard.
-func (s *sites) at(shard string) (*site, error) {
+func (s *sites) at(shard string) (logicalClusters, error) {
 	if shard == s.self {
 		return s.local, nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if remote, ok := s.remote[shard]; ok {
+	if remote := s.remote.get(shard); remote != nil {
 		return remote, nil
 	}
-	return nil, fmt.Errorf("%w: shard %q is not known yet", peers.ErrUnreachable, shard)
+	return nil, fmt.Errorf("%w: shard %q has not been observed yet", peers.ErrUnreachable, shard)
 }
 
-// watch is the reconcile.Source of what happens to logical clusters on other
-// shards. It follows the registered shards.
+// watch is a reconcile.Source of the LogicalClusters on other shards. It follows the registered shards.
 func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 	return s.peers.Follow(ctx, func(ctx context.Context, shard *peers.Peer) { s.follow(ctx, shard, queue) }), nil
 }
 
-// follow watches a shard for as long as it is there.
 func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
 	informer := kinds.LogicalClusters.Informer(shard.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
-		Name:          "logicalclusters@" + shard.Name,
-		LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
-		Indexers:      map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
+		Name: "logicalclusters@" + shard.Name, LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
+		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
 	})
 	informer.AddEventHandler(ownerHandler(queue))
-	s.set(shard.Name, newSite(shard, informer))
+	s.remote.set(shard.Name, newSite(shard, informer))
 	if err := informer.Run(ctx); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Watching the logical clusters of a shard ended", "shard", shard.Name)
-		<-ctx.Done() // what it has told still holds
+		klog.FromContext(ctx).Error(err, "Stopped watching the logical clusters of a shard", "shard", shard.Name)
+		<-ctx.Done() // the observed state is still valid
 	}
-	s.set(shard.Name, nil)
+	s.remote.set(shard.Name, nil)
 	if errors.Is(context.Cause(ctx), peers.ErrMoved) {
-		// Nobody will tell of what the shard does not hold at its new address.
+		// There are no events for LogicalClusters that do not exist at the new address.
 		for _, lc := range informer.Lister().List(nil) {
-			if key, ok := ownerOf(lc); ok {
+			for _, key := range ownersOf(lc) {
 				queue.Add(key)
 			}
 		}
 	}
 }
 
-// set keeps the access to another shard; nil removes it.
-func (s *sites) set(shard string, at *site) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.remote == nil {
-		s.remote = map[string]*site{}
-	}
-	if at == nil {
-		delete(s.remote, shard)
-	} else {
-		s.remote[shard] = at
-	}
+type shardMap[T any] struct {
+	mu sync.Mutex
+	by map[string]*T
 }
 
-// OwnerIndex is the index by owner that informers of LogicalClusters have.
+func (m *shardMap[T]) get(shard string) *T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.by[shard]
+}
+
+// set replaces the value of a shard; nil removes it.
+func (m *shardMap[T]) set(shard string, value *T) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if value == nil {
+		delete(m.by, shard)
+		return
+	}
+	if m.by == nil {
+		m.by = map[string]*T{}
+	}
+	m.by[shard] = value
+}
+
+// OwnerIndex is the index of LogicalClusters by owner.
 const OwnerIndex = "owner"
 
-// IndexByOwner is the function of OwnerIndex.
+// IndexByOwner is the index function of OwnerIndex.
 func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
 	key, ok := ownerOf(lc)
 	if !ok {
@@ -99,10 +103,9 @@ func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
 	return []string{key.String()}
 }
 
-// ownerHandler queues the Workspaces that own LogicalClusters.
 func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha1.LogicalCluster] {
 	enqueue := func(lc *corev1alpha1.LogicalCluster) {
-		if key, ok := ownerOf(lc); ok {
+		for _, key := range ownersOf(lc) {
 			queue.Add(key)
 		}
 	}
@@ -113,11 +116,77 @@ func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha
 	}
 }
 
-// ownerOf returns the key of the Workspace that owns a LogicalCluster.
+// ownersOf returns the key of the Workspace that owns a LogicalCluster, if any.
+func ownersOf(lc *corev1alpha1.LogicalCluster) []client.Key {
+	if key, ok := ownerOf(lc); ok {
+		return []client.Key{key}
+	}
+	return nil
+}
+
 func ownerOf(lc *corev1alpha1.LogicalCluster) (client.Key, bool) {
 	owner := lc.Spec.Owner
 	if owner == nil || owner.Resource != kinds.Workspaces.Resource || owner.APIVersion != tenancyv1alpha1.SchemeGroupVersion.String() {
 		return client.Key{}, false
 	}
 	return client.Key{Cluster: logicalcluster.Name(owner.Cluster), Name: owner.Name}, true
+}
+
+type logicalClusters interface {
+	// isRemote reports whether this is another shard, which creates and deletes LogicalClusters itself.
+	isRemote() bool
+	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
+	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	unused(ctx context.Context, cluster logicalcluster.Name) (bool, error)
+}
+
+const requestTimeout = 10 * time.Second
+
+type site struct {
+	*peers.Peer
+	lister client.Lister[*corev1alpha1.LogicalCluster]
+	remote bool
+}
+
+func newSite(peer *peers.Peer, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
+	return &site{Peer: peer, lister: informer.Lister(), remote: true}
+}
+
+func localSite(book *peers.Book, self string, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
+	return &site{Peer: book.Named(self), lister: informer.Lister()}
+}
+
+func (s *site) isRemote() bool { return s.remote }
+
+func (s *site) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
+	lc, err := s.lister.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	return lc, err == nil
+}
+
+func (s *site) get(ctx context.Context, cluster logicalcluster.Name) (lc *corev1alpha1.LogicalCluster, err error) {
+	err = s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		lc, err = s.client(cluster).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		return err
+	})
+	return lc, err
+}
+
+func (s *site) create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	return s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		_, err := s.client(cluster).Create(ctx, lc, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func (s *site) remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	return s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(lc.UID))}
+		return reconcile.IgnoreNotFound(s.client(cluster).Delete(ctx, lc.Name, options))
+	})
+}
+
+func (s *site) client(cluster logicalcluster.Name) *client.Client[*corev1alpha1.LogicalCluster, *corev1alpha1.LogicalClusterList] {
+	return kinds.LogicalClusters.In(s.Clients.Cluster(cluster.Path()))
 }

@@ -19,10 +19,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// eventually is how long tests wait for what happens at once on an idle machine.
 const eventually = 30 * time.Second
 
-// keyQueue collects keys.
 type keyQueue chan client.Key
 
 func (q keyQueue) Add(key client.Key)                       { q <- key }
@@ -33,9 +31,8 @@ func (keyQueue) Drop(client.Key) {}
 func ownedCluster(name, workspace, ownerShard string) *corev1alpha1.LogicalCluster {
 	return &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        corev1alpha1.LogicalClusterName,
-			Annotations: map[string]string{logicalcluster.AnnotationKey: name},
-			Labels:      map[string]string{tenancy.OwnerShardLabel: ownerShard},
+			Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{logicalcluster.AnnotationKey: name},
+			Labels: map[string]string{tenancy.OwnerShardLabel: ownerShard},
 		},
 		Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
 			APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: workspace, Cluster: "parent",
@@ -82,7 +79,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		}
 	}
 	expect("ours")
-	require.Len(t, s.remote, 1, "the own shard is not followed as another one")
+	require.Len(t, s.remote.by, 1, "the own shard is not followed as another one")
 	own, err := s.at("here")
 	require.NoError(t, err)
 	require.Same(t, s.local, own)
@@ -99,17 +96,17 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 
 	moved.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
 	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", moved.URL))
-	// The owners of what it held look whether it holds that still.
-	told := map[string]bool{}
+	// The owners of its previous logical clusters are requeued.
+	reported := map[string]bool{}
 	for range 3 {
 		select {
 		case key := <-queue:
-			told[key.Name] = true
+			reported[key.Name] = true
 		case <-time.After(eventually):
-			require.FailNow(t, "no event for a workspace", "%v", told)
+			require.FailNow(t, "no event for a workspace", "%v", reported)
 		}
 	}
-	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, told)
+	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, reported)
 
 	here.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "there")
 	require.Eventually(t, func() bool { _, err := s.at("there"); return err != nil }, eventually, time.Millisecond)

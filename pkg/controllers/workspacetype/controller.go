@@ -1,27 +1,31 @@
-// Package workspacetype says in WorkspaceTypes where their views are, on each shard: those
-// of what waits for the type's initializer and for its terminator. The shard that has a
-// type computes its whole status; no other writes to it.
+// Package workspacetype updates the URLs of virtual workspaces in WorkspaceTypes: those for the type's initializer and
+// terminator on each shard. The shard of a type computes its complete status.
 package workspacetype
 
 import (
 	"context"
+	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Name is the name of the controller.
 const Name = "workspacetype"
 
-// Config is what the controller needs. Types are those of all logical clusters of the
-// shard, Shards those that are registered in root.
+// Config configures the controller. Types contains the objects of all logical clusters of the shard. Shards are the
+// registered shards.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local  *client.Factory
@@ -34,37 +38,62 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	c := &config
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: c.reconcile,
-		Sources: []reconcile.Source[client.Key]{reconcile.Keys(config.Types), c.shardChanges},
-	})
-}
-
-// shardChanges has all types looked at when a shard comes, goes, or is elsewhere.
-func (c *Config) shardChanges(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	all := func() {
-		for _, t := range c.Types.Lister().List(nil) {
-			queue.Add(client.KeyOf(t))
-		}
-	}
-	return c.Shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-		OnAdd: func(*corev1alpha1.Shard, bool) { all() },
-		OnUpdate: func(old, obj *corev1alpha1.Shard) {
-			if old.Spec.VirtualWorkspaceURL != obj.Spec.VirtualWorkspaceURL {
-				all()
-			}
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.Keys(config.Types),
+			reconcile.FromChanges(config.Shards, func(old, shard *corev1alpha1.Shard) bool {
+				return old.Spec.VirtualWorkspaceURL != shard.Spec.VirtualWorkspaceURL
+			}, func() []client.Key { return reconcile.KeysOf(config.Types.Lister().List(nil)...) }),
 		},
-		OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-	}).Remove, nil
+	})
 }
 
 func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	t, err := c.Types.Lister().Get(key)
 	if err != nil || t.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil //nolint:nilerr // it is gone
+		return reconcile.Result{}, nil //nolint:nilerr // deleted
 	}
 	updated := advance(t, c.Shards.Lister().Cluster(core.RootCluster).List(nil))
 	_, err = reconcile.Commit(ctx, kinds.WorkspaceTypes.In(c.Local.Cluster(logicalcluster.From(t).Path())), t, updated)
-	if apierrors.IsNotFound(err) {
-		err = nil
+	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
+}
+
+// advance returns a type with its desired status: two virtual workspaces on each shard, in the order of the shards' names.
+// Clients expect the one for the initializer first.
+func advance(t *tenancyv1alpha1.WorkspaceType, shards []*corev1alpha1.Shard) *tenancyv1alpha1.WorkspaceType {
+	t = t.DeepCopy()
+	shards = slices.SortedFunc(slices.Values(shards), func(a, b *corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
+	var all []tenancyv1alpha1.VirtualWorkspace
+	var wrong []string
+	for _, shard := range shards {
+		base, err := url.Parse(shard.Spec.VirtualWorkspaceURL)
+		switch {
+		case shard.Spec.VirtualWorkspaceURL == "":
+			continue // it has not been registered completely
+		case err != nil || base.Host == "":
+			wrong = append(wrong, shard.Name)
+			continue
+		}
+		id := logicalcluster.From(t).Path().Join(t.Name).String()
+		for _, virtualWorkspace := range []struct {
+			mount *request.Mount
+			kind  tenancyv1alpha1.VirtualWorkspaceType
+		}{
+			{request.InitializingWorkspaces, tenancyv1alpha1.VirtualWorkspaceTypeInitializing},
+			{request.TerminatingWorkspaces, tenancyv1alpha1.VirtualWorkspaceTypeTerminating},
+		} {
+			v := tenancyv1alpha1.VirtualWorkspace{URL: base.JoinPath(virtualWorkspace.mount.Prefix, id).String(), Type: virtualWorkspace.kind}
+			if !slices.Contains(all, v) {
+				all = append(all, v)
+			}
+		}
 	}
-	return reconcile.Result{}, err
+	t.Status.VirtualWorkspaces = all
+	if len(wrong) > 0 {
+		conditions.MarkFalse(t, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady, tenancyv1alpha1.ErrorGeneratingURLsReason, conditionsv1alpha1.ConditionSeverityError,
+			"invalid spec.virtualWorkspaceURL of shards: %s", strings.Join(wrong, ", "))
+	} else {
+		conditions.MarkTrue(t, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady)
+	}
+	conditions.SetSummary(t)
+	return t
 }

@@ -1,4 +1,4 @@
-// Package events tells users about objects, by Events beside these.
+// Package events records Events about objects for users.
 package events
 
 import (
@@ -16,20 +16,20 @@ import (
 
 var resource = client.DefineResource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events", client.WithProtobuf())
 
-// maxMessage is the longest message of an Event.
+// maxMessage is the limit of kube-apiserver for messages.
 const maxMessage = 1024
 
-// Event is what users are told about an object.
+// Event describes an Event.
 type Event struct {
-	// About is the object, Component the controller that tells.
+	// About is the object and Component the reporting controller.
 	About     corev1.ObjectReference
 	Component string
-	// Type is one of Kubernetes' types of Events.
+	// Type is a type of Kubernetes, e.g. Warning.
 	Type, Reason, Message string
 }
 
-// Tell creates an Event in the namespace of the object, or in default. There is one only for
-// what once says, of the object: telling it again is no error.
+// Record creates an Event in the namespace of the object, or in "default". The arguments once identify the Event together
+// with the object: if it already exists, Record returns nil.
 func Record(ctx context.Context, scope client.Scope, e Event, once ...any) error {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, append([]any{e.About.UID}, once...)...)
@@ -41,8 +41,7 @@ func Record(ctx context.Context, scope client.Scope, e Event, once ...any) error
 		},
 		InvolvedObject: e.About,
 		Type:           e.Type, Reason: e.Reason, Message: strings.ToValidUTF8(e.Message[:min(len(e.Message), maxMessage)], ""), // not a part of a character
-		Source:         corev1.EventSource{Component: e.Component},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: e.Component}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	if event.Namespace == "" {
 		event.Namespace = metav1.NamespaceDefault

@@ -15,7 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
 )
 
-// What is told twice of one object is one Event.
+// A repeated Event is not created again.
 func ExampleRecord() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()

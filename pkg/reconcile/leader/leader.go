@@ -1,7 +1,7 @@
 // Package leader elects the replica of a server that runs its controllers.
 //
-// It is a package of its own since the election of client-go links the clients of
-// all kinds, which controllers and their tests do without.
+// It is a separate package because the leader election of client-go links the clients of all kinds, which controllers and
+// their tests do not need.
 package leader
 
 import (
@@ -18,42 +18,38 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Election is the right to work for all replicas of a server, which one of them
-// has at a time.
+// Election elects one leader among the replicas of a server.
 type Election struct {
-	// Lock is what the replicas compete for.
+	// Lock is the object that the replicas compete for.
 	Lock resourcelock.Interface
-	// Lease is how long a leader that is not heard of keeps the right; 15 s if
-	// 0, and whole seconds. It gives up by itself after two thirds of that, and
-	// tries again or renews each eighth.
+	// Lease is the time after which an unresponsive leader loses the lease, in whole seconds; the default is 15 s. A leader
+	// gives up after two thirds of it without a renewal. The retry and renewal period is an eighth.
 	Lease time.Duration
 }
 
 const defaultLease = 15 * time.Second
 
-// Lead calls run whenever this replica leads, until ctx is done or run fails.
-// The context of run ends when the replica leads no more; another one leads only
-// after run has returned, unless that takes longer than the rest of the lease,
-// which is a fifth of it at least. A replica that stops, or that could not renew
-// its lease in time, gives the right away as soon as run has returned.
+// Lead calls run whenever this replica is the leader, until ctx is done or run returns an error. The context of run is
+// canceled when the replica loses the lease. Another replica becomes leader only after run has returned, unless this takes
+// longer than the rest of the lease, which is at least a fifth of it. A replica that stops, or that could not renew its
+// lease in time, releases the lease as soon as run has returned.
 func (e Election) Lead(ctx context.Context, run func(ctx context.Context) error) error {
 	for {
 		if err := e.leadOnce(ctx, run); err != nil || ctx.Err() != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("Leads no more, and waits for its turn", "lock", e.Lock.Describe())
+		klog.FromContext(ctx).Info("Lost the lease, waiting to become leader again", "lock", e.Lock.Describe())
 	}
 }
 
 // term is one attempt to lead.
 type term struct {
 	mu sync.Mutex
-	// begun and over report whether run was called, and that it will not be.
+	// begun is set if run was called, over if it must not be called.
 	begun, over bool
 	result      chan error
 }
 
-// begin reports whether run is to be called.
 func (t *term) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +57,7 @@ func (t *term) begin() bool {
 	return t.begun
 }
 
-// end reports whether run was called.
+// end prevents a later call of run and reports whether it was already called.
 func (t *term) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,14 +66,13 @@ func (t *term) end() bool {
 }
 
 func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) error) error {
-	// The election outlives ctx, until run has returned: the lease is renewed
-	// meanwhile.
+	// The election must outlive ctx until run has returned, because the lease is renewed until then.
 	election, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	t := &term{result: make(chan error, 1)}
 	defer context.AfterFunc(ctx, func() {
 		if !t.end() {
-			leave() // nothing has begun
+			leave() // run was not called
 		}
 	})()
 	lease := e.Lease
@@ -115,8 +110,7 @@ func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) er
 	return err
 }
 
-// release gives the right away, if this replica still has it. Where that fails,
-// the others wait for the end of the lease.
+// release releases the lease if this replica still owns it. If this fails, the other replicas wait until it expires.
 func (e Election) release(ctx context.Context, lease time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, lease/3)
 	defer cancel()
@@ -125,15 +119,15 @@ func (e Election) release(ctx context.Context, lease time.Duration) {
 		if err == nil && record.HolderIdentity == e.Lock.Identity() {
 			now := metav1.Now()
 			err = e.Lock.Update(ctx, resourcelock.LeaderElectionRecord{
-				// A second, since a lease has to last for some time.
+				// The duration must be positive.
 				LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
 			})
 		}
 		if apierrors.IsConflict(err) {
-			continue // a renewal that was given up has arrived all the same
+			continue // a canceled renewal has been processed after all
 		}
 		if err != nil {
-			klog.FromContext(ctx).Info("Cannot give the lease away: it ends by itself", "lock", e.Lock.Describe(), "err", err)
+			klog.FromContext(ctx).Info("Failed to release the lease, which will expire", "lock", e.Lock.Describe(), "err", err)
 		}
 		return
 	}

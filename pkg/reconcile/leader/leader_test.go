@@ -22,11 +22,11 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// lease is how long the leases of these tests last, by the clock of a bubble.
+// lease is the duration of leases in these tests, with a fake clock.
 const lease = 15 * time.Second
 
-// clientset returns one whose leases are updated as by a server, only by who has read the latest version:
-// else two replicas that ask at the same moment get the same lease.
+// clientset returns a client that updates leases with optimistic concurrency, as a server does. Otherwise, two replicas
+// could get the same lease.
 func clientset() *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -52,8 +52,7 @@ func election(c *fake.Clientset, id string) leader.Election {
 	}}
 }
 
-// TestLead has replicas take over from each other: one leads at a time, and one
-// that stops lets the next begin without waiting for the lease.
+// TestLead: one replica leads at a time, and a stopped leader releases its lease.
 func TestLead(t *testing.T) { bubble.Test(t, takeOver) }
 
 func takeOver(t *testing.T) {
@@ -91,8 +90,7 @@ func takeOver(t *testing.T) {
 	running.Wait()
 }
 
-// TestLeadIsLost holds that a leader which cannot renew its lease stops, and
-// leads again when it can.
+// TestLeadIsLost: a leader that cannot renew its lease stops, and leads again later.
 func TestLeadIsLost(t *testing.T) { bubble.Test(t, isLost) }
 
 func isLost(t *testing.T) {
@@ -118,8 +116,7 @@ func isLost(t *testing.T) {
 	require.Equal(t, 2, terms)
 }
 
-// TestLeadEndsFirst holds that a leader which cannot renew its lease in time
-// keeps it until its work has ended, and gives it away then.
+// TestLeadEndsFirst: a leader that cannot renew its lease in time keeps it until its work has ended, and then releases it.
 func TestLeadEndsFirst(t *testing.T) { bubble.Test(t, endsFirst) }
 
 func endsFirst(t *testing.T) {
@@ -141,7 +138,7 @@ func endsFirst(t *testing.T) {
 			close(began)
 			late.Store(true)
 			<-term.Done()
-			<-time.After(lease / 5) // the work takes its time to end
+			<-time.After(lease / 5) // simulates slow work
 			leases, err := c.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{})
 			if err != nil || *holder(&leases.Items[0]) != "one" {
 				t.Errorf("the lease is given away before the work has ended: %v, %v", leases.Items, err)
@@ -178,7 +175,7 @@ func holder(obj runtime.Object) *string {
 	return l.Spec.HolderIdentity
 }
 
-// TestLeadAfterCrash holds that the lease of a leader that is not heard of ends.
+// TestLeadAfterCrash: the lease of an unresponsive leader expires.
 func TestLeadAfterCrash(t *testing.T) { bubble.Test(t, afterCrash) }
 
 func afterCrash(t *testing.T) {
@@ -200,8 +197,7 @@ func afterCrash(t *testing.T) {
 	require.Greater(t, time.Since(now.Time), lease*9/10, "not before it ends")
 }
 
-// TestLeadFails holds that what fails ends the whole, and that who never leads
-// can be stopped.
+// TestLeadFails: errors are returned, and a replica that never leads can be stopped.
 func TestLeadFails(t *testing.T) { bubble.Test(t, fails) }
 
 func fails(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// Finalize writes the spec.finalizers of a namespace, which only this subresource can.
+// Finalize writes spec.finalizers of a namespace, which requires this subresource.
 func Finalize(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList], ns *corev1.Namespace) error {
 	err := namespaces.GetClient().Put().Resource(kinds.Namespaces.Resource).Name(ns.Name).SubResource("finalize").Body(ns).Do(ctx).Error()
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package purge deletes everything of a namespace or of a logical cluster: all
-// objects of all resources that discovery names there, whatever serves them.
+// Package purge deletes all objects of a namespace or of a logical cluster: all objects of all discovered resources,
+// independently of the server that provides them.
 //
-// One round deletes what nothing holds where it is stored, lists each resource that may have more, deletes what it
-// finds and looks again. What is left then waits for a finalizer, and the Outcome says how much of what; the
-// caller comes back for another round. A resource that cannot be listed or
-// deleted is an error of the round, never skipped.
+// One round deletes objects without finalizers directly in the storage, then lists each resource that may have others, deletes
+// those, and lists again. The remaining objects wait for finalizers. Outcome counts them, and the caller runs another
+// round. If a resource cannot be listed or deleted, the round returns an error.
 package purge
 
 import (
@@ -23,22 +22,20 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is the page size of lists.
 const pageSize = 500
 
-// Resource is a resource whose objects can be deleted.
+// Resource is a resource with objects that can be deleted.
 type Resource struct {
 	schema.GroupVersionResource
-	// Namespaced reports whether its objects live in namespaces.
+	// Namespaced reports whether the resource is namespaced.
 	Namespaced bool
-	// Collection reports whether all objects of a namespace can be deleted with
-	// one request.
+	// Collection reports whether the resource supports deletecollection.
 	Collection bool
 }
 
-// Discover returns the resources of a logical cluster that hold objects, each
-// in its preferred version. Where a part of discovery fails it returns the
-// others along with the error.
+// Discover returns the resources of a logical cluster that can be listed and deleted, each in its preferred version. If
+// discovery fails partially, it returns the other resources and an error.
 func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resource, error) {
 	lists, err := discovery.ServerPreferredResourcesWithContext(ctx, discovery.ToDiscoveryInterfaceWithContext(client))
 	if err != nil {
@@ -54,30 +51,29 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resou
 		for i := range list.APIResources {
 			r := &list.APIResources[i]
 			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
-				continue // nothing is kept, as of reviews, or a view of something else
+				continue // has no stored objects, e.g. a review
 			}
 			resources = append(resources, Resource{
-				GroupVersionResource: gv.WithResource(r.Name),
-				Namespaced:           r.Namespaced,
-				Collection:           slices.Contains(r.Verbs, "deletecollection"),
+				GroupVersionResource: gv.WithResource(r.Name), Namespaced: r.Namespaced,
+				Collection: slices.Contains(r.Verbs, "deletecollection"),
 			})
 		}
 	}
 	return resources, err
 }
 
-// Stored is where objects are stored, past the API, for what needs no request for each kind or object.
+// Stored gives access to the storage, bypassing the API, for operations that do not need a request for each kind or object.
 type Stored struct {
-	// Any says of some resources which may have objects.
+	// Any reports which resources may have objects.
 	Any Query
-	// Free deletes the objects of some resources that nothing holds, and says which may have others.
+	// Free deletes objects without finalizers, and reports which resources may have others.
 	Free Query
 }
 
-// Ask asks about some resources in a logical cluster, or in one namespace of it unless that is empty.
+// Query returns a result for each resource in a logical cluster, or in one namespace of it if namespace is not empty.
 type Query func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
 
-// In returns what is stored of a logical cluster, or of one namespace of it unless that is empty.
+// In returns the content of a logical cluster, or of one namespace of it if namespace is not empty.
 func (s Stored) In(cluster logicalcluster.Name, namespace string) Content {
 	return Content{Present: s.Any.in(cluster, namespace), Free: s.Free.in(cluster, namespace)}
 }
@@ -87,11 +83,11 @@ func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
 		if len(resources) == 0 {
 			return nil, nil
 		}
-		asked := make([]schema.GroupResource, len(resources))
+		queried := make([]schema.GroupResource, len(resources))
 		for i := range resources {
-			asked[i] = resources[i].GroupResource()
+			queried[i] = resources[i].GroupResource()
 		}
-		chosen, err := a(ctx, cluster, namespace, asked)
+		chosen, err := a(ctx, cluster, namespace, queried)
 		if err != nil {
 			return nil, fmt.Errorf("looking for objects: %w", err)
 		}
@@ -105,34 +101,32 @@ func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
 	}
 }
 
-// Content is what is stored of what is deleted.
+// Content gives access to the stored objects of a logical cluster or namespace.
 type Content struct {
-	// Present returns those resources that may have objects now. Most have none, and a request for
-	// each costs more than to ask for all at once.
+	// Present returns the resources that may have objects. Most have none, and one query for all is cheaper than a request for
+	// each.
 	Present Choose
-	// Free deletes the objects that nothing holds, without a request, and returns those resources that
-	// may have others.
+	// Free deletes objects without finalizers, and returns the resources that may have others.
 	Free Choose
 }
 
-// Choose returns some of the resources.
+// Choose returns a subset of the resources.
 type Choose func(ctx context.Context, resources []Resource) ([]Resource, error)
 
-// Outcome is what a round has left behind.
+// Outcome is the result of a round.
 type Outcome struct {
-	// Remaining counts the objects that still exist.
+	// Remaining is the number of objects that still exist, by resource.
 	Remaining map[schema.GroupVersionResource]int
-	// Finalizers counts the objects that wait for each finalizer.
+	// Finalizers is the number of objects that wait for each finalizer.
 	Finalizers map[string]int
-	// Err holds what could not be listed or deleted.
+	// Err contains the errors of lists and deletions.
 	Err error
 }
 
-// Done reports whether nothing is left, for certain.
+// Done reports whether all objects have been deleted.
 func (o Outcome) Done() bool { return o.Err == nil && len(o.Remaining) == 0 }
 
-// Resources describes what is left by resource, in a fixed order; empty if
-// nothing is.
+// Resources describes the remaining objects by resource in a fixed order; empty if there are none.
 func (o Outcome) Resources() string {
 	parts := make([]string, 0, len(o.Remaining))
 	for gvr, count := range o.Remaining {
@@ -142,8 +136,7 @@ func (o Outcome) Resources() string {
 	return strings.Join(parts, ", ")
 }
 
-// WaitingFor describes what is left by finalizer, in a fixed order; empty if
-// nothing waits for one.
+// WaitingFor describes the remaining objects by finalizer in a fixed order; empty if none has finalizers.
 func (o Outcome) WaitingFor() string {
 	parts := make([]string, 0, len(o.Finalizers))
 	for _, finalizer := range slices.Sorted(maps.Keys(o.Finalizers)) {
@@ -152,16 +145,15 @@ func (o Outcome) WaitingFor() string {
 	return strings.Join(parts, ", ")
 }
 
-// Delete runs one round over the objects of the given resources, in one
-// namespace, or everywhere if namespace is empty. The client is that of the
-// logical cluster, and content that of what is deleted.
+// Delete runs one round for the given resources in one namespace, or in all namespaces if namespace is empty. client and
+// content must belong to the logical cluster.
 func Delete(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) Outcome {
 	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
 	touched, err := Remove(ctx, client, content, resources, namespace)
 	errs := []error{err}
-	left, err := content.Present(ctx, touched)
+	remaining, err := content.Present(ctx, touched)
 	errs = append(errs, err)
-	for _, resource := range left {
+	for _, resource := range remaining {
 		found, err := list(ctx, client.Resource(resource.GroupVersionResource), namespace)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", resource.GroupResource(), err))
@@ -179,20 +171,20 @@ func Delete(ctx context.Context, client metadata.Interface, content Content, res
 	return outcome
 }
 
-// Remove is Delete for those who do not ask what is left. It returns the resources that had
-// objects, or may have had.
+// Remove is like Delete, but does not determine the remaining objects. It returns the resources that had, or may have had,
+// objects.
 func Remove(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) (touched []Resource, err error) {
 	resources, err = content.Present(ctx, resources)
 	if err != nil {
 		return nil, err
 	}
-	held, err := content.Free(ctx, resources)
+	blocked, err := content.Free(ctx, resources)
 	if err != nil {
 		return resources, err
 	}
 	var errs []error
 	for _, resource := range resources {
-		if !slices.Contains(held, resource) {
+		if !slices.Contains(blocked, resource) {
 			touched = append(touched, resource)
 			continue
 		}
@@ -217,7 +209,7 @@ func list(ctx context.Context, client metadata.Getter, namespace string) ([]meta
 	for {
 		page, err := client.Namespace(namespace).List(ctx, options)
 		if apierrors.IsNotFound(err) {
-			return nil, nil // the resource itself has gone since it was discovered
+			return nil, nil // the resource was deleted since discovery
 		}
 		if err != nil {
 			return nil, fmt.Errorf("listing: %w", err)
@@ -248,7 +240,7 @@ func remove(ctx context.Context, client metadata.Getter, resource Resource, foun
 	}
 	for i := range found {
 		if found[i].DeletionTimestamp != nil {
-			continue // under way
+			continue // being deleted
 		}
 		options.Preconditions = metav1.NewUIDPreconditions(string(found[i].UID))
 		err := client.Namespace(found[i].Namespace).Delete(ctx, found[i].Name, options)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fake is a logical cluster of objects with nothing but metadata.
+// fake is a logical cluster of objects with only metadata.
 type fake struct {
 	objects map[schema.GroupVersionResource][]metav1.PartialObjectMetadata
 	fail    map[string]error
@@ -58,7 +58,7 @@ func (r *resource) List(_ context.Context, options metav1.ListOptions) (*metav1.
 			list.Items = append(list.Items, o)
 		}
 	}
-	// Two pages, whatever the limit.
+	// Two pages, regardless of the limit.
 	if half := len(list.Items) / 2; half > 0 {
 		if options.Continue == "" {
 			list.Items, list.Continue = list.Items[:half], "more"
@@ -93,7 +93,7 @@ func (r *resource) Delete(_ context.Context, name string, options metav1.DeleteO
 	return err
 }
 
-// present says what there is, but that nobody knows of things.
+// present returns the resources with objects; things are unknown.
 func (f *fake) present(namespace string) Choose {
 	return func(_ context.Context, resources []Resource) ([]Resource, error) {
 		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
@@ -104,7 +104,7 @@ func (f *fake) present(namespace string) Choose {
 	}
 }
 
-// free deletes what nothing holds of some resources; others have objects that only the API deletes.
+// free deletes objects without finalizers of some resources; others can only be deleted through the API.
 func (f *fake) free(direct ...schema.GroupVersionResource) Choose {
 	return func(_ context.Context, resources []Resource) ([]Resource, error) {
 		for _, gvr := range direct {
@@ -183,9 +183,8 @@ func TestDelete(t *testing.T) {
 			resources: "configmaps has 3 objects, secrets has 2 objects", waiting: "keep.me/here in 1 objects", fails: true,
 		},
 		"what cannot be listed fails": {
-			fake:  &fake{objects: full(), fail: map[string]error{"list": cannot}},
-			log:   []string{"list configmaps /", "list secrets /", "list things /"},
-			fails: true,
+			fake: &fake{objects: full(), fail: map[string]error{"list": cannot}},
+			log:  []string{"list configmaps /", "list secrets /", "list things /"}, fails: true,
 		},
 		"what cannot be deleted fails, and remains": {
 			fake: &fake{objects: full(), fail: map[string]error{"deletecollection": cannot}},
@@ -215,7 +214,7 @@ func TestDelete(t *testing.T) {
 }
 
 func TestDiscover(t *testing.T) {
-	// An old server: one document a group, and one group that fails.
+	// An old server: one document for each group, and one group fails.
 	documents := map[string]string{
 		"/api":                 `{"kind":"APIVersions","versions":["v1"]}`,
 		"/apis":                `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v2","version":"v2"},{"groupVersion":"example.com/v1","version":"v1"}],"preferredVersion":{"groupVersion":"example.com/v2","version":"v2"}},{"name":"broken.com","versions":[{"groupVersion":"broken.com/v1","version":"v1"}],"preferredVersion":{"groupVersion":"broken.com/v1","version":"v1"}}]}`,
@@ -251,13 +250,13 @@ func TestDiscover(t *testing.T) {
 	}, names, "each resource once, in its preferred version, and none without objects")
 }
 
-// TestStored: what is chosen is kept, in its order, and a failure keeps nothing.
+// TestStored: selected resources are returned in order, and none after a failure.
 func TestStored(t *testing.T) {
 	resources := []Resource{{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, {GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}}}
 	stored := Stored{
-		Any: func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
+		Any: func(_ context.Context, cluster logicalcluster.Name, namespace string, queried []schema.GroupResource) ([]bool, error) {
 			require.Equal(t, logicalcluster.Name("c"), cluster)
-			require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, asked)
+			require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, queried)
 			return []bool{false, namespace == "n"}, nil
 		},
 		Free: func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {

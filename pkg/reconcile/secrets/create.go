@@ -1,4 +1,4 @@
-// Package secrets makes the secrets in which controllers keep what they generate for a tenant.
+// Package secrets creates Secrets in which controllers store generated data for tenants.
 package secrets
 
 import (
@@ -13,8 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// Create creates a secret, and its namespace where there is none. It returns the secret that
-// exists if somebody was quicker.
+// Create creates a Secret, and its namespace if necessary. It returns the existing Secret if there is one.
 func Create(ctx context.Context, scope client.Scope, secret *corev1.Secret) (*corev1.Secret, error) {
 	secrets := kinds.Secrets.InNamespace(scope, secret.Namespace)
 	created, err := secrets.Create(ctx, secret, metav1.CreateOptions{})

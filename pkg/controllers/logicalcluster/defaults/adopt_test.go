@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// systemWorld is a world whose logical clusters bind what root exports, where that is known.
 func systemWorld(exports ...string) *world {
 	w := newWorld()
 	w.lc.Status.Initializers = nil
@@ -38,12 +37,9 @@ func systemWorld(exports ...string) *world {
 	return w
 }
 
-func (w *world) noted() string {
-	return w.b.Note(w.lc).Annotations[tenancy.SystemBindingsAnnotation]
-}
+func (w *world) noted() string { return w.b.Note(w.lc).Annotations[tenancy.SystemBindingsAnnotation] }
 
-// TestAdopt: a logical cluster has only what it binds of the system when it has the bindings
-// to all that it had, or to what its type says.
+// TestAdopt: a logical cluster is restricted to its bindings only when it has bound all that it had, or those of its type.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	w := systemWorld("topology.kcp.io")
@@ -64,14 +60,14 @@ func TestAdopt(t *testing.T) {
 	w.step(t)
 	require.Empty(t, w.bindings, "from then on it is the user's")
 
-	// What the shard has bound elsewhere is bound at once.
+	// Exports that are bound elsewhere on the shard are bound immediately.
 	w = systemWorld("tenancy.kcp.io", "topology.kcp.io")
 	w.elsewhere = map[string]bool{"tenancy.kcp.io": true, "topology.kcp.io": true}
 	w.step(t)
 	require.Equal(t, 2, w.version)
 	require.Equal(t, "true", w.noted())
 
-	// A new one gets what its type says, and root has shards, too.
+	// A new one gets those of its type; root also gets shards.
 	for names, count := range map[string]int{"tenancy.kcp.io": 1, "tenancy.kcp.io,topology.kcp.io": 2, "mine,tenancy.kcp.io": 1} {
 		w = systemWorld("tenancy.kcp.io", "topology.kcp.io", "mine")
 		w.lc.Annotations[tenancy.SystemBindingsAnnotation] = names
@@ -79,7 +75,7 @@ func TestAdopt(t *testing.T) {
 		require.Len(t, w.bindings, count, names)
 	}
 
-	// One's own binding is as good, and one that is being deleted is not.
+	// A binding of a user is sufficient, unless it is being deleted.
 	w = systemWorld("tenancy.kcp.io")
 	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "tenancy.kcp.io"
 	now := metav1.Now()
@@ -97,7 +93,7 @@ func TestAdopt(t *testing.T) {
 	require.Len(t, w.bindings, 1)
 	require.Equal(t, "true", w.noted())
 
-	// Where it is not known what root exports, all stays as it is; so do the system's own.
+	// Nothing changes while the exports of root are unknown, and in system logical clusters.
 	for _, change := range []func(*world){
 		func(w *world) { w.b.bindsSystem = false },
 		func(w *world) { w.lc.Annotations["kcp.io/cluster"] = "system:admin" },

@@ -18,45 +18,37 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// state is what the default bindings of a logical cluster have come to.
 type state struct {
-	// invalid is why it is not known what the type binds.
-	invalid error
-	// failed are those that could not be made, with what to do.
-	failed []string
-	// waiting are the names of those that are not bound yet.
-	waiting []string
+	invalid error    // why the bindings of the type are unknown
+	failed  []string // messages for bindings that could not be created
+	waiting []string // names of bindings that are not bound yet
 }
 
-// waits reports whether the logical cluster waits for default bindings to be initialized.
+// waits reports whether the initialization of the logical cluster waits for default bindings.
 func waits(lc *corev1alpha1.LogicalCluster) bool {
 	return slices.Contains(lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 }
 
-// tell returns the LogicalCluster with what has become of its default bindings, in the
-// condition of that kind.
-func (s *state) tell(lc *corev1alpha1.LogicalCluster, kind conditionsv1alpha1.ConditionType) *corev1alpha1.LogicalCluster {
+func (s *state) withCondition(lc *corev1alpha1.LogicalCluster, kind conditionsv1alpha1.ConditionType) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	switch {
 	case s.invalid != nil:
 		conditions.MarkFalse(lc, kind, tenancyv1alpha1.WorkspaceInitializedWorkspaceTypeInvalid, conditionsv1alpha1.ConditionSeverityError,
-			"%v: create it, or mend the type that names it. It is looked at again when it changes", s.invalid)
+			"%v: create it, or fix the type that references it", s.invalid)
 	case len(s.failed) > 0:
 		conditions.MarkFalse(lc, kind, tenancyv1alpha1.WorkspaceInitializedAPIBindingErrors, conditionsv1alpha1.ConditionSeverityError,
 			"%s", strings.Join(s.failed, "; "))
 	case len(s.waiting) > 0:
 		conditions.MarkFalse(lc, kind, tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings, conditionsv1alpha1.ConditionSeverityInfo,
-			"Not bound yet: APIBinding %s. The conditions of these say what they wait for", strings.Join(s.waiting, ", "))
+			"Not bound yet: APIBinding %s. See their conditions", strings.Join(s.waiting, ", "))
 	default:
 		conditions.MarkTrue(lc, kind)
 	}
 	return lc
 }
 
-// complete reports whether all that is wanted is bound.
 func (s *state) complete() bool { return s.invalid == nil && len(s.failed)+len(s.waiting) == 0 }
 
-// initialized returns the LogicalCluster without the initializer for default bindings.
 func initialized(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool {
@@ -65,8 +57,7 @@ func initialized(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// bindingFor returns the binding that a logical cluster has to an export by default: with
-// all its claims accepted.
+// bindingFor returns a default binding to an export, with all permission claims accepted.
 func bindingFor(cluster logicalcluster.Name, want tenancy.DefaultBinding, export *apisv1alpha2.APIExport) *apisv1alpha2.APIBinding {
 	return &apisv1alpha2.APIBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: apis.DefaultBindingName(cluster, want.Path, want.Export)},
@@ -77,7 +68,7 @@ func bindingFor(cluster logicalcluster.Name, want tenancy.DefaultBinding, export
 	}
 }
 
-// accepted returns claims as they are accepted: for what their export proposes, or all.
+// accepted returns accepted claims, with the default selector of the export if there is one.
 func accepted(claims []apisv1alpha2.PermissionClaim) []apisv1alpha2.AcceptablePermissionClaim {
 	all := make([]apisv1alpha2.AcceptablePermissionClaim, 0, len(claims))
 	for i := range claims {
@@ -93,8 +84,7 @@ func accepted(claims []apisv1alpha2.PermissionClaim) []apisv1alpha2.AcceptablePe
 	return all
 }
 
-// maintained returns an existing binding as its type wants it: with the claims that the
-// export makes now, accepted. The finalizers of known need not be there.
+// maintained updates the accepted claims of an existing binding from the export. known may lack finalizers.
 func maintained(known *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (updated *apisv1alpha2.APIBinding, changed bool) {
 	claims := accepted(export.Spec.PermissionClaims)
 	if equality.Semantic.DeepEqual(known.Spec.PermissionClaims, claims) {
@@ -105,18 +95,16 @@ func maintained(known *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) 
 	return updated, true
 }
 
-// another is what to do about a binding that has the name of a default one.
-func another(name string, want tenancy.DefaultBinding) string {
-	return fmt.Sprintf("APIBinding %s is to another APIExport than %s:%s, which the workspace type names: delete it", name, want.Path, want.Export)
+// otherExport is the message for a binding with the name of a default binding to another export.
+func otherExport(name string, want tenancy.DefaultBinding) string {
+	return fmt.Sprintf("APIBinding %s is to another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export)
 }
 
-// missing is what to do about an export that does not exist.
-func missing(want tenancy.DefaultBinding) string {
-	return fmt.Sprintf("APIExport %s:%s does not exist: create it, and this goes on, or take it out of spec.defaultAPIBindings of the workspace type", want.Path, want.Export)
+func missingExport(want tenancy.DefaultBinding) string {
+	return fmt.Sprintf("APIExport %s:%s does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", want.Path, want.Export)
 }
 
-// isSystems reports whether a binding is to what root exports of the system.
-func isSystems(binding *apisv1alpha2.APIBinding) bool {
+func isSystemBinding(binding *apisv1alpha2.APIBinding) bool {
 	ref := binding.Spec.Reference.Export
 	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
 }

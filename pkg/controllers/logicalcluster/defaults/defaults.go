@@ -1,25 +1,26 @@
-// Package defaults binds in a logical cluster what its type says
-// (spec.defaultAPIBindings), with the rights of the system: who has written the type
-// might bind it.
+// Package defaults creates the default bindings of a logical cluster, which its type defines in spec.defaultAPIBindings. It
+// acts as the system, because admission has checked that the author of the type may bind the exports.
 //
-//	type and what it extends ─► exports that are wanted ─► APIBindings, claims accepted
-//	                                                         │ all bound
-//	                        initializer system:apibindings ◄─┘ goes
+//	type and the types it extends ─► wanted exports ─► APIBindings, claims accepted
+//	                                                       │ all bound
+//	                      initializer system:apibindings ◄─┘ removed
 //
-// That is done once, before a logical cluster is Ready, or, where the type says Maintain,
-// from then on as well. Nothing is remembered but who is to look again when something comes
-// or changes: a type, an export, a binding.
+// Bindings are created before a logical cluster becomes Ready. If the type specifies Maintain, they are also updated after
+// that. The in-memory state only determines which logical clusters are requeued when a type, an export or a binding
+// changes.
 package defaults
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
@@ -27,58 +28,50 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-const (
-	// atOnce is how many logical clusters look at once at a type that has changed.
-	atOnce = 50
-	// lookInterval is the time between two of the others.
-	lookInterval = 2500 * time.Microsecond
-)
-
-// Config is what it needs. The informers are those of all logical clusters of the shard.
+// Config configures Bindings. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// LogicalClusters have the index tenancy.TypeIndex.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Bindings        *client.Informer[*apisv1alpha2.APIBinding]
-	// Exports are those of other shards, too.
+	// Exports include those of other shards.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 	Resolve Resolve
-	// Binder makes the bindings of new logical clusters.
+	// Binder creates the bindings of new logical clusters.
 	Binder Binder
-	// BindsSystem is set if logical clusters bind what root exports of the system. Where
-	// the shard does not know what that is, they have it without.
+	// BindsSystem is set if logical clusters bind the system exports of root. Otherwise system APIs are always available.
 	BindsSystem bool
-	// Types finds types, WorkspaceTypes tells of them, and TypesComplete returns why one
-	// that is not found may exist all the same.
+	// Types looks up types in WorkspaceTypes. TypesComplete returns an error if a type that was not found may exist.
 	Types          tenancy.TypeLookup
 	TypesComplete  func() error
 	WorkspaceTypes reconcile.Watched[*tenancyv1alpha1.WorkspaceType]
 }
 
-// Binder makes bindings that are bound from the start.
+// Binder creates bindings that are bound from the start.
 type Binder interface {
-	// Bind makes a binding in a logical cluster, and returns it as it is stored and
-	// served; nil, and it makes none, where that takes more than one write.
+	// Bind creates a binding and returns it after its resources are served. It returns nil without creating one if this takes more
+	// than one write.
 	Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error)
-	// Note returns a LogicalCluster that says what a binding has bound.
+	// Note records the resources of a binding in the LogicalCluster.
 	Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster
 }
 
-// Resolve returns the logical cluster of an export by its path, or "" if there is none. The
-// error is client.ErrIncomplete if there may be one on another shard.
+// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
+// export may exist on another shard.
 type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 
-// Bindings makes default bindings. Its methods may be called at the same time, but Make
-// only once for each logical cluster.
+// Bindings creates default bindings. Its methods may be called concurrently, but Make only once at a time for a logical cluster.
 type Bindings struct {
 	types         tenancy.TypeLookup
 	typesComplete func() error
@@ -91,22 +84,20 @@ type Bindings struct {
 	create        func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
 	commit        func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error
 
-	// ofTypes are the types of logical clusters, by what they go by.
-	ofTypes tenancy.Waits[string]
-	// ofExports are the logical clusters that wait for exports.
+	// ofTypes contains the types that affect logical clusters, and ofExports the logical clusters that wait for exports.
+	ofTypes   tenancy.Waits[string]
 	ofExports tenancy.Waits[logicalcluster.Name]
 
 	mu sync.Mutex
-	// watched are the logical clusters that go by their bindings.
+	// watched are the logical clusters that are requeued when their bindings change.
 	watched map[logicalcluster.Name]bool
-	// made are bindings whose LogicalClusters are to say what they have bound.
+	// made are bindings that must be recorded in their LogicalClusters.
 	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
-	// adopted are the logical clusters that are to say that they have the system's bindings.
+	// adopted are the logical clusters that have bound the system exports, which must be recorded.
 	adopted map[logicalcluster.Name]bool
 }
 
-// New returns what makes default bindings, and what tells that a logical cluster is to be
-// looked at again.
+// New returns Bindings and the sources that requeue logical clusters.
 func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 	b := &Bindings{
 		types: cfg.Types, typesComplete: cfg.TypesComplete, resolve: cfg.Resolve,
@@ -126,8 +117,7 @@ func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 			_, err := reconcile.Commit(ctx, kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())), old, updated)
 			return err
 		},
-		watched: map[logicalcluster.Name]bool{},
-		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
+		watched: map[logicalcluster.Name]bool{}, made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 		adopted: map[logicalcluster.Name]bool{},
 	}
 	clusters := cfg.LogicalClusters.Lister()
@@ -136,7 +126,7 @@ func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 		reconcile.FromInformer(cfg.Exports, func(export *apisv1alpha2.APIExport) []client.Key {
 			return keysOf(b.ofExports.Of(apis.IndexByPath(export)...))
 		}),
-		inTurn(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
+		reconcile.SpreadFromInformer(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 			var keys []client.Key
 			for _, id := range b.ofTypes.Of(tenancy.TypeIDs(clusters, wt)...) {
 				of := clusters.KeysByIndex(tenancy.TypeIndex, id)
@@ -150,27 +140,6 @@ func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 	}
 }
 
-// inTurn feeds a queue with the logical clusters of types that change: with many of them
-// one after the other.
-func inTurn(types reconcile.Watched[*tenancyv1alpha1.WorkspaceType], keysOf func(*tenancyv1alpha1.WorkspaceType) []client.Key) reconcile.Source[client.Key] {
-	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-		enqueue := func(wt *tenancyv1alpha1.WorkspaceType) {
-			for i, key := range keysOf(wt) {
-				if i < atOnce {
-					queue.Add(key)
-				} else {
-					queue.AddAfter(key, time.Duration(i-atOnce+1)*lookInterval)
-				}
-			}
-		}
-		return types.AddEventHandler(client.Handler[*tenancyv1alpha1.WorkspaceType]{
-			OnAdd:    func(wt *tenancyv1alpha1.WorkspaceType, _ bool) { enqueue(wt) },
-			OnUpdate: func(_, wt *tenancyv1alpha1.WorkspaceType) { enqueue(wt) },
-			OnDelete: func(last *tenancyv1alpha1.WorkspaceType, _ bool) { enqueue(last) },
-		}).Remove, nil
-	}
-}
-
 func keysOf(clusters []logicalcluster.Name) []client.Key {
 	keys := make([]client.Key, 0, len(clusters))
 	for _, cluster := range clusters {
@@ -179,7 +148,7 @@ func keysOf(clusters []logicalcluster.Name) []client.Key {
 	return keys
 }
 
-// watching returns the key of a logical cluster that goes by its bindings.
+// watching returns the key of a logical cluster that depends on its bindings.
 func (b *Bindings) watching(cluster logicalcluster.Name) []client.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,15 +168,14 @@ func (b *Bindings) watch(cluster logicalcluster.Name, watched bool) {
 	}
 }
 
-// Forget forgets a logical cluster that is being deleted.
+// Forget removes the state of a logical cluster.
 func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.ofExports.Forget(cluster)
 	b.watch(cluster, false)
 	b.take(cluster)
 }
 
-// take returns what was made in a logical cluster since it was called last, and whether it
-// has got the system's bindings.
+// take returns and clears the bindings to record, and whether the system exports have been bound.
 func (b *Bindings) take(cluster logicalcluster.Name) (made []*apisv1alpha2.APIBinding, adopted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,8 +185,8 @@ func (b *Bindings) take(cluster logicalcluster.Name) (made []*apisv1alpha2.APIBi
 	return made, adopted
 }
 
-// Note returns a LogicalCluster that says what the bindings have bound that were made since
-// it was called last. Should that not be written, whoever leads bindings on writes it.
+// Note records the bindings that were created since the last call. If the result is not written, the controller of bindings records
+// them.
 func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	made, adopted := b.take(logicalcluster.From(lc))
 	for _, binding := range made {
@@ -231,24 +199,24 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 	return lc
 }
 
-// makeDefaults is Make for what types say. The logical cluster goes by its bindings if watched
-// is set.
+// makeDefaults is Make for the bindings of the type. watched is set if the logical cluster depends on its bindings for
+// another reason.
 func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
 	cluster := logicalcluster.From(lc)
 	waiting := waits(lc)
 	if waiting {
-		// Before they are looked at: whatever changes from then on finds it.
+		// This must precede the lookup, so that later changes requeue the logical cluster.
 		b.watch(cluster, true)
 	}
 	all, err := b.wanted(lc)
 	if err != nil && !waiting && !conditions.Has(lc, tenancyv1alpha1.WorkspaceAPIBindingsReconciled) {
-		return lc, again, nil // it has what it started with
+		return lc, again, nil // existing bindings stay
 	}
 	if errors.Is(err, client.ErrIncomplete) {
 		if waiting {
 			lc = lc.DeepCopy()
 			conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized, tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings, conditionsv1alpha1.ConditionSeverityInfo,
-				"It goes on by itself when more of other shards is known: %v", err)
+				"Waiting for the state of other shards: %v", err)
 		}
 		return lc, again, err
 	}
@@ -275,17 +243,17 @@ func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalClu
 		}
 	}
 	if len(initial.failed) == 0 {
-		b.ofExports.Forget(cluster) // the bindings tell of what there is
+		b.ofExports.Forget(cluster) // changes are reported by the bindings
 	}
 	if waiting {
-		lc = initial.tell(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+		lc = initial.withCondition(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 		if initial.complete() {
 			lc = initialized(lc)
 		}
 	}
 	switch {
 	case maintains:
-		lc = maintain.tell(lc, tenancyv1alpha1.WorkspaceAPIBindingsReconciled)
+		lc = maintain.withCondition(lc, tenancyv1alpha1.WorkspaceAPIBindingsReconciled)
 	case conditions.Has(lc, tenancyv1alpha1.WorkspaceAPIBindingsReconciled):
 		lc = lc.DeepCopy()
 		conditions.Delete(lc, tenancyv1alpha1.WorkspaceAPIBindingsReconciled)
@@ -298,14 +266,13 @@ func (s *state) add(other state) {
 	s.waiting = append(s.waiting, other.waiting...)
 }
 
-// wanted returns the default bindings of a logical cluster: one for each export, whatever
-// paths lead to it.
+// wanted returns the default bindings of a logical cluster: one for each export, even if it is referenced by several paths.
 func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBinding, error) {
 	id := lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]
 	types, err := b.ofTypes.Types(id, b.types).Of(lc)
 	if err != nil {
 		if incomplete := b.typesComplete(); incomplete != nil {
-			return nil, incomplete // it may exist
+			return nil, incomplete // the type may exist
 		}
 		return nil, err
 	}
@@ -314,7 +281,7 @@ func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBin
 	at := map[string]int{}
 	for _, want := range defaults {
 		if want.IsSystem() && (!want.Maintain || !b.bindsSystem) {
-			continue // adopt makes it, or it is there without
+			continue // created by adopt, or always available
 		}
 		id := want.Path + ":" + want.Export
 		if provider := b.providerOf(want); provider != "" {
@@ -330,8 +297,7 @@ func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBin
 	return all, nil
 }
 
-// providerOf returns the logical cluster of a default binding's export, or "" if none is
-// known.
+// providerOf returns the logical cluster of a default binding's export, or "" if it is unknown.
 func (b *Bindings) providerOf(want tenancy.DefaultBinding) logicalcluster.Name {
 	provider, err := b.resolve(logicalcluster.NewPath(want.Path), want.Export)
 	if err != nil {
@@ -340,8 +306,7 @@ func (b *Bindings) providerOf(want tenancy.DefaultBinding) logicalcluster.Name {
 	return provider
 }
 
-// makeOne makes one binding, or leads it on, and tells in s what has become of it. The error
-// is one of a request.
+// makeOne creates or updates a binding and adds its state to s. It returns errors of requests.
 func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, want tenancy.DefaultBinding, s *state) error {
 	cluster := logicalcluster.From(lc)
 	name := apis.DefaultBindingName(cluster, want.Path, want.Export)
@@ -351,7 +316,7 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 		return err
 	}
 	if exists && (known.Spec.Reference.Export == nil || *known.Spec.Reference.Export != apisv1alpha2.ExportBindingReference{Path: want.Path, Name: want.Export}) {
-		s.failed = append(s.failed, another(name, want))
+		s.failed = append(s.failed, otherExport(name, want))
 		return nil
 	}
 	if exists && !want.Maintain {
@@ -362,11 +327,11 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	switch {
 	case err != nil:
 		s.waiting = append(s.waiting, name)
-		return err // it may exist
+		return err // the export may exist
 	case export == nil && exists:
-		s.wait(known) // it says itself that its export is gone
+		s.wait(known) // its status reports the missing export
 	case export == nil:
-		s.failed = append(s.failed, missing(want))
+		s.failed = append(s.failed, missingExport(want))
 	case exists:
 		s.wait(known)
 		if updated, changed := maintained(known, export); changed && known.DeletionTimestamp == nil {
@@ -386,10 +351,10 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	return nil
 }
 
-// makeNew makes a binding, and reports whether it is bound already. In logical clusters that
-// are there it is made as their users would, whose quotas and webhooks have a say.
+// makeNew creates a binding and reports whether it is bound. In existing logical clusters it uses a request, so that quotas
+// and webhooks of the users apply.
 func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
-	if waits(lc) || isSystems(binding) {
+	if waits(lc) || isSystemBinding(binding) {
 		bound, err := b.binder.Bind(ctx, lc, binding, export)
 		if bound != nil {
 			b.mu.Lock()
@@ -403,24 +368,23 @@ func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	return false, b.create(ctx, logicalcluster.From(lc), binding)
 }
 
-// failure notes that a write failed. A conflict tells only that somebody was quicker.
+// failure adds the error of a write. A conflict is only retried.
 func (s *state) failure(name string, err error) error {
 	if err == nil || apierrors.IsConflict(err) {
 		return err
 	}
-	s.failed = append(s.failed, fmt.Sprintf("APIBinding %s cannot be written, and it is tried again: %v", name, err))
+	s.failed = append(s.failed, fmt.Sprintf("APIBinding %s cannot be written, retrying: %v", name, err))
 	return fmt.Errorf("writing the APIBinding %s: %w", name, err)
 }
 
-// wait notes that a binding is waited for, if it is.
+// wait adds a binding that is not bound yet.
 func (s *state) wait(binding *apisv1alpha2.APIBinding) {
 	if binding.DeletionTimestamp != nil || !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
 		s.waiting = append(s.waiting, binding.Name)
 	}
 }
 
-// exportOf returns the export of a default binding, or nil if there is none. Should it come
-// later, the logical cluster is looked at again.
+// exportOf returns the export of a default binding, or nil if it does not exist. Its creation requeues the logical cluster.
 func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBinding) (*apisv1alpha2.APIExport, error) {
 	path := logicalcluster.NewPath(want.Path)
 	b.ofExports.Remember(cluster, path.Join(want.Export).String())
@@ -430,7 +394,83 @@ func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBin
 	}
 	export, err := b.export(client.Key{Cluster: provider, Name: want.Export})
 	if apierrors.IsNotFound(err) || err == nil && export.DeletionTimestamp != nil {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return export, err
+}
+
+// Make creates the default bindings of a LogicalCluster that is not being deleted, and updates its conditions. It removes the
+// initializer when all of them are bound. If an error is returned, it is also reported in the conditions and the call must be
+// retried.
+func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
+	adopting, later, failed := b.adopt(ctx, lc)
+	updated, again, err = b.makeDefaults(ctx, lc, adopting)
+	again.Backoff = again.Backoff || later.Backoff
+	if again.RequeueAfter == 0 {
+		again.RequeueAfter = later.RequeueAfter
+	}
+	return updated, again, errors.Join(failed, err)
+}
+
+// adopt creates the bindings to the system exports of root: those of the type for a new logical cluster, and those for all
+// existing APIs for a logical cluster from an earlier release, so that restricting it to its bindings removes nothing. It
+// returns true until all of them are bound. Note records the completion.
+func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting bool, again reconcile.Result, err error) {
+	cluster := logicalcluster.From(lc)
+	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
+		return false, again, nil
+	}
+	b.watch(cluster, true) // must precede the lookup
+	var errs []error
+	for _, name := range wantedOfSystem(lc) {
+		bound, known, err := b.adoptOne(ctx, lc, name)
+		adopting = adopting || !bound
+		again.Backoff = again.Backoff || !known
+		errs = append(errs, err)
+	}
+	if !adopting {
+		b.mu.Lock()
+		b.adopted[cluster] = true
+		b.mu.Unlock()
+	}
+	return adopting, again, errors.Join(errs...)
+}
+
+// wantedOfSystem returns the names of the system exports that a logical cluster must bind.
+func wantedOfSystem(lc *corev1alpha1.LogicalCluster) []string {
+	if names := lc.Annotations[tenancy.SystemBindingsAnnotation]; names != "" {
+		return slices.DeleteFunc(strings.Split(names, ","), func(name string) bool { return !config.IsRootExport(name) })
+	}
+	return config.SystemBindings(logicalcluster.From(lc))
+}
+
+// adoptOne creates a binding to an export of root if there is none. It reports whether the export is bound, and whether it has been
+// observed.
+func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, name string) (bound, known bool, err error) {
+	cluster := logicalcluster.From(lc)
+	found := false
+	for _, binding := range b.siblings(cluster) {
+		if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(core.RootCluster, name) {
+			continue
+		}
+		found = true
+		if binding.DeletionTimestamp == nil && conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+			return true, true, nil
+		}
+	}
+	if found {
+		return false, true, nil
+	}
+	export, err := b.export(client.Key{Cluster: core.RootCluster, Name: name})
+	if apierrors.IsNotFound(err) || errors.Is(err, client.ErrIncomplete) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, true, err
+	}
+	bound, err = b.makeNew(ctx, lc, bindingFor(cluster, tenancy.DefaultBinding{Path: core.RootCluster.String(), Export: name}, export), export)
+	if apierrors.IsAlreadyExists(err) {
+		return false, true, nil // the informer is behind
+	}
+	return bound, true, err
 }

@@ -37,16 +37,16 @@ var (
 	errCrash = errors.New("crashed")
 )
 
-// world is a shard around a logical cluster of type root:special, which extends root:base.
+// world is a shard with a logical cluster of type root:special, which extends root:base.
 type world struct {
 	b          *Bindings
 	lc         *corev1alpha1.LogicalCluster
 	version    int
 	types      map[string]*tenancyv1alpha1.WorkspaceType
 	incomplete error
-	exports    map[string]*apisv1alpha2.APIExport // of root:provider, which is the logical cluster provider
+	exports    map[string]*apisv1alpha2.APIExport // of root:provider, i.e. the logical cluster provider
 	resolves   bool
-	// incompleteExports is set while others' exports are not known.
+	// incompleteExports is set while exports of other shards are unknown.
 	incompleteExports error
 	bindings          map[string]*apisv1alpha2.APIBinding
 	elsewhere         map[string]bool // exports that are bound on the shard
@@ -69,7 +69,6 @@ func newWorld() *world {
 	return w
 }
 
-// restart forgets what was remembered.
 func (w *world) restart() {
 	w.b = &Bindings{
 		types: func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
@@ -104,14 +103,12 @@ func (w *world) restart() {
 		commit: func(_ context.Context, _ logicalcluster.Name, _, updated *apisv1alpha2.APIBinding) error {
 			return w.write(updated)
 		},
-		binder:  w,
-		adopted: map[logicalcluster.Name]bool{},
-		watched: map[logicalcluster.Name]bool{},
-		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
+		binder: w, adopted: map[logicalcluster.Name]bool{}, watched: map[logicalcluster.Name]bool{},
+		made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
 }
 
-// Bind implements Binder: it knows exports that are bound elsewhere.
+// Bind implements Binder for exports that are bound elsewhere.
 func (w *world) Bind(_ context.Context, _ *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
 	if !w.elsewhere[export.Name] {
 		return nil, nil
@@ -123,15 +120,13 @@ func (w *world) Bind(_ context.Context, _ *corev1alpha1.LogicalCluster, binding 
 	return binding, w.write(binding)
 }
 
-// Note implements Binder.
 func (*world) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	lc.Annotations["noted "+binding.Name] = "true"
 	return lc
 }
 
-// TestBoundAtOnce: what the shard has bound elsewhere is bound in one write, and the
-// LogicalCluster says so in the same step; in those that are Ready it is left to others.
+// TestBoundAtOnce: exports that are bound elsewhere are bound and recorded with one write, unless the logical cluster is Ready.
 func TestBoundAtOnce(t *testing.T) {
 	w := newWorld()
 	w.offer("one")
@@ -154,7 +149,7 @@ func TestBoundAtOnce(t *testing.T) {
 		"it is made as its users would make it")
 }
 
-// write is an effect, before or after which the controller may crash.
+// write is a side effect, before or after which the controller may crash.
 func (w *world) write(binding *apisv1alpha2.APIBinding) error {
 	w.calls++
 	if w.calls == w.crashAt/2 && w.crashAt%2 == 0 {
@@ -172,7 +167,6 @@ func (w *world) write(binding *apisv1alpha2.APIBinding) error {
 	return nil
 }
 
-// step is one reconcile, whose answer is written unless it crashed.
 func (w *world) step(t *testing.T) (again bool) {
 	t.Helper()
 	updated, _, err := w.b.Make(t.Context(), w.lc.DeepCopy())
@@ -184,7 +178,7 @@ func (w *world) step(t *testing.T) (again bool) {
 	return false
 }
 
-// bound has the bindings bound, as another controller does it.
+// bound simulates the controller of bindings.
 func (w *world) bound() {
 	for name, b := range w.bindings {
 		if b.DeletionTimestamp == nil {
@@ -222,7 +216,6 @@ func claim(resource string, selector *apisv1alpha2.PermissionClaimSelector) apis
 	return apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Resource: resource}, Verbs: []string{"get"}, DefaultSelector: selector}
 }
 
-// says is a condition: its status, reason and message.
 func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
 	c := conditions.Get(w.lc, kind)
 	if c == nil {
@@ -231,7 +224,7 @@ func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
 	return fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message)
 }
 
-// picture is what is to be the same, however it came about.
+// picture is the part of the state that must not depend on the order of events.
 func (w *world) picture() map[string]string {
 	p := map[string]string{"lc": fmt.Sprint(w.lc.Status.Initializers, w.says(conditionInitialized), w.says(conditionReconciled))}
 	for name, b := range w.bindings {
@@ -240,8 +233,7 @@ func (w *world) picture() map[string]string {
 	return p
 }
 
-// TestAnyOrder: what a logical cluster ends with does not depend on the order in which
-// types, exports and bindings become known, nor on where the controller crashed.
+// TestAnyOrder: the final state depends neither on the order in which types, exports and bindings are observed, nor on crashes.
 func TestAnyOrder(t *testing.T) {
 	labelled := &apisv1alpha2.PermissionClaimSelector{LabelSelector: metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}
 	var first map[string]string
@@ -288,16 +280,16 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// TestConditions: what keeps a logical cluster waiting is said, with what to do.
+// TestConditions: conditions report why a logical cluster waits, and a solution.
 func TestConditions(t *testing.T) {
 	w := newWorld()
 	w.incomplete = client.ErrIncomplete
 	early, _, err := w.b.Make(t.Context(), w.lc)
 	require.ErrorIs(t, err, client.ErrIncomplete, "the type may exist")
-	require.Equal(t, "It goes on by itself when more of other shards is known: not everything is known yet", conditions.GetMessage(early, conditionInitialized))
+	require.Equal(t, "Waiting for the state of other shards: not everything is known yet", conditions.GetMessage(early, conditionInitialized))
 	w.incomplete = nil
 	w.step(t)
-	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or mend the type that names it. It is looked at again when it changes", w.says(conditionInitialized))
+	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or fix the type that references it", w.says(conditionInitialized))
 	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:special"), "it is looked at again when the type comes")
 
 	w.typed("special", false, "", ref("root:provider", "one"))
@@ -315,13 +307,13 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, again.Backoff)
 	w.lc = updated
-	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, and this goes on, or take it out of spec.defaultAPIBindings of the workspace type", w.says(conditionInitialized))
+	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", w.says(conditionInitialized))
 	require.Equal(t, []logicalcluster.Name{cluster}, w.b.ofExports.Of("root:provider:one"))
 
 	w.offer("one")
 	name := apis.DefaultBindingName(cluster, "root:provider", "one")
 	w.step(t)
-	require.Equal(t, "False WaitingOnAPIBindings Not bound yet: APIBinding "+name+". The conditions of these say what they wait for", w.says(conditionInitialized))
+	require.Equal(t, "False WaitingOnAPIBindings Not bound yet: APIBinding "+name+". See their conditions", w.says(conditionInitialized))
 	require.NotEmpty(t, w.b.watching(cluster))
 	require.Empty(t, w.b.ofExports.Of("root:provider:one"), "what is bound is not for this controller")
 
@@ -336,7 +328,7 @@ func TestConditions(t *testing.T) {
 	w.step(t)
 	require.Empty(t, w.b.watching(cluster), "it has what it started with")
 
-	// From now on all of it is the user's.
+	// Now all bindings belong to the user.
 	delete(w.bindings, name)
 	w.step(t)
 	require.Empty(t, w.bindings)
@@ -345,7 +337,7 @@ func TestConditions(t *testing.T) {
 	require.Equal(t, "True  ", w.says(conditionInitialized))
 }
 
-// TestFailedWrites: a binding that is refused is said to be, and tried again.
+// TestFailedWrites: failed writes are reported and retried.
 func TestFailedWrites(t *testing.T) {
 	w := newWorld()
 	w.typed("special", false, "", ref("root:provider", "one"))
@@ -361,8 +353,7 @@ func TestFailedWrites(t *testing.T) {
 	require.Contains(t, w.lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 }
 
-// TestMaintain: later changes of a type, of its exports and of the bindings reach logical
-// clusters that exist.
+// TestMaintain: existing logical clusters follow changes of types, exports and bindings.
 func TestMaintain(t *testing.T) {
 	w := newWorld()
 	w.lc.Status.Initializers = nil
@@ -385,7 +376,7 @@ func TestMaintain(t *testing.T) {
 	w.step(t)
 	require.Equal(t, "True  ", w.says(conditionReconciled))
 
-	// The claims follow, and what is deleted comes back.
+	// Claims are updated, and deleted bindings are recreated.
 	name := apis.DefaultBindingName(cluster, "root:provider", "one")
 	w.bindings[name].UID = "first"
 	w.offer("one", claim("secrets", nil))
@@ -405,7 +396,7 @@ func TestMaintain(t *testing.T) {
 	w.step(t)
 	require.Equal(t, "True  ", w.says(conditionReconciled))
 
-	// An export that goes takes nothing away, nor does a type.
+	// Bindings are retained when the export or the type is deleted.
 	delete(w.exports, "one")
 	w.step(t)
 	require.Equal(t, "True  ", w.says(conditionReconciled))
@@ -423,11 +414,11 @@ func TestMaintain(t *testing.T) {
 	require.Len(t, w.bindings, 2)
 }
 
-// TestDocumented: documentation has all that the conditions about default bindings can say.
+// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	var said []string
 	for _, s := range []state{{invalid: errNone}, {failed: []string{"it"}}, {waiting: []string{"it"}}} {
-		said = append(said, conditions.GetReason(s.tell(newWorld().lc, conditionReconciled), conditionReconciled))
+		said = append(said, conditions.GetReason(s.withCondition(newWorld().lc, conditionReconciled), conditionReconciled))
 	}
 	require.ElementsMatch(t, documented.Reasons(t, "bindings.md", "reason, of either condition | what to do"), said)
 }
