@@ -70,7 +70,7 @@ func newRestoreCommand() *cobra.Command {
 belongs to the specified server. A directory with data is rejected.
 
 The resourceVersions of the restored data continue above all that clients have
-observed, so that clients list everything again; see docs/operations.md.`,
+observed, so that clients list everything again; see docs/tasks/backup.md.`,
 		Example: `  # Restore the root shard: stop it, move its data directory, restore, start it again
   shardplane snapshot restore --name root --data-dir root-data root.snapshot
 

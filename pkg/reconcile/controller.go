@@ -107,7 +107,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
-	if _, clustered := clusterOf(*new(K)); c.config.Gate != nil && c.config.Hash == nil && !clustered {
+	if c.config.Gate != nil && c.config.Hash == nil && !isClustered[K]() {
 		return fmt.Errorf("controller %s has a Gate, but its keys do not identify a logical cluster: set Hash", c.config.Name)
 	}
 	queue := newKeyQueue[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
@@ -131,6 +131,12 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger.V(2).Info("Started controller", "workers", c.config.Workers)
 	<-ctx.Done()
 	return nil
+}
+
+// isClustered reports whether keys of the type identify their logical cluster.
+func isClustered[K comparable]() bool {
+	_, ok := clusterOf(*new(K))
+	return ok
 }
 
 // next processes one key. It returns false after the queue was shut down.

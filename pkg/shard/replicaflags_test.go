@@ -33,7 +33,7 @@ resources:
 `
 
 // TestReplicasWithOtherFlags runs two replicas with different flags on one etcd, as during a roll-out, and checks the
-// table in docs/operations.md.
+// table in docs/tasks/replicas.md.
 func TestReplicasWithOtherFlags(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	file := filepath.Join(t.TempDir(), "encryption.yaml")

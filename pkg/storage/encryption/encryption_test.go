@@ -242,7 +242,7 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 	require.NoError(t, check.Check(nil))
 }
 
-// TestReplicas verifies the key rotation in operations.md for replicas with different keys: a new key must be readable
+// TestReplicas verifies the key rotation in docs/tasks/encrypt.md for replicas with different keys: a new key must be readable
 // by all replicas before one writes with it. Otherwise the error has a hint.
 func TestReplicas(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
