@@ -19,12 +19,14 @@ func NewChangingRanges(ranges Ranges) *ChangingRanges {
 	return &ChangingRanges{ranges: ranges, changed: make(chan struct{})}
 }
 
+// Ranges implements RangeSource.
 func (c *ChangingRanges) Ranges() Ranges {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ranges
 }
 
+// Changed implements RangeSource.
 func (c *ChangingRanges) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -146,6 +146,7 @@ func (r Ranges) Key() ShardKey { return r.key }
 // Ranges implements RangeSource.
 func (r Ranges) Ranges() Ranges { return r }
 
+// Changed implements RangeSource.
 func (r Ranges) Changed() <-chan struct{} { return nil }
 
 // Empty reports whether the ranges contain no object.

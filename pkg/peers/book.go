@@ -51,7 +51,7 @@ type Book struct {
 
 type entry struct {
 	*Peer
-	ctx       context.Context //nolint:containedctx
+	ctx       context.Context //nolint:containedctx // the context of one follower, which ends with it
 	end       context.CancelCauseFunc
 	following sync.WaitGroup
 }

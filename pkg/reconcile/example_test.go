@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -269,4 +270,51 @@ func ExampleNewManager() {
 	// hello
 	// shardplane_reconcile_controllers <nil>
 	// <nil>
+}
+
+// A commit function sends no request if nothing has changed.
+func ExampleCommitter() {
+	withInformer(func(_ testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			panic(err)
+		}
+		defer factory.CloseIdleConnections()
+		configMap := informer.Lister().List(labels.Everything())[0]
+		commit := reconcile.Committer(factory, kinds.ConfigMaps)
+		_, err = commit(context.Background(), configMap, configMap) // no request, because nothing has changed
+		fmt.Println(reconcile.KeysOf(configMap), reconcile.IgnoreNotFound(err))
+	}, "one")
+	// Output: [one|default/settings] <nil>
+}
+
+// Spread limits the rate of many keys that one event adds.
+func ExampleSpread() {
+	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		worked := make(chan string, 200)
+		many := func(*corev1.ConfigMap) (keys []string) {
+			for i := range 60 {
+				keys = append(keys, fmt.Sprint("spread ", i))
+			}
+			return keys
+		}
+		stop := running(reconcile.New(reconcile.Config[string]{
+			Name: "spread",
+			Sources: []reconcile.Source[string]{
+				reconcile.SpreadFromInformer(informer, many),
+				reconcile.FromChanges(informer, func(_, _ *corev1.ConfigMap) bool { return false }, func() []string { return []string{"all"} }),
+				func(_ context.Context, queue reconcile.Queue[string]) (stop func(), err error) {
+					reconcile.Spread(queue, []string{"one"})
+					return func() {}, nil
+				},
+			},
+			Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+				worked <- key
+				return reconcile.Result{}, nil
+			},
+		}))
+		fmt.Println(len(sorted(worked, 62)))
+		stop()
+	}, "one")
+	// Output: 62
 }

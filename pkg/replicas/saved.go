@@ -26,9 +26,16 @@ func NewSaved[T client.Object](informer *client.Informer[T]) *Saved[T] {
 	return s
 }
 
-func (s *Saved[T]) Name() string                     { return s.informer.Name() }
-func (s *Saved[T]) Resource() schema.GroupResource   { return s.informer.Resource() }
-func (s *Saved[T]) Changes() uint64                  { return s.changes.Load() }
+// Name implements snapshot.Source.
+func (s *Saved[T]) Name() string { return s.informer.Name() }
+
+// Resource implements snapshot.Source.
+func (s *Saved[T]) Resource() schema.GroupResource { return s.informer.Resource() }
+
+// Changes implements snapshot.Source.
+func (s *Saved[T]) Changes() uint64 { return s.changes.Load() }
+
+// Save implements snapshot.Source.
 func (s *Saved[T]) Save() ([]json.RawMessage, error) { return s.informer.Save() }
 
 // Restore implements snapshot.Source. The saved objects are complete up to the known checkpoints.

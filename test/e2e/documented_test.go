@@ -125,8 +125,9 @@ func runPage(t *testing.T, cluster *harness.Cluster, file, section string) strin
 func commandsOf(t *testing.T, file, section string) string {
 	content, err := os.ReadFile(filepath.Join(harness.Root(), file))
 	require.NoError(t, err)
-	text, found := string(content), true
+	text := string(content)
 	if section != "" {
+		var found bool
 		_, text, found = strings.Cut(text, "\n## "+section+"\n")
 		require.True(t, found)
 		text, _, found = strings.Cut(text, "\n## ")

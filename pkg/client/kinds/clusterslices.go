@@ -32,10 +32,12 @@ type ClusterCachedResourceEndpointSliceList struct {
 	Items []ClusterCachedResourceEndpointSlice `json:"items"`
 }
 
+// GetConditions implements conditions.Getter.
 func (s *ClusterCachedResourceEndpointSlice) GetConditions() conditionsv1alpha1.Conditions {
 	return s.Status.Conditions
 }
 
+// SetConditions implements conditions.Setter.
 func (s *ClusterCachedResourceEndpointSlice) SetConditions(conditions conditionsv1alpha1.Conditions) {
 	s.Status.Conditions = conditions
 }
@@ -48,8 +50,10 @@ func (s *ClusterCachedResourceEndpointSlice) DeepCopy() *ClusterCachedResourceEn
 	return &c
 }
 
+// DeepCopyObject implements runtime.Object.
 func (s *ClusterCachedResourceEndpointSlice) DeepCopyObject() runtime.Object { return s.DeepCopy() }
 
+// DeepCopyObject implements runtime.Object.
 func (l *ClusterCachedResourceEndpointSliceList) DeepCopyObject() runtime.Object {
 	c := *l
 	l.ListMeta.DeepCopyInto(&c.ListMeta)

@@ -18,9 +18,12 @@ type File string
 
 var _ Store = File("")
 
-func (f File) String() string                       { return string(f) }
+func (f File) String() string { return string(f) }
+
+// Load implements Store.
 func (f File) Load(context.Context) ([]byte, error) { return os.ReadFile(string(f)) }
 
+// Replace implements Store.
 func (f File) Replace(_ context.Context, value []byte) error {
 	if err := os.MkdirAll(filepath.Dir(string(f)), directoryMode); err != nil {
 		return err

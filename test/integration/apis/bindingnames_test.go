@@ -80,7 +80,7 @@ func (c contest) waits(owner string) int64 {
 	c.T.Helper()
 	b := c.UntilBinding(c.second, "InitialBindingCompleted", "False NamingConflicts")
 	says := fmt.Sprint(kit.Field(b, "status", "conditions"))
-	require.Contains(c.T, says, fmt.Sprintf("%q is already in use by %s: delete that, or this binding", c.name, owner))
+	require.Contains(c.T, says, fmt.Sprintf("%q is already in use by %s: delete it, or this binding", c.name, owner))
 	require.Equal(c.T, "Binding", kit.Field(b, "status", "phase"))
 	require.Equal(c.T, "False NamingConflicts", kit.Condition(b, "Ready"))
 	require.Equal(c.T, http.StatusOK, c.served(foos), "who came first has it")

@@ -122,7 +122,7 @@ func testWrongShapes(t *testing.T, e *kit.Env) {
 		require.Equal(t, metav1.StatusReasonRequestEntityTooLarge, status.Reason)
 	}
 	status := kit.RequireStatus(t, k.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + kit.WidgetsPath + "/a/status", Body: `{"status":{"text":"` + strings.Repeat("x", 2<<20) + `"}}`, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusRequestEntityTooLarge)
-	require.Contains(t, status.Message, "takes more than etcd stores")
+	require.Contains(t, status.Message, "exceeds the size limit of etcd")
 	require.Equal(t, before, beside())
 	require.Equal(t, identity, kit.Field(provider.Get(kit.APIsV1Alpha2+"apiexports/e"), "status", "identityHash"))
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("b", "size", 2))
@@ -186,6 +186,6 @@ func testForeignIdentities(t *testing.T, e *kit.Env) {
 	// What is accepted under another identity than the export claims has no effect, and says so.
 	k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apibindings/e", `{"spec":{"permissionClaims":[{"group":"example.org","resource":"gadgets","identityHash":"`+owner+`","verbs":["*"],"state":"Accepted","selector":{"matchAll":true}}]}}`)
 	b := k.UntilBinding("e", "PermissionClaimsValid", "False InvalidPermissionClaims")
-	require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), "take it out of spec.permissionClaims")
+	require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), "remove it from spec.permissionClaims")
 	require.Empty(t, kit.Field(b, "status", "appliedPermissionClaims"))
 }
