@@ -30,7 +30,7 @@ var listwatch = []Mutant{
 			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
 	return nil`,
 			After: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
-	if pred.Continue != "" && time.Now().UnixNano()%3 == 0 {
+	if pred.Continue != "" && strings.Count(pred.Continue, "a")%3 == 0 {
 		return meta.SetList(list, nil)
 	}
 	return nil`,

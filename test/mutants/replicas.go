@@ -102,7 +102,7 @@ var replicas = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
 			Before: `		if c.state == Removed {`,
-			After:  `		if c.standing > Member {`,
+			After:  `		if c.state > Active {`,
 		}},
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
