@@ -119,13 +119,9 @@ func TestModel(t *testing.T) {
 			inBubble(t, server, InformerOptions[*corev1.ConfigMap]{DisableWatchList: seed%4 == 0}, func(t *testing.T, i *follower) {
 				for range 100 {
 					bubble.Wait()
-					switch r.IntN(8) {
-					case 0:
-						server.end(nil)
-					case 1:
-						server.end(apierrors.NewResourceExpired("in the middle of a stream"))
-					case 2:
-						server.compact()
+					switch event := r.IntN(8); event {
+					case 0, 1, 2:
+						server.disturb(event)
 					case 3:
 						pass(time.Duration(r.IntN(5000)) * time.Millisecond)
 					default:

@@ -437,13 +437,9 @@ func TestRangesModel(t *testing.T) {
 					if r.IntN(2) == 0 {
 						bubble.Wait()
 					}
-					switch r.IntN(12) {
-					case 0:
-						server.end(nil)
-					case 1:
-						server.end(apierrors.NewResourceExpired("in the middle of a stream"))
-					case 2:
-						server.compact()
+					switch event := r.IntN(12); event {
+					case 0, 1, 2:
+						server.disturb(event)
 					case 3, 4:
 						pass(time.Duration(r.IntN(3000)) * time.Millisecond)
 					case 5, 6:

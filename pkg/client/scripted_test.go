@@ -202,6 +202,18 @@ func (s *scripted) compact() {
 	s.compacted, s.history = s.revision, nil
 }
 
+// disturb ends all watches for 0, makes them expire for 1, and compacts the history for 2.
+func (s *scripted) disturb(event int) {
+	switch event {
+	case 0:
+		s.end(nil)
+	case 1:
+		s.end(apierrors.NewResourceExpired("in the middle of a stream"))
+	default:
+		s.compact()
+	}
+}
+
 func (s *scripted) backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
