@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -25,10 +24,9 @@ func (d *digests) room(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		responsewriters.ErrorNegotiated(&apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: metav1.StatusReasonUnknown,
-			Message: fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, and takes no new replicas until its operator has made room", info.Resource),
-		}}, codecs, schema.GroupVersion{Version: "v1"}, w, r)
+		responsewriters.ErrorNegotiated(request.StatusError(http.StatusInsufficientStorage, metav1.StatusReasonUnknown,
+			fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, and takes no new replicas until its operator has made room", info.Resource)),
+			codecs, schema.GroupVersion{Version: "v1"}, w, r)
 	})
 }
 

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // A custom resource may have a Kubernetes kind, such as Deployment. Clients have Go types for these kinds, and
@@ -224,10 +225,7 @@ func patchError(err error) error {
 			return apierrors.NewBadRequest(err.Error())
 		}
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
-		Message: "the patch cannot be applied: " + err.Error(),
-	}}
+	return request.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "the patch cannot be applied: "+err.Error())
 }
 
 // difference returns the JSON merge patch from before to after.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/munnerz/goautoneg"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Most lists of custom resources are read by controllers as plain JSON. They are served here, because the
@@ -123,10 +123,8 @@ func preferred(r *http.Request) goautoneg.Accept {
 }
 
 // errNoList is returned for PartialObjectMetadataList if the response is a single object.
-var errNoList = &apierrors.StatusError{ErrStatus: metav1.Status{
-	Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-	Message: "you requested " + partialMetadata + "List, but the requested object is not a list: accept " + partialMetadata,
-}}
+var errNoList = request.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+	"you requested "+partialMetadata+"List, but the requested object is not a list: accept "+partialMetadata)
 
 // prefersListOfOne reports whether the client prefers PartialObjectMetadataList for a single object. Upstream
 // considers any object without a Go type to be a list, and returns 500, possibly after a write.

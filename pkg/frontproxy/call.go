@@ -242,11 +242,11 @@ func unavailable(format string, args ...any) *apierrors.StatusError {
 }
 
 func statusError(code int32, reason metav1.StatusReason, retryAfter int, format string, args ...any) *apierrors.StatusError {
-	status := metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	err := request.StatusError(code, reason, fmt.Sprintf(format, args...))
 	if retryAfter > 0 {
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter)}
+		err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter)}
 	}
-	return &apierrors.StatusError{ErrStatus: status}
+	return err
 }
 
 var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

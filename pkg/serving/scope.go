@@ -119,7 +119,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	}
 	switch {
 	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
-		scope.Refusal = statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "logical clusters cannot be nested: "+l.Rest)
+		scope.Refusal = request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "logical clusters cannot be nested: "+l.Rest)
 	case isProcessPath(l.Rest):
 		scope.Refusal = notImplemented(l.Rest)
 	}
@@ -185,7 +185,7 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 	case scope.Cluster.Wildcard || scope.Shard.Wildcard:
 		return CheckWildcard(scope, info)
 	case s.Inactive != nil && s.Inactive(scope.Cluster.Name) && !exemptFromInactive(r, info):
-		return statusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
+		return request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
 	default:
 		return nil
 	}
@@ -219,7 +219,7 @@ func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 	if scope.Shard != (request.Shard{}) {
 		where += " of the `" + scope.Shard.String() + "` shard"
 	}
-	return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+	return request.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 		info.Verb+" is not supported in "+where+": only list and watch of resources are")
 }
 
@@ -274,12 +274,8 @@ func respond(w http.ResponseWriter, r *http.Request, s runtime.NegotiatedSeriali
 }
 
 func notImplemented(path string) *apierrors.StatusError {
-	return statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
+	return request.StatusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
 		path+" is about the process, not about a logical cluster: use the root of the server")
-}
-
-func statusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
 // OpenWatches are the watches that end when a logical cluster is deactivated. The zero value is ready to use.

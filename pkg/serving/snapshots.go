@@ -57,7 +57,7 @@ func maySave(r *http.Request) error {
 	case !identity.MemberOf(r.Context(), u, user.SystemPrivilegedGroup, request.GroupAdmin):
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("only members of "+user.SystemPrivilegedGroup+" and "+request.GroupAdmin+" may read snapshots"))
 	case r.Method != http.MethodGet:
-		return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "snapshots support only GET")
+		return request.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "snapshots support only GET")
 	default:
 		return nil
 	}
@@ -66,7 +66,7 @@ func maySave(r *http.Request) error {
 func save(w http.ResponseWriter, r *http.Request, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
 	opened, err := data.Snapshot(r.Context())
 	if errors.Is(err, etcd.ErrExternal) {
-		err = statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid, err.Error())
+		err = request.StatusError(http.StatusNotImplemented, metav1.StatusReasonInvalid, err.Error())
 	}
 	if err != nil {
 		respond(w, r, codecs, err)

@@ -23,6 +23,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/instruments"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
@@ -132,9 +133,7 @@ func (b *Reader) drop(r *http.Request) error {
 
 func (b *Reader) unread(err error) error {
 	if errors.Is(err, ErrSlow) {
-		return b.refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: ErrSlow.Error(),
-		}})
+		return b.refusal("slow", request.StatusError(http.StatusRequestTimeout, metav1.StatusReasonTimeout, ErrSlow.Error()))
 	}
 	return b.refusal("broken", apierrors.NewBadRequest("the request body is incomplete"))
 }
