@@ -11,6 +11,6 @@
 //	                                                             └─ etcd holds what it held before
 //
 // The victims' objects are full of canaries: texts that no attacker knows, in
-// names, namespaces, labels, contents and schemas. docs/authorization.md says
-// how to run it for long.
+// names, namespaces, labels, contents and schemas. docs/development/authorization.md
+// describes how to run it for long.
 package isolation
