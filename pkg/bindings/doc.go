@@ -11,5 +11,5 @@
 //	                that a bound API does not depend on other servers
 //
 // There is no goroutine per binding or logical cluster, and no decoded object is kept.
-// docs/bindings.md explains the kinds.
+// docs/bindings.md describes the kinds, docs/development/bindings.md the mechanisms.
 package bindings

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 // TestNoClientForNothing: a reconcile without changes needs no client, and there is none here.
@@ -39,4 +41,21 @@ func TestDeletionGoesOnSoon(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, result.Backoff)
 	require.Equal(t, maxSoon, result.RequeueAfter)
+}
+
+// TestDocumented: the documentation contains all reasons of the conditions.
+func TestDocumented(t *testing.T) {
+	var all []string
+	for condition, reasons := range map[conditionsv1alpha1.ConditionType][]string{
+		cachev1alpha1.CachedResourceValid:         {cachev1alpha1.CachedResourceValidNoResources, cachev1alpha1.ResourceNotClusterScoped, reasonConverted},
+		cachev1alpha1.CachedResourceIdentityValid: {cachev1alpha1.IdentityVerificationFailedReason, cachev1alpha1.IdentityGenerationFailedReason},
+		cachev1alpha1.ReplicationStarted: {
+			reasonWaiting, reasonAlreadyCached, reasonTooMany, reasonIdentityInUse, reasonNoCache, cachev1alpha1.CachedResourceValidDeleting,
+		},
+	} {
+		for _, reason := range reasons {
+			all = append(all, string(condition)+" "+reason)
+		}
+	}
+	require.ElementsMatch(t, documented.Conditions(t, "CachedResource"), all)
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 func newCluster(changes ...func(*corev1alpha1.LogicalCluster)) *corev1alpha1.LogicalCluster {
@@ -118,4 +119,14 @@ func TestLabel(t *testing.T) {
 	tk, tv := termination.TerminatorToLabel("c:d")
 	require.Equal(t, map[string]string{"mine": "y", ik: iv, tk: tv, "tenancy.kcp.io/phase": "Terminating"}, label(lc).Labels)
 	require.Contains(t, lc.Labels, stale, "the given object is shared and stays as it is")
+}
+
+// TestDocumented: the documentation contains all reasons of the conditions.
+func TestDocumented(t *testing.T) {
+	initializing := advance(newCluster(initializers([]corev1alpha1.LogicalClusterInitializer{"a:b"}, nil)), "https://proxy")
+	reported := documented.Reported(initializing, reportUnreadable(newCluster(), "an object"))
+	for _, reason := range []string{reasonDiscoveryFailed, reasonDeletionFailed, reasonRemaining, reasonTerminators, reasonFinalizers} {
+		reported = append(reported, documented.Reported(report(newCluster(), result{reason: reason}))...)
+	}
+	require.ElementsMatch(t, documented.Conditions(t, "LogicalCluster"), reported)
 }

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 func link(url, phase string) *unstructured.Unstructured {
@@ -140,4 +142,11 @@ func TestFollower(t *testing.T) {
 	require.Empty(t, len(f.items)+len(f.mounts)+len(f.byCluster))
 	stop()
 	require.Zero(t, listening)
+}
+
+// TestDocumented: the documentation contains all reasons of the condition.
+func TestDocumented(t *testing.T) {
+	ws := &tenancyv1alpha1.Workspace{}
+	require.ElementsMatch(t, documented.Conditions(t, "Workspace with a mount"), slices.Concat(
+		documented.Reported(mounted(ws, "", notFound("it"))), documented.Reported(mounted(ws, "", notReady("it")))))
 }

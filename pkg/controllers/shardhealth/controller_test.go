@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 // world is root with two shards and their heartbeats.
@@ -247,4 +248,14 @@ func TestCachesReady(t *testing.T) {
 	require.Equal(t, "NoCache", none.Reason)
 	delete(w.shards, "b")
 	require.Nil(t, ready(map[string]string{}), "a single shard needs no cache")
+}
+
+// TestDocumented: the documentation contains all reasons of the conditions, except those of the cache servers.
+func TestDocumented(t *testing.T) {
+	shards := []*corev1alpha1.Shard{{}, {}, {}}
+	setReady(shards[0], missing, shardload.Load{})
+	setReady(shards[1], alive, shardload.Load{Full: true})
+	setCachesReady(shards[2], alive, shardload.Load{Caches: map[string]string{}}, false)
+	require.ElementsMatch(t, documented.Conditions(t, "Shard"), slices.Concat(
+		documented.Reported(shards[0]), documented.Reported(shards[1]), documented.Reported(shards[2])))
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 var errCrash = errors.New("the process ends here")
@@ -434,4 +435,26 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, f.log)
 	})
+}
+
+// TestDocumented: the documentation contains all reasons of the conditions, except those of the LogicalCluster.
+func TestDocumented(t *testing.T) {
+	none, unknown := factsOf(t), factsOf(t, shard("a"))
+	unknown.types = func(logicalcluster.Path, tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		return nil, false
+	}
+	initializing := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Initializers: []corev1alpha1.LogicalClusterInitializer{"a:b"}}}
+	reported := documented.Reported(mirror(newWorkspace("w"), initializing), disappeared(newWorkspace("w")))
+	for _, in := range []facts{none, unknown} {
+		_, p := claim(newWorkspace("w"), in)
+		reported = append(reported, documented.Reported(unscheduled(newWorkspace("w"), p))...)
+	}
+	for _, cause := range []error{peers.ErrUnreachable, errors.New("rejected")} {
+		f := newFake(t)
+		r := f.process()
+		_, _ = r.creationFailed(t.Context(), f.ws, cause)
+		_, _ = r.deletionFailed(t.Context(), f.ws, cause)
+		reported = append(reported, documented.Reported(f.ws)...)
+	}
+	require.ElementsMatch(t, documented.Conditions(t, "Workspace"), reported)
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 func TestStatus(t *testing.T) {
@@ -35,4 +37,11 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, tenancyv1alpha1.ErrorGeneratingURLsReason, conditions.GetReason(left, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady))
 	require.Contains(t, conditions.GetMessage(left, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady), "wrong")
 	require.True(t, conditions.IsFalse(left, conditionsv1alpha1.ReadyCondition))
+}
+
+// TestDocumented: the documentation contains all reasons of the conditions.
+func TestDocumented(t *testing.T) {
+	wrong := &corev1alpha1.Shard{Spec: corev1alpha1.ShardSpec{VirtualWorkspaceURL: "nothing"}}
+	reported := documented.Reported(advance(&tenancyv1alpha1.WorkspaceType{}, []*corev1alpha1.Shard{wrong}))
+	require.ElementsMatch(t, documented.Conditions(t, "WorkspaceType"), reported)
 }

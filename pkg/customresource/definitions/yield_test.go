@@ -2,6 +2,8 @@ package definitions
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 // othersOfKind is a source that serves a resource with the kinds of widgets in all logical clusters.
@@ -158,4 +161,20 @@ func (s *testServer) established(t *testing.T, name string) bool {
 	crd, err := (&Managed{storage: s.Storage}).Get(t.Context(), "one", name)
 	require.NoError(t, err)
 	return apiextensions.IsCRDConditionTrue(crd, apiextensions.Established)
+}
+
+// TestDocumented: the documentation contains all reasons of rejected names.
+func TestDocumented(t *testing.T) {
+	taken, reported := newClaims(), map[string]bool{}
+	taken.add(&apiextensions.CustomResourceDefinitionNames{Plural: "as", Kind: "A"}, "another")
+	for _, names := range []apiextensions.CustomResourceDefinitionNames{
+		{Plural: "as"}, {Singular: "as"}, {ShortNames: []string{"as"}}, {Kind: "A"}, {ListKind: "A"},
+	} {
+		crd := &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Names: names}}
+		accept(crd, taken)
+		for _, c := range crd.Status.Conditions {
+			reported[string(c.Type)+" "+c.Reason] = true
+		}
+	}
+	require.ElementsMatch(t, documented.Conditions(t, "CustomResourceDefinition"), slices.Collect(maps.Keys(reported)))
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 // TestCacheCheck checks what is reported about a cache server that cannot be used, and about other servers.
@@ -91,4 +92,13 @@ func said(t *testing.T, registry *prometheus.Registry) (all []string) {
 		}
 	}
 	return all
+}
+
+// TestDocumented: the documentation contains all reasons.
+func TestDocumented(t *testing.T) {
+	var all []string
+	for _, reason := range []string{reasonUnreachable, reasonRefused, reasonNoCache, reasonFull} {
+		all = append(all, "CachesReady "+reason)
+	}
+	require.ElementsMatch(t, documented.Conditions(t, "Shard with a cache server"), all)
 }

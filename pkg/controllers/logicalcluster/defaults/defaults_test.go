@@ -416,9 +416,10 @@ func TestMaintain(t *testing.T) {
 
 // TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
-	var said []string
+	var reported []string
 	for _, s := range []state{{invalid: errNone}, {failed: []string{"it"}}, {waiting: []string{"it"}}} {
-		said = append(said, conditions.GetReason(s.withCondition(newWorld().lc, conditionReconciled), conditionReconciled))
+		lc := s.withCondition(newWorld().lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+		reported = append(reported, documented.Reported(s.withCondition(lc, conditionReconciled))...)
 	}
-	require.ElementsMatch(t, documented.Reasons(t, "bindings.md", "reason, of either condition | what to do"), said)
+	require.ElementsMatch(t, documented.Conditions(t, "Default bindings of a LogicalCluster"), reported)
 }
