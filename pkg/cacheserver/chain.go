@@ -30,7 +30,7 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 	return slices.Concat(
 		serving.Arrival(c, p.options.Serving.Bodies),
 		serving.Chain{
-			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> from the URL to the context; 400", scopes.Find),
+			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> to the context; 400", scopes.Find),
 			serving.AuditScope(c, nil),
 		},
 		serving.Reception(c),

@@ -26,7 +26,7 @@ import (
 
 // AnswerGuard returns the filter that ends responses which the client does not read.
 func AnswerGuard() Filter {
-	return Filter{"answer guard", "ends unread responses after 2 minutes, and watches after one minute without progress", answers.WithGuard}
+	return Filter{"answer guard", "ends unread responses after 2 minutes, and stalled watches after one minute", answers.WithGuard}
 }
 
 // Answers are the filters for responses: streams, see answers.Stream; lists, which are buffered;

@@ -72,7 +72,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 				return serving.WithReadinessWarnings(next, func() []string { return s.connections.readinessWarnings(s.informers.Shards.Lister().Len() < 2) })
 			}),
 			serving.NewFilter("admin", "serves Shards at /services/admin; 404, 405, 503", s.withAdmin),
-			serving.NewFilter("scope rules", "404 for unknown paths, 400 without a logical cluster, 405 on *, 403 for inactive logical clusters", scopes.Rules),
+			serving.NewFilter("scope rules", "404 for unknown paths, 400 without a logical cluster, 405 on *, 403 if it is inactive", scopes.Rules),
 			serving.NewFilter("managers", "rejects objects with more than 128 field managers; 400", func(next http.Handler) http.Handler { return serving.WithFieldManagerLimit(next, registry.Codecs) }),
 			serving.NewFilter("patches", "rejects expensive patches, e.g. with more than 1,000 list operations; 413", func(next http.Handler) http.Handler { return serving.WithPatchLimit(next, registry.Codecs) }),
 			serving.NewFilter("data", "ends watches of front-proxies after a restore of an older backup; 410", s.withData),
