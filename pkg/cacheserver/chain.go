@@ -30,7 +30,7 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 	return slices.Concat(
 		serving.Arrival(c, p.options.Serving.Bodies),
 		serving.Chain{
-			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> from the URL to the context; 400 for other paths", scopes.Find),
+			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> to the context; 400", scopes.Find),
 			serving.AuditScope(c, nil),
 		},
 		serving.Reception(c),
@@ -45,17 +45,17 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 		serving.Chain{
 			p.delay(),
 			serving.NewFilter("scope rules", "405 on *, except for lists, watches, discovery and schemas", scopes.Rules),
-			serving.NewFilter("list rules", "limits of selectors; parses the selector of shards; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
-			serving.NewFilter("removed shards", "403 for writes of shards whose Shard was deleted; records deletions of Shards", p.removed.Wrap),
-			serving.NewFilter("room", "507 for new replicas while etcd is nearly full", p.digests.room),
-			serving.NewFilter("digests", "digests of the replicas of a shard", p.digests.Wrap),
-			serving.NewFilter("custom resources", "the replicated resources, merged discovery and OpenAPI", p.resources.Wrap),
+			serving.NewFilter("list rules", "limits selectors, and parses shardSelector; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
+			serving.NewFilter("removed shards", "rejects writes of removed shards, and records deletions of Shards; 403", p.removed.Wrap),
+			serving.NewFilter("room", "rejects new replicas while etcd is nearly full; 507", p.digests.room),
+			serving.NewFilter("digests", "serves the digests of replicas", p.digests.Wrap),
+			serving.NewFilter("custom resources", "serves replicated resources, merged discovery and OpenAPI", p.resources.Wrap),
 		},
 	)
 }
 
 func (p *parts) delay() serving.Filter {
-	delay := serving.NewFilter("synthetic delay", "requests wait for --"+syntheticDelayFlag, nil)
+	delay := serving.NewFilter("synthetic delay", "delays requests by --"+syntheticDelayFlag, nil)
 	if p.options.SyntheticDelay > 0 {
 		delay.Wrap = delayed(p.options.SyntheticDelay)
 	}

@@ -41,26 +41,26 @@ func (h *handler) chain() serving.Chain {
 		serving.LongPaths(),
 		serving.AnswerGuard(),
 		serving.BodyGuard(h.bodies),
-		serving.NewFilter("panic recovery", "500 for requests that panic", withPanicRecovery),
+		serving.NewFilter("panic recovery", "returns 500 for requests that panic", withPanicRecovery),
 		serving.MaskTokens(),
-		serving.NewFilter("accounting", "metrics, access log, and audit events of requests that are not forwarded", func(next http.Handler) http.Handler {
+		serving.NewFilter("accounting", "updates metrics and logs, and audits requests that are not forwarded", func(next http.Handler) http.Handler {
 			return withAccounting(next, h.metrics, &h.requests, h.audit.record)
 		}),
-		serving.NewFilter("probes", "/livez, /readyz and /healthz, without authentication", func(next http.Handler) http.Handler {
+		serving.NewFilter("probes", "serves /livez, /readyz and /healthz without authentication", func(next http.Handler) http.Handler {
 			return serving.WithReadinessWarnings(withProbes(next, h.health), h.health.shards.warnings)
 		}),
-		serving.NewFilter("stop", "closes connections after the response during shutdown", h.health.withStop),
-		serving.NewFilter("token's cluster", "takes the logical cluster from a service account token if the URL has none", authn.WithTokenCluster),
-		serving.NewFilter("credentials", "removes identity headers that clients must not set", func(next http.Handler) http.Handler {
+		serving.NewFilter("stop", "closes connections during shutdown", h.health.withStop),
+		serving.NewFilter("token's cluster", "uses the logical cluster of a service account token if the URL contains none", authn.WithTokenCluster),
+		serving.NewFilter("credentials", "removes identity headers of clients", func(next http.Handler) http.Handler {
 			return withCredentials(next, h.identity, h.router.devTokens)
 		}),
-		serving.NewFilter("target", "records the path, for the issuers of the logical cluster in it", withTarget),
+		serving.NewFilter("target", "records the path for issuers of the logical cluster", withTarget),
 		serving.NewFilter("authentication", "determines the user; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, h.authentication.Authenticator, unauthorized, h.authentication.Audiences, nil)
 		}),
 		serving.Connections(nil, tooMany),
 		serving.NewFilter("limits", "429 above --limit requests-per-user and watches-per-user", h.withLimits),
-		serving.NewFilter("unread", "ends responses that clients do not read, if they use too much memory", func(next http.Handler) http.Handler {
+		serving.NewFilter("unread", "ends unread responses that use too much memory", func(next http.Handler) http.Handler {
 			return answers.WithForwarded(next, readAhead)
 		}),
 	}

@@ -26,7 +26,7 @@ import (
 
 // AnswerGuard returns the filter that ends responses which the client does not read.
 func AnswerGuard() Filter {
-	return Filter{"answer guard", "ends responses that are not read, after 2 minutes or, for watches, after one minute without progress", answers.WithGuard}
+	return Filter{"answer guard", "ends unread responses after 2 minutes, and stalled watches after one minute", answers.WithGuard}
 }
 
 // Answers are the filters for responses: streams, see answers.Stream; lists, which are buffered;
@@ -34,19 +34,19 @@ func AnswerGuard() Filter {
 func Answers(c *genericapiserver.Config) Chain {
 	return Chain{
 		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return answers.WithStreams(next, c.LongRunningFunc) }},
-		{"pause", "requests of clients that do not read release their seat", answers.WithPause},
+		{"pause", "releases the seats of requests whose clients do not read", answers.WithPause},
 		{"list buffer", "writes lists in large pieces", WithListBuffer},
 	}
 }
 
 // BodyGuard returns the filter that ends slow request bodies.
 func BodyGuard(limits bodies.Rate) Filter {
-	return Filter{"body guard", "ends request bodies that are too slow", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
+	return Filter{"body guard", "ends slow request bodies", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
 }
 
 // Bodies returns the filter that reads request bodies before requests use shared resources.
 func Bodies(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
-	return Filter{"bodies", "reads bodies into memory, within --limit body-bytes and body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
+	return Filter{"bodies", "reads bodies, within --limit body-bytes and body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
 		return bodies.NewReader(limits, c.MaxRequestBodyBytes, registerer).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
 	}}
 }
@@ -66,8 +66,8 @@ func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 		AnswerGuard(),
 		BodyGuard(limits),
 		MaskTokens(),
-		{"audit ID", "adds an ID, that of the client or a new one", apifilters.WithAuditInit},
-		{"received", "records the time", apifilters.WithRequestReceivedTimestamp},
+		{"audit ID", "generates an audit ID if the client sends none", apifilters.WithAuditInit},
+		{"received", "records the time of arrival", apifilters.WithRequestReceivedTimestamp},
 		{"audit URI", "records the original URI for audit events", when(c.AuditBackend != nil, withAuditURI)},
 	}
 }
@@ -76,28 +76,28 @@ func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 // filters that determine the scope, because metrics of panics are also by resource.
 func Reception(c *genericapiserver.Config) Chain {
 	return Chain{
-		{"panic recovery", "500 for requests that panic", func(next http.Handler) http.Handler {
+		{"panic recovery", "returns 500 for requests that panic", func(next http.Handler) http.Handler {
 			return genericfilters.WithPanicRecovery(next, c.RequestInfoResolver)
 		}},
-		{"request info", "verb, API group, resource, namespace and name", func(next http.Handler) http.Handler {
+		{"request info", "parses the path into API group, resource, namespace and name", func(next http.Handler) http.Handler {
 			return apifilters.WithRequestInfo(next, c.RequestInfoResolver)
 		}},
-		{"routine", "runs the remaining filters in a goroutine with a small stack (gate APIServingWithRoutine)", func(next http.Handler) http.Handler {
+		{"routine", "continues in a goroutine with a small stack (gate APIServingWithRoutine)", func(next http.Handler) http.Handler {
 			if !c.FeatureGate.Enabled(features.APIServingWithRoutine) {
 				return next
 			}
 			return routine.WithRoutine(next, c.LongRunningFunc)
 		}},
-		{"latency trackers", "durations of webhooks, storage and encoding", apifilters.WithLatencyTrackers},
-		{"HTTP log", "logs each request, from -v=3", genericfilters.WithHTTPLogging},
+		{"latency trackers", "measures webhooks, storage and encoding", apifilters.WithLatencyTrackers},
+		{"HTTP log", "logs each request at -v=3", genericfilters.WithHTTPLogging},
 		{"cache control", "disables HTTP caches", apifilters.WithCacheControl},
-		{"wait group", "makes the shutdown wait for requests in flight", func(next http.Handler) http.Handler {
+		{"wait group", "delays the shutdown until requests in flight end", func(next http.Handler) http.Handler {
 			return genericfilters.WithWaitGroup(next, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
 		}},
-		{"deadline", "a minute, or less if the client requests it", func(next http.Handler) http.Handler {
+		{"deadline", "sets a deadline of one minute, or less if the client requests it", func(next http.Handler) http.Handler {
 			return apifilters.WithRequestDeadline(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 		}},
-		{"timeout", "504 at the deadline", func(next http.Handler) http.Handler {
+		{"timeout", "returns 504 at the deadline", func(next http.Handler) http.Handler {
 			return genericfilters.WithTimeoutForNonLongRunningRequests(next, c.LongRunningFunc)
 		}},
 		{"stack", "grows the stack once, except for watches", func(next http.Handler) http.Handler { return withStack(next, c.LongRunningFunc) }},
@@ -117,7 +117,7 @@ func Reception(c *genericapiserver.Config) Chain {
 // them. The filters in between need the impersonated user.
 func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 	return slices.Concat(Chain{
-		{"impersonation", "changes the user; 403, and 503 before this can be decided", func(next http.Handler) http.Handler {
+		{"impersonation", "changes the user; 403, or 503 if undecided", func(next http.Handler) http.Handler {
 			name, filter := "impersonation", impersonation.WithImpersonation
 			if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
 				name, filter = "constrainedimpersonation", impersonation.WithConstrainedImpersonation
@@ -127,7 +127,7 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 			})(next)
 		}},
 	}, between, Chain{
-		{"authorization", "authorizes the request; 403, and 503 before this can be decided", tracked(c, "authorization", func(next http.Handler) http.Handler {
+		{"authorization", "authorizes the request; 403, or 503 if undecided", tracked(c, "authorization", func(next http.Handler) http.Handler {
 			return withRetries(next, c.Authorization.Authorizer, c.Serializer, apifilters.WithAuthorization)
 		})},
 	})
@@ -136,7 +136,7 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 // InFlight returns the filter that limits concurrent requests. Behind fairness, queued requests are not counted.
 func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filter {
 	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
-	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight, except for paused requests", func(next http.Handler) http.Handler {
+	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight", func(next http.Handler) http.Handler {
 		// It replaces upstream's hook for the metrics of upstream's filter.
 		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {
 			go executing.Report(hook)
@@ -164,10 +164,10 @@ func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer 
 // filters that assign resources to requests.
 func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
 	dog := watchdog.New(watchdog.Config{Metrics: registerer})
-	throttle = Filter{"watchdog", "429 while requests of the user, or several of the logical cluster, compute after their end", func(next http.Handler) http.Handler {
+	throttle = Filter{"watchdog", "429 while too many earlier requests compute after their end", func(next http.Handler) http.Handler {
 		return dog.Throttle(next, TooMany(c))
 	}}
-	watched = Filter{"watched requests", "requests that compute after their end keep their seat", func(next http.Handler) http.Handler {
+	watched = Filter{"watched requests", "keeps the seats of requests that compute after their end", func(next http.Handler) http.Handler {
 		return dog.Watch(next, c.LongRunningFunc)
 	}}
 	return throttle, watched
@@ -189,7 +189,7 @@ func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer pr
 // WatchBytes returns the filter that limits the memory of large watch events of each logical cluster and user.
 func WatchBytes(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
 	held := limits.Ledger(ledger.WatchBytesResource, 0, registerer)
-	return Filter{"watch bytes", "ends watches with large events above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
+	return Filter{"watch bytes", "ends watches above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
 		return watchbytes.Wrap(next, held, c.LongRunningFunc, TooMany(c))
 	}}
 }

@@ -139,7 +139,7 @@ const maxPath = 8 << 10
 // LongPaths returns the filter that rejects long paths. It comes first, because authorizers, audit
 // events and logs process the path repeatedly.
 func LongPaths() Filter {
-	return Filter{"long paths", "414", func(next http.Handler) http.Handler {
+	return Filter{"long paths", "rejects paths above 8 KiB; 414", func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if len(r.URL.Path) <= maxPath && len(r.URL.RawPath) <= maxPath {
 				next.ServeHTTP(w, r)
@@ -153,7 +153,7 @@ func LongPaths() Filter {
 // MaskTokens returns the filter that removes bearer tokens from URLs. No server accepts them there,
 // but some clients send them, and URLs are logged, audited and forwarded.
 func MaskTokens() Filter {
-	return Filter{"token mask", "masks access_token in queries, which is not supported and must not be logged", func(next http.Handler) http.Handler {
+	return Filter{"token mask", "masks access_token in queries, because URLs are logged", func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.URL.RawQuery, accessToken) {
 				r = withMaskedTokens(r)
@@ -186,7 +186,7 @@ func withMaskedTokens(r *http.Request) *http.Request {
 //
 //nolint:contextcheck // the request has its own context; stop only ends it
 func LongRunningStop(stop context.Context, c *genericapiserver.Config) Filter {
-	return Filter{"end of watches", "long-running requests end when the server stops", func(next http.Handler) http.Handler {
+	return Filter{"end of watches", "ends long-running requests when the server stops", func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info, ok := apirequest.RequestInfoFrom(r.Context())
 			if !ok || !c.LongRunningFunc(r, info) {

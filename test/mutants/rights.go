@@ -193,7 +193,7 @@ var rights = []Mutant{
 		Name: "limit-outside", Rule: "limits stand behind the decision who may enter, so that the front-proxy need not ask about their answers",
 		Edits: []Edit{{
 			File: "pkg/shard/chain.go",
-			Before: `			serving.NewFilter("entry", "marks responses to users with access to the logical cluster", serving.WithEntry),
+			Before: `			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
 		},
 `,
 			After: `		},
@@ -204,7 +204,7 @@ var rights = []Mutant{
 			throttle,
 `,
 			After: `		serving.Chain{
-			serving.NewFilter("entry", "marks responses to users with access to the logical cluster", serving.WithEntry),
+			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
 			throttle,
 `,
 		}},
