@@ -70,9 +70,9 @@ func newShardsCommand() *cobra.Command {
 		Short: "Show the shards with their health and numbers of tenants and workspaces",
 		Long: `Shows the shards. The health of a shard is
 
-  Ready      one of its workspaces could be listed, or its condition Ready is True
-  NotReady   none of its workspaces could be listed, or its condition Ready is False
-  Unknown    it has no accessible workspaces and no condition Ready
+  NotReady   its condition Ready is False, or all requests for its workspaces failed
+  Ready      otherwise, if its condition Ready is True or a workspace could be listed
+  Unknown    otherwise
 
 Details follow, e.g. Unreachable, HeartbeatMissing, Full, SchedulingDisabled or Deleting.
 A tenant is a child workspace of root. Workspaces are counted if they are accessible.`,
