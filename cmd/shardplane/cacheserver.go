@@ -11,14 +11,14 @@ func newCacheServerCommand() *cobra.Command {
 	return serve(&cobra.Command{
 		Use:   "cache-server",
 		Short: "Run a cache server with the replicas of all shards",
-		Long: `Runs a cache server, to which every shard copies the objects that other shards
-need to know, and from which they read those of all the others below
-/services/cache/shards/<shard>/clusters/<name>. Only shards, system:masters and
-the group shardplane:cache:readers may use it, with client certificates.
+		Long: `Runs a cache server. Each shard replicates objects that other shards need to it, and
+reads the objects of other shards at /services/cache/shards/<shard>/clusters/<name>.
+Only shards, system:masters and the group shardplane:cache:readers have access, with
+client certificates.
 
-Its data can be lost without harm: the shards copy everything again.`,
-		Example: `  # With the certificates that shardplane dev makes. Each shard reaches it by its
-  # --cache-kubeconfig, such as .kcp-0/cache.kubeconfig
+A loss of its data is harmless, because the shards replicate all objects again.`,
+		Example: `  # With the certificates of shardplane dev. Shards connect to it with
+  # --cache-kubeconfig, e.g. .kcp-0/cache.kubeconfig
   shardplane cache-server --data-dir cache-data --secure-port 8012 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt`,

@@ -11,21 +11,21 @@ func newDevCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dev",
 		GroupID: groupDev,
-		Short:   "Run a whole cluster on this machine for development",
-		Long: `Runs shards, a front-proxy and a cache server on this machine, each as a process
-of its own, with certificates and kubeconfigs made for them.
+		Short:   "Run a development cluster on this machine",
+		Long: `Runs shards, a front-proxy and a cache server on this machine. Each component is a
+separate process. Certificates and kubeconfigs are created.
 
-Everything is kept in .kcp and .kcp-* of the working directory, and found again
-at the next start. The file .kcp/ready-to-test appears when everything serves.
-Components that die are started again. Ctrl-C stops everything in order; a
-second Ctrl-C kills it.`,
+All files are in .kcp and .kcp-* of the working directory, and the next start uses
+them again. The file .kcp/ready-to-test exists while all components are ready.
+A component that exits is restarted. Ctrl-C stops the components in order; a
+second Ctrl-C kills them.`,
 		Example: `  # Two shards, with all files in the current directory
   shardplane dev
 
-  # Three shards with their files elsewhere, beside another cluster
+  # Three shards with files in another directory, next to a running cluster
   shardplane dev --shards 3 --work-dir /tmp/other --front-proxy-port 7443 --shard-port 7444 --cache-server-port 9012
 
-  # See what everybody does
+  # Show the logs of all components
   shardplane dev --verbose -v 4`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -11,14 +11,13 @@ func newFrontProxyCommand() *cobra.Command {
 	return serve(&cobra.Command{
 		Use:   "front-proxy",
 		Short: "Run a front-proxy for the logical clusters of all shards",
-		Long: `Runs a front-proxy, which authenticates users, finds the shard of the logical
-cluster that a request is for, by name or by path, and forwards the request there
-with the user in its headers.
+		Long: `Runs a front-proxy. It authenticates users, resolves the name or path of the logical
+cluster to its shard, and forwards the request with the user in its headers.
 
-It finds the shards through the root shard and follows their logical clusters.
+It lists the shards at the root shard, and watches the logical clusters of all shards.
 
-Parts of an installation that are missing are logged as warnings at the start.`,
-		Example: `  # With the certificates and kubeconfigs that shardplane dev makes
+Warnings at startup name missing parts of the installation.`,
+		Example: `  # With the certificates and kubeconfigs of shardplane dev
   shardplane front-proxy --secure-port 6443 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt --root-kubeconfig .kcp/front-proxy.kubeconfig \

@@ -18,9 +18,9 @@ func newKubectlCommand(use string) *cobra.Command {
 		Use:     use,
 		Short:   "List shards and workspaces, and switch between workspaces",
 		GroupID: groupClients,
-		Long: `Shows the shards and the tree of workspaces, explains why a workspace is not ready,
-and changes the current workspace of the kubeconfig. The same commands are available
-as a kubectl plugin if this program is in PATH under the name kubectl-shardplane.
+		Long: `Shows the shards and the tree of workspaces, shows why a workspace is not ready, and
+changes the current workspace of the kubeconfig. The same commands are available as a
+kubectl plugin if this program is in PATH under the name kubectl-shardplane.
 
 A workspace is specified by its path, e.g. root:team:demo, by its name below the
 current workspace, or by .. for the parent.`,
@@ -45,7 +45,7 @@ func newTreeCommand() *cobra.Command {
 	tree := plugin.Tree{Options: plugin.NewOptions()}
 	cmd := &cobra.Command{
 		Use:   "tree [WORKSPACE]",
-		Short: "Show a tree of workspaces with their shards and pending conditions",
+		Short: "Show a tree of workspaces with their shards and conditions",
 		Example: `  # Show all accessible workspaces, and update the output after each change
   kubectl shardplane tree root --watch`,
 		Args: cobra.MaximumNArgs(1),
@@ -68,9 +68,14 @@ func newShardsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shards",
 		Short: "Show the shards with their health and numbers of tenants and workspaces",
-		Long: `Shows the shards. A tenant is a workspace below root. Workspaces are counted as far
-as they are accessible. The health is Answers if one of the shard's workspaces could be
-listed, NotAnswering if that failed, and Unknown if it has none.`,
+		Long: `Shows the shards. The health of a shard is
+
+  NotReady   its condition Ready is False, or all requests for its workspaces failed
+  Ready      otherwise, if its condition Ready is True or a workspace could be listed
+  Unknown    otherwise
+
+Details follow, e.g. Unreachable, HeartbeatMissing, Full, SchedulingDisabled or Deleting.
+A tenant is a child workspace of root. Workspaces are counted if they are accessible.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, done := untilSignal(cmd.Context())

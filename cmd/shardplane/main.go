@@ -52,20 +52,20 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "shardplane",
-		Short: "Many Kubernetes API servers in one, spread over shards",
-		Long: `Shardplane serves many logical clusters, each a complete Kubernetes API of its
-own, with few processes: shards store the data, a front-proxy routes requests to
-them, and a cache server replicates objects that all shards need.`,
-		Example: `  # A cluster of two shards on this machine, for development
+		Short: "Kubernetes-style API server for many logical clusters",
+		Long: `Shardplane serves many logical clusters. Each is an isolated Kubernetes-style API.
+Shards store the data, a front-proxy routes requests to them, and a cache server
+replicates the objects that all shards need.`,
+		Example: `  # Run a development cluster with two shards
   shardplane dev
 
-  # The flags of a server
+  # Show the flags of a server
   shardplane shard --help`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.AddGroup(
-		&cobra.Group{ID: groupDev, Title: "Start here:"},
+		&cobra.Group{ID: groupDev, Title: "Development:"},
 		&cobra.Group{ID: groupServers, Title: "Servers:"},
 		&cobra.Group{ID: groupClients, Title: "Clients:"},
 		&cobra.Group{ID: groupData, Title: "Data:"},

@@ -11,14 +11,14 @@ func newShardCommand() *cobra.Command {
 	return serve(&cobra.Command{
 		Use:   "shard",
 		Short: "Run a shard, which stores logical clusters and serves their APIs",
-		Long: `Runs one shard, which keeps logical clusters in its etcd and serves the API of
-each below /clusters/<name>, and of all together below /clusters/*.
+		Long: `Runs a shard, which stores logical clusters in etcd. It serves each of them at
+/clusters/<name>, and all of them at /clusters/*.
 
-The shard named root holds the logical cluster root; every other shard registers
-itself there. Without --etcd-servers an etcd runs inside the process.
+The shard named root stores the logical cluster root, in which other shards register
+themselves. Without --etcd-servers, etcd runs inside the process.
 
-Parts of an installation that are missing are logged as warnings at the start.`,
-		Example: `  # The root shard, with the certificates and kubeconfigs that shardplane dev makes
+Warnings at startup name missing parts of the installation.`,
+		Example: `  # The root shard, with the certificates and kubeconfigs of shardplane dev
   shardplane shard --data-dir root-data --secure-port 6444 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \

@@ -10,5 +10,5 @@
 //	             └─ /apis, /openapi ─► documents
 //
 // Package patterns limits compiled patterns, and customresourcetest contains test helpers. See
-// docs/customresources.md for an overview.
+// docs/development/customresources.md for an overview.
 package customresource

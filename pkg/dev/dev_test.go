@@ -172,7 +172,7 @@ func TestStartRestartStop(t *testing.T) {
 	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
 
 	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops everything", 1)
+	r.await(t, "Ctrl-C stops all components", 1)
 	require.FileExists(t, files.shared(readyFile))
 	pids := componentPids(o.WorkDir)
 	require.Len(t, pids, 4)
@@ -190,7 +190,7 @@ func TestStartRestartStop(t *testing.T) {
 	t.Run("again in the same directory", func(t *testing.T) {
 		before := readAll(t, o.WorkDir)
 		r := startCluster(t, o, nil)
-		r.await(t, "Ctrl-C stops everything", 1)
+		r.await(t, "Ctrl-C stops all components", 1)
 		require.NoError(t, r.stop())
 		golden(t, "again", o, r.out.String())
 		require.Equal(t, before, readAll(t, o.WorkDir), "files must stay as they are")
@@ -200,7 +200,7 @@ func TestStartRestartStop(t *testing.T) {
 		fewer := o
 		fewer.Shards = 1
 		r := startCluster(t, fewer, nil)
-		r.await(t, "Ctrl-C stops everything", 1)
+		r.await(t, "Ctrl-C stops all components", 1)
 		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: workspaces on shard-1 to shard-1 are unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
 	})
 }
@@ -225,7 +225,7 @@ func TestVerbose(t *testing.T) {
 	o := testOptions(t)
 	o.Verbose = true
 	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops everything", 1)
+	r.await(t, "Ctrl-C stops all components", 1)
 	require.NoError(t, r.stop())
 	for _, line := range []string{"root         | root is up\n", "cache-server | cache-server is up\n"} {
 		require.Contains(t, r.out.String(), line)
@@ -236,10 +236,10 @@ func TestDiesAtItsFirstStart(t *testing.T) {
 	o := testOptions(t)
 	t.Setenv(faultEnv, "root=once:"+t.TempDir())
 	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops everything", 1)
-	require.Contains(t, r.out.String(), "root          died (exit status 1), starting again in 0.5 s (log: "+layout(o.WorkDir).shard(0, "root.log")+")\n"+
+	r.await(t, "Ctrl-C stops all components", 1)
+	require.Contains(t, r.out.String(), "root          exited (exit status 1), restarting in 0.5 s (log: "+layout(o.WorkDir).shard(0, "root.log")+")\n"+
 		"                first start fails\n")
-	require.Contains(t, r.out.String(), "  root          starting again\n")
+	require.Contains(t, r.out.String(), "  root          restarting\n")
 }
 
 func TestCannotStart(t *testing.T) {
@@ -271,7 +271,7 @@ func TestForce(t *testing.T) {
 	t.Setenv(faultEnv, "shard-1=stubborn")
 	force := make(chan struct{})
 	r := startCluster(t, o, force)
-	r.await(t, "Ctrl-C stops everything", 1)
+	r.await(t, "Ctrl-C stops all components", 1)
 	r.cancel()
 	r.await(t, "front-proxy   stopped", 1) // then shard-1 is stopped
 	close(force)
@@ -290,7 +290,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
 	r := &running{out: out}
-	r.await(t, "Ctrl-C stops everything", 1)
+	r.await(t, "Ctrl-C stops all components", 1)
 	pids := componentPids(o.WorkDir)
 	delete(pids, "dev")
 	require.Len(t, pids, 4)
@@ -312,7 +312,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	}
 
 	again := startCluster(t, o, nil)
-	again.await(t, "Ctrl-C stops everything", 1)
+	again.await(t, "Ctrl-C stops all components", 1)
 	require.NoError(t, again.stop())
 	requireNothingLeft(t, o)
 }

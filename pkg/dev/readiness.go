@@ -52,7 +52,7 @@ func (r *readiness) of(url string) func(context.Context) error {
 		}
 		response, err := r.client.Do(request)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return errors.New("it does not listen yet")
+			return errors.New("not listening yet")
 		}
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func unready(status string, body []byte) error {
 		}
 	}
 	if len(failed) == 0 {
-		return fmt.Errorf("its /readyz returned %s", status)
+		return fmt.Errorf("/readyz returned %s", status)
 	}
 	return fmt.Errorf("waiting for %s", strings.Join(failed, ", "))
 }

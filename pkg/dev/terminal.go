@@ -95,15 +95,15 @@ func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 	case supervise.Starting:
 		text = "starting on " + c.url
 		if e.Restart {
-			text = "starting again"
+			text = "restarting"
 		}
 	case supervise.Waiting:
 		text = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), plaintext.Escape(oneLine(e.Err.Error())), t.path(c.logFile))
 	case supervise.Ready:
 		text = fmt.Sprintf("%s after %s", t.paint(green, "ready"), seconds(e.Took))
 	case supervise.Exited:
-		text = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
-			t.paint(red, "died"), plaintext.Escape(oneLine(e.Err.Error())), seconds(e.Delay), t.path(c.logFile))
+		text = fmt.Sprintf("%s (%s), restarting in %s (log: %s)",
+			t.paint(red, "exited"), plaintext.Escape(oneLine(e.Err.Error())), seconds(e.Delay), t.path(c.logFile))
 		if lastWords != "" {
 			text += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviate(reason(lastWords), 300)))
 		}
@@ -127,7 +127,7 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	for _, command := range firstCommands(o) {
 		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
 	}
-	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
+	fmt.Fprintf(&b, "\nCtrl-C stops all components and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
 	fmt.Fprintf(&b, "Webhooks may have addresses in %s, which servers reject by default.\n", strings.ReplaceAll(loopbackCIDRs, ",", " and "))
 	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
 		quote(t.path(files.shard(0, "admin.kubeconfig"))))

@@ -64,7 +64,7 @@ func (s *session) workspace(ctx context.Context, path logicalcluster.Path) (in c
 	ws, err = kinds.Workspaces.In(in).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return in, nil, fmt.Errorf("there is no workspace %s in %s", name, parent)
+		return in, nil, fmt.Errorf("workspace %s not found in %s", name, parent)
 	case apierrors.IsForbidden(err):
 		return in, nil, fmt.Errorf("%s does not exist, or you have no access to its content: %w", parent, err)
 	case err != nil:
@@ -115,7 +115,7 @@ func renderWorkspace(path logicalcluster.Path, ws *tenancyv1alpha1.Workspace, no
 	row("Path", path.String())
 	row("Phase", string(ws.Status.Phase))
 	if waits(ws) {
-		row("Waits for", whyOf(ws))
+		row("Message", whyOf(ws))
 	}
 	row("Shard", ws.Annotations[shardAnnotation])
 	row("Logical cluster", ws.Spec.Cluster)

@@ -51,7 +51,7 @@ func (o *Options) open() (*session, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.loading, &o.overrides)
 	rest, err := config.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("there is no kubeconfig, or it has no current context: use --kubeconfig and --context, or set KUBECONFIG")
+		return nil, errors.New("no kubeconfig, or no current context in it: use --kubeconfig and --context, or set KUBECONFIG")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)

@@ -44,7 +44,7 @@ func sample() *node {
 	secret := workspace("secret", "root", "Ready")
 	secret.err = apierrors.NewForbidden(corev1.Resource("workspaces"), "", errors.New("no"))
 	unreachable := workspace("away", "two", "Ready")
-	unreachable.err = apierrors.NewServiceUnavailable("the shard is away")
+	unreachable.err = apierrors.NewServiceUnavailable("the shard is unavailable")
 	team := workspace("team", "root", "Ready")
 	team.children = []*node{unreachable, starting}
 	return &node{name: "root", children: []*node{secret, team, waiting}}
@@ -52,11 +52,11 @@ func sample() *node {
 
 func TestTreeIsRendered(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, `NAME               TYPE        PHASE          SHARD   CLUSTER      WAITS FOR
+	require.Equal(t, `NAME               TYPE        PHASE          SHARD   CLUSTER      MESSAGE
 root                                          root
-├── secret         universal   Ready          root    c-secret     you have no access to list the workspaces in it
+├── secret         universal   Ready          root    c-secret     no permission to list child workspaces
 ├── team           universal   Ready          root    c-team
-│   ├── away       universal   Ready          two     c-away       the workspaces in it cannot be listed: the shard is away
+│   ├── away       universal   Ready          two     c-away       failed to list child workspaces: the shard is unavailable
 │   └── starting   universal   Initializing   two     c-starting   Event InitializerExists: waits for root:one
 └── waiting        universal   Scheduling             c-waiting    Unschedulable: no shard is available
 `, string(renderTree(sample())))
@@ -99,18 +99,39 @@ func TestShardsAreRendered(t *testing.T) {
 	root := sample()
 	root.children[1].children = root.children[1].children[:1] // shard two has not responded
 	require.Equal(t, `NAME     HEALTH                                   TENANTS   WORKSPACES   NOT READY   LOAD                                          REGION   URL
-root     Answers,Full                             2         2            0           2/2 workspaces, 30 objects, 4Mi/8Gi storage   north    https://root
+root     Ready,Full                               2         2            0           2/2 workspaces, 30 objects, 4Mi/8Gi storage   north    https://root
 three    Unknown,Other=False,SchedulingDisabled   0         0            0           <unknown>                                     north    https://three
-two      NotAnswering,HeartbeatMissing            1         1            0           1 workspaces, 7/9 objects, 0 storage          north    https://two
+two      NotReady,Unreachable,HeartbeatMissing    1         1            0           1 workspaces, 7/9 objects, 0 storage          north    https://two
 <none>                                            1         1            1
 
-There may be more: the workspaces in 2 others could not be listed. See kubectl shardplane tree root for the reasons.
+The numbers are incomplete: the children of 2 workspaces could not be listed. For the reasons, use kubectl shardplane tree root.
 `, string(renderShards([]corev1alpha1.Shard{
 		telling(shardload.Load{Workspaces: shardload.Amount{Used: 1}, Objects: shardload.Amount{Used: 7, Limit: 9}},
 			shard("two", nil, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse, Reason: "HeartbeatMissing"})),
 		telling(shardload.Load{Workspaces: shardload.Amount{Used: 2, Limit: 2}, Objects: shardload.Amount{Used: 30}, Storage: shardload.Amount{Used: 4 << 20, Limit: 8 << 30}}, shard("root", nil)),
 		shard("three", map[string]string{"experimental.core.kcp.io/unschedulable": ""}, conditionsv1alpha1.Condition{Type: "Other", Status: corev1.ConditionFalse}),
 	}, root)))
+}
+
+// TestReadiness verifies which results of requests and conditions make a shard Ready.
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	none, succeeded, failed := &load{}, &load{succeeded: 1, failed: 1}, &load{failed: 1}
+	for ready, want := range map[corev1.ConditionStatus]map[*load]string{
+		"":                      {none: "Unknown", succeeded: "Ready", failed: "NotReady,Unreachable"},
+		corev1.ConditionTrue:    {none: "Ready", succeeded: "Ready", failed: "NotReady,Unreachable"},
+		corev1.ConditionFalse:   {none: "NotReady", succeeded: "NotReady", failed: "NotReady,Unreachable"},
+		corev1.ConditionUnknown: {none: "Unknown", succeeded: "Ready", failed: "NotReady,Unreachable"},
+	} {
+		shard := &corev1alpha1.Shard{}
+		if ready != "" {
+			shard.Status.Conditions = conditionsv1alpha1.Conditions{{Type: conditionsv1alpha1.ReadyCondition, Status: ready}}
+		}
+		for l, health := range want {
+			require.Equal(t, health, healthOf(shard, l), "Ready=%s, %+v", ready, l)
+		}
+	}
+	require.Equal(t, "Ready,Deleting", healthOf(&corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}}, succeeded))
 }
 
 func TestResolve(t *testing.T) {
@@ -149,8 +170,8 @@ func options(t *testing.T, server string, args ...string) *Options {
 	return o
 }
 
-// TestNobodyAnswers verifies the errors after a timeout and after Ctrl-C.
-func TestNobodyAnswers(t *testing.T) {
+// TestTimeout verifies the errors after a timeout and after Ctrl-C.
+func TestTimeout(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -217,7 +238,7 @@ func TestWatch(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")
-		require.Equal(t, "away, trying again\n", errOut.String())
+		require.Equal(t, "away, retrying\n", errOut.String())
 		require.EqualError(t, w.show(t.Context(), &out, &errOut, func(context.Context) ([]byte, error) { return nil, errors.New("wrong") }), "wrong")
 	})
 }

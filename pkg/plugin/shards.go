@@ -46,8 +46,8 @@ func (t Shards) Run(ctx context.Context, out, errOut io.Writer) error {
 type load struct {
 	workspaces, waiting int
 	tenants             map[string]bool
-	// answered and failed are the numbers of requests for its logical clusters.
-	answered, failed int
+	// succeeded and failed are the numbers of requests for its logical clusters.
+	succeeded, failed int
 }
 
 // loads summarizes a tree by shard, and returns the number of workspaces whose children could not be listed.
@@ -70,7 +70,7 @@ func loads(root *node) (of map[string]*load, unseen int) {
 		switch {
 		case n.err == nil || apierrors.IsForbidden(n.err):
 			if n.workspace == nil || hasContent(n.workspace) {
-				l.answered++
+				l.succeeded++
 			}
 		default:
 			l.failed++
@@ -82,21 +82,21 @@ func loads(root *node) (of map[string]*load, unseen int) {
 	return of, unseen
 }
 
-// healthOf returns the health of a shard, according to its object and to the requests.
+// healthOf returns the health of a shard: Ready, NotReady or Unknown, and details. It depends on the conditions of the
+// Shard object and on the requests for its logical clusters.
 func healthOf(shard *corev1alpha1.Shard, l *load) string {
-	health := "Unknown"
-	switch {
-	case shard.DeletionTimestamp != nil:
-		health = "Deleting"
-	case l.answered > 0:
-		health = "Answers"
-	case l.failed > 0:
-		health = "NotAnswering"
+	health := readiness(shard, l)
+	if shard.DeletionTimestamp != nil {
+		health += ",Deleting"
+	}
+	if unreachable(l) {
+		health += ",Unreachable"
 	}
 	for _, c := range shard.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionFalse:
-		case c.Type == conditionsv1alpha1.ReadyCondition && c.Reason != "":
+		case c.Type == conditionsv1alpha1.ReadyCondition && c.Reason == "": // NotReady is sufficient
+		case c.Type == conditionsv1alpha1.ReadyCondition:
 			health += "," + c.Reason
 		default:
 			health += "," + string(c.Type) + "=False"
@@ -110,6 +110,28 @@ func healthOf(shard *corev1alpha1.Shard, l *load) string {
 	}
 	return health
 }
+
+// readiness returns NotReady if all requests failed or the condition Ready is False. Unknown means that no request was
+// sent and that there is no condition.
+func readiness(shard *corev1alpha1.Shard, l *load) string {
+	ready := corev1.ConditionUnknown
+	for _, c := range shard.Status.Conditions {
+		if c.Type == conditionsv1alpha1.ReadyCondition {
+			ready = c.Status
+		}
+	}
+	switch {
+	case unreachable(l) || ready == corev1.ConditionFalse:
+		return "NotReady"
+	case l.succeeded > 0 || ready == corev1.ConditionTrue:
+		return "Ready"
+	default:
+		return "Unknown"
+	}
+}
+
+// unreachable reports whether all requests failed.
+func unreachable(l *load) bool { return l.failed > 0 && l.succeeded == 0 }
 
 // reportedLoad returns the load that a shard reports and its capacity: workspaces, objects and storage.
 func reportedLoad(shard *corev1alpha1.Shard) string {
@@ -141,7 +163,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	}
 	_ = table.Flush()
 	if unseen > 0 {
-		_, _ = fmt.Fprintf(&out, "\nThere may be more: the workspaces in %d others could not be listed. See kubectl shardplane tree root for the reasons.\n", unseen)
+		_, _ = fmt.Fprintf(&out, "\nThe numbers are incomplete: the children of %d workspaces could not be listed. For the reasons, use kubectl shardplane tree root.\n", unseen)
 	}
 	return trimLines(out.Bytes())
 }

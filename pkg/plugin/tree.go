@@ -49,7 +49,7 @@ func (t Tree) Run(ctx context.Context, out, errOut io.Writer) error {
 func renderTree(root *node) []byte {
 	var out bytes.Buffer
 	table := newTable(&out)
-	_, _ = fmt.Fprintln(table, "NAME\tTYPE\tPHASE\tSHARD\tCLUSTER\tWAITS FOR")
+	_, _ = fmt.Fprintln(table, "NAME\tTYPE\tPHASE\tSHARD\tCLUSTER\tMESSAGE")
 	_, _ = plaintext.Fprintf(table, "%s\t\t\t%s\t\t%s\n", root.name, shardOf(root), cannotList(root.err))
 	renderChildren(table, root, "")
 	_ = table.Flush()
@@ -74,11 +74,11 @@ func renderChildren(out io.Writer, n *node, indent string) {
 		if ws.DeletionTimestamp != nil {
 			phase = string(corev1alpha1.LogicalClusterPhaseDeleting)
 		}
-		waits := why(child)
-		if waits == "" {
-			waits = cannotList(child.err)
+		message := why(child)
+		if message == "" {
+			message = cannotList(child.err)
 		}
-		_, _ = plaintext.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, waits)
+		_, _ = plaintext.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, message)
 		renderChildren(out, child, indent+below)
 	}
 }

@@ -214,8 +214,8 @@ func cannotList(err error) string {
 	case err == nil:
 		return ""
 	case apierrors.IsForbidden(err):
-		return "you have no access to list the workspaces in it"
+		return "no permission to list child workspaces"
 	default:
-		return fmt.Sprintf("the workspaces in it cannot be listed: %s", oneLine(err.Error()))
+		return fmt.Sprintf("failed to list child workspaces: %s", oneLine(err.Error()))
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// updateInterval is the minimum interval of updates. It is at least restful times the duration of an update, so
+	// updateInterval is the minimum interval of updates. It is at least restFactor times the duration of an update, so
 	// that large trees are updated less often.
 	updateInterval = 2 * time.Second
 	restFactor     = 10
@@ -33,7 +33,7 @@ type Watch struct {
 
 // AddFlags adds the flag.
 func (w *Watch) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVarP(&w.Watched, "watch", "w", false, "show the output again after each change, until Ctrl-C; it is updated every 2 s, large trees less often")
+	fs.BoolVarP(&w.Watched, "watch", "w", false, "update the output after each change, at most every 2 s, until Ctrl-C")
 }
 
 // show shows the result of update. After the first success, it reports errors and retries.
@@ -73,7 +73,7 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, update func(con
 		case ctx.Err() != nil: // interrupted
 		case err != nil:
 			if err.Error() != failure {
-				_, _ = plaintext.Fprintf(errOut, "%s, trying again\n", oneLine(err.Error()))
+				_, _ = plaintext.Fprintf(errOut, "%s, retrying\n", oneLine(err.Error()))
 			}
 			failure, changed = err.Error(), false
 		default:

@@ -13,5 +13,5 @@
 //
 // Package hub serves watches and pages, claims restricts requests to claimed objects, encryption
 // encrypts stored values, usage counts them, and unreadable records objects that cannot be read.
-// docs/storage.md describes the key layout, and docs/listwatch.md the hub.
+// docs/storage.md describes the key layout, and docs/development/listwatch.md the hub.
 package storage

@@ -134,7 +134,7 @@ func parseKey(data []byte) (crypto.Signer, error) {
 	case pemRSAKey:
 		return x509.ParsePKCS1PrivateKey(block.Bytes)
 	default:
-		return nil, fmt.Errorf("holds a PEM block %q, not %q or %q", block.Type, pemECKey, pemRSAKey)
+		return nil, fmt.Errorf("contains a PEM block %q, not %q or %q", block.Type, pemECKey, pemRSAKey)
 	}
 }
 
@@ -152,7 +152,7 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 		return nil, errors.New("no PEM block")
 	}
 	if block.Type != pemCertificate {
-		return nil, fmt.Errorf("holds a PEM block %q, not %q", block.Type, pemCertificate)
+		return nil, fmt.Errorf("contains a PEM block %q, not %q", block.Type, pemCertificate)
 	}
 	return x509.ParseCertificate(block.Bytes)
 }

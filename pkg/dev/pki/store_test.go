@@ -187,7 +187,7 @@ func TestRefusesWhatIsCorrupt(t *testing.T) {
 		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (no PEM block): remove leaf.crt and leaf.key"},
 		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (no PEM block)"},
 		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (no PEM block): remove ca.crt and ca.key"},
-		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: `holds a PEM block "X"`},
+		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: `contains a PEM block "X"`},
 		"cut certificate": {
 			file:     "leaf.crt",
 			contents: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",

@@ -69,7 +69,7 @@ func (s *spawner) start(c Component) (*process, error) {
 		defer close(p.done)
 		p.err = cmd.Wait() // closes the lifeline as well
 		if p.err == nil {
-			p.err = errors.New("it exited without an error")
+			p.err = errors.New("exited without an error")
 		}
 	}()
 	return p, nil

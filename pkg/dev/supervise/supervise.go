@@ -288,7 +288,7 @@ func (r *runner) lastError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
-		return errors.New("its process is not running yet")
+		return errors.New("the process is not running yet")
 	}
 	return r.err
 }

@@ -7,5 +7,5 @@
 //	           ├─ history  the latest events: for watches that resume
 //	           └─ index    watchers by key prefix and hash range
 //
-// docs/listwatch.md describes it in more detail.
+// docs/development/listwatch.md describes it in more detail.
 package hub
