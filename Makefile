@@ -163,6 +163,10 @@ verify: ## Check that formatting, go.mod files and generated code are up to date
 bench: build ## Measure a development cluster of its own; see docs/benchmarks.md (BENCH_FLAGS='all')
 	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
 
+.PHONY: oldest-kubectl
+oldest-kubectl: build bin/oldest/kubectl ## Run the documented commands with the oldest supported kubectl
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/bin/oldest/kubectl $(GO_TEST) ./test/e2e -run '^(TestDocumentedCommands|TestInstall)$$' -count=1 -timeout 20m $(TEST_FLAGS)
+
 # PREVIOUS is a release tag: make upgrade PREVIOUS=v0.1.0
 .PHONY: upgrade
 upgrade: build ## Upgrade a running cluster from another release, process by process (PREVIOUS=v0.1.0)
@@ -234,6 +238,11 @@ $(TOOLBIN)/benchstat:
 
 bin/kubectl: tools/go.mod tools/go.sum tools/kubectl/main.go ## Build the kubectl of this Kubernetes release
 	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$@ ./kubectl
+
+# Builds tools/kubectl with the modules of the oldest supported release (docs/support.md).
+OLDEST_KUBECTL_VERSION = $(shell sed -n 's|^[[:space:]]*k8s.io/kubectl v0\(\..*\)|v1\1|p' tools/oldest-kubectl.mod)
+bin/oldest/kubectl: tools/oldest-kubectl.mod tools/oldest-kubectl.sum tools/kubectl/main.go
+	$(GO) build -C tools -modfile oldest-kubectl.mod -buildvcs=false -ldflags '$(STRIP) -X $(KUBE_PKG).gitVersion=$(OLDEST_KUBECTL_VERSION)' -o ../$@ ./kubectl
 
 bin/dex: tools/go.mod tools/go.sum tools/dex/main.go ## Build dex, an OpenID Connect issuer for tests
 	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o ../$@ ./dex

@@ -17,6 +17,7 @@ vet of tools|go -C tools vet ./...
 models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/replication/push
 provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
 kcp clients|make --no-print-directory compat TEST_FLAGS=-v
+oldest kubectl|make --no-print-directory oldest-kubectl TEST_FLAGS=-v
 mutants|make --no-print-directory mutants
 isolation|make --no-print-directory isolation ISOLATION_FLAGS='-inputs 100000 -pairs 500'
 noisy neighbors|make --no-print-directory neighbours TEST_FLAGS=-v

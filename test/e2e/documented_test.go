@@ -15,10 +15,11 @@ import (
 	"github.com/shardplane/shardplane/test/ports"
 )
 
-var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
+// codeFence matches a block of commands, or of a Go program.
+var codeFence = regexp.MustCompile("(?ms)^```(go|)\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
 
 // TestDocumentedCommands runs the commands of pages as scripts, each in a new directory. Only the
-// address of the cluster is replaced.
+// address of the cluster and the path of the checkout are replaced.
 func TestDocumentedCommands(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
 	for _, tour := range []struct {
@@ -70,6 +71,9 @@ func TestDocumentedCommands(t *testing.T) {
 			`(?m)^https.*/shards/shard-1/.*\nNAME +AGE\nfrom-there `,
 			`(?m)controller-access created\n(.*\n)*NAME +AGE\nfrom-`,
 		}},
+		{"docs/tasks/write-controller.md", "", []string{
+			`(?m)^(configmap/fruit condition met\nconfigmap/fruit patched\nconfigmap/fruit condition met\n){2}workspace`,
+		}},
 		{"docs/tasks/workspace-not-ready.md", "", []string{
 			`(?m)^WorkspaceScheduled=False Unschedulable: `,
 			`(?m)^└── nowhere +organization +Ready`,
@@ -112,6 +116,7 @@ func runPage(t *testing.T, cluster *harness.Cluster, file, section string) strin
 	commands := strings.ReplaceAll(commandsOf(t, file, section), "https://127.0.0.1:6443", cluster.Proxy().Host)
 	require.NotContains(t, commands, ":6443")
 	commands = strings.ReplaceAll(commands, "docs/examples/", filepath.Join(harness.Root(), "docs/examples")+"/")
+	commands = strings.ReplaceAll(commands, "checkout=$PWD\n", "checkout="+harness.Root()+"\n")
 	dir := t.TempDir()
 	data, err := filepath.Glob(filepath.Join(cluster.Dir, ".kcp*"))
 	require.NoError(t, err)
@@ -135,10 +140,14 @@ func commandsOf(t *testing.T, file, section string) string {
 	}
 	var script strings.Builder
 	for _, fence := range codeFence.FindAllStringSubmatch(text, -1) {
-		if strings.HasPrefix(fence[1], "NAME ") || fence[1] == "make dev\n" {
-			continue // output of a command, or the cluster that is already running
+		switch language, block := fence[1], fence[2]; {
+		case language == "go":
+			script.WriteString("cat >main.go <<'END'\n" + block + "END\n")
+		case strings.HasPrefix(block, "NAME ") || block == "make dev\n":
+			// output of a command, or the cluster that is already running
+		default:
+			script.WriteString(block)
 		}
-		script.WriteString(fence[1])
 	}
 	require.NotEmpty(t, script.String())
 	return script.String()
@@ -154,7 +163,11 @@ func runScript(t *testing.T, dir, commands string) string {
 	require.NoError(t, os.Symlink(harness.Binary(t), filepath.Join(bin, "shardplane")))
 	command := exec.CommandContext(t.Context(), "bash", "-c", "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"+commands)
 	command.Dir = dir
-	command.Env = append(os.Environ(), "HOME="+t.TempDir(),
+	// The caches of Go are below HOME.
+	goEnv, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE", "GOMODCACHE").Output()
+	require.NoError(t, err)
+	cache, modules, _ := strings.Cut(strings.TrimSpace(string(goEnv)), "\n")
+	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "GOCACHE="+cache, "GOMODCACHE="+modules,
 		"PATH="+bin+":"+filepath.Dir(harness.Kubectl(t))+":"+os.Getenv("PATH"))
 	output, err := command.CombinedOutput()
 	t.Logf("%s", output)

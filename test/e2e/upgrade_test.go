@@ -22,7 +22,7 @@ import (
 )
 
 // TestUpgrade replaces the servers of the previous release by those of this one,
-// one process after another, in the order that docs/upgrading.md names and in the
+// one process after another, in the order that docs/support.md names and in the
 // reverse one. The shard has two replicas on one etcd. After each step everything
 // works, through each process, whichever of the two it runs: the replica that is
 // left behind goes on, and starts again, beside the one that has claimed the etcd.

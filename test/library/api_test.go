@@ -49,7 +49,7 @@ func TestAPI(t *testing.T) {
 		}
 		lost = append(lost, broken(pkg.Name(), old, now)...)
 		if !*update {
-			require.Equal(t, old, now, "what %s exports has changed: run `go test ./test/library -run TestAPI -update`. What is removed or changed breaks who imports it, and takes a line in docs/upgrading.md", path)
+			require.Equal(t, old, now, "what %s exports has changed: run `go test ./test/library -run TestAPI -update`. What is removed or changed breaks who imports it, and takes a line in docs/support.md", path)
 		}
 	}
 	if *update && len(lost) > 0 {
@@ -84,15 +84,15 @@ func broken(pkg string, old, now []string) []string {
 
 var incompatible = filepath.Join("testdata", "api", "incompatible.txt")
 
-// TestIncompatibleChangesAreTold: docs/upgrading.md names all that was removed or changed.
+// TestIncompatibleChangesAreTold: docs/support.md names all that was removed or changed.
 func TestIncompatibleChangesAreTold(t *testing.T) {
-	text, err := os.ReadFile("../../docs/upgrading.md")
+	text, err := os.ReadFile("../../docs/support.md")
 	require.NoError(t, err)
 	lines, err := os.ReadFile(incompatible)
 	require.NoError(t, err)
 	for _, line := range strings.FieldsFunc(string(lines), isNewline) {
 		pkg, what, _ := strings.Cut(line, ": ")
-		require.Contains(t, string(text), "`"+pkg+"."+nameOf(what)+"`", "%s was removed or changed, and docs/upgrading.md does not say what to do", line)
+		require.Contains(t, string(text), "`"+pkg+"."+nameOf(what)+"`", "%s was removed or changed, and docs/support.md does not say what to do", line)
 	}
 }
 

@@ -1,4 +1,3 @@
-// Package library tests what is public, pkg/client and pkg/reconcile, as a product of its own: what
-// it takes to use it, and that what is documented works. Package greeter is the controller of the
-// documentation.
+// Package library tests the public packages, pkg/client and pkg/reconcile, as their users see them: the exported names,
+// the examples, the linked packages, and kcp as a server.
 package library

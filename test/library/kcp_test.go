@@ -27,6 +27,9 @@ import (
 )
 
 const (
+	// testTimeout limits the time of steps that take milliseconds on an idle machine.
+	testTimeout = 2 * time.Minute
+
 	kcpTick = 20 * time.Millisecond
 	// kcpEnv is the environment variable with a program of kcp, answersEnv one with a file that its
 	// answers are recorded in.

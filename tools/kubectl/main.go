@@ -1,5 +1,6 @@
 // Command kubectl is the upstream kubectl of the Kubernetes release that
-// Shardplane is built on.
+// Shardplane is built on. With oldest-kubectl.mod it is that of the oldest
+// supported release.
 //
 // It exists so that the end-to-end tests and the tour in the README have the
 // kubectl they were written for on a machine that has only the Go toolchain:
