@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
+	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -23,6 +24,7 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inprocess"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
@@ -93,6 +95,17 @@ func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 		return fmt.Errorf("serving on %s: %w", s.ExternalAddress, err)
 	}
 	return nil
+}
+
+func addOpenAPI(c *genericapiserver.Config, api API) {
+	namer := apiopenapi.NewDefinitionNamer(api.Scheme)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(api.Definitions, namer)
+	c.OpenAPIConfig.Info.Title = api.Title
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(api.Definitions, namer)
+	c.OpenAPIV3Config.Info.Title = api.Title
+	c.OpenAPIConfig.PostProcessSpec = openapigate.V2
+	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
+	c.SkipOpenAPIInstallation = true
 }
 
 func addLoopback(c *genericapiserver.Config) error {

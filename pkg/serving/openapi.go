@@ -4,24 +4,10 @@ import (
 	"net/http"
 	"sync"
 
-	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
-
-	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
 )
-
-func addOpenAPI(c *genericapiserver.Config, api API) {
-	namer := apiopenapi.NewDefinitionNamer(api.Scheme)
-	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(api.Definitions, namer)
-	c.OpenAPIConfig.Info.Title = api.Title
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(api.Definitions, namer)
-	c.OpenAPIV3Config.Info.Title = api.Title
-	c.OpenAPIConfig.PostProcessSpec = openapigate.V2
-	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
-	c.SkipOpenAPIInstallation = true
-}
 
 // InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream builds
 // them at startup. They are built for the first request here, because most servers do not get one for a long time, and
