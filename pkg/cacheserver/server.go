@@ -88,6 +88,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, codecs)
 	serving.InstallMetrics(s.generic, s.metrics)
+	serving.InstallOpenAPI(s.generic, c)
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},

@@ -115,12 +115,21 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	defer workers.Wait()
 	defer queue.ShutDown()
 
-	for i := range c.config.Workers {
-		workers.Go(func() {
-			for c.next(ctx, i, queue) {
+	// Goroutines are started for keys, not for workers, because most workers of most controllers are idle.
+	running := make(chan struct{}, c.config.Workers)
+	workers.Go(func() {
+		for {
+			running <- struct{}{}
+			key, shutdown := queue.Get()
+			if shutdown {
+				return
 			}
-		})
-	}
+			workers.Go(func() {
+				c.process(ctx, queue, key)
+				<-running
+			})
+		}
+	})
 	for _, source := range c.config.Sources {
 		stop, err := source(ctx, queue)
 		if err != nil {
@@ -139,32 +148,28 @@ func isClustered[K comparable]() bool {
 	return ok
 }
 
-// next processes one key. It returns false after the queue was shut down.
-func (c *Controller[K]) next(ctx context.Context, worker int, queue *keyQueue[K]) bool {
-	key, shutdown := queue.Get()
-	if shutdown {
-		return false
-	}
+// process reconciles a key that was taken from the queue.
+func (c *Controller[K]) process(ctx context.Context, queue *keyQueue[K], key K) {
 	defer queue.done(key)
 	if ctx.Err() != nil {
-		return true // drain the queue
+		return // drain the queue
 	}
 	if !queue.wanted(key) {
 		queue.backoff.Forget(key)
-		return true
+		return
 	}
 
 	if c.config.Gate != nil {
 		work, end, ok := c.config.Gate.Begin(ctx, c.hash(key))
 		if !ok {
 			queue.backoff.Forget(key)
-			return true
+			return
 		}
 		defer end()
 		ctx = work
 	}
 
-	logger := klog.FromContext(ctx).WithValues("key", fmt.Sprint(key), "worker", worker)
+	logger := klog.FromContext(ctx).WithValues("key", fmt.Sprint(key))
 	result, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -186,7 +191,6 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *keyQueue[K]
 			queue.again(key, result.RequeueAfter)
 		}
 	}
-	return true
 }
 
 func (c *Controller[K]) hash(key K) uint64 {

@@ -105,6 +105,7 @@ func addOpenAPI(c *genericapiserver.Config, api API) {
 	c.OpenAPIV3Config.Info.Title = api.Title
 	c.OpenAPIConfig.PostProcessSpec = openapigate.V2
 	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
+	c.SkipOpenAPIInstallation = true
 }
 
 func addLoopback(c *genericapiserver.Config) error {

@@ -218,6 +218,7 @@ func (s *objectServers) newServer(c *genericapiserver.Config) (*Server, error) {
 	server.generic = generic
 	serving.InstallSnapshots(generic, s.etcd, registry.Codecs)
 	serving.InstallMetrics(generic, s.metrics)
+	serving.InstallOpenAPI(generic, c)
 	access := s.access(s.rights)
 	access.Identity = s.identity()
 	if err := registry.Install(generic, c.RESTOptionsGetter, access); err != nil {
