@@ -65,15 +65,15 @@ func (f *Follower[T]) Resume(resourceVersion string) {
 // Run follows the resource until ctx is done. It fails only if the follower runs already.
 func (f *Follower[T]) Run(ctx context.Context) error { return f.run(ctx, followerSink[T]{f.sink}) }
 
-type followerSink[T Object] struct{ Sink[T] }
+type followerSink[T Object] struct{ sink Sink[T] }
 
-func (s followerSink[T]) begin() { s.Begin() }
-func (s followerSink[T]) end()   { s.End() }
+func (s followerSink[T]) begin() { s.sink.Begin() }
+func (s followerSink[T]) end()   { s.sink.End() }
 func (s followerSink[T]) put(_ context.Context, received runtime.Object) error {
-	return s.typed(received, s.Put)
+	return s.typed(received, s.sink.Put)
 }
 func (s followerSink[T]) delete(_ context.Context, received runtime.Object) error {
-	return s.typed(received, s.Delete)
+	return s.typed(received, s.sink.Delete)
 }
 
 func (s followerSink[T]) typed(received runtime.Object, f func(T)) error {

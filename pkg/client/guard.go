@@ -37,10 +37,7 @@ type Guard interface {
 // Guarded is the part of an informer that its Guard may use. Get, All, Put, Replace and Remove must be called with
 // the informer's lock held, which Pause takes.
 type Guarded interface {
-	Name() string
-	Resource() schema.GroupResource
-	Current() bool
-	Pause(f func())
+	guardedState
 
 	Get(key Key) (Object, bool)
 	All() iter.Seq2[Key, Object]
@@ -52,6 +49,13 @@ type Guarded interface {
 	// ListShard lists the objects of one shard with the selectors and transformations of the informer, and returns
 	// the version of the list.
 	ListShard(ctx context.Context, shard string) (map[Key]Object, string, error)
+}
+
+type guardedState interface {
+	Name() string
+	Resource() schema.GroupResource
+	Current() bool
+	Pause(f func())
 }
 
 type trust struct{}

@@ -12,45 +12,46 @@ import (
 
 // guarded implements Guarded.
 type guarded[T Object] struct {
-	*Informer[T]
+	guardedState
 
-	scope Scope
+	informer *Informer[T] // see informerSink
+	scope    Scope
 }
 
 // Get implements Guarded.
-func (g guarded[T]) Get(key Key) (Object, bool) { return g.store.get(key) }
+func (g guarded[T]) Get(key Key) (Object, bool) { return g.informer.store.get(key) }
 
 // All implements Guarded.
 func (g guarded[T]) All() iter.Seq2[Key, Object] {
 	return func(visit func(Key, Object) bool) {
-		g.present(func(key Key, obj T) bool { return visit(key, obj) })
+		g.informer.present(func(key Key, obj T) bool { return visit(key, obj) })
 	}
 }
 
 // Put implements Guarded.
 func (g guarded[T]) Put(key Key, obj Object) {
 	if typed, ok := obj.(T); ok {
-		g.upsert(key, typed)
+		g.informer.upsert(key, typed)
 	}
 }
 
 // Remove implements Guarded.
-func (g guarded[T]) Remove(key Key) { g.remove(key, nil) }
+func (g guarded[T]) Remove(key Key) { g.informer.remove(key, nil) }
 
 // Replace implements Guarded.
 func (g guarded[T]) Replace(key Key, obj Object) {
 	if typed, ok := obj.(T); ok {
-		g.store.set(key, typed)
+		g.informer.store.set(key, typed)
 	}
 }
 
 // ListShard implements Guarded.
 func (g guarded[T]) ListShard(ctx context.Context, shard string) (map[Key]Object, string, error) {
-	source, err := g.sourceAt(Scope{factory: g.scope.factory.Shard(shard), segment: g.scope.segment})
+	source, err := g.informer.sourceAt(Scope{factory: g.scope.factory.Shard(shard), segment: g.scope.segment})
 	if err != nil {
 		return nil, "", err
 	}
-	present, opts := map[Key]Object{}, g.selected
+	present, opts := map[Key]Object{}, g.informer.selected
 	opts.Limit = pageSize
 	for {
 		page, err := source.list(ctx, opts)
@@ -62,11 +63,11 @@ func (g guarded[T]) ListShard(ctx context.Context, shard string) (map[Key]Object
 			if !ok {
 				return fmt.Errorf("%w: %T", errWrongType, item)
 			}
-			key := g.KeyOf(obj)
-			if g.options.Keep != nil && !g.options.Keep(obj) {
+			key := g.informer.KeyOf(obj)
+			if g.informer.options.Keep != nil && !g.informer.options.Keep(obj) {
 				return nil
 			}
-			prepared, err := g.prepare(obj)
+			prepared, err := g.informer.prepare(obj)
 			present[key] = prepared
 			return err
 		})

@@ -164,7 +164,7 @@ func (i *Informer[T]) start(ctx context.Context, c *connection, of *part) *runni
 	r := &running{c, cancel, make(chan struct{})}
 	go func() {
 		defer close(r.ended)
-		c.follow(ctx, &informerSink[T]{Informer: i, part: of})
+		c.follow(ctx, &informerSink[T]{informer: i, part: of})
 	}()
 	return r
 }

@@ -56,7 +56,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		}
 		i.followRanges(ctx)
 	} else {
-		i.follow(ctx, &informerSink[T]{Informer: i})
+		i.follow(ctx, &informerSink[T]{informer: i})
 	}
 	i.handlers.wait(i.mu)
 	return nil
@@ -121,7 +121,7 @@ func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, optio
 	i := newInformer(gvr, scope, at, options)
 	i.sourceAt = source
 	if guard := scope.factory.guard; guard != nil {
-		i.guard = guard(guarded[T]{i, scope})
+		i.guard = guard(guarded[T]{i, i, scope})
 		i.before = func(ctx context.Context) error { return i.guard.BeforeList(ctx, i.lastBreak()) }
 	}
 	return i, nil

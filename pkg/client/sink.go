@@ -12,7 +12,8 @@ import (
 )
 
 type informerSink[T Object] struct {
-	*Informer[T]
+	// informer is not embedded, because each of its methods would be compiled for each kind again.
+	informer *Informer[T]
 
 	// part is the accepted subset; nil accepts all.
 	part *part
@@ -24,20 +25,20 @@ func (s *informerSink[T]) begin() { s.seen = map[Key]struct{}{} }
 
 // end removes the objects that were not put.
 func (s *informerSink[T]) end() {
-	deleted := s.store.keys(func(key Key, obj T) bool {
+	deleted := s.informer.store.keys(func(key Key, obj T) bool {
 		_, ok := s.seen[key]
 		return !ok && (s.part == nil || s.part.takes(obj))
 	})
 	for _, key := range deleted {
-		s.mu.Lock()
-		if s.guard.Missing(key) {
-			s.remove(key, nil)
+		s.informer.mu.Lock()
+		if s.informer.guard.Missing(key) {
+			s.informer.remove(key, nil)
 		}
-		s.mu.Unlock()
+		s.informer.mu.Unlock()
 	}
-	s.mu.Lock()
-	s.guard.ListComplete()
-	s.mu.Unlock()
+	s.informer.mu.Lock()
+	s.informer.guard.ListComplete()
+	s.informer.mu.Unlock()
 	s.seen = nil
 }
 
@@ -46,33 +47,33 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if !ok {
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
-	s.counts.events.Add(1)
-	at, key := s.positionOf(obj), s.KeyOf(obj)
+	s.informer.counts.events.Add(1)
+	at, key := s.positionOf(obj), s.informer.KeyOf(obj)
 	// Reported for all objects, because without a logical cluster the hash may be wrong.
-	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
-		klog.FromContext(ctx).Error(errUnnamed, "Received an object without a logical cluster", "informer", s.name, "object", key)
+	if key.Cluster == "" && s.informer.everywhere && !s.informer.unnamed.Swap(true) {
+		klog.FromContext(ctx).Error(errUnnamed, "Received an object without a logical cluster", "informer", s.informer.name, "object", key)
 	}
 	if !s.wants(ctx, at) {
 		return nil
 	}
-	if s.options.Keep != nil && !s.options.Keep(obj) {
+	if s.informer.options.Keep != nil && !s.informer.options.Keep(obj) {
 		s.drop(key, obj, at)
 		return nil
 	}
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news, version := event{position: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.guard.Version(obj)
-	obj, err := s.prepare(obj)
+	news, version := event{position: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.informer.guard.Version(obj)
+	obj, err := s.informer.prepare(obj)
 	if err != nil {
 		// One invalid object must not block the others.
-		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.name)
+		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.informer.name)
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.admits(s.part, news) && s.guard.Put(key, obj, news.version, version) {
-		s.upsert(key, obj)
+	s.informer.mu.Lock()
+	defer s.informer.mu.Unlock()
+	if s.informer.admits(s.part, news) && s.informer.guard.Put(key, obj, news.version, version) {
+		s.informer.upsert(key, obj)
 	}
 	return nil
 }
@@ -82,26 +83,26 @@ func (s *informerSink[T]) delete(ctx context.Context, received runtime.Object) e
 	if !ok {
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
-	s.counts.events.Add(1)
+	s.informer.counts.events.Add(1)
 	if at := s.positionOf(obj); s.wants(ctx, at) {
-		s.drop(s.KeyOf(obj), obj, at)
+		s.drop(s.informer.KeyOf(obj), obj, at)
 	}
 	return nil
 }
 
 // drop removes an object that was deleted or is no longer selected.
 func (s *informerSink[T]) drop(key Key, final T, at position) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.informer.mu.Lock()
+	defer s.informer.mu.Unlock()
 	e := event{position: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), deleted: true}
-	version := s.guard.Version(final)
-	if !s.admits(s.part, e) || !s.guard.Delete(key, e.version, version) {
+	version := s.informer.guard.Version(final)
+	if !s.informer.admits(s.part, e) || !s.informer.guard.Delete(key, e.version, version) {
 		return
 	}
 	if version != "" {
 		final.SetResourceVersion(version)
 	}
-	s.remove(key, &final)
+	s.informer.remove(key, &final)
 }
 
 func (s *informerSink[T]) positionOf(obj metav1.Object) position {
@@ -118,9 +119,9 @@ func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 	if s.part == nil || s.part.covers.Load().has(at.key, at.hash) {
 		return true
 	}
-	s.filterReport.discarded.Add(1)
+	s.informer.filterReport.discarded.Add(1)
 	if s.part.requested.key == at.key && !s.part.requested.has(at.key, at.hash) {
-		s.filterReport.set(ctx, FilteredByClient, errNotFiltered)
+		s.informer.filterReport.set(ctx, FilteredByClient, errNotFiltered)
 	}
 	return false
 }
