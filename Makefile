@@ -150,10 +150,14 @@ lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
 lint-fix: $(TOOLBIN)/golangci-lint ## Apply the fixes of linters and formatters
 	$(TOOLBIN)/golangci-lint run --fix ./...
 
+# The packages whose tests generate the pages in docs/reference.
+REFERENCE := ./test/reference ./cmd/shardplane ./pkg/admission ./pkg/serving/features
+
 .PHONY: generate
-generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/diagrams ## Regenerate generated code, manifests and diagrams
+generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/diagrams ## Regenerate generated code, manifests, diagrams and the pages in docs/reference
 	PATH="$(TOOLBIN):$$PATH" $(GO) generate ./...
 	$(TOOLBIN)/diagrams docs/diagrams
+	$(GO) test -vet=off -ldflags='$(STRIP)' -count=1 -run '^TestReference' $(REFERENCE) -rewrite
 
 .PHONY: verify
 verify: ## Check that formatting, go.mod files and generated code are up to date

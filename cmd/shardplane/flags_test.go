@@ -1,45 +1,131 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"os"
 	"reflect"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/dev"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/frontproxy"
 	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/reference"
 )
 
-// TestFlags compares the flags of all commands and their defaults with a golden file, so that no flag is removed without
-// a deprecation.
-func TestFlags(t *testing.T) {
-	var lines []string
+// serverCommands are the commands that run servers.
+var serverCommands = []string{"shard", "front-proxy", "cache-server"}
+
+// TestReferenceFlags compares the flags of all commands and their defaults with docs/reference/flags.md, so that no
+// flag is removed without a deprecation.
+func TestReferenceFlags(t *testing.T) {
+	isLimit := map[string]bool{"limit": true}
+	for _, l := range reference.Limits(t, reference.Load(t)) {
+		isLimit[l.Flag] = true
+	}
+	isServer := func(path string) bool { return slices.Contains(serverCommands, path) }
+	reference.Compare(t, "flags.md", `# Flags
+
+This page is generated from the code. `+"`shardplane <command> --help`"+` shows the same flags by topic.
+
+## Servers
+
+The commands are `+"`shard`, `front-proxy` and `cache-server`"+`. [Limits](limits.md) contains the names of `+"`--limit`"+`, and [feature gates](feature-gates.md) those of `+"`--feature-gates`"+`.
+
+`+flagTable("servers", len(serverCommands), isServer, isLimit).String()+`
+## Development cluster
+
+These are the flags of `+"`shardplane dev`"+`.
+
+`+flagTable("", 0, func(path string) bool { return path == "dev" }, nil).String()+`
+## Other commands
+
+`+flagTable("commands", 0, func(path string) bool {
+		return path != "dev" && !isServer(path) && !strings.HasPrefix(path, "kubectl ")
+	}, nil).String()+`
+## kubectl plugin
+
+All commands also have the flags of kubectl for connections, such as `+"`--context` and `--as`"+`.
+
+`+flagTable("commands", len(pluginCommands()), func(path string) bool { return slices.Contains(pluginCommands(), path) }, nil).String())
+}
+
+func pluginCommands() (paths []string) {
+	for path := range allCommands() {
+		if strings.HasPrefix(path, "kubectl ") {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// flagTable returns the flags of the selected commands, without those of all commands. Equal flags share a row. all is
+// the number of commands that "all" stands for. The page of limits describes the limits.
+func flagTable(column string, all int, selected func(path string) bool, limits map[string]bool) reference.Table {
+	table := reference.Table{Header: []string{"flag", "default", "description"}}
+	if column != "" {
+		table.Header = append(table.Header, column)
+	}
+	type row struct{ flag, description string }
+	defaults, commands := map[row][]string{}, map[row][]string{}
+	for path, cmd := range allCommands() {
+		if !selected(path) {
+			continue
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !isConnectionFlag(path, f) {
+				cells := flagRow(f)
+				if limits[f.Name] {
+					cells[2] = "[limit](limits.md)"
+				}
+				r := row{cells[0], cells[2]}
+				defaults[r], commands[r] = append(defaults[r], cells[1]), append(commands[r], path)
+			}
+		})
+	}
+	for r, paths := range commands {
+		byDefault := defaults[r][0]
+		if len(slices.Compact(slices.Sorted(slices.Values(defaults[r])))) > 1 {
+			for i := range defaults[r] {
+				defaults[r][i] += " (" + paths[i] + ")"
+			}
+			byDefault = strings.Join(slices.Sorted(slices.Values(defaults[r])), ", ")
+		}
+		cells := []string{r.flag, byDefault, r.description}
+		if len(paths) == all {
+			cells = append(cells, "all")
+		} else if column != "" {
+			cells = append(cells, strings.Join(slices.Sorted(slices.Values(paths)), ", "))
+		}
+		table.Rows = append(table.Rows, cells)
+	}
+	slices.SortFunc(table.Rows, slices.Compare)
+	return table
+}
+
+// isConnectionFlag reports whether a flag of the plugin belongs to the library of kubectl.
+func isConnectionFlag(path string, f *pflag.Flag) bool {
+	overrides := pflag.NewFlagSet("", pflag.ContinueOnError)
+	clientcmd.BindOverrideFlags(&clientcmd.ConfigOverrides{}, overrides, clientcmd.RecommendedConfigOverrideFlags(""))
+	return strings.HasPrefix(path, "kubectl ") && overrides.Lookup(f.Name) != nil
+}
+
+// allCommands returns the commands by their names below shardplane.
+func allCommands() map[string]*cobra.Command {
+	all := map[string]*cobra.Command{}
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Name == "help" {
-				return
-			}
-			line := cmd.CommandPath() + " --" + f.Name
-			if f.Shorthand != "" {
-				line += ", -" + f.Shorthand
-			}
-			line += " " + f.Value.Type() + " = " + f.DefValue
-			if f.Deprecated != "" {
-				line += fmt.Sprintf(" (deprecated, hidden: %t)", f.Hidden)
-			}
-			lines = append(lines, line)
-		})
+		all[strings.TrimPrefix(cmd.CommandPath(), "shardplane ")] = cmd
 		for _, child := range cmd.Commands() {
 			if child.Name() != "completion" && child.Name() != "help" { // cobra's
 				add(child)
@@ -47,29 +133,151 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	add(newRootCommand())
-	slices.Sort(lines)
-	requireGolden(t, "flags", strings.Join(lines, "\n")+"\n")
+	return all
 }
 
-// TestLimitsAreDocumented checks that docs/security.md contains each limit with a flag, and no flag that does not exist.
-func TestLimitsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/security.md")
-	require.NoError(t, err)
-	flags := map[string]bool{}
-	for _, cmd := range newRootCommand().Commands() {
-		if !slices.Contains([]string{"shard", "front-proxy", "cache-server"}, cmd.Name()) {
-			continue
+func flagRow(f *pflag.Flag) []string {
+	name := reference.Code("--" + f.Name)
+	if f.Shorthand != "" {
+		name = reference.Code("--"+f.Name, "-"+f.Shorthand)
+	}
+	byDefault := f.DefValue
+	switch {
+	case byDefault == "[]" || f.Name == "limit":
+		byDefault = ""
+	case byDefault != "":
+		byDefault = reference.Code(strings.ReplaceAll(strings.Trim(byDefault, "[]"), ",", ", "))
+	}
+	_, usage := pflag.UnquoteUsage(f)
+	usage, _, _ = strings.Cut(usage, "\n") // the first line is complete without the list that follows
+	if f.Deprecated != "" {
+		usage = fmt.Sprintf("(deprecated, hidden: %t) %s", f.Hidden, usage)
+	}
+	return []string{name, byDefault, usage}
+}
+
+// scopes are the sections of docs/reference/limits.md.
+var scopes = []struct {
+	title string
+	names map[string]string // with the addition to the description
+}{
+	{"Per request", map[string]string{"request": "", "watch": "watch: "}},
+	{"Per object", map[string]string{"object": ""}},
+	{"Per logical cluster", map[string]string{"cluster": ""}},
+	{"Per user", map[string]string{"user": "", "connection": "connection: "}},
+	{"Per shard or server", map[string]string{"shard": "", "server": "", "resource": "resource: "}},
+	{"Per provider or issuer", map[string]string{"provider": "provider: ", "issuer": "issuer: "}},
+}
+
+// TestReferenceLimits compares docs/reference/limits.md with the declared limits, and checks that it contains all flags
+// of limits.
+func TestReferenceLimits(t *testing.T) {
+	limits := reference.Limits(t, reference.Load(t))
+	flags, unlimited := limitFlags()
+	var page strings.Builder
+	page.WriteString(`# Limits
+
+This page is generated from the code. A limit without a flag is fixed. "0: none" means that the value 0 of the
+flag disables the limit. The limits of requests and users apply to each process, and those of stored objects to
+each shard. A response with status 429 contains Retry-After.
+
+An existing object that exceeds a limit of its content can be updated if it does not grow. A definition is a
+CustomResourceDefinition or an APIResourceSchema.
+`)
+	named, shown := map[string]bool{}, 0
+	for _, scope := range scopes {
+		table := reference.Table{Header: []string{"limit", "maximum", "flag, annotation", "if exceeded"}}
+		for _, l := range limits {
+			if prefix, ok := scope.names[l.Scope]; ok {
+				table.Rows = append(table.Rows, limitRow(l, prefix, flags, unlimited))
+				named[l.Flag] = true
+				shown++
+			}
+			require.True(t, l.Flag == "" || flags[l.Flag] != "", "no server has --%s", l.Flag)
 		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			flags[f.Name] = true
-			limits := strings.HasPrefix(f.Name, "max-") || strings.HasPrefix(f.Name, "fairness-seats") || strings.HasSuffix(f.Name, "-limit") || strings.Contains(f.Name, "-per-") || strings.HasSuffix(f.Name, "-allowed-cidrs")
-			if limits && !strings.Contains(string(page), "`--"+f.Name+"`") {
-				t.Errorf("docs/security.md does not name --%s of the %s", f.Name, cmd.Name())
+		page.WriteString("\n## " + scope.title + "\n\n" + table.Sort().String())
+	}
+	require.Len(t, limits, shown, "each scope has a section")
+	for flag := range flags {
+		isLimit := strings.HasPrefix(flag, "max-") || strings.HasPrefix(flag, "limit:") || strings.HasPrefix(flag, "fairness-seats") ||
+			strings.HasSuffix(flag, "-limit") || strings.Contains(flag, "-per-") || strings.HasSuffix(flag, "-allowed-cidrs")
+		require.True(t, named[flag] || !isLimit, "--%s must have a comment with //reference:limit", flag)
+	}
+	reference.Compare(t, "limits.md", page.String())
+}
+
+// limitRow returns the row of a limit. flags are the defaults, and unlimited the flags of which 0 disables the limit.
+func limitRow(l reference.Limit, prefix string, flags map[string]string, unlimited map[string]bool) []string {
+	var names []string
+	if l.Flag != "" {
+		names = append(names, "--"+strings.Replace(l.Flag, ":", " ", 1))
+	}
+	if l.Annotation != "" {
+		names = append(names, l.Annotation)
+	}
+	value := cmp.Or(l.Value, flags[l.Flag])
+	if value == "none" && strings.Contains(l.What, "; 0: ") {
+		value = "0"
+	}
+	by := reference.Code(names...)
+	if unlimited[strings.SplitN(l.Flag, ":", 2)[0]] {
+		by += "; 0: none"
+	}
+	return []string{prefix + l.What, value, by, l.Exceeded}
+}
+
+// limitFlags returns the defaults of the flags of servers, with those of --limit as limit:<name>. Servers with
+// different defaults are named. It also returns the flags of which 0 disables the limit.
+func limitFlags() (flags map[string]string, unlimited map[string]bool) {
+	flags, unlimited = map[string]string{}, map[string]bool{}
+	defaults := map[string]map[string][]string{} // the servers by flag and default
+	add := func(flag, value, server string) {
+		if defaults[flag] == nil {
+			defaults[flag] = map[string][]string{}
+		}
+		defaults[flag][value] = append(defaults[flag][value], server)
+	}
+	for _, server := range serverCommands {
+		allCommands()[server].Flags().VisitAll(func(f *pflag.Flag) {
+			unlimited[f.Name] = strings.Contains(f.Usage, "0 means no limit")
+			if f.Name != "limit" {
+				add(f.Name, limitValue(f.Name, f.DefValue), server)
+				return
+			}
+			for pair := range strings.SplitSeq(f.DefValue, ",") {
+				name, value, _ := strings.Cut(pair, "=")
+				add("limit:"+name, limitValue(name, value), server)
 			}
 		})
 	}
-	for _, named := range regexp.MustCompile("--([a-z0-9]+(-[a-z0-9]+)*)").FindAllStringSubmatch(string(page), -1) {
-		require.True(t, flags[named[1]], "docs/security.md names %s, which no server has", named[0])
+	for flag, values := range defaults {
+		var texts []string
+		for value, servers := range values {
+			if len(values) > 1 {
+				value += " (" + strings.Join(servers, ", ") + ")"
+			}
+			texts = append(texts, value)
+		}
+		slices.Sort(texts)
+		flags[flag] = strings.Join(texts, ", ")
+	}
+	return flags, unlimited
+}
+
+func limitValue(name, text string) string {
+	n, err := strconv.ParseInt(text, 10, 64)
+	duration, noDuration := time.ParseDuration(text)
+	switch {
+	case text == "0" || text == "0s" || text == "[]":
+		return "none"
+	case err != nil && noDuration == nil:
+		return reference.Duration(duration)
+	case err != nil:
+		return strings.ReplaceAll(strings.ReplaceAll(text, "Mi", " MiB"), "Gi", " GiB")
+	case strings.Contains(name, "bytes"):
+		return reference.Bytes(n)
+	default:
+		return reference.Number(n)
 	}
 }
 

@@ -32,7 +32,7 @@ func newVerifyCommand() *cobra.Command {
 		Short: "Compare the replicas on a cache server with the objects of shards",
 		Long: `Compares the replicated objects of shards with their replicas on the cache server,
 field by field. It prints one line for each replica that is missing, different
-(with the fields) or left over: shard, logical cluster, kind and name; and then the
+(with the fields) or orphaned: shard, logical cluster, kind and name; and then the
 numbers per kind. Differences are checked again for some seconds, because changes
 may be about to be replicated. Nothing is modified.
 

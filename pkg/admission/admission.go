@@ -123,6 +123,13 @@ var unstored = []schema.GroupResource{
 // New assembles the plugins. The result and all informers in c must run before objects are written.
 func New(c Config) (*Admission, error) {
 	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.New(c.Clients, c.ResourceQuotas)}
+	var err error
+	a.chain, err = chain(a.plugins(c)...)
+	return a, err
+}
+
+// plugins returns the plugins in their order. docs/reference/admission-plugins.md is generated from them.
+func (a *Admission) plugins(c Config) []named {
 	hooks := c.Hooks
 	webhooks := webhook.Config{
 		Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded,
@@ -130,29 +137,36 @@ func New(c Config) (*Admission, error) {
 	}
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored
-	var err error
-	a.chain, err = chain(
-		named{"MergedVersion", merged.New(c.OwnVersion)},
-		named{"NamespaceLifecycle", lifecycle.New(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored})},
-		named{"WorkspaceOwner", workspaceowner.New()},
-		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
-		named{"APIKinds", apikinds.New(c.APIKinds)},
-		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources})},
-		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
-		named{"PermissionClaims", claims.New(c.Claims)},
-		named{"PolicyLimits", policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings)},
-		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
-		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
-		named{"DryRun", storage.NewDryRunAdmission()},
-		named{"Initialization", initialization.New()},
-		named{"ReservedMetadata", reserved.New()},
-		named{"Limits", limits.New(c.Limits)},
-		named{"PolicyParameterAccess", policy.NewAccess(policies)},
-		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, hooks.ValidatingPolicies, hooks.ValidatingBindings)},
-		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, hooks.ValidatingWebhooks)},
-		named{"ResourceQuota", a.quota},
-	)
-	return a, err
+	return []named{
+		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged.New(c.OwnVersion)},
+		{
+			"NamespaceLifecycle", "rejects objects in namespaces that do not exist or are being deleted, and the deletion of the namespace default",
+			lifecycle.New(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored}),
+		},
+		{"WorkspaceOwner", "records the user who creates a Workspace as its owner", workspaceowner.New()},
+		{"WorkspaceType", "sets the default type of Workspaces, validates their types, and requires the verb use on the type", workspacetype.New(c.WorkspaceTypes)},
+		{"APIKinds", "validates APIExports, APIBindings, APIResourceSchemas, APIConversions and endpoint slices, and requires the verb bind on the export", apikinds.New(c.APIKinds)},
+		{
+			"CachedResource", "validates CachedResources and limits their number",
+			cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources}),
+		},
+		{"PathAnnotation", "sets the annotation kcp.io/path to the path of the logical cluster", pathannotation.New(c.FindCluster)},
+		{"PermissionClaims", "restricts writes through the virtual workspace of an export to objects that match the selectors of its permission claims", claims.New(c.Claims)},
+		{
+			"PolicyLimits", "limits the expressions and bindings of admission policies in a logical cluster",
+			policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings),
+		},
+		{"MutatingAdmissionPolicy", "applies MutatingAdmissionPolicies", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
+		{"MutatingAdmissionWebhook", "calls mutating webhooks", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
+		{"DryRun", "sets the annotation with the name of the logical cluster on objects of dry-run requests, which are not stored", storage.NewDryRunAdmission()},
+		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", initialization.New()},
+		{"ReservedMetadata", "protects metadata and fields that are reserved for the system or for administrators", reserved.New()},
+		{"Limits", "limits the objects, the bytes and the metadata of a logical cluster", limits.New(c.Limits)},
+		{"PolicyParameterAccess", "requires that the author of an admission policy or its binding can read the parameters", policy.NewAccess(policies)},
+		{"ValidatingAdmissionPolicy", "applies ValidatingAdmissionPolicies", policy.NewValidating(policies, hooks.ValidatingPolicies, hooks.ValidatingBindings)},
+		{"ValidatingAdmissionWebhook", "calls validating webhooks", webhook.NewValidating(webhooks, hooks.ValidatingWebhooks)},
+		{"ResourceQuota", "enforces ResourceQuotas", a.quota},
+	}
 }
 
 // chain registers the plugins with upstream, because only upstream's chain reinvokes mutating plugins.
@@ -170,9 +184,10 @@ func chain(all ...named) (admission.Interface, error) {
 	return made, nil
 }
 
+// named is a plugin with its description.
 type named struct {
-	name   string
-	plugin admission.Interface
+	name, does string
+	plugin     admission.Interface
 }
 
 // noConfig is an admission.ConfigProvider for plugins without a configuration file.

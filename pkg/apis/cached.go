@@ -13,9 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// CachedKindAnnotation and CachedScopeAnnotation describe the objects of a cached resource to cache servers.
+// Annotations of CachedResources.
 const (
-	CachedKindAnnotation  = "cache.kcp.io/resource-kind"
+	// CachedKindAnnotation is the kind of the replicated objects, for cache servers.
+	//
+	//reference:metadata CachedResource | CachedResource controller
+	CachedKindAnnotation = "cache.kcp.io/resource-kind"
+	// CachedScopeAnnotation is the scope of the replicated objects, for cache servers.
+	//
+	//reference:metadata CachedResource | CachedResource controller
 	CachedScopeAnnotation = "cache.kcp.io/resource-scope"
 )
 

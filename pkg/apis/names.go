@@ -23,7 +23,10 @@ import (
 )
 
 const (
-	// ExportLabel is a label of APIBindings. Its value, ExportLabelValue, is the same for all bindings to one export.
+	// ExportLabel identifies the export of a binding. Its value is the same for all bindings to one export, see
+	// ExportLabelValue.
+	//
+	//reference:metadata APIBinding | admission
 	ExportLabel = "internal.apis.kcp.io/export"
 	// ExportIndex is the name of the index of bindings by ExportLabel.
 	ExportIndex = "export"
@@ -31,9 +34,13 @@ const (
 	PathIndex = "path"
 	// IdentityIndex is the name of the index of exports by identity.
 	IdentityIndex = "identity"
-	// MirroredPrefix is the prefix of annotations that bindings copy from their export.
+	// MirroredPrefix is the prefix of annotations that each APIBinding copies from its export.
+	//
+	//reference:metadata annotation APIExport, APIBinding | providers; APIBinding controller
 	MirroredPrefix = "extra.apis.kcp.io/"
 	// BindingFinalizer protects APIBindings until the objects of their bound resources have been deleted.
+	//
+	//reference:metadata APIBinding | admission
 	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
 	// InternalGroup is the API group of objects that shards store for themselves.
 	InternalGroup = "internal.shardplane.io"

@@ -9,6 +9,8 @@ import (
 
 // maxSelected limits the labels and values of expressions of a selector for objects of other users. Each event
 // of the resource is compared with the selector before it is sent to any client.
+//
+//reference:limit object | APIExport, APIBinding, CachedResource: labels and values of expressions in a selector | 422
 const maxSelected = 128
 
 // validateLabels validates a selector. It may be as large as its predecessor, whose size is had, even if that exceeds the limit.

@@ -15,8 +15,12 @@ import (
 
 const (
 	// maxConversions limits the pairs of versions. Writers of objects pay for conversions to and from the storage version.
+	//
+	//reference:limit object | APIConversion: pairs of versions | 422
 	maxConversions = 32
 	// maxExpressionBytes limits all transformations of an APIConversion, which are compiled when the schema is bound.
+	//
+	//reference:limit object | APIConversion: size of the expressions | 422
 	maxExpressionBytes = 64 << 10
 )
 

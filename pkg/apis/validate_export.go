@@ -16,9 +16,15 @@ import (
 )
 
 // MaxItems limits the resources, and the permission claims, of an export or binding. maxVerbs limits the verbs of a claim.
+//
+//reference:limit object | APIExport, APIBinding: resources, or permission claims | 422
+//reference:limit object | APIExport, APIBinding: verbs of a permission claim | 422
 const MaxItems, maxVerbs = 1000, 100
 
 // maxMirrored and maxClaims limit the bytes of an export's annotations with MirroredPrefix and of its encoded claims.
+//
+//reference:limit object | APIExport: annotations `extra.apis.kcp.io/*` | 422
+//reference:limit object | APIExport: size of the permission claims | 422
 const maxMirrored, maxClaims = 16 << 10, 128 << 10
 
 var (

@@ -47,6 +47,8 @@ type WorkspaceOptions struct {
 	// Enabled is set by a feature gate.
 	Enabled bool
 	// AllowedCIDRs are permitted for issuers in addition to public addresses.
+	//
+	//reference:limit server --workspace-issuer-allowed-cidrs =public | addresses of issuers of workspaces | 401
 	AllowedCIDRs []string
 }
 
@@ -131,6 +133,8 @@ type SigningOptions struct {
 	// SigningKeyFile is the PEM file of the signing key. Without it, no tokens are issued.
 	SigningKeyFile string
 	// MaxTokenLifetime limits the lifetime of new tokens; 0 means no limit.
+	//
+	//reference:limit shard --service-account-max-token-expiration | lifetime of a service account token | a shorter lifetime
 	MaxTokenLifetime time.Duration
 }
 

@@ -84,8 +84,6 @@ func digest(files []string) (sum [sha256.Size]byte) {
 }
 
 func newReloads(registerer prometheus.Registerer) *prometheus.CounterVec {
-	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "shardplane", Subsystem: "authentication", Name: "reloads_total",
-		Help: "[ALPHA] Reloads of changed authentication files, by content and result: success, or failure (the previous content remains in use).",
-	}, []string{"what", "result"}))
+	return instruments.NewCounterVec(registerer, "shardplane_authentication_reloads_total",
+		"Reloads of changed authentication files, by content and result (success or failure). After a failure, the previous content remains in use.", "what", "result")
 }

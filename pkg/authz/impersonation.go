@@ -22,8 +22,12 @@ import (
 const (
 	verbImpersonate = "impersonate"
 	// maxImpersonated limits the groups and extra values of a request, because each is authorized separately.
+	//
+	//reference:limit request | impersonation: groups and extra values | 400
 	maxImpersonated = 64
 	// maxImpersonatedBytes limits these, the name and the UID together, because upstream's filter caches them.
+	//
+	//reference:limit request | impersonation: size of the user | 400
 	maxImpersonatedBytes = 16 << 10
 )
 

@@ -81,6 +81,8 @@ func RequestDeepReview(ctx context.Context, scope client.Scope, review *authoriz
 }
 
 // maxAnswers limits the cached answers.
+//
+//reference:none
 const maxAnswers = 10_000
 
 // Answers caches access reviews of other servers. It is safe for concurrent use.

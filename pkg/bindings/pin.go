@@ -20,19 +20,27 @@ import (
 )
 
 const (
-	// pinnedAnnotation is the time at which an existing BoundSchema was pinned again. It protects
-	// the copy from Unpin until a binding uses it.
+	// pinnedAnnotation is the time at which an existing BoundSchema was used again. It protects the copy from
+	// deletion until a binding uses it.
+	//
+	//reference:metadata BoundSchema | shard
 	pinnedAnnotation = apis.InternalGroup + "/pinned-at"
 	// unusedFor is how long an unused copy is kept.
 	unusedFor  = 10 * time.Minute
 	pinTimeout = time.Minute
 
-	// providerLabel is the logical cluster of the original of a BoundSchema.
+	// providerLabel is the logical cluster of the original.
+	//
+	//reference:metadata BoundSchema | shard
 	providerLabel = apis.InternalGroup + "/provider"
-	// bytesAnnotation is the size of a BoundSchema's spec and conversion.
+	// bytesAnnotation is the size of the schema and its conversions.
+	//
+	//reference:metadata BoundSchema | shard
 	bytesAnnotation = apis.InternalGroup + "/bytes"
 	// maxProviderBytes limits the copies of one provider's schemas, which do not count against its own
 	// storage quota. It is sufficient for a thousand large schemas.
+	//
+	//reference:limit provider | APIResourceSchemas: copies on a shard with consumers | condition `BindingUpToDate` of the APIBinding
 	maxProviderBytes = 256 << 20
 )
 

@@ -21,7 +21,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// conversionAnnotation is the hash of the conversion rules of a BoundSchema.
+// conversionAnnotation is the hash of the conversion rules.
+//
+//reference:metadata BoundSchema | shard
 const conversionAnnotation = apis.InternalGroup + "/conversion"
 
 // pinned is the decoded schema of a copy.

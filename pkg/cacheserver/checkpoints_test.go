@@ -54,7 +54,7 @@ func TestLagAndStaleness(t *testing.T) {
 		return mark.Resources[shardsResource].ResourceVersion != ""
 	})
 	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
-	for _, until := range []string{"acknowledged", "marked"} {
+	for _, until := range []string{"acknowledged", "checkpoint"} {
 		eventually(t, "the lag until a change is "+until, func() bool {
 			return measured(t, cache.pushes, "shardplane_replication_lag_seconds", map[string]string{"cache": t.Name(), "resource": shardsResource, "until": until}) > 0
 		})

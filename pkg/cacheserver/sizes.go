@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -91,8 +92,8 @@ func (s *sizes) shards() sets.Set[string] {
 }
 
 var (
-	objectsGauge = prometheus.NewDesc("shardplane_cache_replicas", "[ALPHA] Replicas of a shard on the cache server, by the name of the shard and resource.", []string{"name", "resource"}, nil)
-	bytesGauge   = prometheus.NewDesc("shardplane_cache_replica_bytes", "[ALPHA] Size of these replicas in etcd without history, by the name of the shard and resource.", []string{"name", "resource"}, nil)
+	objectsGauge = instruments.NewDesc("shardplane_cache_replicas", "Replicas on the cache server, by name of their shard and resource.", "name", "resource")
+	bytesGauge   = instruments.NewDesc("shardplane_cache_replica_bytes", "Size of the replicas in etcd without history, by name of their shard and resource.", "name", "resource")
 )
 
 // Describe implements prometheus.Collector.

@@ -34,10 +34,8 @@ type unregisteredShards struct {
 func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string], registerer prometheus.Registerer) *unregisteredShards {
 	return &unregisteredShards{
 		removed: removed, pushed: pushed, since: map[string]time.Time{}, logged: map[string]time.Time{},
-		gauge: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "cache", Name: "unregistered_shard",
-			Help: "[ALPHA] 1 for each shard, by its name, that has replicas here and no Shard in root, so that they count for nothing.",
-		}, []string{"name"})),
+		gauge: instruments.NewGaugeVec(registerer, "shardplane_cache_unregistered_shard",
+			"1 for each shard that has replicas on the cache server but no Shard object in root, by its name. Its replicas are not used.", "name"),
 	}
 }
 

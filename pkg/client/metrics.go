@@ -21,35 +21,28 @@ type counted interface {
 
 // metrics collects the metrics of the informers of a factory. Nil collects nothing.
 type metrics struct {
-	mu        sync.Mutex
-	informer  map[counted]string
-	described map[string]*prometheus.Desc
+	mu       sync.Mutex
+	informer map[counted]string
 }
 
-var informerMetrics = map[string]string{
-	"objects":              "Objects in the informer.",
-	"streams":              "Streams of the informer: two while it loads ranges.",
-	"synced":               "1 if the informer has received the complete state once.",
-	"stale_seconds":        "Seconds since the informer was disconnected, or was started without receiving the complete state; 0 if it is up to date.",
-	"received_bytes_total": "Uncompressed bytes of the responses to the informer.",
-	"filtered":             "1 for the component that selects the objects in the informer's ranges: server, client (which receives all objects) or unknown.",
-	"events_total":         "Objects and events that the informer received.",
-	"discarded_total":      "Received objects and events outside of the informer's ranges.",
-	"relists_total":        "Number of times that the informer received the complete state again.",
-	"handler_panics_total": "Panics of handlers.",
+var informerLabels = []string{"informer"}
+
+var informerMetrics = map[string]*prometheus.Desc{
+	"objects": prometheus.NewDesc("shardplane_client_informer_objects", "Objects in the informer.", informerLabels, nil),
+	"streams": prometheus.NewDesc("shardplane_client_informer_streams", "Streams of the informer: two while it loads ranges.", informerLabels, nil),
+	"synced":  prometheus.NewDesc("shardplane_client_informer_synced", "1 if the informer has received the complete state once.", informerLabels, nil),
+	"stale_seconds": prometheus.NewDesc("shardplane_client_informer_stale_seconds",
+		"Seconds since the informer was disconnected, or was started without receiving the complete state. 0 if it is up to date.", informerLabels, nil),
+	"received_bytes_total": prometheus.NewDesc("shardplane_client_informer_received_bytes_total", "Uncompressed bytes of the responses to the informer.", informerLabels, nil),
+	"filtered": prometheus.NewDesc("shardplane_client_informer_filtered",
+		"1 for the component that selects the objects in the informer's ranges: server, client (which receives all objects) or unknown.", []string{"informer", "by"}, nil),
+	"events_total":         prometheus.NewDesc("shardplane_client_informer_events_total", "Objects and events that the informer received.", informerLabels, nil),
+	"discarded_total":      prometheus.NewDesc("shardplane_client_informer_discarded_total", "Received objects and events outside of the informer's ranges.", informerLabels, nil),
+	"relists_total":        prometheus.NewDesc("shardplane_client_informer_relists_total", "Number of times that the informer received the complete state again.", informerLabels, nil),
+	"handler_panics_total": prometheus.NewDesc("shardplane_client_informer_handler_panics_total", "Panics of handlers.", informerLabels, nil),
 }
 
-func newMetrics() *metrics {
-	m := &metrics{informer: map[counted]string{}, described: map[string]*prometheus.Desc{}}
-	for name, help := range informerMetrics {
-		labels := []string{"informer"}
-		if name == "filtered" {
-			labels = append(labels, "by")
-		}
-		m.described[name] = prometheus.NewDesc("shardplane_client_informer_"+name, help, labels, nil)
-	}
-	return m
-}
+func newMetrics() *metrics { return &metrics{informer: map[counted]string{}} }
 
 func (m *metrics) watch(i counted) (stop func()) {
 	if m == nil {
@@ -66,7 +59,7 @@ func (m *metrics) watch(i counted) (stop func()) {
 }
 
 func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range m.described {
+	for _, d := range informerMetrics {
 		descriptions <- d
 	}
 }
@@ -90,6 +83,6 @@ func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 		if s.by != "" {
 			labels = append(labels, s.by)
 		}
-		collected <- prometheus.MustNewConstMetric(m.described[s.metric], kind, value, labels...)
+		collected <- prometheus.MustNewConstMetric(informerMetrics[s.metric], kind, value, labels...)
 	}
 }

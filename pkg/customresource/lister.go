@@ -106,8 +106,6 @@ func (i *capturingInformer) AddEventHandler(h cache.ResourceEventHandler) (cache
 }
 
 func newSyntheticLister(table *definitions.Table, registerer prometheus.Registerer) *syntheticLister {
-	return &syntheticLister{table: table, servingInfos: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "shardplane", Subsystem: "custom_resources", Name: "serving_infos_total",
-		Help: "[ALPHA] Number of created serving infos. The serving info of a schema is kept while the schema is used.",
-	}))}
+	return &syntheticLister{table: table, servingInfos: instruments.NewCounter(registerer, "shardplane_custom_resources_serving_infos_total",
+		"Serving infos that were created. The serving info of a schema is kept while the schema is used.")}
 }

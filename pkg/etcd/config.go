@@ -14,6 +14,8 @@ import (
 const (
 	// defaultQuotaBytes is the database size at which etcd rejects writes. It is the maximum that etcd
 	// recommends; a database of this size still opens in seconds.
+	//
+	//reference:limit shard --etcd-quota-backend-bytes | database of the embedded etcd | 507
 	defaultQuotaBytes = 8 << 30
 
 	// A single member cannot lose an election, so both values may be short: a start waits 1 to 5 ticks for

@@ -25,12 +25,15 @@ const (
 	// continueTimeout is how long a shard may take to respond to "Expect: 100-continue".
 	continueTimeout = 30 * time.Second
 	idleTimeout     = 90 * time.Second
-	maxIdle         = 512
+	//reference:none
+	maxIdle = 512
 	// An HTTP/2 connection is tested after pingAfter without traffic, and fails after pingTimeout.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 10 * time.Second
 	// readAhead is how many bytes of a response are buffered before the client reads them, and
 	// mergedReadAhead the same for one shard in a merged watch.
+	//
+	//reference:none
 	readAhead       = 512 << 10
 	mergedReadAhead = 64 << 10
 )
@@ -189,6 +192,8 @@ const (
 	handshakeTimeout = 10 * time.Second
 	keepAlive        = 30 * time.Second
 	// maxDials limits the connections that a transport makes concurrently.
+	//
+	//reference:limit shard | connections that a front-proxy opens concurrently | 503 after 5 s
 	maxDials = 4
 )
 

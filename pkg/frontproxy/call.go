@@ -110,6 +110,8 @@ func (i identityHeaders) drop(header http.Header) {
 const (
 	// maxHeaderBytes limits the headers of a request to a shard, which has Go's default limit. The
 	// rest is for headers that the front-proxy adds, except for the user.
+	//
+	//reference:limit request | headers at the front-proxy, with the groups of the user | 431
 	maxHeaderBytes = http.DefaultMaxHeaderBytes - 16<<10
 	// fieldBytes is the overhead of each header field in HTTP/2.
 	fieldBytes = 32

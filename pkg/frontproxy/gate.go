@@ -225,6 +225,8 @@ func (v *visit) unknown(r *http.Request) *apierrors.StatusError {
 const (
 	// maxAccessEntries limits the entries of one generation of the cache, and accessGeneration its age.
 	// Entries expire after two generations without use.
+	//
+	//reference:none
 	maxAccessEntries = 32 << 10
 	accessGeneration = 5 * time.Minute
 )
@@ -287,12 +289,17 @@ func (v *accessCache) denied(key accessKey) {
 const (
 	// maxWaiting and maxWaitingPerUser limit concurrent requests of users that are not yet authorized
 	// for the logical cluster. Each user may have ownWaiting, regardless of other users.
-	maxWaiting        = 4096
+	//
+	//reference:limit server | concurrent requests of users before authorization for the logical cluster, at a front-proxy | 429
+	maxWaiting = 4096
+	//reference:limit user | concurrent requests before authorization for the logical cluster, at a front-proxy | 429
 	maxWaitingPerUser = 256
 	ownWaiting        = 8
 	newWorkspaceAge   = 10 * time.Second
 	// maxStretch limits the delay of denied requests, as a multiple of --index-timeout. stretchTime
 	// is how long the delay stays increased after a slow denial.
+	//
+	//reference:none
 	maxStretch  = 8
 	stretchTime = 10 * time.Minute
 )

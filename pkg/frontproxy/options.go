@@ -24,9 +24,12 @@ import (
 const (
 	defaultPort         = 6443
 	defaultIndexTimeout = 500 * time.Millisecond
-	maxIndexTimeout     = 10 * time.Second
+	//reference:none
+	maxIndexTimeout = 10 * time.Second
+	//reference:limit request --workspace-ready-timeout | new workspace: time that a request waits for it | 503
 	defaultReadyTimeout = 10 * time.Second
-	maxReadyTimeout     = 30 * time.Second
+	//reference:none
+	maxReadyTimeout = 30 * time.Second
 )
 
 // Options are the command line options of the front-proxy. Complete makes them usable.
@@ -169,6 +172,8 @@ type MountOptions struct {
 	// CAFile contains the CAs of their serving certificates. If it is empty, the system's CAs are used.
 	CAFile string
 	// AllowedCIDRs are the address ranges that are allowed in addition to public addresses.
+	//
+	//reference:limit server --mount-allowed-cidrs =public | addresses of mounted servers, except --mount-trusted-hosts | 503
 	AllowedCIDRs []string
 	// TrustedHosts receive the identity of the user, and may have any address.
 	TrustedHosts []string

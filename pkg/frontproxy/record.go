@@ -160,11 +160,6 @@ func (t *tracker) wait(timeout time.Duration) {
 	}
 }
 
-const (
-	metricsNamespace = "shardplane"
-	metricsSubsystem = "frontproxy"
-)
-
 type metrics struct {
 	requestsTotal, upstreamErrors, indexWaits *prometheus.CounterVec
 	requestSeconds                            *prometheus.HistogramVec
@@ -172,25 +167,16 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: "[ALPHA] " + help,
-		}, labels))
-	}
 	return &metrics{
-		requestsTotal: counter("requests_total", "Requests, by shard (empty if the front-proxy itself responded) and status code.", "shard", "code"),
-		upstreamErrors: counter("upstream_errors_total",
+		requestsTotal: instruments.NewCounterVec(registerer, "shardplane_frontproxy_requests_total",
+			"Requests, by shard (empty if the front-proxy itself responded) and status code.", "shard", "code"),
+		upstreamErrors: instruments.NewCounterVec(registerer, "shardplane_frontproxy_upstream_errors_total",
 			"Requests without a response from the shard, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).", "shard", "reason"),
-		indexWaits: counter("index_waits_total",
+		indexWaits: instruments.NewCounterVec(registerer, "shardplane_frontproxy_index_waits_total",
 			"Requests for logical clusters that were unknown at first, by result: found, gone (the client disconnected), refused or crowded (too many pending requests).", "result"),
-		requestSeconds: instruments.Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "request_duration_seconds",
-			Help:    "[ALPHA] Duration of requests other than watches and upgraded connections, by shard.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"shard"})),
-		requestsInFlight: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_in_flight",
-			Help: "[ALPHA] Requests in flight, by kind: short or long (watches and upgraded connections).",
-		}, []string{"kind"})),
+		requestSeconds: instruments.NewHistogramVec(registerer, []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			"shardplane_frontproxy_request_duration_seconds", "Duration of requests other than watches and upgraded connections, by shard.", "shard"),
+		requestsInFlight: instruments.NewGaugeVec(registerer, "shardplane_frontproxy_requests_in_flight",
+			"Requests in flight, by kind: short or long (watches and upgraded connections).", "kind"),
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
+//reference:limit request | mounts of this installation that lead to each other | 503
 const maxHops = 3
 
 type router struct {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
@@ -294,8 +295,7 @@ var errWaiting = errors.New("waiting for a response")
 
 func orWaiting(err error) error { return cmp.Or(err, errWaiting) }
 
-var indexSize = prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, "index_entries"),
-	"[ALPHA] Size of the index, by kind: shards, logicalclusters or workspaces.", []string{"kind"}, nil)
+var indexSize = instruments.NewDesc("shardplane_frontproxy_index_entries", "Entries of the index, by kind: shards, logicalclusters or workspaces.", "kind")
 
 func (s *shards) Describe(ch chan<- *prometheus.Desc) { ch <- indexSize }
 

@@ -194,11 +194,17 @@ func (t *mappedTarget) String() string { return "the server of this path" }
 const (
 	// mountResponseTimeout and mountHeaderBytes limit the time until a mounted server responds, and the size of
 	// its response header.
+	//
+	//reference:limit request | mount: time until the server responds | 502
 	mountResponseTimeout = time.Minute
-	mountHeaderBytes     = 256 << 10
+	//reference:limit request | mount: response header | 502
+	mountHeaderBytes = 256 << 10
 	// maxMounted and maxMountedEach limit the requests at mounted servers, in total and by mounts of
 	// one logical cluster, which has at least ownMounted.
-	maxMounted     = 4096
+	//
+	//reference:limit server | concurrent requests at mounted servers, at a front-proxy | 429
+	maxMounted = 4096
+	//reference:limit cluster | concurrent requests at servers that it mounts, at a front-proxy | 429
 	maxMountedEach = 512
 	ownMounted     = 16
 	// mountName represents all mounted servers in metrics and logs.

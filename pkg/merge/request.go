@@ -16,7 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MissingAnnotation contains the unreachable shards in bookmarks.
+// MissingAnnotation lists the unreachable shards of a watch of all shards.
+//
+//reference:metadata bookmarks | front-proxy
 const MissingAnnotation = "shardplane.io/missing-shards"
 
 // Query parameters.

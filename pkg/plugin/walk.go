@@ -27,6 +27,8 @@ const (
 )
 
 // shardAnnotation is the annotation of a Workspace with the shard of its logical cluster.
+//
+//reference:none
 const shardAnnotation = "core.kcp.io/shard"
 
 // node is a workspace in a tree.

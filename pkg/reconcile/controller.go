@@ -224,15 +224,15 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	factory := promauto.With(registerer)
 	return metrics{
 		failures: factory.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "reconcile", Name: "failures_total",
-			Help: "[ALPHA] Number of failed reconciliations, which are retried, by controller. Conflicts are not counted.",
+			Name: "shardplane_reconcile_failures_total",
+			Help: "[ALPHA] Failed reconciliations, which are retried, by controller. Conflicts are not counted.",
 		}, []string{"controller"}),
 		panics: factory.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "reconcile", Name: "panics_total",
-			Help: "[ALPHA] Number of reconciliations that panicked, which are retried, by controller.",
+			Name: "shardplane_reconcile_panics_total",
+			Help: "[ALPHA] Reconciliations that panicked, which are retried, by controller.",
 		}, []string{"controller"}),
 		running: factory.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "reconcile", Name: "controllers",
+			Name: "shardplane_reconcile_controllers",
 			Help: "[ALPHA] 1 for each controller that is running in this process, by placement: leader or every replica.",
 		}, []string{"controller", "placement"}),
 	}

@@ -148,7 +148,7 @@ const (
 	// ProblemMissing is an object without a replica.
 	ProblemMissing Problem = "missing"
 	// ProblemOrphaned is a replica whose object does not exist or is not selected.
-	ProblemOrphaned Problem = "left over"
+	ProblemOrphaned Problem = "orphaned"
 	// ProblemDifferent is a replica with other content than its object.
 	ProblemDifferent Problem = "different"
 )

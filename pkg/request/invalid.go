@@ -14,10 +14,15 @@ import (
 
 const (
 	// MaxErrors is the maximum number of reported validation errors.
+	//
+	//reference:limit request | response: validation errors | others are omitted
 	MaxErrors = 100
 	// maxErrorBytes limits their total size. An error may contain an entire list, for each item of the list.
+	//
+	//reference:limit request | response: size of the validation errors | others are omitted
 	maxErrorBytes = 256 << 10
-	maxErrorText  = 1 << 10
+	//reference:none
+	maxErrorText = 1 << 10
 )
 
 // NewInvalid returns the error for an invalid object, within the limits of LimitErrors.

@@ -26,19 +26,31 @@ const (
 	// names and not paths.
 	SystemPrefix = "system:"
 
-	// ShardAnnotation is the shard of a replica on a cache server. See also logicalcluster.AnnotationKey.
+	// ShardAnnotation is the shard of the original.
+	//
+	//reference:metadata replicas | cache server
 	ShardAnnotation = "kcp.io/shard"
-	// IdentityAnnotation is the identity of a stored object of a bound API. It is set and removed with
-	// each write, and is not visible to clients.
+	// IdentityAnnotation is the identity of the export of a stored object. It is set and removed with each
+	// write, and is not visible to clients.
+	//
+	//reference:metadata objects of bound APIs, in etcd | shard
 	IdentityAnnotation = "internal.apis.kcp.io/identity"
-	// OriginalVersionAnnotation is the resourceVersion of a replica's original, which differs from that
-	// of the replica.
+	// OriginalVersionAnnotation is the resourceVersion of the original, which differs from that of the replica.
+	//
+	//reference:metadata replicas | replication
 	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
-	// OriginalUIDAnnotation is the UID of a replica's original.
+	// OriginalUIDAnnotation is the UID of the original.
+	//
+	//reference:metadata replicas | replication
 	OriginalUIDAnnotation = "cache.kcp.io/original-resource-UID"
-	// DeletingAnnotation is the metadata.deletionTimestamp of a replica's original. Clients cannot set that field.
+	// DeletingAnnotation is the metadata.deletionTimestamp of the original. Clients cannot set that field.
+	//
+	//reference:metadata replicas | replication
 	DeletingAnnotation = "cache.shardplane.io/deleting"
-	// ScopeAnnotation is the scope of an object's replicas: the region, or by default the installation.
+	// ScopeAnnotation is the scope of the replicas of an object: installation (the default), or another value
+	// such as region to keep them in the region.
+	//
+	//reference:metadata replicated objects | users
 	ScopeAnnotation = "cache.shardplane.io/scope"
 	// ScopeInstallation is a value of ScopeAnnotation. With any other value, e.g. region, the replicas
 	// stay in the region.
@@ -46,6 +58,8 @@ const (
 
 	// MaxNameLength is the maximum length in bytes of the name of a shard, and of a segment of the name
 	// or path of a logical cluster.
+	//
+	//reference:none
 	MaxNameLength  = 63
 	identityLength = 64
 )
@@ -135,6 +149,8 @@ func ValidPath(path logicalcluster.Path) bool {
 // MaxFieldManagers is the maximum number of entries in metadata.managedFields. For each write, the
 // library compares each entry with all changed fields, and ignores the end of the request: 16,000
 // entries and 40,000 fields, in one request of 3 MiB, take a minute of CPU time.
+//
+//reference:limit object | all objects: `metadata.managedFields` | 403; 400 in a request
 const MaxFieldManagers = 128
 
 // Extra attributes and names of users. Only authenticators may set them.

@@ -43,6 +43,9 @@ type AuditOptions struct {
 	options.AuditOptions
 
 	// WebhookBufferBytes limits the size of the events that are buffered or being sent in batch mode.
+	//
+	//reference:limit server --audit-webhook-batch-buffer-size | audit events: number in the buffer in batch mode | they are dropped and counted
+	//reference:limit server --audit-webhook-batch-buffer-bytes | audit events: size of the buffer in batch mode | they are dropped and counted
 	WebhookBufferBytes int64
 }
 
@@ -53,22 +56,22 @@ func NewAuditOptions() AuditOptions {
 
 // AddFlags adds the flags of o to fs.
 func (o *AuditOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "Audit policy file (audit.k8s.io/v1)")
+	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "audit policy file (audit.k8s.io/v1)")
 	log, webhook := &o.LogOptions, &o.WebhookOptions
-	fs.StringVar(&log.Path, "audit-log-path", log.Path, "Log file for audit events, in JSON; '-' is the standard output")
-	fs.IntVar(&log.MaxAge, "audit-log-maxage", log.MaxAge, "Number of days to keep rotated log files; 0 keeps them")
-	fs.IntVar(&log.MaxBackups, "audit-log-maxbackup", log.MaxBackups, "Number of rotated log files to keep; 0 keeps all")
-	fs.IntVar(&log.MaxSize, "audit-log-maxsize", log.MaxSize, "Size in megabytes at which the log file is rotated")
-	fs.StringVar(&webhook.ConfigFile, "audit-webhook-config-file", webhook.ConfigFile, "Kubeconfig file of the webhook that receives audit events")
-	fs.StringVar(&webhook.BatchOptions.Mode, "audit-webhook-mode", webhook.BatchOptions.Mode, "When the webhook receives events: batch (later, several together), blocking (before the response), or blocking-strict (before the response, and before the request is processed)")
-	fs.DurationVar(&webhook.InitialBackoff, "audit-webhook-initial-backoff", webhook.InitialBackoff, "Time before the first retry of a failed request to the webhook")
-	fs.BoolVar(&webhook.TruncateOptions.Enabled, "audit-webhook-truncate-enabled", webhook.TruncateOptions.Enabled, "Whether to omit the content of events above 100 KiB")
+	fs.StringVar(&log.Path, "audit-log-path", log.Path, "log file for audit events, in JSON; '-' is the standard output")
+	fs.IntVar(&log.MaxAge, "audit-log-maxage", log.MaxAge, "number of days to keep rotated log files; 0 keeps them")
+	fs.IntVar(&log.MaxBackups, "audit-log-maxbackup", log.MaxBackups, "number of rotated log files to keep; 0 keeps all")
+	fs.IntVar(&log.MaxSize, "audit-log-maxsize", log.MaxSize, "size in megabytes at which the log file is rotated")
+	fs.StringVar(&webhook.ConfigFile, "audit-webhook-config-file", webhook.ConfigFile, "kubeconfig file of the webhook that receives audit events")
+	fs.StringVar(&webhook.BatchOptions.Mode, "audit-webhook-mode", webhook.BatchOptions.Mode, "time at which the webhook receives events: batch (later, several together), blocking (before the response), or blocking-strict (before the response, and before the request is processed)")
+	fs.DurationVar(&webhook.InitialBackoff, "audit-webhook-initial-backoff", webhook.InitialBackoff, "time before the first retry of a failed request to the webhook")
+	fs.BoolVar(&webhook.TruncateOptions.Enabled, "audit-webhook-truncate-enabled", webhook.TruncateOptions.Enabled, "omit the content of events above 100 KiB")
 	batch := &webhook.BatchOptions.BatchConfig
-	fs.IntVar(&batch.BufferSize, "audit-webhook-batch-buffer-size", batch.BufferSize, "Maximum number of events that are waiting for the webhook or being sent. Excess events are dropped and counted. Only used in batch mode.")
-	fs.IntVar(&batch.MaxBatchSize, "audit-webhook-batch-max-size", batch.MaxBatchSize, "Maximum number of events in one request to the webhook. Only used in batch mode.")
-	fs.DurationVar(&batch.MaxBatchWait, "audit-webhook-batch-max-wait", batch.MaxBatchWait, "Maximum time that an event waits for others. Only used in batch mode.")
+	fs.IntVar(&batch.BufferSize, "audit-webhook-batch-buffer-size", batch.BufferSize, "maximum number of events that are waiting for the webhook or being sent; others are dropped and counted. Only in batch mode")
+	fs.IntVar(&batch.MaxBatchSize, "audit-webhook-batch-max-size", batch.MaxBatchSize, "maximum number of events in one request to the webhook; only in batch mode")
+	fs.DurationVar(&batch.MaxBatchWait, "audit-webhook-batch-max-wait", batch.MaxBatchWait, "maximum time that an event waits for others; only in batch mode")
 	fs.Int64Var(&o.WebhookBufferBytes, flagAuditBufferBytes, o.WebhookBufferBytes,
-		"Maximum size in bytes of events that are waiting for the webhook or being sent. Excess events are dropped and counted. Only used in batch mode.")
+		"maximum size in bytes of events that are waiting for the webhook or being sent; others are dropped and counted. Only in batch mode")
 }
 
 // Validate returns all errors in o.

@@ -134,6 +134,8 @@ func (w *bufferedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 
 // maxPath is the maximum path length in bytes, several times that of the longest names of group,
 // resource, namespace and object. Selectors are in the query.
+//
+//reference:limit request | path of the URL | 414
 const maxPath = 8 << 10
 
 // LongPaths returns the filter that rejects long paths. It comes first, because authorizers, audit

@@ -67,7 +67,10 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 const (
 	// maxRequirements and maxSelectorBytes limit selectors, and maxRequirements the ranges of a shard
 	// selector. Each event is matched against the selectors of all watches of its resource.
-	maxRequirements  = 128
+	//
+	//reference:limit request | selector: requirements, or ranges of a shardSelector | 400
+	maxRequirements = 128
+	//reference:limit request | selector: length | 400
 	maxSelectorBytes = 16 << 10
 	// partsPerPlace is how many requirements cost as much as a watch without selector.
 	partsPerPlace  = 4

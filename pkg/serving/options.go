@@ -55,8 +55,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
 	o.Limits.AddFlags(fs)
-	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "feature gates, as Name=true,Other=false: "+features.Known()+
-		"; and, except for the front-proxy, those of Kubernetes, which apply to the process: ShardedListAndWatch and WatchList are enabled by default, and DetectCacheInconsistency, which reads all objects every five minutes, is disabled by default")
+	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "feature gates, as Name=true,Other=false; except for the front-proxy, also those of Kubernetes, which apply to the process\n"+features.Known()+
+		"\nShardedListAndWatch and WatchList are enabled by default, and DetectCacheInconsistency, which reads all objects every five minutes, is disabled by default")
 }
 
 // Validate returns all errors in o, in the order of its fields.
@@ -119,6 +119,9 @@ func (l *Listener) Close() { _ = l.Listener.Close() }
 type APIOptions struct {
 	Options
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrent requests other than watches (429).
+	//
+	//reference:limit server --max-requests-inflight | concurrent requests that read | 429
+	//reference:limit server --max-mutating-requests-inflight | concurrent requests that write | 429
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
 }
@@ -159,6 +162,8 @@ type TLSOptions struct {
 }
 
 // defaultMaxStreams is sufficient for a busy controller. Go's default is 250.
+//
+//reference:limit connection --http2-max-streams-per-connection | concurrent requests | others wait
 const defaultMaxStreams = 1000
 
 // NewTLSOptions returns the default options.
@@ -166,7 +171,7 @@ func NewTLSOptions() TLSOptions { return TLSOptions{MaxStreams: defaultMaxStream
 
 // AddFlags adds the flags of o to fs.
 func (o *TLSOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "comma-separated list of cipher suites for TLS 1.2; Go's default if empty. Preferred: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+". Insecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
+	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "comma-separated list of cipher suites for TLS 1.2; Go's default if empty\nPreferred: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+"\nInsecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
 	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion, "minimum TLS version: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+"; VersionTLS12 if empty")
 	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "maximum number of concurrent requests, including watches, in one HTTP/2 connection")
 	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "certificate and key for other server names (SNI), as cert.pem,key.pem or cert.pem,key.pem:*.example.com,example.com; by default, for the names in the certificate. May be repeated; reloaded when the files change")

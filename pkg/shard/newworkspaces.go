@@ -26,13 +26,18 @@ import (
 const (
 	// readyTimeout limits how long a request waits until a new logical cluster is ready, if the front-proxy does not
 	// specify a timeout. maxReadyTimeout limits that timeout.
-	readyTimeout    = 10 * time.Second
+	readyTimeout = 10 * time.Second
+	//reference:none
 	maxReadyTimeout = 30 * time.Second
 
 	// The numbers of waiting requests, in total and per user.
-	maxWaiting        = 4096
+	//
+	//reference:limit shard | requests that wait for new workspaces | 503
+	maxWaiting = 4096
+	//reference:limit user | requests that wait for new workspaces, at a shard | 503
 	maxWaitingPerUser = 256
-	maxWaitingOwn     = 8
+	//reference:none
+	maxWaitingOwn = 8
 
 	// ownerBindingTimeout is the age until which a logical cluster may have an owner binding that this replica has not
 	// observed yet, because another one created it.

@@ -21,9 +21,12 @@ type CapacityOptions struct {
 }
 
 const (
+	//reference:limit shard --max-workspaces | workspaces | new workspaces go to other shards, or wait
 	maxWorkspacesFlag = "max-workspaces"
-	maxObjectsFlag    = "max-objects"
-	maxStorageFlag    = "max-storage"
+	//reference:limit shard --max-objects | objects | new workspaces go to other shards, or wait
+	maxObjectsFlag = "max-objects"
+	//reference:limit shard --max-storage | storage in etcd; 0: --etcd-quota-backend-bytes | new workspaces go to other shards, or wait
+	maxStorageFlag = "max-storage"
 )
 
 // AddFlags adds the flags to fs.

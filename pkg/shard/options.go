@@ -36,9 +36,13 @@ const defaultPort = 6444
 const defaultSnapshotMaxAge = 24 * time.Hour
 
 // defaultMaxCachedObjects protects the capacity of the cache server.
+//
+//reference:limit cluster --max-cached-objects | objects of all CachedResources | condition `ReplicationStarted`
 const defaultMaxCachedObjects = 10_000
 
 // defaultMaxCachedBytes protects the memory of the shards with consumers.
+//
+//reference:limit cluster --max-cached-bytes | size of the objects of all CachedResources | condition `ReplicationStarted`
 const defaultMaxCachedBytes = 64 << 20
 
 // Options are the command line options of a shard.

@@ -18,8 +18,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// ClaimLabelPrefix is the prefix of the labels that identify the claims on an object. These labels are
-// not stored: writes drop them, and reads add those that ClaimLabels returns.
+// ClaimLabelPrefix is the prefix of labels that identify the permission claims on an object. Writes drop these
+// labels, and reads add them.
+//
+//reference:metadata label claimed objects | shard
 const ClaimLabelPrefix = "claimed.internal.apis.kcp.io/"
 
 // ClaimLabel is a label that reads add. Its key has the ClaimLabelPrefix.

@@ -90,7 +90,9 @@ func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	return fmt.Errorf("no checkpoint of the root shard was observed since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
 }
 
-// CheckpointsAnnotation is set on Shards that write checkpoints to caches. Shards without a cache do not.
+// CheckpointsAnnotation is set on Shards that write checkpoints to cache servers.
+//
+//reference:metadata Shard | the shard
 const CheckpointsAnnotation = "internal.shardplane.io/replication-checkpoints"
 
 // WritesCheckpoints reports whether a shard writes checkpoints to caches.

@@ -22,13 +22,17 @@ import (
 
 // maxFamily limits the types that a type extends, directly or indirectly, including itself. All of them are looked up
 // for each Workspace and its parent.
+//
+//reference:limit object | WorkspaceType: types that it extends, directly and indirectly, with itself | 403
 const maxFamily = 32
 
 // universal is the default type of Workspaces.
 var universal = tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
 
-// ContentVersionAnnotation is the version of the content of a WorkspaceType or APIExport that Shardplane installs: a number
-// that increases with each change.
+// ContentVersionAnnotation is the version of content that Shardplane installs: a number that increases with
+// each change.
+//
+//reference:metadata WorkspaceTypes and APIExports of Shardplane | bootstrap controller
 const ContentVersionAnnotation = "internal.shardplane.io/bootstrap-version"
 
 // bindingVersion is the first version of the type universal that binds the system APIs.

@@ -13,8 +13,12 @@ import (
 const (
 	// AnswerBytes bounds a response, after decompression. Requests are limited to 3 MiB, and objects in etcd to half
 	// of that: neither converted objects nor patches in base64 are larger.
+	//
+	//reference:limit request | webhook: response, decompressed | the call fails
 	AnswerBytes = 4 << 20
 	// headerBytes bounds the headers of a response, which are not used.
+	//
+	//reference:limit request | webhook: response header | the call fails
 	headerBytes = 64 << 10
 )
 

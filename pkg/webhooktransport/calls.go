@@ -17,6 +17,8 @@ import (
 const FlagCalls = "--limit webhook-calls-per-cluster"
 
 // maxWait bounds the time that a request waits for a slot.
+//
+//reference:limit request | webhook: time that a write waits for a free call | 429
 const maxWait = 10 * time.Second
 
 // Calls bounds the number of concurrent webhook calls per Caller, because each call holds an object and a response in

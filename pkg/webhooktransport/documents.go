@@ -14,6 +14,8 @@ import (
 )
 
 // DocumentBytes bounds a document, after decompression.
+//
+//reference:limit issuer | size of a response, decompressed | 401
 const DocumentBytes = 1 << 20
 
 // Documents reads URLs that tenants have configured, e.g. the keys of their issuers, with GET and without credentials.

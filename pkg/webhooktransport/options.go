@@ -15,6 +15,8 @@ type Options struct {
 	// AllowedCIDRs are ranges of addresses, e.g. 10.96.0.0/12, that webhooks of tenants may have besides public ones.
 	// Any user who may write webhook configurations or CustomResourceDefinitions in a workspace can make the server
 	// call any port in these ranges.
+	//
+	//reference:limit server --webhook-allowed-cidrs =public | addresses of webhooks of tenants | the call fails
 	AllowedCIDRs []string
 }
 

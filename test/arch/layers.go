@@ -311,6 +311,12 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/reference"},
+		Reason:   "compares the generated pages with the code, for tests of the code that a page describes",
+		Only:     []string{"pkg/instruments"},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/documented"},
 		Reason:   "reads documentation, for tests that compare it with the code",
 		Only:     []string{},

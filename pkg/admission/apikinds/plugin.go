@@ -199,6 +199,8 @@ func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, 
 
 // maxDefaultBindings is the maximum number of default bindings of a workspace type. All of them are bound in
 // each workspace of the type, and of each type that extends it.
+//
+//reference:limit object | WorkspaceType: default API bindings | 422
 const maxDefaultBindings = 64
 
 var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspacetypes"}

@@ -30,6 +30,8 @@ import (
 
 // maxInCluster is the maximum number of cached resources of a logical cluster. Each takes connections of the
 // shard and of the cache server.
+//
+//reference:limit cluster | CachedResources | 403
 const maxInCluster = 64
 
 // Config configures the plugin.

@@ -25,8 +25,11 @@ type HomeLimits struct {
 }
 
 const (
-	homeObjectsFlag    = "home-workspaces-max-objects"
-	homeBytesFlag      = "home-workspaces-max-bytes"
+	//reference:limit cluster --home-workspaces-max-objects | home workspace and all workspaces below it: objects, on each shard | 403
+	homeObjectsFlag = "home-workspaces-max-objects"
+	//reference:limit cluster --home-workspaces-max-bytes | home workspace and all workspaces below it: size of the objects, on each shard | 403
+	homeBytesFlag = "home-workspaces-max-bytes"
+	//reference:limit cluster --home-workspaces-max-workspaces | home workspace and all workspaces below it: Workspaces, on each shard | 403
 	homeWorkspacesFlag = "home-workspaces-max-workspaces"
 )
 

@@ -36,12 +36,27 @@ type list struct {
 	entries int
 }
 
+const (
+	//reference:limit object | WorkspaceType, WorkspaceAuthenticationConfiguration: size | 413
+	maxTenancyBytes = 64 << 10
+	//reference:limit object | WorkspaceType: values in labels, annotations and spec | 403
+	maxTypeValues = 2048
+	//reference:limit object | WorkspaceType: `extend.with` | 403
+	maxExtended = 32
+	//reference:limit object | WorkspaceType: `authenticationConfigurations` | 403
+	maxConfigurations = 10
+	//reference:limit object | WorkspaceType: types in `limitAllowedChildren` or `limitAllowedParents` | 403
+	maxAllowed = 64
+	//reference:limit object | WorkspaceAuthenticationConfiguration: issuers | 403
+	maxIssuers = 10
+)
+
 var kinds = map[schema.GroupResource]kind{
-	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, values: 2048, lists: []list{
-		{[]string{"spec", "extend", "with"}, 32}, {[]string{"spec", "authenticationConfigurations"}, 10},
-		{[]string{"spec", "limitAllowedChildren", "types"}, 64}, {[]string{"spec", "limitAllowedParents", "types"}, 64},
+	tenancyv1alpha1.Resource("workspacetypes"): {bytes: maxTenancyBytes, values: maxTypeValues, lists: []list{
+		{[]string{"spec", "extend", "with"}, maxExtended}, {[]string{"spec", "authenticationConfigurations"}, maxConfigurations},
+		{[]string{"spec", "limitAllowedChildren", "types"}, maxAllowed}, {[]string{"spec", "limitAllowedParents", "types"}, maxAllowed},
 	}},
-	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}, expressions: true},
+	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: maxTenancyBytes, lists: []list{{[]string{"spec", "jwt"}, maxIssuers}}, expressions: true},
 }
 
 // validKind rejects objects that exceed the limits of their kind, unless the old object did too.
@@ -155,7 +170,9 @@ func values(document any) int {
 }
 
 const (
-	maxSelectors    = 64
+	//reference:limit object | aggregated ClusterRole: selectors | 403
+	maxSelectors = 64
+	//reference:limit object | aggregated ClusterRole: labels and values of expressions in selectors | 403
 	maxRequirements = 128
 )
 

@@ -175,6 +175,8 @@ func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha
 // maxReplicaBytes is the maximum size of a replicated object. Replicas have additional annotations, and etcd
 // stores at most 1.5 MiB by default. A replica that etcd rejects would prevent the shard from ever reporting
 // that replication is complete.
+//
+//reference:limit object | replicated kinds: size of an object as JSON, except in `root` and `system:*` | 413
 const maxReplicaBytes = 5 << 18
 
 // withinReplicated limits the objects of a kind that a logical cluster replicates to the cache server and
@@ -307,10 +309,6 @@ func insufficient(a admission.Attributes, reason string) error {
 }
 
 func newRefusedReplicated(registerer prometheus.Registerer) *prometheus.CounterVec {
-	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "shardplane",
-		Subsystem: "replicated",
-		Name:      "refused_total",
-		Help:      "[ALPHA] Writes rejected because a logical cluster has reached the limits of objects that are replicated to the cache server, by resource.",
-	}, []string{"resource"}))
+	return instruments.NewCounterVec(registerer, "shardplane_replicated_refused_total",
+		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")
 }

@@ -23,6 +23,8 @@ import (
 
 // maxOwners is the maximum number of owners of an object. The garbage collector reads each of them whenever the
 // object changes.
+//
+//reference:limit object | all objects: owner references | 403
 const maxOwners = 1000
 
 var metadata = field.NewPath("metadata")

@@ -13,9 +13,13 @@ const (
 	defaultMaxReplicated      = 10000
 	defaultMaxReplicatedBytes = 64 << 20
 
-	objectsFlag         = "logical-cluster-total-object-limit"
-	bytesFlag           = "logical-cluster-total-bytes-limit"
-	replicatedFlag      = "max-replicated-objects"
+	//reference:limit cluster --logical-cluster-total-object-limit @core.kcp.io/max-total-objects | objects without Events | 403
+	objectsFlag = "logical-cluster-total-object-limit"
+	//reference:limit cluster --logical-cluster-total-bytes-limit @core.shardplane.io/max-total-bytes | stored bytes | 403
+	bytesFlag = "logical-cluster-total-bytes-limit"
+	//reference:limit cluster --max-replicated-objects | objects of each replicated kind, e.g. APIExports, except in `root` and `system:*` | 403
+	replicatedFlag = "max-replicated-objects"
+	//reference:limit cluster --max-replicated-bytes | size of the objects of each replicated kind in etcd | 403
 	replicatedBytesFlag = "max-replicated-bytes"
 )
 

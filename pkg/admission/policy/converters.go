@@ -24,8 +24,12 @@ import (
 
 const (
 	// maxConverters is the number of cached converters of all logical clusters together.
+	//
+	//reference:none
 	maxConverters = 32
 	// maxClusters is the number of logical clusters whose index of schemas is cached.
+	//
+	//reference:none
 	maxClusters = 256
 	// pathsFor is the lifetime of a cached index of schemas. It is upstream's polling interval.
 	pathsFor = 5 * time.Second

@@ -19,8 +19,12 @@ import (
 const (
 	// maxKeptBytes limits the cached parameters of a logical cluster, because a policy can name any kind. Parameters
 	// beyond it are read on demand.
+	//
+	//reference:limit cluster | admission policies: memory of cached parameters | others are read for each write
 	maxKeptBytes = 16 << 20
 	// maxParameters is the number of parameters that the policies of one kind may use for one write.
+	//
+	//reference:limit request | admission policies: parameters that all mutating, or all validating, policies use | the policy fails
 	maxParameters = 1000
 )
 

@@ -24,14 +24,21 @@ import (
 // expressions take a hundred times as much memory.
 const (
 	// maxExpressions and maxExpressionBytes limit one policy.
-	maxExpressions     = 1000
+	//
+	//reference:limit object | admission policy: expressions | 403
+	maxExpressions = 1000
+	//reference:limit object | admission policy: size of the expressions | 403
 	maxExpressionBytes = 64 << 10
 	// maxExpressionBytesInCluster limits all policies of a logical cluster. An instruction of a regular expression
 	// takes as much memory as a byte of an expression, and counts as one.
+	//
+	//reference:limit cluster | admission policies: size of all expressions | 403
 	maxExpressionBytesInCluster = 4 << 20
 	// amountsKept is the number of policies whose memory is cached.
 	amountsKept = 16 << 10
 	// maxBindings limits the bindings of a kind in a logical cluster. A policy is evaluated once for each.
+	//
+	//reference:limit cluster | admission policies: mutating, and validating, bindings | 403
 	maxBindings = 1000
 )
 

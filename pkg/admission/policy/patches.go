@@ -22,6 +22,8 @@ import (
 const (
 	// maxPatchSize limits the patchSize of a patch that a policy computes. It is the size of the largest request, and
 	// the limit of the copy operation.
+	//
+	//reference:limit request | admission policies: size of a computed patch | the policy fails
 	maxPatchSize = 3 << 20
 	// sizeOfValue is added to the size for each value of a patch.
 	sizeOfValue = 8

@@ -74,6 +74,8 @@ type webhooks struct {
 }
 
 // maxElsewhere is the number of consumers for which the webhooks of a provider with namespace selectors are cached.
+//
+//reference:none
 const maxElsewhere = 64
 
 // Mutating calls mutating webhooks.

@@ -13,6 +13,8 @@ import (
 )
 
 // maxResultBytes limits the results of all rules of one conversion, approximately. A request may have the same size.
+//
+//reference:limit request | APIConversion of an object: size of the results | 422 for writes, otherwise 500
 const maxResultBytes = 3 << 20
 
 // valueBytes is the minimum size that is counted for a value.

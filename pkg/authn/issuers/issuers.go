@@ -32,16 +32,26 @@ const (
 	// waitTimeout limits the time that a token waits for the keys of its issuer, and for its turn.
 	waitTimeout = 3 * time.Second
 	// maxWaiting and maxWaitingEach limit the concurrent tokens, in total and with issuers of one logical cluster.
+	//
+	//reference:limit server | concurrent tokens of issuers of workspaces | 401
+	//reference:limit cluster | concurrent tokens of its issuers | 401
 	maxWaiting, maxWaitingEach = 512, 64
-	maxTokenBytes              = 64 << 10
+	//reference:limit request | token of an issuer of a workspace: size | 401
+	maxTokenBytes = 64 << 10
 	// Up to maxRemembered valid tokens are cached for rememberFor.
-	rememberFor   = 10 * time.Second
+	rememberFor = 10 * time.Second
+	//reference:none
 	maxRemembered = 4096
 	// maxUserBytes limits the attributes of a user, and rememberedBytes those of a cached one.
+	//
+	//reference:limit request | token of an issuer of a workspace: size of the attributes of the user | 401
 	maxUserBytes    = 64 << 10
 	rememberedBytes = 16 << 10
 	// maxFaults is the number of faults that wait to be reported. Each fault is reported at most once per reportedFor.
-	maxFaults   = 64
+	//
+	//reference:none
+	maxFaults = 64
+	//reference:none
 	maxReported = 4096
 	reportedFor = 10 * time.Minute
 )

@@ -20,6 +20,8 @@ import (
 
 const (
 	// fetchTimeout limits a fetch of the keys of an issuer.
+	//
+	//reference:limit issuer | time for a response | 401
 	fetchTimeout = 10 * time.Second
 	// keysLast is the age at which keys are fetched again. Meanwhile they remain in use, so it limits the time for which
 	// a revoked key is accepted.
@@ -28,10 +30,17 @@ const (
 	leastPause = time.Second
 	mostPause  = time.Minute
 	// maxKeys and maxKeyBits limit the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
-	maxKeys       = 50
-	maxKeyBits    = 8192
+	//
+	//reference:limit issuer | keys | 401
+	maxKeys = 50
+	//reference:limit issuer | bits of a key | 401
+	maxKeyBits = 8192
+	//reference:none
 	maxKeyIDBytes = 256
 	// maxFetches and maxFetchesEach limit the concurrent fetches, in total and for one logical cluster.
+	//
+	//reference:limit server | issuers of workspaces from which keys are read concurrently | 401
+	//reference:limit cluster | issuers from which keys are read concurrently | 401
 	maxFetches, maxFetchesEach = 32, 4
 )
 

@@ -22,11 +22,16 @@ import (
 const (
 	// maxProviders and maxProvidersEach limit the providers, in total and of one logical cluster. A provider that is
 	// unused for restFor is dropped.
+	//
+	//reference:none
 	maxProviders, maxProvidersEach = 1000, 64
 	restFor                        = 30 * time.Minute
 	// maxRules limits the rules and extra attributes of an entry; the OIDC library limits the cost of each.
 	// maxExpressionBytes limits the expressions, which take 100 times as much memory.
-	maxRules           = 32
+	//
+	//reference:limit issuer | rules and extra attributes | 401
+	maxRules = 32
+	//reference:limit issuer | size of the expressions | 401
 	maxExpressionBytes = 4 << 10
 )
 

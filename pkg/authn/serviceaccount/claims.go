@@ -51,6 +51,8 @@ type anyClaims struct {
 }
 
 // maxTokenSize limits the tokens that are parsed.
+//
+//reference:limit request | token of a service account: size | 401
 const maxTokenSize = 16 << 10
 
 var errTooLong = errors.New("the token is too long")

@@ -14,6 +14,8 @@ import (
 const freshnessTimeout = 10 * time.Second
 
 // maxPending limits the logical clusters with pending writes. Decisions do not wait for writes beyond it.
+//
+//reference:none
 const maxPending = 4096
 
 type resourceIndex int

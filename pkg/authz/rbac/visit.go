@@ -30,6 +30,8 @@ const (
 	// lookUp is the number of values that take as long as a lookup.
 	lookUp = 16
 	// maxFailures is the number of missing roles in an error.
+	//
+	//reference:none
 	maxFailures = 10
 )
 
@@ -423,7 +425,10 @@ func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, r
 const (
 	// maxRules and maxRulesBytes limit the rules that are collected for a user or role, because the number of
 	// rules is not limited. Decisions do not collect rules.
-	maxRules      = 10_000
+	//
+	//reference:limit request | rules in the response of a rules review, or compared for a write of a role | `incomplete`; 403
+	maxRules = 10_000
+	//reference:limit request | size of the rules in the response of a rules review, or compared for a write of a role | `incomplete`; 403
 	maxRulesBytes = 4 << 20
 )
 

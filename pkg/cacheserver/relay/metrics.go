@@ -13,16 +13,13 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "shardplane", Subsystem: "relay", Name: name, Help: "[ALPHA] " + help}
-	}
 	return metrics{
-		up: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("up",
-			"1 if the cache server that is relayed from, by its name, responds and is the expected one; otherwise the log contains the reason.")), []string{"from"})),
-		relayed: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("shards",
-			"Shards whose replicas are relayed from a cache server, by its name.")), []string{"from"})),
-		skew: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("clock_skew_seconds",
-			"Difference by which the clock of the cache server that is relayed from, by its name, is behind, with a precision of one second.")), []string{"from"})),
+		up: instruments.NewGaugeVec(registerer, "shardplane_relay_up",
+			"1 if the source cache server responds and is the expected one, by its name. Otherwise the log contains the reason.", "from"),
+		relayed: instruments.NewGaugeVec(registerer, "shardplane_relay_shards",
+			"Shards whose replicas are relayed, by the name of the source cache server.", "from"),
+		skew: instruments.NewGaugeVec(registerer, "shardplane_relay_clock_skew_seconds",
+			"Time by which the clock of the source cache server is behind, to the second, by its name.", "from"),
 	}
 }
 

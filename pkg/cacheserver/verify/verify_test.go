@@ -64,5 +64,5 @@ func TestNotTheLeader(t *testing.T) {
 	require.Empty(t, out)
 	out, err = compare(0)
 	require.NoError(t, err)
-	require.Equal(t, "one c flavors:f00.example.org large: left over\n", out)
+	require.Equal(t, "one c flavors:f00.example.org large: orphaned\n", out)
 }

@@ -12,17 +12,40 @@ import (
 )
 
 const (
-	// ringLabel contains the name of the ring, on all of its Leases.
+	// ringLabel is the name of the ring, on all of its Leases.
+	//
+	//reference:metadata Lease | rings
 	ringLabel = "ring.shardplane.io/ring"
-	// tableAnnotation is on the Lease of the ring.
+	// tableAnnotation is the table that assigns the slots to members.
+	//
+	//reference:metadata Lease of a ring | coordinator of the ring
 	tableAnnotation = "ring.shardplane.io/table"
 
-	// The following annotations are on the Leases of members.
-	weightAnnotation   = "ring.shardplane.io/weight"
-	configAnnotation   = "ring.shardplane.io/config"
-	stateAnnotation    = "ring.shardplane.io/state"
+	// weightAnnotation is the weight of the member in the assignment of slots.
+	//
+	//reference:metadata Lease of a member | the member
+	weightAnnotation = "ring.shardplane.io/weight"
+	// configAnnotation is the configuration of the member, which must be the same for all members.
+	//
+	//reference:metadata Lease of a member | the member
+	configAnnotation = "ring.shardplane.io/config"
+	// stateAnnotation is the state of the member, e.g. draining. Active members have none.
+	//
+	//reference:metadata Lease of a member | the member; coordinator of the ring
+	stateAnnotation = "ring.shardplane.io/state"
+	// releasedAnnotation is the epoch of the table up to which the member has ended its work in slots that move
+	// to other members.
+	//
+	//reference:metadata Lease of a member | the member
 	releasedAnnotation = "ring.shardplane.io/released"
-	loadedAnnotation   = "ring.shardplane.io/loaded"
+	// loadedAnnotation is the epoch of the table up to which the member has loaded the objects of its new
+	// slots.
+	//
+	//reference:metadata Lease of a member | the member
+	loadedAnnotation = "ring.shardplane.io/loaded"
+	// renewalsAnnotation is the number of renewals by the member.
+	//
+	//reference:metadata Lease of a member | the member
 	renewalsAnnotation = "ring.shardplane.io/renewals"
 )
 

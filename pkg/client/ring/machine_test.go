@@ -50,7 +50,7 @@ func TestRangesAfterAFreeze(t *testing.T) {
 		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
 		share := func(slots int) {
 			require.NoError(t, testutil.CollectAndCompare(r.metrics, strings.NewReader(fmt.Sprintf(`
-# HELP shardplane_ring_share Part of all hashes that this member may work on, 0 to 1.
+# HELP shardplane_ring_share Part of all hashes that this member may work on, from 0 to 1.
 # TYPE shardplane_ring_share gauge
 shardplane_ring_share{ring="frozen"} %v
 `, float64(slots)/slotCount)), "shardplane_ring_share"))

@@ -8,22 +8,23 @@ import (
 
 func newMetrics(r *Ring) *metrics {
 	labels := prometheus.Labels{"ring": r.config.Name}
-	gauge := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("shardplane_ring_"+name, help, nil, labels)
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "shardplane_ring_" + name, Help: help, ConstLabels: labels})
-	}
 	return &metrics{
 		ring:     r,
-		members:  gauge("members", "Members in the newest table that this one has read."),
-		share:    gauge("share", "Part of all hashes that this member may work on, 0 to 1."),
-		ranges:   gauge("ranges", "Ranges of hashes that this member may work on."),
-		epoch:    gauge("epoch", "Epoch of the newest table that this member has read."),
-		isolated: gauge("isolated", "1 if this member cannot renew its Lease."),
-		moves:    counter("moves_total", "Slots, of 256, that moved to this member from live members."),
-		unowned:  counter("unowned_seconds_total", "Time without a worker, in seconds times the part of all hashes, measured by the coordinator."),
-		overrun:  counter("overrun_total", "Works that did not end in time."),
+		members:  prometheus.NewDesc("shardplane_ring_members", "Members in the newest table that this member has read.", nil, labels),
+		share:    prometheus.NewDesc("shardplane_ring_share", "Part of all hashes that this member may work on, from 0 to 1.", nil, labels),
+		ranges:   prometheus.NewDesc("shardplane_ring_ranges", "Ranges of hashes that this member may work on.", nil, labels),
+		epoch:    prometheus.NewDesc("shardplane_ring_epoch", "Epoch of the newest table that this member has read.", nil, labels),
+		isolated: prometheus.NewDesc("shardplane_ring_isolated", "1 if this member cannot renew its Lease.", nil, labels),
+		moves: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "shardplane_ring_moves_total", Help: "Slots, of 256, that moved to this member from live members.", ConstLabels: labels,
+		}),
+		unowned: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "shardplane_ring_unowned_seconds_total", ConstLabels: labels,
+			Help: "Time without a worker, in seconds times the part of all hashes, measured by the coordinator.",
+		}),
+		overrun: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "shardplane_ring_overrun_total", Help: "Work of this member that did not end in time.", ConstLabels: labels,
+		}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "shardplane_ring_move_seconds", Help: "Time from the start of a move of a slot to this member, as observed by it, to its completion.",
 			ConstLabels: labels, Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},

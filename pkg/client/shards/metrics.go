@@ -11,8 +11,8 @@ type metrics struct {
 func newMetrics(view string, count func() (int, int)) *metrics {
 	labels := prometheus.Labels{"view": view}
 	return &metrics{
-		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that are followed.", nil, labels),
-		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be followed.", nil, labels),
+		connected: prometheus.NewDesc("shardplane_shards_connected", "Connected shards, by name of the set of shards.", nil, labels),
+		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be watched, by name of the set of shards.", nil, labels),
 		count:     count,
 	}
 }

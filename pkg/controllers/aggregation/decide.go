@@ -16,6 +16,8 @@ import (
 
 // maxBytes is the maximum size of an aggregated role, and of its rules as JSON, which cache servers store. The request
 // limit of etcd is 1.5 MiB.
+//
+//reference:limit object | aggregated ClusterRole: size of the rules | the role keeps its rules
 const maxBytes = 1 << 20
 
 var errTooLarge = errors.New("the rules are too large")

@@ -17,10 +17,14 @@ import (
 )
 
 const (
-	// locksAnnotation is set on a LogicalCluster and contains the binding of each resource, as JSON:
-	// {"<resource>.<group>": {"n": "<binding>"}}.
+	// locksAnnotation is the APIBinding of each bound resource, as JSON: {"<resource>.<group>": {"n":
+	// "<binding>"}}.
+	//
+	//reference:metadata LogicalCluster | APIBinding controller
 	locksAnnotation = "internal.apis.kcp.io/resource-bindings"
 	// maxLocksBytes allows about 2,000 resources. The limit for all annotations of an object is 256 KiB.
+	//
+	//reference:limit cluster | bound resources, in an annotation for about 2,000 of them | condition `BindingUpToDate` of the APIBinding
 	maxLocksBytes = 128 << 10
 )
 

@@ -19,8 +19,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// contentAnnotation is set on the WorkspaceTypes and APIExports in the initial content. It contains the hash of the last
-// shipped content.
+// contentAnnotation is the hash of the last installed content.
+//
+//reference:metadata WorkspaceTypes and APIExports of Shardplane | bootstrap controller
 const contentAnnotation = "internal.shardplane.io/bootstrap-content"
 
 // clustersOf returns the logical clusters that each shard of this kind has.

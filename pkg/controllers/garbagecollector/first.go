@@ -20,8 +20,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// begunAnnotation is set on the LogicalCluster of tenancy.AdminCluster. It contains the time since which, or from which on, garbage
-// is deleted that existed before the first collector.
+// begunAnnotation is the time from which on garbage is deleted that existed before the first start of the
+// garbage collector.
+//
+//reference:metadata LogicalCluster of `system:admin` | garbage collector
 const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
 
 // begin determines the garbage that existed before the first collector, and delays its deletion. It is repeated if the process is

@@ -22,22 +22,14 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
-		attempts: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "attempts_total",
-			Help: "[ALPHA] Number of attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by result.",
-		}, []string{"action", "result"})),
-		references: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "references",
-			Help: "[ALPHA] Number of references to owners that the garbage collector has observed, where it runs.",
-		})),
-		parked: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "parked",
-			Help: "[ALPHA] Number of objects that cannot be judged or written because their logical cluster does not serve their kind or the kind of an owner.",
-		})),
-		held: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "garbage_collector", Name: "held",
-			Help: "[ALPHA] Number of objects from before the first start of the garbage collector, which it deletes after its initial delay.",
-		})),
+		attempts: instruments.NewCounterVec(registerer, "shardplane_garbage_collector_attempts_total",
+			"Attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by action and result.", "action", "result"),
+		references: instruments.NewGauge(registerer, "shardplane_garbage_collector_references",
+			"References to owners that the garbage collector has observed. Only on the leader."),
+		parked: instruments.NewGauge(registerer, "shardplane_garbage_collector_parked",
+			"Objects that cannot be processed because their logical cluster does not serve their kind or the kind of an owner."),
+		held: instruments.NewGauge(registerer, "shardplane_garbage_collector_held",
+			"Objects that existed before the first start of the garbage collector, and that it deletes after its initial delay."),
 	}
 }
 

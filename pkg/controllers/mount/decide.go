@@ -14,6 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
+//reference:limit object | mount: length of the URL | condition `WorkspaceMountReady`
 const maxURL = 2048
 
 type problem struct{ reason, message string }

@@ -13,10 +13,16 @@ import (
 // The checker does not observe a context, so an author could block the policies of others.
 const (
 	// budget limits the time for one policy. It is checked between expressions.
+	//
+	//reference:limit object | ValidatingAdmissionPolicy: time of the type check | a warning in its status
 	budget = 5 * time.Second
 	// maxVariables limits the variables of a policy, because each of them is compiled for each expression.
+	//
+	//reference:limit object | ValidatingAdmissionPolicy: variables in the type check | a warning in its status
 	maxVariables = 100
 	// maxResources limits the matching combinations of groups, versions and resources, because each of them is looked up.
+	//
+	//reference:limit object | ValidatingAdmissionPolicy: combinations of groups, versions and resources in the type check | a warning in its status
 	maxResources = 1000
 )
 

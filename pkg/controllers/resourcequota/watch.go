@@ -30,6 +30,8 @@ const batchDelay = 100 * time.Millisecond
 
 // maxCounters limits the watched resources of a logical cluster. Further resources are counted without a watch, when a
 // quota changes and periodically.
+//
+//reference:limit cluster | resources that are watched for quotas | others are counted every 5 minutes
 const maxCounters = 500
 
 const byNamespace = "namespace" // index of objects

@@ -25,12 +25,16 @@ const (
 	// ConfigMap is the name of the ConfigMap in each namespace.
 	ConfigMap = "kube-root-ca.crt"
 
-	// descriptionAnnotation and description are the same as in Kubernetes.
+	// descriptionAnnotation is the description of the ConfigMap kube-root-ca.crt, as in Kubernetes.
+	//
+	//reference:metadata ConfigMap | root CA controller
 	descriptionAnnotation = "kubernetes.io/description"
 	description           = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. " +
 		"No other usage is guaranteed across distributions of Kubernetes clusters."
 
 	// digestAnnotation contains the digest of the data. It exists only in the informer.
+	//
+	//reference:none
 	digestAnnotation = "digest"
 	// maxBackoff is long because an exceeded quota may be permanent.
 	maxBackoff = 5 * time.Minute

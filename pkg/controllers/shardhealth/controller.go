@@ -158,14 +158,10 @@ type metrics struct{ ready, used *prometheus.GaugeVec }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
-		ready: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "shard", Name: "ready",
-			Help: "[ALPHA] Whether a shard is ready (1) or not (0), by its name, where the controllers of the root shard run. Absent for shards without heartbeats.",
-		}, []string{"name"})),
-		used: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "shard", Name: "used_percent",
-			Help: "[ALPHA] Utilization of the most exhausted limit of a shard in percent, by its name, where the controllers of the root shard run.",
-		}, []string{"name"})),
+		ready: instruments.NewGaugeVec(registerer, "shardplane_shard_ready",
+			"1 if the shard is ready, otherwise 0, by its name. Only on the leader of the root shard, and for shards with heartbeats.", "name"),
+		used: instruments.NewGaugeVec(registerer, "shardplane_shard_used_percent",
+			"Utilization in percent of the most exhausted limit of a shard, by its name. Only on the leader of the root shard.", "name"),
 	}
 }
 

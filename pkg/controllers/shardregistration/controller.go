@@ -29,7 +29,9 @@ import (
 // Name is the name of the controller.
 const Name = "shardregistration"
 
-// NameLabel is the label with the name of the shard.
+// NameLabel is the name of the shard.
+//
+//reference:metadata Shard | the shard
 const NameLabel = "name"
 
 // maxBackoff is low because all shards may be starting.

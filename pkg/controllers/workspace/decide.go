@@ -22,7 +22,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// regionLabel is the label of a Shard with its region, which is copied to the Workspaces that are placed on it.
+// regionLabel is the region of a shard. Workspaces that are placed on the shard get the same label.
+//
+//reference:metadata Shard, Workspace | administrators; workspace controller
 const regionLabel = "region"
 
 type facts struct {

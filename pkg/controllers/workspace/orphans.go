@@ -113,10 +113,8 @@ func isInitial(resource schema.GroupResource, page *metav1.PartialObjectMetadata
 }
 
 func newOrphans(registerer prometheus.Registerer) *orphans {
-	return &orphans{count: map[client.Key]int{}, gauge: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "workspace", Name: "orphaned_logical_clusters",
-		Help: "[ALPHA] Number of logical clusters without a Workspace that are retained because they are old or not empty, where the controllers of their shard run.",
-	}))}
+	return &orphans{count: map[client.Key]int{}, gauge: instruments.NewGauge(registerer, "shardplane_workspace_orphaned_logical_clusters",
+		"Logical clusters without a Workspace that are not deleted because they are old or not empty. Only on the leader of their shard.")}
 }
 
 // orphans counts the retained logical clusters without a Workspace, by the key of the Workspace. The workspace controller and

@@ -287,8 +287,6 @@ func (b *BuiltIns) sorted() []schema.GroupResource {
 // newDocumentSets returns a counter of distinct sets of definitions, which is independent of the number of
 // logical clusters.
 func newDocumentSets(registerer prometheus.Registerer) prometheus.Counter {
-	return instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "shardplane", Subsystem: "custom_resources", Name: "document_sets_total",
-		Help: "[ALPHA] Number of sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it.",
-	}))
+	return instruments.NewCounter(registerer, "shardplane_custom_resources_document_sets_total",
+		"Sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it.")
 }

@@ -50,10 +50,8 @@ type Bound struct {
 
 // NewBound returns a limit in bytes. registerer may be nil.
 func NewBound(limit int64, registerer prometheus.Registerer) *Bound {
-	return &Bound{limit: limit, known: map[string]int64{}, kept: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "custom_resources", Name: "compiled_pattern_bytes",
-		Help: "[ALPHA] Estimated memory of the cached compiled patterns of schemas.",
-	}))}
+	return &Bound{limit: limit, known: map[string]int64{}, kept: instruments.NewGauge(registerer, "shardplane_custom_resources_compiled_pattern_bytes",
+		"Estimated memory of the cached compiled patterns of schemas.")}
 }
 
 // Trim removes all compiled patterns if they exceed the limit. It must be called after each request that may

@@ -13,7 +13,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// mountableSecretsAnnotation is deprecated.
+// mountableSecretsAnnotation has no effect, because no pods run. It is deprecated in Kubernetes: setting it
+// returns a warning.
+//
+//reference:metadata ServiceAccount | users
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
 var serviceAccounts = &resource.Resource[*corev1.ServiceAccount]{

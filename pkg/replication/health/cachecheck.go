@@ -139,10 +139,6 @@ func (c *CacheCheck) report(ctx context.Context, reason string, err error) {
 }
 
 func newTroubles(registerer prometheus.Registerer) *prometheus.GaugeVec {
-	return instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "shardplane",
-		Subsystem: "replication",
-		Name:      "cache_trouble",
-		Help:      "[ALPHA] 1 while the cache server of the shard cannot be used, by cache and reason (Unreachable, Refused, NotACacheServer, Full); no series otherwise. The log of the shard contains the remedy.",
-	}, []string{"cache", "reason"}))
+	return instruments.NewGaugeVec(registerer, "shardplane_replication_cache_trouble",
+		"1 if the cache server of the shard cannot be used, by cache and reason (Unreachable, Refused, NotACacheServer, Full). Otherwise there is no series. The log of the shard contains the remedy.", "cache", "reason")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
@@ -84,8 +85,8 @@ func (o *Observer) staleness() map[string]time.Duration {
 	return all
 }
 
-var stalenessGauge = prometheus.NewDesc("shardplane_replica_staleness_seconds",
-	"[ALPHA] Time since the last new checkpoint of another shard was observed on the cache server, by the name of that shard: the maximum age of its replicas.", []string{"name"}, nil)
+var stalenessGauge = instruments.NewDesc("shardplane_replica_staleness_seconds",
+	"Time since the last new checkpoint of another shard was observed on the cache server, by the name of that shard: the maximum age of its replicas.", "name")
 
 // Describe implements prometheus.Collector.
 func (o *Observer) Describe(ch chan<- *prometheus.Desc) { ch <- stalenessGauge }

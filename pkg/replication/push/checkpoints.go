@@ -259,7 +259,7 @@ func (m *checkpointWriter) returned(cp *replicationcheckpoints.ReplicationCheckp
 	}
 	for s, at := range checkpoints {
 		if since, waited := s.ledger.returned(at); waited {
-			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilMarked).Observe(time.Since(since).Seconds())
+			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilCheckpoint).Observe(time.Since(since).Seconds())
 		}
 	}
 }

@@ -38,7 +38,7 @@ type mirror struct {
 func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
 	ctx, m.cancel = context.WithCancel(ctx)
-	for _, until := range []string{untilAcknowledged, untilMarked} {
+	for _, until := range []string{untilAcknowledged, untilCheckpoint} {
 		m.config.metrics.lag.WithLabelValues(m.config.CacheName, m.counted(), until)
 	}
 	work := m.run

@@ -105,7 +105,7 @@ func (r *replicas) removeAll(ctx context.Context) (int, error) {
 
 func (r *replicas) deleteMetrics() {
 	if r.counted() == r.name() {
-		for _, until := range []string{untilAcknowledged, untilMarked} {
+		for _, until := range []string{untilAcknowledged, untilCheckpoint} {
 			r.config.metrics.lag.Delete(map[string]string{"cache": r.config.CacheName, "resource": r.name(), "until": until})
 		}
 	}

@@ -30,7 +30,9 @@ const (
 // End is 2^64, the end of the last range, in a selector.
 const End = "0x10000000000000000"
 
-// InfoAnnotation contains the selector, on the bookmark that ends the initial events of a sharded watch.
+// InfoAnnotation is the shardSelector of the watch, on the bookmark that ends the initial events.
+//
+//reference:metadata bookmarks | shard
 const InfoAnnotation = "shardplane.io/shard-info"
 
 // Most is the maximum number of ranges in a selector.

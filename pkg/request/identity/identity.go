@@ -28,7 +28,8 @@ import (
 const (
 	// ClusterGroupPrefix is the prefix of the group of out-of-scope users of a logical cluster.
 	ClusterGroupPrefix = "system:cluster:"
-	maxWarrants        = 32
+	//reference:limit request | user: nested warrants | 401
+	maxWarrants = 32
 )
 
 // In returns the identities of u in a logical cluster, at least one. The name is empty outside of

@@ -20,15 +20,23 @@ import (
 const (
 	// maxShifts is the maximum number of operations of a JSON patch that insert or remove list elements. Each
 	// copies the list. 1,000 take 3 s for a list of 500,000 elements, the longest that can be stored.
+	//
+	//reference:limit request | patch: operations of a JSON patch that insert or remove list elements, without `/-` | 413
 	maxShifts = 1000
 	// maxMerged is the maximum number of list entries in a strategic merge patch. Each is compared
 	// with all entries of the object.
+	//
+	//reference:limit request | patch: entries of all lists of a strategic merge patch | 413
 	maxMerged = 1000
 	// MaxKeyed is the maximum number of entries in all lists of a built-in object that are merged by key. A
 	// strategic merge patch compares them with each other: 1,000 take 0.1 s, 10,000 take 10 s.
+	//
+	//reference:limit object | built-in kinds: entries of all lists that are merged by key | 413
 	MaxKeyed = 1000
 	// MaxFields is the maximum number of entries of a map. Changed fields are inserted into a sorted list in random
 	// order, each of which moves half of the list: 50,000 take 0.7 s, 200,000 take 11 s.
+	//
+	//reference:limit object | all objects: entries of a map, e.g. labels | 413
 	MaxFields = 50_000
 )
 

@@ -24,7 +24,8 @@ const (
 	// compiled is the prefix of the overloads of calls that compile their pattern at evaluation.
 	compiled = "compiled_"
 	// compileCost is the cost, in CEL units, of compiling an instruction, and parseCost that of parsing a byte.
-	compileCost, parseCost   = 10, 2
+	compileCost, parseCost = 10, 2
+	//reference:none
 	sizesKept, maxKeptLength = 4096, 1024
 )
 

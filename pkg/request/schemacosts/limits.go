@@ -14,36 +14,60 @@ import (
 const (
 	// maxColumns is the maximum number of printer columns (11). A column may contain a field as
 	// large as the object.
+	//
+	//reference:limit object | definition: printer columns of a version | 422
 	maxColumns = 32
 	// maxUnions and maxDescents are the maximum numbers of commas and ".." in the path of a column
 	// (0). Each of them multiplies the results.
+	//
+	//reference:limit object | definition: commas in the path of a printer column | 422
+	//reference:limit object | definition: `..` in the path of a printer column | 422
 	maxUnions, maxDescents = 4, 2
 	// maxAlternatives is the maximum number of schemas in allOf, anyOf, oneOf and not of a value (8).
+	//
+	//reference:limit object | definition: schemas in `allOf`, `anyOf`, `oneOf` and `not` of a value | 422
 	maxAlternatives = 100
 	// maxRequired is the maximum number of required properties of a value (10). Each may cause an error.
+	//
+	//reference:limit object | definition: required properties of a value | 422
 	maxRequired = 1000
 	// maxItemDefaults and maxFieldDefaults are the maximum JSON sizes that defaults add to each
 	// item of a list or map (96), and to any other object (302).
+	//
+	//reference:limit object | definition: defaults of an item of a list or map, as JSON | 422
+	//reference:limit object | definition: defaults of any other object, as JSON | 422
 	maxItemDefaults, maxFieldDefaults = 4 << 10, 64 << 10
 )
 
 const (
 	// maxDefaults is the maximum JSON size that defaults add to an object. It is the maximum
 	// request size. Larger objects do not fit into etcd.
+	//
+	//reference:limit object | custom resource: all defaults, as JSON | 413; 500 for reads
 	maxDefaults = 3 << 20
 	// maxKeyed is the maximum number of entries in all lists of type map and set of an object, and
 	// in its metadata. Libraries for patches and managed fields compare them with each other: 5,000
 	// take up to a second, and 100,000 minutes.
+	//
+	//reference:limit object | custom resource: entries of lists of type map and set | 413
 	maxKeyed = 5000
 	// maxKeyedInRequest is the maximum number in a request, before the old object is known.
+	//
+	//reference:limit request | custom resource: entries of lists of type map and set | 413
 	maxKeyedInRequest = 2 * maxKeyed
 	// maxValidations is the maximum number of comparisons of values with schemas, of about 1.2 µs each.
+	//
+	//reference:limit object | custom resource: comparisons of values with schemas in the validation | 413
 	maxValidations = 2_000_000
 	// maxMatches is the maximum number of characters that are matched, times the instructions of
 	// their patterns, of about 10 ns each.
+	//
+	//reference:limit object | custom resource: characters times instructions of patterns in the validation | 413
 	maxMatches = 200_000_000
 	// maxProgram is the maximum number of instructions of a pattern that is compiled. Older
 	// definitions may contain patterns above patterns.MaxSize.
+	//
+	//reference:none
 	maxProgram = 100_000
 )
 

@@ -232,10 +232,14 @@ func (l *Lazy) IsLong(object map[string]any) bool {
 
 // MaxErrors is the maximum number of reported validation errors. Upstream's validation compares
 // them with each other, so that 30,000 take 9 s.
+//
+//reference:none
 const MaxErrors = 100
 
 // maxRatcheted is the maximum number of errors in an update if the old object had more than
 // MaxErrors as well. They are not reported, but must be compared.
+//
+//reference:limit object | custom resource: validation errors, if it had more than 100 before | 422
 const maxRatcheted = 2000
 
 // Errors returns the first MaxErrors validation errors of a large object if there are more. Otherwise it returns

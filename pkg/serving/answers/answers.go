@@ -28,8 +28,12 @@ import (
 const (
 	// longest limits the time from the arrival of a request to the end of its response. It is longer
 	// than the request timeout of a shard.
+	//
+	//reference:limit request | response: time until the client has read it, except watches | the connection ends
 	longest = 2 * time.Minute
 	// stalled limits one write of a watch, and the remaining time when a response is complete.
+	//
+	//reference:limit watch | time of a write to the client | the watch ends
 	stalled = time.Minute
 )
 
@@ -151,9 +155,13 @@ var (
 	// unreadBytes limits the bytes of blocked writes, which may contain an entire list each. Their
 	// requests have no seats, which would limit their number. A response that exceeds the limit of a user
 	// counts as much as that limit.
+	//
+	//reference:limit server | responses that clients do not read (each user has at least `own`) | the connection ends
 	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
 	// compressed limits the number of responses that are encoded as a whole and compressed, because the
 	// size of the uncompressed response is not visible to the writer.
+	//
+	//reference:none
 	compressed = ledger.Bounds{Total: 8, User: 2}
 )
 
@@ -251,6 +259,8 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 
 var (
 	// forwarded limits the bytes of forwarded responses that have been received but not read by clients.
+	//
+	//reference:limit server | responses that clients of a front-proxy do not read (each user has at least `own`) | the connection ends
 	forwarded = ledger.Bounds{Total: 1 << 30, User: 256 << 20, Own: 16 << 20}
 	// forwardedAfter is how long a write may block before its bytes are counted. It is longer than
 	// pauseAfter, because many clients have slow connections, and these requests have no seats.

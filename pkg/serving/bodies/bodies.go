@@ -46,14 +46,10 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
-		rejected: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "bodies", Name: "rejected_requests_total",
-			Help: "[ALPHA] Requests rejected because of their body, by reason: slow, large or broken.",
-		}, []string{"reason"})),
-		waitingBytes: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "bodies", Name: "waiting_bytes",
-			Help: "[ALPHA] Bytes of request bodies in memory, of requests whose body is being read or that are queued.",
-		})),
+		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
+			"Requests rejected because of their body, by reason: slow, large or broken.", "reason"),
+		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
+			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
 	}
 }
 
@@ -272,7 +268,17 @@ type Rate struct {
 }
 
 // NewRate returns the defaults. A quarter of the request timeout remains for the request itself.
-func NewRate() Rate { return Rate{Timeout: 45 * time.Second, MinRate: 1 << 10} }
+func NewRate() Rate { return Rate{Timeout: bodyTimeout, MinRate: minBodyRate} }
+
+// Upstream limits the size of bodies.
+//
+//reference:limit request =3 MiB | body: size, as in kube-apiserver; etcd stores 1.5 MiB | 413
+const (
+	//reference:limit request | body: time to read it | 408
+	bodyTimeout = 45 * time.Second
+	//reference:limit request | body: minimum per second, over 10 s | 408
+	minBodyRate = 1 << 10
+)
 
 // WithGuard returns the filter that limits reads of bodies. It must come before all filters that
 // wrap the ResponseWriter.

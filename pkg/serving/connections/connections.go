@@ -246,13 +246,9 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
-		open: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "shardplane", Subsystem: "connections", Name: "open",
-			Help: "[ALPHA] Client connections, by state: authenticated after the first authenticated request, and anonymous before.",
-		}, []string{"state"})),
-		closed: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "connections", Name: "closed_total",
-			Help: "[ALPHA] Anonymous connections that were closed because of --limit anonymous-connections.",
-		})),
+		open: instruments.NewGaugeVec(registerer, "shardplane_connections_open",
+			"Client connections, by state: authenticated (after the first authenticated request) or anonymous.", "state"),
+		closed: instruments.NewCounter(registerer, "shardplane_connections_closed_total",
+			"Anonymous connections that were closed because of --limit anonymous-connections."),
 	}
 }

@@ -20,6 +20,8 @@ const (
 	// bytesPerObject is the assumed size of an object in a response.
 	bytesPerObject = 1280
 	// maxSeats is the maximum number of seats of a request.
+	//
+	//reference:none
 	maxSeats = 10
 	// rememberedLists is the maximum number of collections with a cached size.
 	rememberedLists = 16384
@@ -138,7 +140,8 @@ func (c *costs) watchers(of collection) int {
 const (
 	// contentionWindow is how long a logical cluster is active after a request.
 	contentionWindow = 10 * time.Second
-	maxThrottle      = 10 * time.Millisecond
+	//reference:none
+	maxThrottle = 10 * time.Millisecond
 )
 
 // activity records the last two active logical clusters, which is sufficient to detect whether

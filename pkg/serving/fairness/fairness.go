@@ -48,6 +48,8 @@ import (
 
 // waitLimit limits how long watches, which have no deadline, wait in the queue. Other requests wait
 // for at most a quarter of their deadline.
+//
+//reference:limit request | queue: time of a watch (other requests: a quarter of their deadline) | 429
 const waitLimit = 15 * time.Second
 
 // exempt is the priority of the installation's own components and administrators, which never wait.
@@ -231,28 +233,19 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
-	const namespace, subsystem = "shardplane", "fairness"
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: "[ALPHA] " + help}
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), []string{"priority"}))
-	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels))
-	}
 	return metrics{
-		executingSeats:  gauge("executing_seats", "Seats of requests that are executed, by priority: exempt or tenants."),
-		waitingRequests: gauge("waiting_requests", "Requests in the queue, by priority."),
-		pausedRequests: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts(
-			opts("paused_requests", "Requests that wait for webhooks or clients, and have released their seats.")))),
-		dispatched: counter("dispatched_requests_total", "Requests that were dispatched, by priority.", "priority"),
-		rejected:   counter("rejected_requests_total", "Requests rejected with 429, by priority and reason: queue-full or time-out.", "priority", "reason"),
-		waitSeconds: instruments.Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "wait_duration_seconds",
-			Help:    "[ALPHA] Time of requests in the queue, by priority.",
-			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15},
-		}, []string{"priority"})),
+		executingSeats: instruments.NewGaugeVec(registerer, "shardplane_fairness_executing_seats",
+			"Seats of requests that are being executed, by priority: exempt or tenants.", "priority"),
+		waitingRequests: instruments.NewGaugeVec(registerer, "shardplane_fairness_waiting_requests",
+			"Requests in the queue, by priority.", "priority"),
+		pausedRequests: instruments.NewGauge(registerer, "shardplane_fairness_paused_requests",
+			"Requests that wait for webhooks or clients, and have released their seats."),
+		dispatched: instruments.NewCounterVec(registerer, "shardplane_fairness_dispatched_requests_total",
+			"Requests that were dispatched, by priority.", "priority"),
+		rejected: instruments.NewCounterVec(registerer, "shardplane_fairness_rejected_requests_total",
+			"Requests rejected with 429, by priority and reason: queue-full or time-out.", "priority", "reason"),
+		waitSeconds: instruments.NewHistogramVec(registerer, []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15},
+			"shardplane_fairness_wait_duration_seconds", "Time of requests in the queue, by priority.", "priority"),
 	}
 }
 
@@ -286,7 +279,19 @@ const (
 	throttleOnFewCores = 2
 )
 
+const (
+	//reference:limit shard | requests in the queue | 429
+	maxWaiting = 1000
+	//reference:limit cluster | requests in the queue | 429
+	maxWaitingPerCluster = 200
+	//reference:limit shard --fairness-paused-requests | requests that wait for webhooks or slow clients | others wait in the queue
+	defaultPaused = 1000
+)
+
 // Options are the command line options.
+//
+//reference:limit shard --fairness-seats | concurrent requests; 0: 16 per core, at least 32 | others wait in the queue
+//reference:limit cluster --fairness-seats-per-cluster | concurrent requests during contention; 0: half the cores, at least 1 | others wait in the queue
 type Options struct {
 	Enabled bool
 	// Limits are the limits of the queue. If a number of seats is 0, it depends on the number of cores.
@@ -295,7 +300,7 @@ type Options struct {
 
 // NewOptions returns the default options.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Paused: 1000, ThrottleFactor: throttleOn(cores())}}
+	return Options{Enabled: true, Limits: Limits{Waiting: maxWaiting, FlowWaiting: maxWaitingPerCluster, Paused: defaultPaused, ThrottleFactor: throttleOn(cores())}}
 }
 
 // cores returns the number of cores that the process can use. NumCPU is more than GOMAXPROCS if

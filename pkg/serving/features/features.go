@@ -12,7 +12,7 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// Feature gates. docs/features.md describes them.
+// Feature gates. docs/reference/feature-gates.md is generated from them.
 const (
 	// AllShards enables requests to /clusters/* of all shards in the front-proxy.
 	AllShards featuregate.Feature = "AllShards"
@@ -28,16 +28,29 @@ const (
 	WorkspaceMounts featuregate.Feature = "WorkspaceMounts"
 )
 
+// gate is a feature gate.
+type gate struct {
+	specs   featuregate.VersionedSpecs
+	servers string
+	// disabled describes the behavior if the gate is disabled.
+	disabled string
+}
+
 var (
 	v01 = version.MustParse("0.1")
 
-	specs = map[featuregate.Feature]featuregate.VersionedSpecs{
-		AllShards:               {{Version: v01, Default: true, PreRelease: featuregate.Beta}},
-		CachedResources:         {{Version: v01, Default: true, PreRelease: featuregate.Beta}},
-		CacheRelays:             {{Version: v01, Default: false, PreRelease: featuregate.Alpha}},
-		HomeWorkspaces:          {{Version: v01, Default: true, PreRelease: featuregate.Beta}},
-		WorkspaceAuthentication: {{Version: v01, Default: true, PreRelease: featuregate.Beta}},
-		WorkspaceMounts:         {{Version: v01, Default: true, PreRelease: featuregate.Beta}},
+	alpha = featuregate.VersionedSpecs{{Version: v01, Default: false, PreRelease: featuregate.Alpha}}
+	beta  = featuregate.VersionedSpecs{{Version: v01, Default: true, PreRelease: featuregate.Beta}}
+
+	gates = map[featuregate.Feature]gate{
+		AllShards:       {beta, "front-proxy", "the front-proxy rejects requests to `/clusters/*` with 403, also from administrators"},
+		CachedResources: {beta, "shard", "new CachedResources are rejected with 403; existing ones remain"},
+		CacheRelays:     {alpha, "cache-server", "a cache server with `--relay-config` does not start"},
+		HomeWorkspaces:  {beta, "shard (root)", "there are no home workspaces; existing ones remain as ordinary workspaces"},
+		WorkspaceAuthentication: {
+			beta, "front-proxy, shard", "tokens of issuers that a workspace configures are rejected with 401",
+		},
+		WorkspaceMounts: {beta, "front-proxy", "requests for a workspace that is a mount return 503"},
 	}
 )
 
@@ -69,7 +82,7 @@ func (g Gates) Split() (own, others map[string]bool, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("--feature-gates: %s=%s: the value must be true or false", name, value)
 		}
-		if _, ok := specs[featuregate.Feature(name)]; ok {
+		if _, ok := gates[featuregate.Feature(name)]; ok {
 			own[name] = on
 		} else {
 			others[name] = on
@@ -88,9 +101,11 @@ func Known() string {
 }
 
 func newGate() featuregate.MutableVersionedFeatureGate {
-	gate := featuregate.NewVersionedFeatureGate(v01)
-	if err := gate.AddVersioned(specs); err != nil {
-		panic(err) // an error in the table
+	all := featuregate.NewVersionedFeatureGate(v01)
+	for name, gate := range gates {
+		if err := all.AddVersioned(map[featuregate.Feature]featuregate.VersionedSpecs{name: gate.specs}); err != nil {
+			panic(err) // an error in the table
+		}
 	}
-	return gate
+	return all
 }

@@ -1,13 +1,14 @@
 package features
 
 import (
-	"fmt"
-	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/component-base/featuregate"
+
+	"github.com/shardplane/shardplane/test/reference"
 )
 
 func TestGates(t *testing.T) {
@@ -20,7 +21,7 @@ func TestGates(t *testing.T) {
 		require.False(t, Gates{string(feature): "false"}.Enabled(feature), feature)
 		require.Contains(t, Known(), string(feature)+"=true|false")
 	}
-	require.Len(t, specs, 6)
+	require.Len(t, gates, 6)
 	own, others, err := Gates{"CacheRelays": "true", "WatchList": "false"}.Split()
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{"CacheRelays": true}, own)
@@ -29,14 +30,28 @@ func TestGates(t *testing.T) {
 	require.EqualError(t, err, "--feature-gates: CacheRelays=yes: the value must be true or false")
 }
 
-// TestDocumented checks that docs/features.md has a row for each gate, and no other.
-func TestDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/features.md")
-	require.NoError(t, err)
-	for feature, versions := range specs {
-		spec := versions[len(versions)-1]
-		stage := strings.ToUpper(string(spec.PreRelease[:1])) + strings.ToLower(string(spec.PreRelease[1:]))
-		require.Contains(t, string(page), fmt.Sprintf("| %s | %s | %s | %t |", "`"+string(feature)+"`", stage, spec.Version, spec.Default))
+// TestReferenceFeatureGates compares docs/reference/feature-gates.md with the gates.
+func TestReferenceFeatureGates(t *testing.T) {
+	table := reference.Table{Header: []string{"gate", "stage", "since", "default", "servers", "if disabled"}}
+	for name, gate := range gates {
+		spec := gate.specs[len(gate.specs)-1]
+		table.Rows = append(table.Rows, []string{
+			reference.Code(string(name)), strings.ToLower(string(spec.PreRelease)), spec.Version.String(), strconv.FormatBool(spec.Default), gate.servers, gate.disabled,
+		})
 	}
-	require.Equal(t, len(specs), strings.Count(string(page), "\n| `"))
+	reference.Compare(t, "feature-gates.md", `# Feature gates
+
+This page is generated from the code.
+
+`+"`--feature-gates=<name>=<true|false>,…`"+` enables or disables features of a server. Set a gate to the same
+value on all servers in its row.
+
+- Alpha features are disabled by default. Any release can change or remove them.
+- Beta features are enabled by default. A release that changes one describes the migration.
+- Stable features have no gate.
+
+`+table.Sort().String()+`
+Shards and cache servers also accept the gates of Kubernetes. `+"`ShardedListAndWatch` and `WatchList`"+` are
+enabled. `+"`DetectCacheInconsistency`"+`, which reads all stored objects every five minutes, is disabled.
+`)
 }

@@ -141,6 +141,7 @@ type Refuse func(w http.ResponseWriter, r *http.Request, why string)
 // Count returns how much of the resource a request uses, or 0 if it is not limited.
 type Count func(r *http.Request, info *apirequest.RequestInfo) int64
 
+//reference:limit request | headers and query of a request or watch | counts as another request or watch
 const headerBytes = 16 << 10
 
 // OfHeaders returns the additional count of a request for its headers and query, which are in
@@ -187,16 +188,27 @@ func (l *Ledger) Wrap(next http.Handler, count Count, refuse Refuse) http.Handle
 
 // Names of configurable limits.
 const (
-	AnonymousConnections   = "anonymous-connections"
-	ConnectionsPerUser     = "connections-per-user"
-	BodyBytes              = "body-bytes"
-	BodyBytesPerUser       = "body-bytes-per-user"
-	RequestsPerCluster     = "requests-per-cluster"
-	RequestsPerUser        = "requests-per-user"
-	WatchesPerCluster      = "watches-per-cluster"
-	WatchesPerUser         = "watches-per-user"
-	WatchBytesPerCluster   = "watch-bytes-per-cluster"
-	WatchBytesPerUser      = "watch-bytes-per-user"
+	//reference:limit server --limit:anonymous-connections | connections without an authenticated request | the oldest one of the address with most of them is closed
+	AnonymousConnections = "anonymous-connections"
+	//reference:limit user --limit:connections-per-user | connections | 429, and the connection is closed
+	ConnectionsPerUser = "connections-per-user"
+	//reference:limit server --limit:body-bytes | request bodies in memory | 429
+	BodyBytes = "body-bytes"
+	//reference:limit user --limit:body-bytes-per-user | request bodies in memory | 429
+	BodyBytesPerUser = "body-bytes-per-user"
+	//reference:limit cluster --limit:requests-per-cluster | requests in flight, without watches | 429
+	RequestsPerCluster = "requests-per-cluster"
+	//reference:limit user --limit:requests-per-user | requests in flight, without watches | 429
+	RequestsPerUser = "requests-per-user"
+	//reference:limit cluster --limit:watches-per-cluster | watches; every four requirements of selectors count as another one | 429
+	WatchesPerCluster = "watches-per-cluster"
+	//reference:limit user --limit:watches-per-user | watches; every four requirements of selectors count as another one | 429
+	WatchesPerUser = "watches-per-user"
+	//reference:limit cluster --limit:watch-bytes-per-cluster | largest events of all watches, at least 64 KiB each | 429, and watches end
+	WatchBytesPerCluster = "watch-bytes-per-cluster"
+	//reference:limit user --limit:watch-bytes-per-user | largest events of all watches, at least 64 KiB each | 429, and watches end
+	WatchBytesPerUser = "watch-bytes-per-user"
+	//reference:limit cluster --limit:webhook-calls-per-cluster | concurrent calls of admission webhooks, and of conversion webhooks; webhooks that match a write | 429; 403 if more match
 	WebhookCallsPerCluster = "webhook-calls-per-cluster"
 )
 
@@ -280,8 +292,6 @@ func (l Limits) Ledger(resource string, own int64, registerer prometheus.Registe
 
 // NewRejected returns the counter of rejections.
 func NewRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
-	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "shardplane", Subsystem: "limits", Name: "rejected_total",
-		Help: "[ALPHA] Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.",
-	}, []string{"limit"}))
+	return instruments.NewCounterVec(registerer, "shardplane_limits_rejected_total",
+		"Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.", "limit")
 }

@@ -45,6 +45,8 @@ const (
 	share  = 20
 	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled.
 	// It is more than one, because a single user could otherwise block all others.
+	//
+	//reference:limit cluster | requests that still compute a second after their end, of all users; 1 of each user | from this number on, 429 until they end
 	perCluster = 2
 	// label is the label of the goroutines of a request. The stacks of writes contain finishing.
 	label     = "shardplane-request"
@@ -58,20 +60,13 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
-	const namespace, subsystem = "shardplane", "watchdog"
 	return metrics{
-		overdue: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests",
-			Help: "[ALPHA] Requests that are computing although their context has ended.",
-		})),
-		overdueTotal: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests_total",
-			Help: "[ALPHA] Requests that computed for more than a second after their context had ended.",
-		})),
-		throttled: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "throttled_requests_total",
-			Help: "[ALPHA] Requests rejected with 429 because of overdue requests of the user or of the logical cluster.",
-		}, []string{"limit"})),
+		overdue: instruments.NewGauge(registerer, "shardplane_watchdog_overdue_requests",
+			"Requests that are computing although their context has ended."),
+		overdueTotal: instruments.NewCounter(registerer, "shardplane_watchdog_overdue_requests_total",
+			"Requests that computed for more than a second after their context had ended."),
+		throttled: instruments.NewCounterVec(registerer, "shardplane_watchdog_throttled_requests_total",
+			"Requests rejected with 429 because of overdue requests, by limit: of the user or of the logical cluster.", "limit"),
 	}
 }
 

@@ -21,7 +21,10 @@ import (
 const (
 	// remembered is the maximum number of changes in a set's history, and rememberedBytes the maximum size of
 	// their selectors and names. Watches from earlier versions must list again.
-	remembered      = 10_000
+	//
+	//reference:limit cluster | permission claims: changes from which a watch can resume | 410
+	remembered = 10_000
+	//reference:limit cluster | permission claims: size of the changes from which a watch can resume | 410
 	rememberedBytes = 4 << 20
 )
 

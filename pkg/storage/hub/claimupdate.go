@@ -16,6 +16,8 @@ import (
 )
 
 // maxPendingUpdates is the maximum number of pending claim updates of a watcher. A watcher with more is too slow.
+//
+//reference:limit watch | pending changes of permission claims | the watch ends
 const maxPendingUpdates = 1000
 
 // claimUpdate is an update for the watchers of a claim set after a change: the objects that are added and deleted

@@ -17,6 +17,8 @@ const (
 	historyMax = 16384
 	// historyBytes limits the total size of the objects if there are more than historyIdle events, because
 	// a tenant may change objects of more than a megabyte many times per second.
+	//
+	//reference:limit resource | events in memory, at least 128 | watches from earlier versions get 410
 	historyBytes = 128 << 20
 	// historyTime is how long events are kept, and how long after the last watch its client may resume, as in
 	// upstream's watch cache.

@@ -98,10 +98,8 @@ type Record struct {
 func NewRecord(registerer prometheus.Registerer) *Record {
 	return &Record{
 		clusters: map[logicalcluster.Name]map[string]*Object{}, changed: func(logicalcluster.Name) {},
-		reads: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "storage", Name: "unreadable_object_reads_total",
-			Help: "[ALPHA] Reads of stored objects that failed because the object itself cannot be read, by reason: undecodable, defaults, conversion or panic.",
-		}, []string{"reason"})),
+		reads: instruments.NewCounterVec(registerer, "shardplane_storage_unreadable_object_reads_total",
+			"Reads of stored objects that failed because the object itself cannot be read, by reason: undecodable, defaults, conversion or panic.", "reason"),
 	}
 }
 

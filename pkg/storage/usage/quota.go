@@ -17,8 +17,13 @@ const (
 	// compares the size of its file with the quota. The file does not shrink, but free pages are reused, so
 	// usually the limit of the bytes in use applies. The limit of the file size applies if it grows
 	// because its free pages are fragmented.
+	//
+	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, except by `root` and `system:*` | 507 for writes that grow; replicas wait
+	//reference:limit shard | size of the etcd file as a percentage of `--etcd-quota-backend-bytes` | 507 for writes that grow; replicas wait
 	inUseLimit, sizeLimit = 90, 96
 	// fillingLimit is the percentage in use from which on etcd is filling up.
+	//
+	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, by large tenants | 507 for owners with more than 1.5 times the mean
 	fillingLimit = 75
 	// step is the percentage of the quota that may be written between two checks. The limits leave enough
 	// space for these writes.

@@ -20,9 +20,13 @@ import (
 const (
 	// LeaseNamespace is the namespace in root that contains the heartbeats. Only the system and administrators may write there.
 	LeaseNamespace = metav1.NamespaceSystem
-	// LeaseLabel contains the name of the shard on heartbeats.
+	// LeaseLabel is the name of the shard of a heartbeat.
+	//
+	//reference:metadata Lease in root | the shard
 	LeaseLabel = "internal.shardplane.io/heartbeat"
-	// leaseAnnotation contains the load of the shard as JSON.
+	// leaseAnnotation is the load of the shard as JSON.
+	//
+	//reference:metadata Lease in root | the shard
 	leaseAnnotation = "internal.shardplane.io/load"
 
 	// Interval is the interval of heartbeats, as for Kubernetes nodes.
@@ -49,9 +53,18 @@ const ReasonNoCache = "NoCache"
 
 // These annotations of Shards contain the usage. The limits are in status.capacity.
 const (
+	// WorkspacesAnnotation is the number of workspaces on the shard.
+	//
+	//reference:metadata Shard | shard health controller
 	WorkspacesAnnotation = "core.shardplane.io/workspaces"
-	ObjectsAnnotation    = "core.shardplane.io/objects"
-	StorageAnnotation    = "core.shardplane.io/storage"
+	// ObjectsAnnotation is the number of objects on the shard.
+	//
+	//reference:metadata Shard | shard health controller
+	ObjectsAnnotation = "core.shardplane.io/objects"
+	// StorageAnnotation is the used storage of the shard.
+	//
+	//reference:metadata Shard | shard health controller
+	StorageAnnotation = "core.shardplane.io/storage"
 )
 
 // Amount is the usage of a resource, and its limit. 0 means no limit.

@@ -31,6 +31,9 @@ const (
 	keepRequested = 2 * time.Hour
 	// maxRequested limits the number of followed sources without consumers, and maxRequestedPerCluster
 	// those of one logical cluster, because their objects are kept in memory.
+	//
+	//reference:limit shard | CachedResources that are read without a consumer on the shard | 429
+	//reference:limit cluster | CachedResources that are read without a consumer on the shard | 429
 	maxRequested, maxRequestedPerCluster = 128, 16
 	checkInterval                        = time.Minute
 	// requestedTimeout is how long requests wait for a new follower to sync.

@@ -149,9 +149,9 @@ func TestVerify(t *testing.T) {
 			lines = append(lines, strings.TrimSpace(says))
 		}
 	}
-	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: left over", "missing: missing"}, lines, out)
+	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: orphaned", "missing: missing"}, lines, out)
 	require.Regexp(t, `(?m)^workspacetypes\.tenancy\.kcp\.io +\d+ +\d+ +3$`, out)
-	require.Contains(t, out, "shard-1 "+other.ClusterName+" "+parts+".shared.example.org stray: left over\n")
+	require.Contains(t, out, "shard-1 "+other.ClusterName+" "+parts+".shared.example.org stray: orphaned\n")
 	require.Regexp(t, `(?m)^`+parts+`\.shared\.example\.org +2 +3 +1$`, out)
 	require.Contains(t, errOut, "4 replicas differ from their objects")
 

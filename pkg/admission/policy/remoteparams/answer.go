@@ -10,6 +10,8 @@ import (
 )
 
 // MaxObjects is the number of parameters that a selector may select.
+//
+//reference:limit request | admission policies: parameters that a selector selects | the policy fails
 const MaxObjects = 200
 
 // Find returns the resource of a kind that can be used for parameters, or nil.

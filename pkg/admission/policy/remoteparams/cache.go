@@ -21,17 +21,25 @@ import (
 
 const (
 	// freshFor is the time before an answer is read again, and maxAge the time before a request waits for that.
+	//
+	//reference:none
 	freshFor, maxAge = time.Second, 5 * time.Second
 	// readTimeout limits a read, and retryAfter is the delay after a failed read from a provider.
 	readTimeout, retryAfter = 2 * time.Second, time.Second
 	// maxReads is the number of concurrent reads from one provider.
+	//
+	//reference:limit provider | admission policies: concurrent reads of parameters, for consumers on other shards | they wait
 	maxReads = 4
 	// maxProviderBytes limits the cached bytes of one provider, and maxBytes of all. The least recently used answers
 	// are evicted.
+	//
+	//reference:none
 	maxProviderBytes, maxBytes = 8 << 20, 64 << 20
 	// unusedFor is the time after which an unused answer is dropped.
 	unusedFor = 24 * time.Hour
 	// maxRead limits an encoded answer.
+	//
+	//reference:limit request | admission policies: size of parameters that are read from another shard | the policy fails
 	maxRead = 2 << 20
 )
 

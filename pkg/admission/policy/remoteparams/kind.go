@@ -14,6 +14,8 @@ import (
 )
 
 // maxSelector limits selectors, because they are part of a URL.
+//
+//reference:limit object | admission policy: length of a selector of parameters on another shard | the policy fails
 const maxSelector = 8 << 10
 
 var errLongSelector = errors.New("the selector of the binding is longer than requests may contain: make it shorter, or name a parameter")
