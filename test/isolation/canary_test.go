@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // answer is the response of a server.
@@ -122,7 +123,7 @@ func serveHook(t testing.TB, w *world) *hook {
 		_, _ = io.WriteString(rw, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"`+uid+`","allowed":true}}`)
 	}))
 	t.Cleanup(h.Close)
-	h.ca = base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
+	h.ca = base64.StdEncoding.EncodeToString(harness.CABundle(h.Server))
 	return h
 }
 

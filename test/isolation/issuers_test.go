@@ -1,18 +1,15 @@
 package isolation
 
 import (
-	"crypto/ecdsa"
 	"encoding/json"
-	"encoding/pem"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	jose "gopkg.in/go-jose/go-jose.v2"
-	"gopkg.in/go-jose/go-jose.v2/jwt"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const tenancyGroup = "/apis/tenancy.kcp.io/v1alpha1/"
@@ -21,8 +18,7 @@ const tenancyGroup = "/apis/tenancy.kcp.io/v1alpha1/"
 // workspaces, and no system privileges in its own one, and that servers must not call non-public
 // issuer addresses.
 func (w *world) testIssuers(t *testing.T) {
-	key := w.newKey()
-	issuer := newIssuer(t, key)
+	issuer, sign := harness.Issuer(t)
 	lab, inLab := w.alpha.path+":issuers", "/clusters/"+w.alpha.path+":issuers"
 	create := func(in, plural, kind, name, spec string) {
 		t.Helper()
@@ -42,7 +38,7 @@ func (w *world) testIssuers(t *testing.T) {
 		return ws.Spec.Cluster
 	}
 	entry := func(url, prefix string) string {
-		ca, err := json.Marshal(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw})))
+		ca, err := json.Marshal(string(harness.CABundle(issuer)))
 		require.NoError(t, err)
 		return `{"issuer":{"url":"` + url + `","audiences":["x"],"certificateAuthority":` + string(ca) + `},"claimMappings":{"username":{"claim":"sub","prefix":"` + prefix + `"},"groups":{"claim":"groups","prefix":""},` +
 			`"extra":[{"key":"authentication.kcp.io/scopes","valueExpression":"['cluster:` + w.bravo.name + `']"},{"key":"authorization.kcp.io/warrant","valueExpression":"claims.warrant"}]}}`
@@ -58,7 +54,7 @@ func (w *world) testIssuers(t *testing.T) {
 	warrant := `{"user":"kcp-admin","groups":["system:masters","system:kcp:admin"]}`
 	all := []string{"system:masters", "system:kcp:admin", "system:kcp:logical-cluster-admin", "system:serviceaccounts", "system:cluster:" + w.bravo.name, "system:authenticated", "apis.kcp.io:binding:system:kcp:admin"}
 	token := func(name string) string {
-		return issue(t, key, map[string]any{"iss": issuer.URL, "aud": "x", "sub": name, "groups": all, "warrant": warrant, "exp": time.Now().Add(time.Hour).Unix()})
+		return sign(map[string]any{"iss": issuer.URL, "aud": "x", "sub": name, "groups": all, "warrant": warrant, "exp": time.Now().Add(time.Hour).Unix()})
 	}
 	usernames := []string{
 		"kcp-admin", "user-2", "system:apiserver", "system:serviceaccount:default:robot", "system:kcp:serviceaccount:" + w.bravo.name + ":default:robot", "system:admin",
@@ -111,7 +107,7 @@ func (w *world) testIssuers(t *testing.T) {
 		url := "https://" + host
 		patch := w.mallory(t, http.MethodPatch, inLab+tenancyGroup+"workspaceauthenticationconfigurations/evil", `{"spec":{"jwt":[`+entry(url, "")+`]}}`)
 		require.Equal(t, http.StatusOK, patch.code, "%s", patch)
-		body := `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"` + issue(t, key, map[string]any{"iss": url, "aud": "x", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}) + `"}}`
+		body := `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"` + sign(map[string]any{"iss": url, "aud": "x", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}) + `"}}`
 		require.Eventually(t, func() bool {
 			got := w.mallory(t, http.MethodPost, "/clusters/"+evil+"/apis/authentication.k8s.io/v1/tokenreviews", body)
 			require.NotContains(t, string(got.body), `"authenticated":true`)
@@ -119,29 +115,4 @@ func (w *world) testIssuers(t *testing.T) {
 		}, testTimeout, 20*time.Millisecond, "%s was not rejected", host)
 	}
 	require.Equal(t, calls, w.hook.calls.Load(), "a non-public address was called")
-}
-
-// newIssuer starts an OIDC issuer with a key.
-func newIssuer(t *testing.T, key *ecdsa.PrivateKey) *httptest.Server {
-	t.Helper()
-	var server *httptest.Server
-	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/keys"}
-		if r.URL.Path == "/keys" {
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
-		}
-		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	t.Cleanup(server.Close)
-	return server
-}
-
-// issue signs a token of an issuer.
-func issue(t *testing.T, key *ecdsa.PrivateKey, claims map[string]any) string {
-	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "1"}}, nil)
-	require.NoError(t, err)
-	token, err := jwt.Signed(signer).Claims(claims).CompactSerialize()
-	require.NoError(t, err)
-	return token
 }
