@@ -1,8 +1,8 @@
 package conformance
 
 import (
+	"errors"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -66,25 +67,7 @@ func startShard(t testing.TB) *harness.Cluster {
 // inParallel calls f for 0..n-1 with limited concurrency.
 func inParallel(t testing.TB, n int, f func(i int) error) {
 	t.Helper()
-	numbers := make(chan int)
-	errs := make(chan error, n)
-	var workers sync.WaitGroup
-	for range 16 {
-		workers.Go(func() {
-			for i := range numbers {
-				if err := f(i); err != nil {
-					errs <- err
-				}
-			}
-		})
-	}
-	for i := range n {
-		numbers <- i
-	}
-	close(numbers)
-	workers.Wait()
-	close(errs)
-	for err := range errs {
-		require.NoError(t, err)
-	}
+	errs := make([]error, n)
+	workqueue.ParallelizeUntil(t.Context(), 16, n, func(i int) { errs[i] = f(i) })
+	require.NoError(t, errors.Join(errs...))
 }

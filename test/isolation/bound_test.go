@@ -3,7 +3,6 @@ package isolation
 import (
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -76,15 +75,9 @@ func (w *world) testSharedIdentity(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apibindings/gems", "").code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"copied"},"spec":{"reference":{"export":{"name":"copied"}}}}`).code)
 	var list struct{ Items []any }
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "")
-		var b struct{ Status struct{ Phase string } }
-		return decode(got, &b) && b.Status.Phase == "Bound"
-	}, testTimeout, 20*time.Millisecond, "the copied export is not bound")
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodGet, "/clusters/$A$"+gems, "")
-		return got.code == http.StatusOK && decode(got, &list)
-	}, testTimeout, 20*time.Millisecond, "the bound API is not served")
+	w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "", http.StatusOK, `"phase":"Bound"`, "the copied export is not bound")
+	got := w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+gems, "", http.StatusOK, "", "the bound API is not served")
+	require.True(t, decode(got, &list))
 	require.Empty(t, list.Items)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+gems, `{"apiVersion":"bound.example/v1","kind":"Gem","metadata":{"name":"mine"}}`).code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+gems, "").code, "objects of alpha")

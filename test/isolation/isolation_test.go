@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/test/harness"
@@ -115,27 +116,19 @@ func (w *world) testGenerated(t *testing.T, seed, from, inputs uint64) {
 	w.useHandlers()
 	began := time.Now()
 	r := &run{world: w, seed: seed, seen: map[string]int{}}
-	var next atomic.Uint64
-	next.Store(from)
-	var wg sync.WaitGroup
-	for range *workersFlag {
-		wg.Go(func() {
-			for {
-				number := next.Add(1) - 1
-				if number >= from+inputs || r.failed() {
-					return
-				}
-				if number%2000 == 1999 {
-					r.repairAlpha(t.Context())
-				}
-				if done := number - from; done > 0 && done%progressEvery == 0 {
-					t.Logf("%d of %d inputs after %s", done, inputs, time.Since(began).Round(time.Second))
-				}
-				r.attackOnce(t.Context(), number)
-			}
-		})
-	}
-	wg.Wait()
+	workqueue.ParallelizeUntil(t.Context(), *workersFlag, int(inputs), func(done int) { //nolint:gosec // a number of requests
+		if r.failed() {
+			return
+		}
+		number := from + uint64(done) //nolint:gosec // not negative
+		if number%2000 == 1999 {
+			r.repairAlpha(t.Context())
+		}
+		if done > 0 && done%progressEvery == 0 {
+			t.Logf("%d of %d inputs after %s", done, inputs, time.Since(began).Round(time.Second))
+		}
+		r.attackOnce(t.Context(), number)
+	})
 	took := time.Since(began)
 	for _, text := range r.serverErrors {
 		t.Log(text)

@@ -106,13 +106,8 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: &protocols, DisableCompression: true, //nolint:gosec // attackers do not verify servers
-	}
+	transport := &http.Transport{TLSClientConfig: w.tlsConfig(in.attacker), Protocols: &protocols, DisableCompression: true}
 	defer transport.CloseIdleConnections()
-	if cert := w.attackers[in.attacker].cert; cert != nil {
-		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
@@ -264,18 +259,31 @@ func (r *recorder) answer() answer {
 	return answer{code: r.code, header: r.sent, body: r.body.Bytes()}
 }
 
-// overTheWire sends the text over a new connection.
-func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
-	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // attackers do not verify servers
-	if cert := w.attackers[in.attacker].cert; cert != nil {
+func (w *world) tlsConfig(attacker int, protocols ...string) *tls.Config {
+	config := &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // attackers do not verify servers
+	if cert := w.attackers[attacker].cert; cert != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: requestTimeout}, Config: config}).DialContext(ctx, "tcp", w.targets[in.target].host)
+	return config
+}
+
+// connect opens a connection with a deadline.
+func (w *world) connect(ctx context.Context, attacker, target int, protocol string) (net.Conn, error) {
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: requestTimeout}, Config: w.tlsConfig(attacker, protocol)}
+	conn, err := dialer.DialContext(ctx, "tcp", w.targets[target].host)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetDeadline(time.Now().Add(requestTimeout))
+}
+
+// overTheWire sends the text over a new connection.
+func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
+	conn, err := w.connect(ctx, in.attacker, in.target, "http/1.1")
 	if err != nil {
 		return answer{err: err}
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := io.WriteString(conn, raw); err != nil {
 		return answer{err: err}
 	}

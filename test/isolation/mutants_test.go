@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/mutants"
@@ -89,19 +89,12 @@ func (w *world) attackAll(t *testing.T, inputs []input) []*finding {
 	t.Helper()
 	var mu sync.Mutex
 	var findings []*finding
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range *workersFlag {
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(inputs)); i = next.Add(1) - 1 {
-				if _, f := w.attack(t.Context(), inputs[i]); f != nil {
-					mu.Lock()
-					findings = append(findings, f)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
+	workqueue.ParallelizeUntil(t.Context(), *workersFlag, len(inputs), func(i int) {
+		if _, f := w.attack(t.Context(), inputs[i]); f != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			findings = append(findings, f)
+		}
+	})
 	return findings
 }

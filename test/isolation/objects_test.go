@@ -49,6 +49,16 @@ func (w *world) malloryAt(t *testing.T, target int, method, path, body string, l
 	return w.mustAttack(t, input{wire: true, target: target, raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
 }
 
+// untilAnswered repeats a request of mallory until its response has the code, if any, and contains the text.
+func (w *world) untilAnswered(t *testing.T, target int, method, path, body string, code int, text, message string, args ...any) (got answer) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		got = w.malloryAt(t, target, method, path, body)
+		return (code == 0 || got.code == code) && strings.Contains(string(got.body), text)
+	}, testTimeout, 20*time.Millisecond, append([]any{message}, args...)...)
+	return got
+}
+
 // testWebhooks checks that webhooks of alpha receive only objects of alpha.
 func (w *world) testWebhooks(t *testing.T) {
 	config := func(kind, name, client string) string {
@@ -88,15 +98,9 @@ func (w *world) testPolicies(t *testing.T) {
 	binding := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"curious"},"spec":{"policyName":"curious","paramRef":{"name":"treasure","namespace":"vault","parameterNotFoundAction":"Deny"},"validationActions":["Deny"]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicies", policy).code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicybindings", binding).code)
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
-		return strings.Contains(string(got.body), "parameter: own-data")
-	}, testTimeout, 50*time.Millisecond, "the policy does not return alpha's parameter")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
-		return strings.Contains(string(got.body), "no params found")
-	}, testTimeout, 50*time.Millisecond, "the policy finds a parameter that was deleted in alpha")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
 	w.createObjects(w.alpha, "own", common)
@@ -114,9 +118,7 @@ func (w *world) testOwnerReferences(t *testing.T) {
 		name := fmt.Sprintf("owned-%d", n)
 		got := w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
-		require.Eventually(t, func() bool {
-			return w.mallory(t, http.MethodGet, in+"/"+name, "").code == http.StatusNotFound
-		}, testTimeout, 50*time.Millisecond, "the object with this owner was not garbage collected: %s", of)
+		w.untilAnswered(t, atProxy, http.MethodGet, in+"/"+name, "", http.StatusNotFound, "", "the object with this owner was not garbage collected: %s", of)
 	}
 	got := w.mallory(t, http.MethodDelete, in+"/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
 	require.Equal(t, http.StatusConflict, got.code, "%s", got)

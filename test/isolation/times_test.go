@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"crypto/tls"
 	"flag"
 	"fmt"
 	"io"
@@ -11,11 +10,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
 )
 
 var pairsFlag = flag.Int("pairs", 96, "number of response times for existing and for missing objects to compare for each form of request")
@@ -124,11 +124,10 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 	}
 	rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 
-	attacker := w.attackers[0]
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*attacker.cert}}, //nolint:gosec // attackers do not mind
+		TLSClientConfig: w.tlsConfig(0),
 		Protocols:       &protocols,
 	}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -156,24 +155,15 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 	_, err := send(requests[0]) // establishes the connection
 	require.NoError(t, err)
 	var mu sync.Mutex
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range 2 * *workersFlag { // they mostly wait
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(requests)); i = next.Add(1) - 1 {
-				r := requests[i]
-				took, err := send(r)
-				mu.Lock()
-				if err == nil {
-					r.form.took[r.about] = append(r.form.took[r.about], took)
-				} else {
-					t.Error(err)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	workers.Wait()
+	workqueue.ParallelizeUntil(t.Context(), 2**workersFlag, len(requests), func(i int) { // most workers wait
+		r := requests[i]
+		took, err := send(r)
+		mu.Lock()
+		defer mu.Unlock()
+		if assert.NoError(t, err) {
+			r.form.took[r.about] = append(r.form.took[r.about], took)
+		}
+	})
 }
 
 // compare returns by how many standard deviations the ranks of the first times exceed their

@@ -3,15 +3,12 @@ package isolation
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
@@ -47,32 +44,19 @@ func (w *world) testWire(t *testing.T) {
 	}
 }
 
-// dial connects to the front-proxy.
-func (w *world) dial(t *testing.T, attacker int, proto string) net.Conn {
-	t.Helper()
-	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto}} //nolint:gosec // attackers do not mind
-	if cert := w.attackers[attacker].cert; cert != nil {
-		config.Certificates = []tls.Certificate{*cert}
-	}
-	dialer := tls.Dialer{Config: config}
-	conn, err := dialer.DialContext(t.Context(), "tcp", w.targets[0].host)
-	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(requestTimeout)))
-	return conn
-}
-
 // connection announces a body by HTTP/1.1, and sends it if it is small. It returns the response and
 // whether the connection is reused.
 func (w *world) connection(t *testing.T, attacker int, path string, size int) string {
 	t.Helper()
-	conn := w.dial(t, attacker, "http/1.1")
+	conn, err := w.connect(t.Context(), attacker, atProxy, "http/1.1")
+	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	body := ""
 	if size == smallBody {
 		body = strings.Repeat("x", size)
 	}
 	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n%s", path, w.authorization(attacker), size, body)
-	_, err := io.WriteString(conn, request)
+	_, err = io.WriteString(conn, request)
 	require.NoError(t, err)
 	reader := bufio.NewReader(conn)
 	text := w.response(t, reader)
@@ -110,9 +94,10 @@ func (w *world) response(t *testing.T, from *bufio.Reader) string {
 // after the response.
 func (w *world) frames(t *testing.T, attacker int, path string) string {
 	t.Helper()
-	conn := w.dial(t, attacker, "h2")
+	conn, err := w.connect(t.Context(), attacker, atProxy, "h2")
+	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	_, err := io.WriteString(conn, http2.ClientPreface)
+	_, err = io.WriteString(conn, http2.ClientPreface)
 	require.NoError(t, err)
 	framer := http2.NewFramer(conn, conn)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

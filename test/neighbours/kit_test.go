@@ -209,10 +209,16 @@ func (u *tenant) withOwnConnection(t *testing.T) *tenant {
 // waitUntilAuthorized waits until the tenant's rights are effective.
 func (u *tenant) waitUntilAuthorized(t *testing.T) {
 	t.Helper()
+	u.untilAnswered(t, http.MethodGet, configMaps, "", http.StatusOK, "", "the tenant is not authorized")
+}
+
+// untilAnswered repeats a request until its response has the code and contains the text.
+func (u *tenant) untilAnswered(t *testing.T, method, path, body string, code int, text, message string, args ...any) {
+	t.Helper()
 	require.Eventually(t, func() bool {
-		code, _, err := u.call(t.Context(), http.MethodGet, configMaps, "")
-		return err == nil && code == http.StatusOK
-	}, testTimeout, tick, "the tenant is not authorized")
+		got, content, err := u.call(t.Context(), method, path, body)
+		return err == nil && got == code && strings.Contains(string(content), text)
+	}, testTimeout, tick, append([]any{message}, args...)...)
 }
 
 // call sends a request and returns the response.

@@ -37,10 +37,7 @@ func providers(t *testing.T, w *world) {
 	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.id, group, name))
 	for _, consumer := range []*tenant{w.quiet, w.attacker} {
 		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.id, w.id))
-		require.Eventually(t, func() bool {
-			code, _, err := consumer.call(t.Context(), http.MethodGet, "/apis/"+group+"/v1/things", "")
-			return err == nil && code == http.StatusOK
-		}, testTimeout, tick, "the API is not served")
+		consumer.untilAnswered(t, http.MethodGet, "/apis/"+group+"/v1/things", "", http.StatusOK, "", "the API is not served")
 	}
 	t.Run("rules", func(t *testing.T) { expensiveRules(t, w, group) })
 

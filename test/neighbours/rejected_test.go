@@ -138,10 +138,7 @@ func patches(t *testing.T, w *world) {
 		"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"object.data.l.split(',').map(x, JSONPatch{op: 'test', path: '/data', value: object.data})"}}]}}`, w.id))
 	w.attacker.create(t, mutatingBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q}}`, w.id))
 	patched := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"patched"},"data":{"l":"` + repeated("#", 5000) + `","x":"` + strings.Repeat("x", 100_000) + `"}}`
-	require.Eventually(t, func() bool {
-		code, _, err := w.attacker.call(t.Context(), http.MethodPost, configMaps+"?dryRun=All", patched)
-		return err == nil && code == http.StatusForbidden
-	}, testTimeout, tick, "the policy has no effect")
+	w.attacker.untilAnswered(t, http.MethodPost, configMaps+"?dryRun=All", patched, http.StatusForbidden, "", "the policy has no effect")
 	rejected(t, http.StatusForbidden, "the patch is larger than", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, configMaps, patched)
 	})

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,10 +44,7 @@ func replicas(t *testing.T, w *world) {
 	cache := newTenant(t, w.Cache())
 	quiet := w.quiet.cluster(t)
 	for path := range kinds {
-		require.Eventually(t, func() bool {
-			code, body, err := cache.call(t.Context(), http.MethodGet, "/shards/*/clusters/"+quiet+path, "")
-			return err == nil && code == http.StatusOK && strings.Contains(string(body), "quiet-"+w.id)
-		}, testTimeout, tick, "the quiet tenant's object is not replicated: %s", path)
+		cache.untilAnswered(t, http.MethodGet, "/shards/*/clusters/"+quiet+path, "", http.StatusOK, "quiet-"+w.id, "the quiet tenant's object is not replicated: %s", path)
 	}
 }
 

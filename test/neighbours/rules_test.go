@@ -159,10 +159,7 @@ func rules(t *testing.T, w *world) {
 		user, start := fmt.Sprintf("user-%d-%s", i, w.id), time.Now()
 		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.id, adminBinding(w.id, user))
 		before := written.Load()
-		require.Eventually(t, func() bool {
-			code, body, err := w.quiet.call(t.Context(), http.MethodPost, accessReviews, accessReview(user))
-			return err == nil && code == http.StatusCreated && strings.Contains(string(body), `"allowed":true`)
-		}, testTimeout, tick, "the quiet tenant's binding is not effective")
+		w.quiet.untilAnswered(t, http.MethodPost, accessReviews, accessReview(user), http.StatusCreated, `"allowed":true`, "the quiet tenant's binding is not effective")
 		between := written.Load() - before
 		t.Logf("The quiet tenant's binding was effective after %v and %d sequential writes of others", time.Since(start), between)
 		require.Less(t, between, int64(maxWritesBetween), "sequential writes of others until the quiet tenant's binding was effective")

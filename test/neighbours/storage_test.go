@@ -88,8 +88,5 @@ func storage(t *testing.T, w *world) {
 		w.attacker.must(t, http.MethodDelete, fmt.Sprintf("%s/%s-%d", secrets, w.id, n), "")
 	}
 	t.Cleanup(func() { w.attacker.remove(t, configMaps+"/"+w.id) })
-	require.Eventually(t, func() bool {
-		code, _, err := w.attacker.call(t.Context(), http.MethodPost, configMaps, configMap(w.id, 1))
-		return err == nil && code == http.StatusCreated
-	}, testTimeout, tick, "deletions did not free capacity")
+	w.attacker.untilAnswered(t, http.MethodPost, configMaps, configMap(w.id, 1), http.StatusCreated, "", "deletions did not free capacity")
 }

@@ -39,10 +39,7 @@ func workspaceTypes(t *testing.T, w *world) {
 	}
 	cache := newTenant(t, w.Cache())
 	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
-	require.Eventually(t, func() bool {
-		code, body, err := cache.call(t.Context(), http.MethodGet, all, "")
-		return err == nil && code == http.StatusOK && strings.Contains(string(body), names[many-1])
-	}, testTimeout, tick, "the cache server lacks the last type")
+	cache.untilAnswered(t, http.MethodGet, all, "", http.StatusOK, names[many-1], "the cache server lacks the last type")
 	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
 	requireHeapGrowth(t, before, 40*many*size, "more than forty times the size of the types, in the shard and the cache server together")
 	for _, name := range names {

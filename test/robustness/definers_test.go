@@ -47,13 +47,6 @@ type definer struct {
 	removing int64
 }
 
-func (d *definer) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		d.step(ctx)
-		pace(ctx, upTo(d.rng, 2*d.pause))
-	}
-}
-
 func (d *definer) cluster() string { return d.target.clusters[0] }
 
 func (d *definer) name() string { return d.plural + "." + churnGroup }
@@ -383,7 +376,7 @@ func (r *run) define(writing, ctx context.Context, writers, watchers *sync.WaitG
 		t.domain.Resource, t.clusters, t.shortWatchesOnly, t.upserts = plural, on.clusters[:1], false, false
 		d := &definer{writer: *r.newWriter(&t, false), plural: plural, kinds: []string{[]string{"Thing", "Gadget"}[n], "Both"}, singleReplica: r.replicas == nil, starting: r.defining}
 		all = append(all, d)
-		writers.Go(func() { d.run(writing) })
+		writers.Go(func() { repeat(writing, d.rng, d.pause, d.step) })
 		w := r.newWatcher(&t, "of a definition", t.direct, t.one(t.clusters[0]), n == 1)
 		watchers.Go(func() { w.run(ctx) })
 	}

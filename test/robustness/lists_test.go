@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -103,18 +102,9 @@ func (r *reader) page(ctx context.Context, a listOptions, token string) (page, [
 type lister struct {
 	reader
 
-	rng   *rand.Rand
-	pause time.Duration
+	rng *rand.Rand
 	// tokens are the latest continue tokens by logical cluster.
 	tokens map[string]string
-}
-
-func (l *lister) run(ctx context.Context) {
-	l.tokens = map[string]string{}
-	for ctx.Err() == nil {
-		l.step(ctx)
-		pace(ctx, l.pause/2+time.Duration(l.rng.Int64N(int64(l.pause))))
-	}
 }
 
 // step lists once. Errors are expected because of faults.

@@ -37,6 +37,12 @@ func newRecorder() *recorder {
 	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}, shards: map[string]string{}}
 }
 
+func (r *recorder) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
 // version returns a random resource version that a client observed, or 0.
 func (r *recorder) version(server string, rng *rand.Rand) uint64 {
 	r.mu.Lock()
@@ -50,11 +56,7 @@ func (r *recorder) version(server string, rng *rand.Rand) uint64 {
 
 // forgetVersions drops all observed resource versions. The history does not explain states before
 // the first list of a resource.
-func (r *recorder) forgetVersions() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.versions)
-}
+func (r *recorder) forgetVersions() { r.locked(func() { clear(r.versions) }) }
 
 // goal returns the resource version of the latest acknowledged state in a scope, or 0. A watch of
 // the scope from an earlier version must reach it.
@@ -73,11 +75,9 @@ func (r *recorder) goal(d history.Domain, scope history.Scope) uint64 {
 // now returns the time since the start of the recorder. It is monotonic.
 func (r *recorder) now() int64 { return int64(time.Since(r.began)) }
 
-func (r *recorder) id() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.nextID++
-	return r.nextID
+func (r *recorder) id() (id int) {
+	r.locked(func() { r.nextID++; id = r.nextID })
+	return id
 }
 
 func (r *recorder) op(op *history.Op) {
@@ -102,23 +102,16 @@ func (r *recorder) list(l *history.List) {
 }
 
 // record appends to a part of the history.
-func record[T any](r *recorder, part *[]T, one T) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	*part = append(*part, one)
-}
+func record[T any](r *recorder, part *[]T, one T) { r.locked(func() { *part = append(*part, one) }) }
 
 func (r *recorder) errorResponse(cluster string, text []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Errors = append(r.history.Errors, history.ErrorResponse{Cluster: cluster, Text: string(text)})
+	record(r, &r.history.Errors, history.ErrorResponse{Cluster: cluster, Text: string(text)})
 }
 
 // claims returns the number of recorded claims.
-func (r *recorder) claims() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.history.Claims)
+func (r *recorder) claims() (n int) {
+	r.locked(func() { n = len(r.history.Claims) })
+	return n
 }
 
 // setShard records the shard of a logical cluster.
@@ -145,24 +138,15 @@ func (r *recorder) resolveShard(item *history.Item) {
 	}
 }
 
-func (r *recorder) inventory(i *history.Inventory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Inventory = i
-}
+func (r *recorder) inventory(i *history.Inventory) { r.locked(func() { r.history.Inventory = i }) }
 
-func (r *recorder) writes() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.acknowledged
+func (r *recorder) writes() (n int) {
+	r.locked(func() { n = r.acknowledged })
+	return n
 }
 
 // completeGroup marks a group of lists as complete. Other groups are ignored.
-func (r *recorder) completeGroup(group int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.groups = append(r.groups, group)
-}
+func (r *recorder) completeGroup(group int) { record(r, &r.groups, group) }
 
 // result returns the history after all clients have finished.
 func (r *recorder) result() *history.History {

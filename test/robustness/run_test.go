@@ -151,11 +151,11 @@ func (r *run) work(faults func()) *history.History {
 			if i == 1 && t.plain != nil {
 				w.target = t.plain
 			}
-			writers.Go(func() { w.run(writing) })
+			writers.Go(func() { repeat(writing, w.rng, w.pause, w.step) })
 		}
 		r.startShortWatchers(writing, &writers, t)
-		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), pause: 4 * r.pause}
-		writers.Go(func() { l.run(writing) })
+		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), tokens: map[string]string{}}
+		writers.Go(func() { repeat(writing, l.rng, 4*r.pause, l.step) })
 	}
 	var definers []*definer
 	if r.defined != nil {
@@ -174,7 +174,7 @@ func (r *run) work(faults func()) *history.History {
 	stopWriting()
 	writers.Wait()
 	if r.workspaces != nil {
-		r.workspaces.settle(r)
+		r.workspaces.awaitCompletion(r)
 	}
 	if r.export != nil {
 		r.export.acceptAll(r)
@@ -251,7 +251,8 @@ func (r *run) startShortWatchers(ctx context.Context, wg *sync.WaitGroup, t *tar
 	}
 	for n := range number {
 		p := &shortWatcher{r.newWatcher(t, fmt.Sprint("short watcher ", n), t.direct, history.Scope{}, false), scopes, 8 * r.pause, testTimeout}
-		wg.Go(func() { p.run(ctx) })
+		p.keepOpen.Store(true) // step ends the streams
+		wg.Go(func() { repeat(ctx, p.rng, p.pause/2, p.step) })
 		l := &pager{reader: reader{target: t, rec: r.rec}, conn: t.direct, scopes: scopes[:3], limit: 2 + 3*n, pause: 2 * r.pause}
 		wg.Go(func() { l.run(ctx) })
 	}

@@ -27,14 +27,6 @@ type shortWatcher struct {
 	timeout time.Duration
 }
 
-func (p *shortWatcher) run(ctx context.Context) {
-	p.keepOpen.Store(true) // step ends the streams
-	for ctx.Err() == nil {
-		p.step(ctx)
-		pace(ctx, time.Duration(p.rng.Int64N(int64(p.pause))))
-	}
-}
-
 // step watches until the latest acknowledged state of the scope was received, and a little longer.
 // If the stream neither ends nor contains that state, it is recorded as one that had time to
 // receive it.

@@ -190,7 +190,7 @@ func (v *exportClient) begin(ctx, writing context.Context, r *run, writers, watc
 	writers.Go(func() { v.run(writing) })
 	v.watch(ctx, r, watchers)
 	w := r.newWriter(v.claimed, false)
-	writers.Go(func() { w.run(writing) })
+	writers.Go(func() { repeat(writing, w.rng, w.pause, w.step) })
 	coloured := history.Scope{Label: colours[0]}
 	l := &pager{reader: reader{target: v.claimed, rec: r.rec}, conn: v.claimed.direct, scopes: []history.Scope{{}, v.claimed.one(v.claimed.clusters[0]), coloured}, limit: 7, pause: 2 * r.pause}
 	writers.Go(func() { l.run(writing) })

@@ -74,7 +74,7 @@ func (s *workspaceChurn) begin(ctx context.Context, r *run, wg *sync.WaitGroup) 
 	}
 	for range workspaceWriters {
 		one := s.writer(r)
-		wg.Go(func() { one.run(ctx) })
+		wg.Go(func() { repeat(ctx, one.rng, one.pause, one.step) })
 	}
 }
 
@@ -82,9 +82,9 @@ func (s *workspaceChurn) writer(r *run) *workspaceWriter {
 	return &workspaceWriter{workspaceChurn: s, rec: r.rec, rng: r.rng(), pause: 4 * r.pause}
 }
 
-// settle creates a Workspace with each name. It records an inventory when each Workspace has one
+// awaitCompletion creates a Workspace with each name. It records an inventory when each Workspace has one
 // logical cluster and vice versa, or the timeout has expired.
-func (s *workspaceChurn) settle(r *run) {
+func (s *workspaceChurn) awaitCompletion(r *run) {
 	last := s.writer(r)
 	ctx := r.t.Context()
 	for _, parent := range s.parents {
@@ -161,13 +161,6 @@ type workspaceWriter struct {
 	rec   *recorder
 	rng   *rand.Rand
 	pause time.Duration
-}
-
-func (s *workspaceWriter) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		s.step(ctx)
-		pace(ctx, upTo(s.rng, 2*s.pause))
-	}
 }
 
 func (s *workspaceWriter) step(ctx context.Context) {

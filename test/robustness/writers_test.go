@@ -40,12 +40,11 @@ type writer struct {
 	states map[history.Key]history.State
 }
 
-func (w *writer) run(ctx context.Context) {
-	w.states = map[history.Key]history.State{}
+// repeat runs step with random pauses until ctx is done. The pauses avoid that CPU time is the bottleneck.
+func repeat(ctx context.Context, rng *rand.Rand, pause time.Duration, step func(context.Context)) {
 	for ctx.Err() == nil {
-		w.step(ctx)
-		// The pause avoids that CPU time is the bottleneck.
-		pace(ctx, w.pause/2+time.Duration(w.rng.Int64N(int64(w.pause))))
+		step(ctx)
+		pace(ctx, upTo(rng, 2*pause))
 	}
 }
 

@@ -3,7 +3,6 @@ package history
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
@@ -64,27 +63,32 @@ func checkClaims(r *reporter, h *History, t *truth) {
 		}
 		c.claims[claim.Domain][claim.Cluster] = append(c.claims[claim.Domain][claim.Cluster], claim)
 	}
-	steps := map[string]map[int]func(*claimClient){}
+	type step struct {
+		id int
+		do func(*claimClient)
+	}
+	steps := map[string][]step{}
 	for _, l := range h.Lists {
 		switch {
 		case !l.VirtualWorkspace || len(l.Pages) == 0:
 		case l.Client == "":
 			c.claimClient(l.Domain, l.Scope, h.Replicas).list(l)
 		default:
-			c.step(steps, l.Client, l.ID, func(v *claimClient) { v.list(l) })
+			steps[l.Client] = append(steps[l.Client], step{l.ID, func(v *claimClient) { v.list(l) }})
 		}
 	}
 	scopes := map[string]*Session{}
 	for _, s := range h.Sessions {
 		if s.VirtualWorkspace {
 			scopes[s.Name] = s
-			c.step(steps, s.Name, s.ID, func(v *claimClient) { v.session(s) })
+			steps[s.Name] = append(steps[s.Name], step{s.ID, func(v *claimClient) { v.session(s) }})
 		}
 	}
 	for name, s := range scopes {
 		v := c.claimClient(s.Domain, s.Scope, h.Replicas)
-		for _, id := range slices.Sorted(maps.Keys(steps[name])) {
-			steps[name][id](v)
+		slices.SortFunc(steps[name], func(a, b step) int { return a.id - b.id })
+		for _, step := range steps[name] {
+			step.do(v)
 		}
 	}
 }
@@ -95,13 +99,6 @@ type claimCheck struct {
 	truth    *truth
 	arrivals arrivals
 	claims   map[Domain]map[string][]*Claim
-}
-
-func (*claimCheck) step(steps map[string]map[int]func(*claimClient), name string, id int, do func(*claimClient)) {
-	if steps[name] == nil {
-		steps[name] = map[int]func(*claimClient){}
-	}
-	steps[name][id] = do
 }
 
 // claimClient is a client of a virtual workspace.
