@@ -49,15 +49,8 @@ var robustnessRules = []rule{
 		u.define(twoVersions())
 		u.widget("a", `{size: 1}`)
 		for _, namespace := range []string{"default", "other"} {
-			u.redefine("widgets", func(d *crd) {
-				d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-					Strategy: apiextensionsv1.WebhookConverter,
-					Webhook: &apiextensionsv1.WebhookConversion{
-						ClientConfig:             &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: namespace, Name: "kubernetes"}},
-						ConversionReviewVersions: []string{"v1"},
-					},
-				}
-			})
+			service := &apiextensionsv1.ServiceReference{Namespace: namespace, Name: "kubernetes"}
+			u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{Service: service}))
 			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.True(u.t, apierrors.IsInternalError(err), "%v", err)
 			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q is not known, or has only loopback", "kubernetes."+namespace+".svc"))

@@ -56,7 +56,7 @@ func TestRules(t *testing.T) {
 				group := fmt.Sprintf("r%d.example.com", n)
 				t.Run(topic.name+": "+r.name, func(t *testing.T) {
 					t.Parallel()
-					other := newUser(t, admin, "stranger", group)
+					other := newUser(t, admin, "conflicting", group)
 					other.define(otherDefinition)
 					other.object("Widget", "same", `{"theirs": {"size": "huge"}}`).mustCreate()
 					for _, name := range []string{"tenant-a", "tenant-b"} {

@@ -161,16 +161,18 @@ var versionRules = []rule{
 // convertBy configures a conversion webhook for widgets.
 func (u *user) convertBy(hook *converter) {
 	u.t.Helper()
-	u.redefine("widgets", func(d *crd) {
-		url := hook.server.URL + "/convert"
+	url := hook.server.URL + "/convert"
+	u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: hook.ca}))
+}
+
+// setConversion returns a change of a definition that configures a conversion webhook.
+func setConversion(config *apiextensionsv1.WebhookClientConfig) func(*crd) {
+	return func(d *crd) {
 		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
 			Strategy: apiextensionsv1.WebhookConverter,
-			Webhook: &apiextensionsv1.WebhookConversion{
-				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: hook.ca},
-				ConversionReviewVersions: []string{"v1"},
-			},
+			Webhook:  &apiextensionsv1.WebhookConversion{ClientConfig: config, ConversionReviewVersions: []string{"v1"}},
 		}
-	})
+	}
 }
 
 // converter is a conversion webhook with selectable errors.

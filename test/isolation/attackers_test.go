@@ -72,7 +72,7 @@ func (w *world) newAttackers() []*attacker {
 		{name: "legacy token", token: w.legacyToken(), insider: true},
 		{name: "both", cert: w.cert(client, time.Now, "mallory", "crooks"), token: token, insider: true},
 		{name: "anonymous"},
-		{name: "stranger", token: "user-5-token"},
+		{name: "unrelated user", token: "user-5-token"},
 		{name: "certificate of a foreign CA", cert: w.cert(foreign, time.Now, "kcp-admin", "system:masters", "system:kcp:admin")},
 		{name: "expired certificate", cert: w.cert(client, past, "kcp-admin", "system:masters", "system:kcp:admin")},
 		{name: "serving certificate", cert: w.load(shared, "apiserver")},
@@ -107,7 +107,7 @@ func (w *world) forgedTokens(token string) []*attacker {
 		{name: "expired token", token: w.sign(ours, token, func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() })},
 		{name: "another issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "https://elsewhere.test" })},
 		{name: "legacy issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "kubernetes/serviceaccount" })},
-		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["elsewhere"]}}`)},
+		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["other"]}}`)},
 		{name: "deleted account", token: deleted},
 		{name: "unknown token", token: "user-6-token"},
 	}

@@ -94,13 +94,13 @@ func (w *world) testPolicies(t *testing.T) {
 	got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"forbidden"}}`)
 	require.Equal(t, http.StatusCreated, got.code, "bravo's policy was applied to alpha: %s", got)
 	const group = "/clusters/$A$/apis/admissionregistration.k8s.io/v1/"
-	policy := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"curious"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name != 'asks'","messageExpression":"'parameter: ' + params.data.key"}]}}`
+	policy := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"curious"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name != 'requested'","messageExpression":"'parameter: ' + params.data.key"}]}}`
 	binding := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"curious"},"spec":{"policyName":"curious","paramRef":{"name":"treasure","namespace":"vault","parameterNotFoundAction":"Deny"},"validationActions":["Deny"]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicies", policy).code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicybindings", binding).code)
-	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
-	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
 	w.createObjects(w.alpha, "own", common)

@@ -36,7 +36,7 @@
 //	             servers of others                                   or credentials
 //	providers    exports an API with webhooks that do not answer     slots for calls of other webhooks, or other
 //	             and rules with excessive cost                       rejected objects
-//	exports      exports schemas of the maximum size, claims         objects without an accepted claim, bytes of
+//	exports      offers schemas of the maximum size, claims          objects without an accepted claim, bytes of
 //	             everything, changes an export continuously          documents, copies of schemas, ended watches
 //	consumers    binds and unbinds, accepts and rejects claims       writes of objects, ended watches of the
 //	             on many objects, has many pending bindings          provider, copies of schemas

@@ -31,11 +31,11 @@ func events(t *testing.T, w *world) {
 			got++
 		}
 	}
-	held := heap() - before
-	t.Logf("%d of %d watches use %d bytes", got, streams, held)
+	used := heap() - before
+	t.Logf("%d of %d watches use %d bytes", got, streams, used)
 	require.LessOrEqual(t, got, maxWatchBytes/size)
 	require.Positive(t, got)
-	require.Less(t, held, uint64(6*maxWatchBytes), "more than three buffers of each largest event and the client's buffers")
+	require.Less(t, used, uint64(6*maxWatchBytes), "more than three buffers of each largest event and the client's buffers")
 	code, _, message := w.quiet.watch(t, path+"?watch=true")
 	require.Equal(t, http.StatusOK, code, message)
 }

@@ -176,8 +176,14 @@ func (u *tenant) serviceAccount(t *testing.T, name string) *tenant {
 	u.create(t, clusterBindings, rolesBinding("ClusterRoleBinding", name, "cluster-admin", `{"kind":"ServiceAccount","namespace":"default","name":%q}`, name))
 	token, err := u.kube.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	return u.authenticate(t, token.Status.Token)
+}
+
+// authenticate returns an authorized user with a token.
+func (u *tenant) authenticate(t *testing.T, token string) *tenant {
+	t.Helper()
 	config := rest.AnonymousClientConfig(u.config)
-	config.BearerToken = token.Status.Token
+	config.BearerToken = token
 	made := newTenant(t, config)
 	made.waitUntilAuthorized(t)
 	return made
@@ -187,11 +193,7 @@ func (u *tenant) serviceAccount(t *testing.T, name string) *tenant {
 func (u *tenant) withToken(t *testing.T, user, token, binding string) *tenant {
 	t.Helper()
 	u.create(t, clusterBindings, adminBinding(binding, user))
-	config := rest.AnonymousClientConfig(u.config)
-	config.BearerToken = token
-	made := newTenant(t, config)
-	made.waitUntilAuthorized(t)
-	return made
+	return u.authenticate(t, token)
 }
 
 // withOwnConnection returns the tenant with its own connection. Otherwise, client-go shares one for
@@ -349,6 +351,17 @@ func things(group string, versions ...string) *apiextensionsv1.CustomResourceDef
 		})
 	}
 	return crd
+}
+
+// convertBy configures a conversion webhook.
+func convertBy(crd *apiextensionsv1.CustomResourceDefinition, url string, ca []byte) {
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ConversionReviewVersions: []string{"v1"},
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: ca},
+		},
+	}
 }
 
 // thing returns the JSON of an object of such a definition.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -26,13 +25,7 @@ func conversion(t *testing.T, w *world) {
 	hook := hangingWebhook(t, called, release)
 	group := w.id + ".hanging.example"
 	crd := things(group, "v1", "v2")
-	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-		Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ConversionReviewVersions: []string{"v1"},
-			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(hook.URL), CABundle: harness.CABundle(hook)},
-		},
-	}
+	convertBy(crd, hook.URL, harness.CABundle(hook))
 	w.attacker.define(t, crd)
 	w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
 	w.quiet.define(t, things(group, "v1"))

@@ -41,14 +41,14 @@ func tokens(t *testing.T, w *world) {
 	reviewer.untilAnswered(t, http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token("aaaa")), http.StatusCreated, `"authenticated":true`, "the issuer is not effective")
 	config := rest.AnonymousClientConfig(minPaused)
 	config.BearerToken = token(strings.Repeat("a", 10_000))
-	stranger := newTenant(t, config)
+	user := newTenant(t, config)
 	var pending sync.WaitGroup
 	codes := make(chan int, sent)
 	for range sent {
 		pending.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
-			code, _, err := stranger.call(ctx, http.MethodGet, configMaps, "")
+			code, _, err := user.call(ctx, http.MethodGet, configMaps, "")
 			if err != nil {
 				t.Errorf("request with a token failed: %v", err)
 			}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/test/harness"
@@ -192,13 +191,7 @@ func convertingWebhooks(t *testing.T, w *world, targets map[string]target, repor
 	for name, to := range targets {
 		group := name + "." + w.id + ".converts.example"
 		crd := things(group, "v1", "v2")
-		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-			Strategy: apiextensionsv1.WebhookConverter,
-			Webhook: &apiextensionsv1.WebhookConversion{
-				ConversionReviewVersions: []string{"v1"},
-				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(to.url), CABundle: to.ca},
-			},
-		}
+		convertBy(crd, to.url, to.ca)
 		w.attacker.define(t, crd)
 		w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
 		code, answer, err := w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one", "")

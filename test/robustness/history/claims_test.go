@@ -28,20 +28,20 @@ func validClaims() *History {
 	for _, l := range h.Lists {
 		l.Start, l.End = minutes(l.Start)/4, minutes(l.End)/4
 	}
-	claim := func(cluster string, after uint64, at int64, held bool, labels ...string) *Claim {
-		return &Claim{Domain: configMaps, Cluster: cluster, Effective: held, Labels: labels, After: after, Start: minutes(at), End: minutes(at)}
+	claim := func(cluster string, after uint64, at int64, effective bool, labels ...string) *Claim {
+		return &Claim{Domain: configMaps, Cluster: cluster, Effective: effective, Labels: labels, After: after, Start: minutes(at), End: minutes(at)}
 	}
 	h.Claims = []*Claim{
 		claim("aa", 0, 0, true), claim("bb", 0, 0, true),
 		claim("aa", 11, 10, true, "red"), claim("aa", 14, 20, false), claim("aa", 15, 30, true),
 	}
-	h.Lists = append(h.Lists, &List{ID: 10, Name: "view", Client: "view", VirtualWorkspace: true, Domain: configMaps, Start: minutes(5), End: minutes(5), Match: Any, Pages: []Page{{RV: 12}}, Items: []Object{{a, a1}, {b, b1}, {otherCluster, e1}}})
+	h.Lists = append(h.Lists, &List{ID: 10, Name: "client", Client: "client", VirtualWorkspace: true, Domain: configMaps, Start: minutes(5), End: minutes(5), Match: Any, Pages: []Page{{RV: 12}}, Items: []Object{{a, a1}, {b, b1}, {otherCluster, e1}}})
 	h.Sessions = append(h.Sessions,
-		&Session{ID: 11, Name: "view", VirtualWorkspace: true, Domain: configMaps, From: 12, Start: minutes(9), Events: []Event{
+		&Session{ID: 11, Name: "client", VirtualWorkspace: true, Domain: configMaps, From: 12, Start: minutes(9), Events: []Event{
 			received(event(Deleted, b, at(b1, 12)), 10), received(bookmark(12), 10),
 			received(event(Deleted, a, at(a1, 13)), 11), received(bookmark(14), 11),
 		}},
-		&Session{ID: 12, Name: "view", VirtualWorkspace: true, Resumed: true, Domain: configMaps, From: 14, Start: minutes(30), Through: 16, Events: []Event{
+		&Session{ID: 12, Name: "client", VirtualWorkspace: true, Resumed: true, Domain: configMaps, From: 14, Start: minutes(30), Through: 16, Events: []Event{
 			received(event(Added, a, a3), 30), received(bookmark(16), 30), received(bookmark(17), 31),
 		}},
 	)

@@ -73,7 +73,7 @@ func TestWorkspaces(t *testing.T) {
 			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "c1", Owner: "u1"})
 		}},
 		{name: "logical cluster without a workspace", want: Removed, apply: func(h *History) {
-			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "late", Owner: "gone"})
+			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "late", Owner: "deleted"})
 		}},
 		{name: "changed logical cluster", want: OneLogicalCluster, apply: func(h *History) { h.WorkspaceOps[6].Seen.Cluster = "c9" }},
 		{name: "other logical cluster in the inventory", want: OneLogicalCluster, apply: func(h *History) {
@@ -109,7 +109,7 @@ func TestContentOfRemovedWorkspaces(t *testing.T) {
 	h := validHistory()
 	h.Sessions = append(h.Sessions,
 		&Session{ID: 20, Name: "there", Domain: configMaps, Scope: Scope{Cluster: "c1"}, From: 10, Events: []Event{event(Added, key("c1", "a"), State{RV: 11, UID: "uid-c"})}},
-		&Session{ID: 21, Name: "gone", Domain: configMaps, Scope: Scope{Cluster: "c1"}, Streaming: true, Events: []Event{initialEnd(15)}},
+		&Session{ID: 21, Name: "deleted", Domain: configMaps, Scope: Scope{Cluster: "c1"}, Streaming: true, Events: []Event{initialEnd(15)}},
 	)
 	h.WorkspaceOps, h.Inventory = validWorkspaces().WorkspaceOps, validWorkspaces().Inventory
 	require.Empty(t, Check(h))
