@@ -16,8 +16,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// auditFlags makes shards record all requests about config maps, and returns
-// the flags and the file.
+// auditFlags returns flags to audit all requests for ConfigMaps, and the path of the log.
 func auditFlags(t *testing.T) (flags []string, log string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,9 +32,8 @@ rules:
 	return []string{"--audit-policy-file", policy, "--audit-log-path", log}, log
 }
 
-// annotated returns the annotations of the events about config maps of that
-// name.
-func annotated(t *testing.T, log, name string) []map[string]string {
+// annotationsOf returns the annotations of audit events for ConfigMaps with the name.
+func annotationsOf(t *testing.T, log, name string) []map[string]string {
 	t.Helper()
 	content, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -51,45 +49,45 @@ func annotated(t *testing.T, log, name string) []map[string]string {
 	return all
 }
 
-// auditAnnotations checks what policies and webhooks leave in the audit log,
-// beside the logical cluster.
+// auditAnnotations checks the audit annotations of policies and webhooks, and that of the logical
+// cluster.
 func auditAnnotations(t *testing.T, in *cluster, log string) {
 	in.validatingPolicy(t, "noting", admissionregistrationv1.ValidatingAdmissionPolicySpec{
 		Validations: []admissionregistrationv1.Validation{{
 			Expression: "object.metadata.name != 'noted'", MessageExpression: "'found ' + object.metadata.name",
 		}},
-		AuditAnnotations: []admissionregistrationv1.AuditAnnotation{{Key: "who", ValueExpression: "'asked by ' + request.userInfo.username"}},
+		AuditAnnotations: []admissionregistrationv1.AuditAnnotation{{Key: "user", ValueExpression: "'requested by ' + request.userInfo.username"}},
 	}, nil, admissionregistrationv1.Audit)
-	hook := serve(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	webhookServer := serve(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		dry := r.DryRun != nil && *r.DryRun
 		return &admissionv1.AdmissionResponse{Allowed: true, AuditAnnotations: map[string]string{"dry": map[bool]string{true: "yes", false: "no"}[dry]}}
 	})
-	noting := validates("noting.example.com", hook.clientConfig())
+	noting := validates("noting.example.com", webhookServer.clientConfig())
 	noting.SideEffects = new(admissionregistrationv1.SideEffectClassNoneOnDryRun)
 	in.validating(t, "noting", noting)
-	const fromWebhook, fromPolicy = "noting.example.com/dry", "noting/who"
-	eventually(t, "events of dry runs have all annotations", func() bool {
-		require.NoError(t, in.tries(t.Context(), "noted"))
-		for _, a := range annotated(t, log, "noted") {
+	const fromWebhook, fromPolicy = "noting.example.com/dry", "noting/user"
+	eventually(t, "events of dry runs with all annotations", func() bool {
+		require.NoError(t, in.dryRun(t.Context(), "noted"))
+		for _, a := range annotationsOf(t, log, "noted") {
 			if a[fromWebhook] != "" && a[fromPolicy] != "" {
-				require.Equal(t, "yes", a[fromWebhook], "webhooks without side effects on dry runs are told of them")
+				require.Equal(t, "yes", a[fromWebhook], "the webhook was not called with dryRun")
 				return true
 			}
 		}
 		return false
 	})
 	_, err := in.configMap(t.Context(), "noted", nil, metav1.CreateOptions{})
-	require.NoError(t, err, "Audit denies nothing")
+	require.NoError(t, err, "the action Audit denied the request")
 	var last map[string]string
 	eventually(t, "the event of the write", func() bool {
-		for _, a := range annotated(t, log, "noted") {
+		for _, a := range annotationsOf(t, log, "noted") {
 			if a[fromWebhook] == "no" {
 				last = a
 			}
 		}
 		return last != nil
 	})
-	require.Equal(t, "asked by kcp-admin", last[fromPolicy])
+	require.Equal(t, "requested by kcp-admin", last[fromPolicy])
 	require.Equal(t, in.name.String(), last["kcp.io/cluster"])
 	var failures []struct {
 		Message, Policy, Binding string
@@ -100,12 +98,12 @@ func auditAnnotations(t *testing.T, in *cluster, log string) {
 	require.Equal(t, "noting", failures[0].Policy)
 
 	require.NoError(t, in.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "noting", metav1.DeleteOptions{}))
-	in.dropValidating(t, "noting")
-	eventually(t, "neither is asked any more", func() bool {
-		before := len(hook.requests())
+	in.deleteValidatingPolicy(t, "noting")
+	eventually(t, "the webhook and the policy to have no effect", func() bool {
+		before := len(webhookServer.requests())
 		name := "forgotten-" + strconv.Itoa(before)
-		require.NoError(t, in.tries(t.Context(), name))
-		events := annotated(t, log, name)
-		return len(hook.requests()) == before && len(events) > 0 && events[0][fromPolicy] == ""
+		require.NoError(t, in.dryRun(t.Context(), name))
+		events := annotationsOf(t, log, name)
+		return len(webhookServer.requests()) == before && len(events) > 0 && events[0][fromPolicy] == ""
 	})
 }

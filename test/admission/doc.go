@@ -1,3 +1,3 @@
-// Package admission holds the tests of admission in a whole cluster: real
-// webhook servers, policies and quotas in several logical clusters at once.
+// Package admission tests admission in a whole cluster, with webhook servers, policies and quotas in several
+// logical clusters at once.
 package admission

@@ -3,7 +3,6 @@ package admission
 import (
 	"context"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,19 +25,17 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// testTimeout is how long a test waits for what must come.
+// testTimeout is the timeout of conditions that a test waits for.
 const testTimeout = 30 * time.Second
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// one is the cluster of tests that need no flags of their own. Each has workspaces
-// with names of its own.
-var one harness.Shared
+// sharedCluster is the cluster of tests without special flags. Each uses different workspace names.
+var sharedCluster harness.Shared
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// cluster is one logical cluster of the running cluster, as its administrator
-// sees it.
+// cluster contains clients of the administrator of a logical cluster.
 type cluster struct {
 	kubernetes.Interface
 
@@ -46,28 +43,7 @@ type cluster struct {
 	config   *rest.Config
 	dynamic  dynamic.Interface
 	factory  *client.Factory
-	warnings *warnings
-}
-
-// warnings collects the warnings that a client gets.
-type warnings struct {
-	mu   sync.Mutex
-	text []string
-}
-
-// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
-func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.text = append(w.text, text)
-}
-
-func (w *warnings) take() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	text := w.text
-	w.text = nil
-	return text
+	warnings *harness.Warnings
 }
 
 // clusters creates workspaces below root and returns their logical clusters.
@@ -84,14 +60,14 @@ func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
 	}
 	for _, name := range names {
 		var ws *tenancyv1alpha1.Workspace
-		eventually(t, "workspace "+name+" becomes Ready", func() bool {
+		eventually(t, "workspace "+name+" to become Ready", func() bool {
 			ws, err = workspaces.Get(t.Context(), name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 		})
 		out = append(out, newCluster(t, c.Proxy(), logicalcluster.Name(ws.Spec.Cluster)))
 	}
 	for _, in := range out {
-		eventually(t, "the namespace default exists", func() bool {
+		eventually(t, "the namespace default", func() bool {
 			_, err := in.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
 			return err == nil
 		})
@@ -101,7 +77,7 @@ func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
 
 func newCluster(t *testing.T, proxy *rest.Config, name logicalcluster.Name) *cluster {
 	t.Helper()
-	in := &cluster{name: name, config: harness.In(proxy, name.String()), warnings: &warnings{}}
+	in := &cluster{name: name, config: harness.In(proxy, name.String()), warnings: &harness.Warnings{}}
 	in.config.WarningHandlerWithContext = in.warnings
 	var err error
 	in.Interface, err = kubernetes.NewForConfig(in.config)
@@ -114,25 +90,30 @@ func newCluster(t *testing.T, proxy *rest.Config, name logicalcluster.Name) *clu
 	return in
 }
 
+func (c *cluster) createNamespace(t *testing.T, name string) {
+	t.Helper()
+	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
 func (c *cluster) configMap(ctx context.Context, name string, data map[string]string, options metav1.CreateOptions) (*corev1.ConfigMap, error) {
 	return c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, options)
 }
 
-// tries creates and deletes a config map, and returns how it went.
-func (c *cluster) tries(ctx context.Context, name string) error {
+// dryRun creates a ConfigMap with dry run.
+func (c *cluster) dryRun(ctx context.Context, name string) error {
 	_, err := c.configMap(ctx, name, nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
-// serveWidgets makes the logical cluster serve widgets, whose spec is anything.
-func (c *cluster) serveWidgets(t *testing.T) {
+// defineWidgets defines widgets with an arbitrary spec.
+func (c *cluster) defineWidgets(t *testing.T) {
 	t.Helper()
-	yes := true
-	c.serve(t, "widget", "Widget", apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &yes})
+	c.define(t, "widget", "Widget", apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)})
 }
 
-// serve makes the logical cluster serve a custom resource with this spec.
-func (c *cluster) serve(t *testing.T, singular, kind string, spec apiextensionsv1.JSONSchemaProps) {
+// define defines a custom resource with this spec, and waits until it is served.
+func (c *cluster) define(t *testing.T, singular, kind string, spec apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	plural := singular + "s"
 	_, err := kinds.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
@@ -152,7 +133,7 @@ func (c *cluster) serve(t *testing.T, singular, kind string, spec apiextensionsv
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	resource := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}
-	eventually(t, plural+" are served", func() bool {
+	eventually(t, plural+" to be served", func() bool {
 		_, err := c.dynamic.Resource(resource).Namespace("default").List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
@@ -164,11 +145,11 @@ func (c *cluster) widget(ctx context.Context, name string, spec map[string]any) 
 	return c.dynamic.Resource(widgets).Namespace("default").Create(ctx, u, metav1.CreateOptions{})
 }
 
-// eventually waits for a condition, which runs on the test's goroutine, so that
-// it may fail the test.
+// eventually waits for a condition, which is evaluated on the goroutine of the test, so that it may
+// fail the test.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, testTimeout, true, func(context.Context) (bool, error) {
 		return condition(), nil
-	}), "waited in vain: %s", what)
+	}), "timed out waiting for %s", what)
 }

@@ -20,12 +20,12 @@ func (c *cluster) quota(t *testing.T, namespace, name string, hard corev1.Resour
 	_, err := c.CoreV1().ResourceQuotas(namespace).Create(t.Context(),
 		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	eventually(t, "the quota has a status", func() bool {
+	eventually(t, "the status of the quota", func() bool {
 		quota, err := c.CoreV1().ResourceQuotas(namespace).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && len(quota.Status.Used) == len(hard)
 	})
-	// Admission may hear of it a moment later.
-	eventually(t, "admission knows the quota", func() bool {
+	// Admission may receive it later.
+	eventually(t, "admission to enforce the quota", func() bool {
 		_, err := c.CoordinationV1().Leases(namespace).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err)
 	})
@@ -40,14 +40,14 @@ func (c *cluster) used(t *testing.T, namespace, quota string, name corev1.Resour
 }
 
 func TestQuota(t *testing.T) {
-	all := one.Get(t)
+	all := sharedCluster.Get(t)
 	both := clusters(t, all, "quota-a", "quota-b", "quota-whole")
 	a, b := both[0], both[1]
-	a.serveWidgets(t)
+	a.defineWidgets(t)
 	const countWidgets = corev1.ResourceName("count/widgets.example.com")
 
-	t.Run("32 want 10 places", func(t *testing.T) {
-		const writers, places = 32, 10
+	t.Run("concurrent writers", func(t *testing.T) {
+		const writers, limit = 32, 10
 		a.quota(t, "default", "few", corev1.ResourceList{countWidgets: resource.MustParse("10"), "pods": resource.MustParse("1")})
 		results := make(chan error, writers)
 		for i := range writers {
@@ -66,34 +66,32 @@ func TestQuota(t *testing.T) {
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
 			require.ErrorContains(t, err, "exceeded quota: few, requested: count/widgets.example.com=1, used: count/widgets.example.com=10, limited: count/widgets.example.com=10")
 		}
-		require.Equal(t, places, created)
+		require.Equal(t, limit, created)
 		list, err := a.dynamic.Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Len(t, list.Items, places)
-		require.Equal(t, int64(places), a.used(t, "default", "few", countWidgets))
+		require.Len(t, list.Items, limit)
+		require.Equal(t, int64(limit), a.used(t, "default", "few", countWidgets))
 
-		require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), list.Items[0].GetName(), metav1.DeleteOptions{}))
-		eventually(t, "a place is free again", func() bool { return a.used(t, "default", "few", countWidgets) == places-1 })
-		eventually(t, "admission knows of the place", func() bool {
-			_, err = a.widget(t.Context(), "late", nil)
-			return !apierrors.IsForbidden(err)
-		})
-		require.NoError(t, err)
-		// A write that is admitted but fails gives its place back, too.
-		require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), list.Items[1].GetName(), metav1.DeleteOptions{}))
-		eventually(t, "a place is free again", func() bool { return a.used(t, "default", "few", countWidgets) == places-1 })
-		eventually(t, "admission knows of the place", func() bool {
-			_, err = a.widget(t.Context(), "late", nil)
-			return !apierrors.IsForbidden(err)
-		})
+		// createAfterDelete deletes an item, and creates a widget when the quota has capacity.
+		createAfterDelete := func(item int) (err error) {
+			require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), list.Items[item].GetName(), metav1.DeleteOptions{}))
+			eventually(t, "the updated count", func() bool { return a.used(t, "default", "few", countWidgets) == limit-1 })
+			eventually(t, "admission to have capacity", func() bool {
+				_, err = a.widget(t.Context(), "late", nil)
+				return !apierrors.IsForbidden(err)
+			})
+			return err
+		}
+		require.NoError(t, createAfterDelete(0))
+		// A write that is admitted but fails must also release its capacity.
+		err = createAfterDelete(1)
 		require.True(t, apierrors.IsAlreadyExists(err), "%v", err)
-		eventually(t, "the place is still free", func() bool { return a.used(t, "default", "few", countWidgets) == places-1 })
+		eventually(t, "the released capacity", func() bool { return a.used(t, "default", "few", countWidgets) == limit-1 })
 	})
 
-	t.Run("each logical cluster has its own", func(t *testing.T) {
+	t.Run("separate quotas", func(t *testing.T) {
 		for in, hard := range map[*cluster]string{a: "1", b: "2"} {
-			_, err := in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{})
-			require.NoError(t, err)
+			in.createNamespace(t, "q")
 			in.quota(t, "q", "same-name", corev1.ResourceList{"secrets": resource.MustParse(hard)})
 		}
 		create := func(in *cluster, name string) error {
@@ -107,19 +105,19 @@ func TestQuota(t *testing.T) {
 		require.True(t, apierrors.IsForbidden(create(b, "3")))
 
 		_, err := a.CoreV1().Secrets("q").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "dry"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		require.True(t, apierrors.IsForbidden(err), "dry runs are told what would happen: %v", err)
+		require.True(t, apierrors.IsForbidden(err), "the dry run was not rejected: %v", err)
 		require.NoError(t, a.CoreV1().ResourceQuotas("q").Delete(t.Context(), "same-name", metav1.DeleteOptions{}))
-		eventually(t, "without a quota there is no limit", func() bool { return create(a, "2") == nil })
+		eventually(t, "writes without a quota", func() bool { return create(a, "2") == nil })
 	})
 
-	t.Run("a quota that others exceed already", func(t *testing.T) {
+	t.Run("a quota that is already exceeded", func(t *testing.T) {
 		b.quota(t, "q", "full", corev1.ResourceList{"count/secrets": resource.MustParse("1")})
 		require.Equal(t, int64(2), b.used(t, "q", "full", "count/secrets"))
 	})
 
-	t.Run("a whole logical cluster", func(t *testing.T) { wholeQuota(t, both[2]) })
+	t.Run("a quota of the logical cluster", func(t *testing.T) { clusterScopedQuota(t, both[2]) })
 
-	t.Run("garbage", func(t *testing.T) {
+	t.Run("invalid", func(t *testing.T) {
 		for name, spec := range map[string]corev1.ResourceQuotaSpec{
 			"negative": {Hard: corev1.ResourceList{"secrets": resource.MustParse("-1")}},
 			"fraction": {Hard: corev1.ResourceList{"secrets": resource.MustParse("500m")}},

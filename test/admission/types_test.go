@@ -9,20 +9,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serveGadgets makes the logical cluster serve a kind whose schema says what
-// spec.size is.
-func (c *cluster) serveGadgets(t *testing.T, size string) {
+// defineGadgets defines a kind with a type of spec.size.
+func (c *cluster) defineGadgets(t *testing.T, size string) {
 	t.Helper()
-	c.serve(t, "gadget", "Gadget", apiextensionsv1.JSONSchemaProps{
+	c.define(t, "gadget", "Gadget", apiextensionsv1.JSONSchemaProps{
 		Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: size}},
 	})
 }
 
-// typeChecking checks that the status of a policy says which of its expressions
-// do not fit the types of its own logical cluster.
+// typeChecking checks that the status of a policy reports expressions that do not match the types
+// of its own logical cluster.
 func typeChecking(t *testing.T, a, b *cluster) {
-	a.serveGadgets(t, "string")
-	b.serveGadgets(t, "integer")
+	a.defineGadgets(t, "string")
+	b.defineGadgets(t, "integer")
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
@@ -37,14 +36,14 @@ func typeChecking(t *testing.T, a, b *cluster) {
 	}
 	checked := func(in *cluster, generation int64) []admissionregistrationv1.ExpressionWarning {
 		var got *admissionregistrationv1.ValidatingAdmissionPolicy
-		eventually(t, "the policy is checked", func() bool {
+		eventually(t, "the type check", func() bool {
 			var err error
 			got, err = in.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
 			require.NoError(t, err)
 			return got.Status.ObservedGeneration == generation
 		})
 		require.NotNil(t, got.Status.TypeChecking)
-		require.Equal(t, generation, got.Generation, "the check is no new version")
+		require.Equal(t, generation, got.Generation, "the type check changed the generation")
 		return got.Status.TypeChecking.ExpressionWarnings
 	}
 	for _, in := range []*cluster{a, b} {
@@ -56,12 +55,12 @@ func typeChecking(t *testing.T, a, b *cluster) {
 	require.Equal(t, "spec.validations[1].expression", warnings[0].FieldRef)
 	require.Contains(t, warnings[0].Warning, "example.com/v1, Kind=Gadget")
 	require.Contains(t, warnings[0].Warning, "found no matching overload")
-	require.Empty(t, checked(b, 1), "there it is an integer")
+	require.Empty(t, checked(b, 1), "the type of the other logical cluster was used")
 
-	mended, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
+	fixed, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
 	require.NoError(t, err)
-	mended.Spec.Validations[1].Expression = "size(object.spec.size) < 3"
-	_, err = a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), mended, metav1.UpdateOptions{})
+	fixed.Spec.Validations[1].Expression = "size(object.spec.size) < 3"
+	_, err = a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), fixed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Empty(t, checked(a, 2))
 	for _, in := range []*cluster{a, b} {

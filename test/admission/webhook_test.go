@@ -2,10 +2,10 @@ package admission
 
 import (
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 
@@ -15,20 +15,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// hook is a webhook server over TLS.
-type hook struct {
+// webhookServer is a webhook with TLS.
+type webhookServer struct {
 	*httptest.Server
 
-	mu   sync.Mutex
-	seen []admissionv1.AdmissionRequest
+	mu       sync.Mutex
+	received []admissionv1.AdmissionRequest
 }
 
-// serve starts a webhook server that answers with answer.
-func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *hook {
+// serve starts a webhook that answers with answer.
+func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *webhookServer {
 	t.Helper()
-	h := &hook{}
+	h := &webhookServer{}
 	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var review admissionv1.AdmissionReview
@@ -37,7 +39,7 @@ func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1
 			return
 		}
 		h.mu.Lock()
-		h.seen = append(h.seen, *review.Request)
+		h.received = append(h.received, *review.Request)
 		h.mu.Unlock()
 		review.Response = answer(review.Request)
 		review.Response.UID = review.Request.UID
@@ -49,20 +51,20 @@ func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1
 	return h
 }
 
-func (h *hook) requests() []admissionv1.AdmissionRequest {
+func (h *webhookServer) requests() []admissionv1.AdmissionRequest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]admissionv1.AdmissionRequest(nil), h.seen...)
+	return slices.Clone(h.received)
 }
 
-func (h *hook) clientConfig() admissionregistrationv1.WebhookClientConfig {
+func (h *webhookServer) clientConfig() admissionregistrationv1.WebhookClientConfig {
 	return admissionregistrationv1.WebhookClientConfig{
 		URL:      new(h.URL),
-		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}),
+		CABundle: harness.CABundle(h.Server),
 	}
 }
 
-// rules are writes of config maps and widgets.
+// rules match writes of ConfigMaps and widgets.
 func rules() []admissionregistrationv1.RuleWithOperations {
 	return []admissionregistrationv1.RuleWithOperations{{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Delete},
@@ -90,7 +92,7 @@ func allow(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	return &admissionv1.AdmissionResponse{Allowed: true}
 }
 
-// labels answers with a patch that puts a label on the object.
+// labels returns patches that add a label.
 func labels(value string) func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	return func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		if r.Operation == admissionv1.Delete {
@@ -115,46 +117,46 @@ func (c *cluster) validating(t *testing.T, name string, hooks ...admissionregist
 	require.NoError(t, err)
 }
 
-// labelled waits until new config maps get the label, or none if it is empty.
-func (c *cluster) labelled(t *testing.T, value string) {
+// untilLabelled waits until new ConfigMaps get the label, or none if it is empty.
+func (c *cluster) untilLabelled(t *testing.T, value string) {
 	t.Helper()
-	eventually(t, "config maps of "+c.name.String()+" are labelled "+value, func() bool {
+	eventually(t, "the label "+value+" of ConfigMaps in "+c.name.String(), func() bool {
 		obj, err := c.configMap(t.Context(), "probe", nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && obj.Labels["by"] == value
 	})
 }
 
 func TestWebhooks(t *testing.T) {
-	all := one.Get(t)
+	all := sharedCluster.Get(t)
 	both := clusters(t, all, "webhooks-a", "webhooks-b")
 	a, b := both[0], both[1]
-	a.serveWidgets(t)
-	b.serveWidgets(t)
+	a.defineWidgets(t)
+	b.defineWidgets(t)
 
 	hookA, hookB := serve(t, labels("a")), serve(t, labels("b"))
 	a.mutating(t, "same-name", mutates("label.example.com", hookA.clientConfig()))
 	b.mutating(t, "same-name", mutates("label.example.com", hookB.clientConfig()))
-	a.labelled(t, "a")
-	b.labelled(t, "b")
+	a.untilLabelled(t, "a")
+	b.untilLabelled(t, "b")
 	for _, in := range both {
 		obj, err := in.widget(t.Context(), "w", map[string]any{"of": in.name.String()})
 		require.NoError(t, err)
 		require.Len(t, obj.GetLabels(), 1)
 	}
 
-	t.Run("a configuration is enforced at once when it changes, and not any more when it is gone", func(t *testing.T) {
+	t.Run("changes and removal of a configuration are effective", func(t *testing.T) {
 		config, err := a.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "same-name", metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Equal(t, admissionregistrationv1.Fail, *config.Webhooks[0].FailurePolicy, "defaults are filled in")
+		require.Equal(t, admissionregistrationv1.Fail, *config.Webhooks[0].FailurePolicy, "defaults are missing")
 		second := serve(t, labels("second"))
 		config.Webhooks[0].ClientConfig = second.clientConfig()
 		config, err = a.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, int64(2), config.Generation)
-		a.labelled(t, "second")
+		a.untilLabelled(t, "second")
 		require.NoError(t, a.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), "same-name", metav1.DeleteOptions{}))
-		a.labelled(t, "")
-		b.labelled(t, "b")
+		a.untilLabelled(t, "")
+		b.untilLabelled(t, "b")
 	})
 
 	t.Run("validating", func(t *testing.T) {
@@ -165,19 +167,19 @@ func TestWebhooks(t *testing.T) {
 			}
 		})
 		a.validating(t, "v", validates("deny.example.com", deny.clientConfig()))
-		eventually(t, "the webhook denies", func() bool { return apierrors.IsForbidden(a.tries(t.Context(), "forbidden")) })
-		require.ErrorContains(t, a.tries(t.Context(), "forbidden"), `admission webhook "deny.example.com" denied the request: not that name`)
-		a.warnings.take()
-		require.NoError(t, a.tries(t.Context(), "allowed"))
-		require.Equal(t, []string{"seen"}, a.warnings.take())
+		eventually(t, "the webhook to deny", func() bool { return apierrors.IsForbidden(a.dryRun(t.Context(), "forbidden")) })
+		require.ErrorContains(t, a.dryRun(t.Context(), "forbidden"), `admission webhook "deny.example.com" denied the request: not that name`)
+		a.warnings.Take()
+		require.NoError(t, a.dryRun(t.Context(), "allowed"))
+		require.Equal(t, []string{"seen"}, a.warnings.Take())
 		_, err := a.widget(t.Context(), "forbidden", nil)
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.NoError(t, b.tries(t.Context(), "forbidden"), "another logical cluster's webhook does not matter")
+		require.NoError(t, b.dryRun(t.Context(), "forbidden"), "the webhook of another logical cluster was called")
 		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "v", metav1.DeleteOptions{}))
-		eventually(t, "the webhook is gone", func() bool { return a.tries(t.Context(), "forbidden") == nil })
-		a.warnings.take()
-		require.NoError(t, a.tries(t.Context(), "forbidden"))
-		require.NotContains(t, a.warnings.take(), "seen")
+		eventually(t, "the removal of the webhook", func() bool { return a.dryRun(t.Context(), "forbidden") == nil })
+		a.warnings.Take()
+		require.NoError(t, a.dryRun(t.Context(), "forbidden"))
+		require.NotContains(t, a.warnings.Take(), "seen")
 	})
 
 	t.Run("selectors and match conditions", func(t *testing.T) {
@@ -188,13 +190,12 @@ func TestWebhooks(t *testing.T) {
 		selected.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "strict"}}
 		selected.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "name", Expression: "object.metadata.name.startsWith('x')"}}
 		a.validating(t, "s", selected)
-		_, err := a.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "strict"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		a.createNamespace(t, "strict")
 		create := func(namespace, name string) error {
 			_, err := a.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			return err
 		}
-		eventually(t, "the webhook denies", func() bool { return create("strict", "x1") != nil })
+		eventually(t, "the webhook to deny", func() bool { return create("strict", "x1") != nil })
 		require.NoError(t, create("strict", "y1"))
 		require.NoError(t, create("default", "x1"))
 		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "s", metav1.DeleteOptions{}))
@@ -205,30 +206,30 @@ func TestWebhooks(t *testing.T) {
 		again := mutates("a.example.com", first.clientConfig())
 		again.ReinvocationPolicy = new(admissionregistrationv1.IfNeededReinvocationPolicy)
 		a.mutating(t, "r", again, mutates("b.example.com", second.clientConfig()))
-		a.labelled(t, "second")
+		a.untilLabelled(t, "second")
 		before := len(first.requests())
-		require.NoError(t, a.tries(t.Context(), "once"))
-		require.Len(t, first.requests(), before+2, "the first webhook is asked again after the second has changed the object")
+		require.NoError(t, a.dryRun(t.Context(), "once"))
+		require.Len(t, first.requests(), before+2, "the first webhook was not reinvoked")
 		require.NoError(t, a.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), "r", metav1.DeleteOptions{}))
-		a.labelled(t, "")
+		a.untilLabelled(t, "")
 	})
 
-	t.Run("objects say where they are", func(t *testing.T) {
-		listens := serve(t, allow)
-		every := validates("listens.example.com", listens.clientConfig())
+	t.Run("annotation of the logical cluster", func(t *testing.T) {
+		receiver := serve(t, allow)
+		every := validates("listens.example.com", receiver.clientConfig())
 		every.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll}
 		a.validating(t, "l", every)
-		eventually(t, "the webhook is called", func() bool { return a.tries(t.Context(), "x") == nil && len(listens.requests()) > 0 })
+		eventually(t, "a call of the webhook", func() bool { return a.dryRun(t.Context(), "x") == nil && len(receiver.requests()) > 0 })
 		maps := a.CoreV1().ConfigMaps("default")
-		elsewhere := map[string]string{"kcp.io/cluster": "elsewhere"}
-		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "says", Annotations: elsewhere}}, metav1.CreateOptions{})
+		other := map[string]string{"kcp.io/cluster": "other"}
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "says", Annotations: elsewhere}, Data: map[string]string{"a": "b"}}, metav1.UpdateOptions{})
+		_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}, Data: map[string]string{"a": "b"}}, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		require.NoError(t, maps.Delete(t.Context(), "says", metav1.DeleteOptions{}))
+		require.NoError(t, maps.Delete(t.Context(), "annotated", metav1.DeleteOptions{}))
 		seen := map[admissionv1.Operation]bool{}
-		for _, r := range listens.requests() {
-			if r.Name != "says" {
+		for _, r := range receiver.requests() {
+			if r.Name != "annotated" {
 				continue
 			}
 			seen[r.Operation] = true
@@ -240,15 +241,15 @@ func TestWebhooks(t *testing.T) {
 		}
 		require.Len(t, seen, 3)
 		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "l", metav1.DeleteOptions{}))
-		eventually(t, "the webhook is gone", func() bool {
-			before := len(listens.requests())
-			return a.tries(t.Context(), "x") == nil && len(listens.requests()) == before
+		eventually(t, "the removal of the webhook", func() bool {
+			before := len(receiver.requests())
+			return a.dryRun(t.Context(), "x") == nil && len(receiver.requests()) == before
 		})
 	})
 
 	t.Run("hanging", func(t *testing.T) { hanging(t, a, b) })
 
-	t.Run("garbage", func(t *testing.T) {
+	t.Run("invalid", func(t *testing.T) {
 		broken := validates("not-qualified", admissionregistrationv1.WebhookClientConfig{URL: new("http://plain.example.com")})
 		broken.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "c", Expression: "object.("}}
 		broken.SideEffects = new(admissionregistrationv1.SideEffectClassSome)
@@ -260,36 +261,36 @@ func TestWebhooks(t *testing.T) {
 		}
 	})
 
-	// What each server has seen were objects of its own logical cluster only.
-	for h, in := range map[*hook]*cluster{hookA: a, hookB: b} {
+	// Each server must have received only objects of its own logical cluster.
+	for h, in := range map[*webhookServer]*cluster{hookA: a, hookB: b} {
 		require.NotEmpty(t, h.requests())
 		for _, r := range h.requests() {
 			if r.Kind.Kind == "Widget" {
 				require.Contains(t, string(r.Object.Raw), `"of":"`+in.name.String()+`"`)
 			}
 			if r.Operation == admissionv1.Create {
-				require.Contains(t, string(r.Object.Raw), `"kcp.io/cluster":"`+in.name.String()+`"`, "objects say where they are, before they are stored")
+				require.Contains(t, string(r.Object.Raw), `"kcp.io/cluster":"`+in.name.String()+`"`, "the annotation is missing in a new object")
 			}
 		}
 	}
 }
 
-// hanging checks that a webhook that never answers delays only those whose
-// webhook it is, and that its timeout and failure policy decide for them.
+// hanging checks that a webhook without responses delays only its own logical cluster, according to
+// its timeout and failure policy.
 func hanging(t *testing.T, a, b *cluster) {
 	release := make(chan struct{})
 	stuck := serve(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		<-release
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	})
-	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo()
+	unblock := sync.OnceFunc(func() { close(release) })
+	defer unblock()
 	hang := validates("hang.example.com", stuck.clientConfig())
 	hang.TimeoutSeconds = new(int32(1))
 	a.validating(t, "h", hang)
 	var err error
-	eventually(t, "the webhook is called", func() bool {
-		err = a.tries(t.Context(), "x")
+	eventually(t, "a call of the webhook", func() bool {
+		err = a.dryRun(t.Context(), "x")
 		return err != nil
 	})
 	require.True(t, apierrors.IsInternalError(err), "%v", err)
@@ -305,21 +306,21 @@ func hanging(t *testing.T, a, b *cluster) {
 	change(func(w *admissionregistrationv1.ValidatingWebhook) {
 		w.FailurePolicy = new(admissionregistrationv1.Ignore)
 	})
-	eventually(t, "the failure is ignored", func() bool { return a.tries(t.Context(), "x") == nil })
+	eventually(t, "the failure to be ignored", func() bool { return a.dryRun(t.Context(), "x") == nil })
 
 	require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "h", metav1.DeleteOptions{}))
 
 	hang.TimeoutSeconds = new(int32(30))
 	a.validating(t, "h2", hang)
 	results, started, before := make(chan error, 10000), 0, len(stuck.requests())
-	eventually(t, "a write waits for the webhook", func() bool {
+	eventually(t, "a write that waits for the webhook", func() bool {
 		started++
-		go func() { results <- a.tries(t.Context(), "x") }()
+		go func() { results <- a.dryRun(t.Context(), "x") }()
 		return len(stuck.requests()) > before
 	})
-	require.NoError(t, b.tries(t.Context(), "x"))
-	require.Less(t, len(results), started, "the other logical cluster did not have to wait")
-	letGo()
+	require.NoError(t, b.dryRun(t.Context(), "x"))
+	require.Less(t, len(results), started, "the other logical cluster was delayed")
+	unblock()
 	for range started {
 		require.NoError(t, <-results)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// referenceColumn is the column that others are compared with.
+// referenceColumn is the column with which others are compared.
 const referenceColumn = "reference"
 
 // allRun measures a reference server and then a development cluster.
@@ -62,15 +62,16 @@ func (o *allRun) run(ctx context.Context, table *report) error {
 	to := table.column("Shardplane")
 	to.add("binary size", "MB", float64(binary.Size())/1e6, "")
 	progress("starting a development cluster with %d shards", o.shards)
-	cluster, took, err := startCluster(ctx, o.binary, filepath.Join(o.dir, "cluster"), o.shards, o.servers)
+	dir := filepath.Join(o.dir, "cluster")
+	cluster, took, err := startCluster(ctx, o.binary, dir, o.shards, o.servers)
 	if err != nil {
 		return err
 	}
 	to.add("start until ready", "s", took.Seconds(), fmt.Sprintf("%d shards", o.shards))
 	s := server{pid: cluster.pid()}
-	if s.direct, err = newTarget(cluster.shardKubeconfig(), "base", true); err == nil {
+	if s.direct, err = newTarget(filepath.Join(dir, ".kcp-0", "admin.kubeconfig"), "base", true); err == nil {
 		var proxy target
-		proxy, err = newTarget(cluster.proxyKubeconfig(), "base", true)
+		proxy, err = newTarget(filepath.Join(dir, ".kcp", "admin.kubeconfig"), "base", true)
 		s.proxy = &proxy
 	}
 	if err == nil {

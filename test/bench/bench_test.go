@@ -75,6 +75,6 @@ func TestPages(t *testing.T) {
 	require.Greater(t, whole, int64(objects*size))
 	pages, err := readList(t.Context(), client.RESTClient(), "application/json", limit)
 	require.NoError(t, err)
-	require.Greater(t, pages, whole, "each page has metadata of its own")
+	require.Greater(t, pages, whole, "pages are not larger than the list although each has metadata")
 	require.NoError(t, removeRun(t.Context(), client, "run"))
 }

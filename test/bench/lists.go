@@ -19,17 +19,17 @@ import (
 // server without logical clusters.
 func (o *options) measureLists(ctx context.Context, to *column, s server) (err error) {
 	run := newRun()
-	places := []target{s.direct}
+	targets := []target{s.direct}
 	if s.direct.tenants {
 		w := &workspaceRun{target: s.workspaces().in("root"), run: run}
 		defer func() { err = errors.Join(err, w.remove(ctx)) }() // with the ConfigMaps
-		if places, err = o.logicalClusters(ctx, s.direct, w); err != nil {
+		if targets, err = o.logicalClusters(ctx, s.direct, w); err != nil {
 			return err
 		}
 	}
-	clients := make([]*kubernetes.Clientset, len(places))
-	for i, place := range places {
-		if clients[i], err = place.client(); err != nil {
+	clients := make([]*kubernetes.Clientset, len(targets))
+	for i, t := range targets {
+		if clients[i], err = t.client(); err != nil {
 			return err
 		}
 	}
@@ -50,30 +50,29 @@ func (o *options) measureLists(ctx context.Context, to *column, s server) (err e
 	return o.timeLists(ctx, to, all.RESTClient())
 }
 
-// logicalClusters creates workspaces and returns the logical clusters of those that are on the
-// shard.
+// logicalClusters creates workspaces and returns the logical clusters on the shard.
 func (o *options) logicalClusters(ctx context.Context, shard target, w *workspaceRun) ([]target, error) {
 	const perWanted = 3 // because other shards get a part of them
 	if _, err := w.create(ctx, o.creators, perWanted*o.clusters); err != nil {
 		return nil, err
 	}
-	var places []target
+	var targets []target
 	for _, cluster := range w.clusters() {
 		client, err := shard.in(cluster).client()
 		if err != nil {
 			return nil, err
 		}
-		if _, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{}); err == nil && len(places) < o.clusters {
-			places = append(places, shard.in(cluster))
+		if _, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{}); err == nil && len(targets) < o.clusters {
+			targets = append(targets, shard.in(cluster))
 		}
 	}
-	if len(places) == 0 {
+	if len(targets) == 0 {
 		return nil, errors.New("no workspace was scheduled to the shard: increase --clusters")
 	}
-	return places, nil
+	return targets, nil
 }
 
-// timeLists lists by turns whole as protobuf and as JSON, and in pages.
+// timeLists alternates between complete lists as protobuf and as JSON, and lists in pages.
 func (o *options) timeLists(ctx context.Context, to *column, client rest.Interface) error {
 	kinds := []struct {
 		accept string

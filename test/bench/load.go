@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// timings are the durations of an operation, in ascending order, and the time they took together.
+// timings are the durations of an operation in ascending order, and the total elapsed time.
 type timings struct {
 	each    []time.Duration
 	elapsed time.Duration

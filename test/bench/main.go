@@ -1,7 +1,7 @@
 // Command bench measures Shardplane, or any other Kubernetes API server, through its public API.
 //
 //	go run ./test/bench all --binary bin/shardplane    a plain API server, then a development cluster
-//	go run ./test/bench server --kubeconfig FILE       a server that runs already
+//	go run ./test/bench server --kubeconfig FILE       a running server
 //
 // It prints one table. docs/benchmarks.md explains the workloads and contains results. The package
 // reference is the plain API server.
@@ -50,23 +50,23 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// workloads are all workloads in the order in which they run, because the first two measure
-// memory, which the others increase.
+// workloads are all workloads in the order of their execution. The first two measure memory, which
+// the others increase.
 var workloads = []string{"idle", "workspaces", "writes", "gets", "lists"}
 
 // options specify the workloads.
 type options struct {
 	workloads []string
-	// objects of size bytes of data, in so many logical clusters, are listed repeat times.
+	// A list contains objects of size bytes in several logical clusters, and is repeated.
 	objects, size, clusters, repeat int
 	pageSize                        int64
-	// writers and readers send one request after the other, for duration.
+	// writers and readers are clients that send sequential requests for duration.
 	writers, readers int
 	duration         time.Duration
-	// creators create workspaces.
+	// creators is the number of clients that create workspaces.
 	workspaces, creators int
-	// quietPeriod is the time between a change and the measurement of memory, idle the time in
-	// which the processor time of idle servers is measured.
+	// quietPeriod is the time between a change and the measurement of memory, and idle the time in
+	// which the CPU time of idle servers is measured.
 	quietPeriod, idle time.Duration
 }
 
@@ -89,7 +89,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 func (o *options) validate() error {
 	for _, workload := range o.workloads {
 		if !slices.Contains(workloads, workload) {
-			return fmt.Errorf("--workloads: unknown workload %q, known are %v", workload, workloads)
+			return fmt.Errorf("--workloads: unknown workload %q, must be one of %v", workload, workloads)
 		}
 	}
 	if min(o.objects, o.clusters, o.repeat, int(o.pageSize), o.writers, o.readers, o.workspaces, o.creators) < 1 || min(o.duration, o.idle) <= 0 {
@@ -120,14 +120,14 @@ func newServer() *cobra.Command {
 	var name, kubeconfig, kubeContext, proxy string
 	var plain bool
 	s := server{}
-	cmd := &cobra.Command{Use: "server", Short: "Run the workloads against a server that runs already", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "server", Short: "Run the workloads against a running server", Args: cobra.NoArgs}
 	fs := cmd.Flags()
 	fs.StringVar(&name, "name", "server", "name of the server in the table")
 	fs.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the server, which must be a shard for all workloads with logical clusters (required)")
 	fs.StringVar(&proxy, "front-proxy-kubeconfig", "", "kubeconfig of its front-proxy, if it has one")
 	fs.StringVar(&kubeContext, "context", "", "context in both kubeconfigs; the current one by default")
 	fs.BoolVar(&plain, "plain", false, "the server has no logical clusters")
-	fs.IntVar(&s.pid, "pid", 0, "process of the server, of which CPU and memory are measured including its children; 0 skips the workload idle")
+	fs.IntVar(&s.pid, "pid", 0, "process ID of the server for the measurement of CPU and memory, including child processes; 0 skips the workload idle")
 	o.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if kubeconfig == "" {

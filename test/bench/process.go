@@ -76,15 +76,8 @@ func (p *process) stop() error {
 	return errors.Join(fmt.Errorf("process %d did not end and was killed", p.pid()), killed)
 }
 
-// cluster is a development cluster.
-type cluster struct {
-	*process
-
-	dir string
-}
-
 // startCluster starts a development cluster and returns the time until it is ready.
-func startCluster(ctx context.Context, binary, dir string, shards int, out io.Writer) (*cluster, time.Duration, error) {
+func startCluster(ctx context.Context, binary, dir string, shards int, out io.Writer) (*process, time.Duration, error) {
 	ports, err := freePorts(ctx, shards+2)
 	if err != nil {
 		return nil, 0, err
@@ -100,14 +93,8 @@ func startCluster(ctx context.Context, binary, dir string, shards int, out io.Wr
 	if err := p.waitForFile(ctx, filepath.Join(dir, ".kcp", "ready-to-test")); err != nil {
 		return nil, 0, fmt.Errorf("starting the cluster: %w", errors.Join(err, p.stop()))
 	}
-	return &cluster{process: p, dir: dir}, time.Since(begin), nil
+	return p, time.Since(begin), nil
 }
-
-// proxyKubeconfig is the administrator's kubeconfig for the front-proxy.
-func (c *cluster) proxyKubeconfig() string { return filepath.Join(c.dir, ".kcp", "admin.kubeconfig") }
-
-// shardKubeconfig is the administrator's kubeconfig for the root shard.
-func (c *cluster) shardKubeconfig() string { return filepath.Join(c.dir, ".kcp-0", "admin.kubeconfig") }
 
 // freePorts returns the first of n consecutive ports that are free now.
 func freePorts(ctx context.Context, n int) (int, error) {

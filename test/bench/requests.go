@@ -66,12 +66,10 @@ func (o *options) measureWrites(ctx context.Context, to *column, s server) error
 	return errors.Join(err, removeRun(ctx, clients[0], run))
 }
 
-// readRounds is the number of times that reads alternate between the server and its front-proxy.
-const readRounds = 4
-
 // measureGets reads ConfigMaps directly and through the front-proxy.
 func (o *options) measureGets(ctx context.Context, to *column, s server) error {
-	const objects = 500
+	// Reads alternate between the server and its front-proxy.
+	const objects, rounds = 500, 4
 	direct, err := clientsOf(o.readers, s.direct.in("root").client)
 	if err != nil {
 		return err
@@ -90,11 +88,11 @@ func (o *options) measureGets(ctx context.Context, to *column, s server) error {
 		return err
 	})
 	results := make([]timings, len(ways))
-	for range readRounds {
+	for range rounds {
 		for i, clients := range ways {
 			var result timings
 			if err == nil {
-				result, err = repeat(ctx, bounds{duration: o.duration / readRounds}, clients, func(ctx context.Context, c *kubernetes.Clientset, n int) error {
+				result, err = repeat(ctx, bounds{duration: o.duration / rounds}, clients, func(ctx context.Context, c *kubernetes.Clientset, n int) error {
 					_, err := c.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, fmt.Sprintf("bench-%s-%d", run, n*7919%objects), metav1.GetOptions{})
 					return err
 				})

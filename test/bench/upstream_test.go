@@ -50,7 +50,7 @@ func TestUpstreamServer(t *testing.T) {
 					cancel()
 					require.NoError(t, <-ended)
 				}()
-				holds := func() {
+				checkContent := func() {
 					t.Helper()
 					require.EventuallyWithT(t, func(c *assert.CollectT) {
 						all, err := configMaps.List(t.Context(), metav1.ListOptions{})
@@ -69,15 +69,15 @@ func TestUpstreamServer(t *testing.T) {
 						require.Equal(c, by, informer.Filtered())
 					}, time.Minute, 20*time.Millisecond)
 				}
-				holds()
+				checkContent()
 				for n := range 4 {
 					put(fmt.Sprintf("late-%d", n), fmt.Sprint("d", n))
 				}
-				holds()
+				checkContent()
 				for n := range 4 {
 					require.NoError(t, configMaps.Delete(t.Context(), fmt.Sprintf("late-%d", n), metav1.DeleteOptions{}))
 				}
-				holds()
+				checkContent()
 				require.Equal(t, by == client.FilteredByClient, informer.Discarded() > 0)
 			})
 		}

@@ -11,19 +11,18 @@ import (
 	"time"
 )
 
-// usage is what a process, or a tree of processes, uses of the machine.
+// usage is the resource usage of a process, or of a tree of processes.
 type usage struct {
 	pid int
 	// command is the name of the program with its subcommand and its flag --name.
 	command string
-	// proportional is resident memory in bytes, in which pages that processes share are counted
-	// once. anonymous is the part of resident memory that is not mapped from a file, such as the
-	// heap.
+	// proportional is resident memory in bytes, with shared pages counted once. anonymous is the
+	// part of resident memory that is not mapped from a file, e.g. the heap.
 	proportional, anonymous int64
 	processor               time.Duration
 }
 
-// measureIdle measures CPU and memory of servers that nobody uses.
+// measureIdle measures CPU and memory of unused servers.
 func (o *options) measureIdle(ctx context.Context, to *column, s server) error {
 	if s.pid == 0 {
 		return nil
@@ -63,7 +62,7 @@ func (o *options) measureIdleCPU(ctx context.Context, to *column, work string, p
 	return nil
 }
 
-// quietUsage returns the usage of the server after the quiet period, if its process is known.
+// quietUsage returns the usage of the server after the quiet period, if its process ID is set.
 func (o *options) quietUsage(ctx context.Context, s server) (usage, error) {
 	if s.pid == 0 {
 		return usage{}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// measureWorkspaces creates workspaces, leaves them alone and deletes them.
+// measureWorkspaces creates workspaces, measures the idle server and deletes them.
 func (o *options) measureWorkspaces(ctx context.Context, to *column, s server) error {
 	if !s.direct.tenants {
 		return nil
@@ -51,7 +52,7 @@ func (o *options) measureWorkspaces(ctx context.Context, to *column, s server) e
 		}
 	}
 	begin := time.Now()
-	if err := errors.Join(w.remove(ctx), w.waitGone(ctx)); err != nil {
+	if err := errors.Join(w.remove(ctx), w.wait(ctx, func() bool { return len(w.existing) == 0 })); err != nil {
 		return err
 	}
 	took := time.Since(begin).Seconds()
@@ -130,20 +131,11 @@ func (w *workspaceRun) remove(ctx context.Context) error {
 	}
 }
 
-// waitGone waits until all workspaces are deleted.
-func (w *workspaceRun) waitGone(ctx context.Context) error {
-	return w.wait(ctx, func() bool { return len(w.existing) == 0 })
-}
-
 // clusters returns the logical clusters of the workspaces.
 func (w *workspaceRun) clusters() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var clusters []string
-	for _, cluster := range w.existing {
-		clusters = append(clusters, cluster)
-	}
-	return clusters
+	return slices.Collect(maps.Values(w.existing))
 }
 
 // observe watches the workspaces of the run until the context ends.

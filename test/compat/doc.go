@@ -1,3 +1,3 @@
-// Package compat holds the servers against kcp's own clients, in the versions and with the
-// Kubernetes release that these are made for. It imports nothing of ours, and runs the program.
+// Package compat tests the servers with kcp's own clients, with the versions and the Kubernetes
+// release that these support. It does not import packages of this repository, and runs the program.
 package compat

@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// gadgets are what exporters export.
+// gadgets are the exported resources.
 var gadgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
 
-// exporter is a logical cluster that exports gadgets, by the SDK's clients.
+// exporter is a logical cluster that exports gadgets with the SDK's clients.
 type exporter struct {
 	name     logicalcluster.Name
 	identity string
@@ -54,7 +54,7 @@ func export(t *testing.T, name logicalcluster.Name) exporter {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	e := exporter{name: name, clients: clients, gadgets: writer}
-	eventually(t, "the export has an identity", func() bool {
+	eventually(t, "the export has no identity", func() bool {
 		export, err := provider.ApisV1alpha2().APIExports().Get(t.Context(), "gadgets", metav1.GetOptions{})
 		if err == nil {
 			e.identity = export.Status.IdentityHash
@@ -64,7 +64,7 @@ func export(t *testing.T, name logicalcluster.Name) exporter {
 	return e
 }
 
-// bind binds the export in a logical cluster, as `kubectl kcp bind apiexport` does, and makes a
+// bind binds the export in a logical cluster, as `kubectl kcp bind apiexport` does, and creates a
 // gadget there.
 func (e exporter) bind(t *testing.T, name logicalcluster.Name) {
 	t.Helper()
@@ -76,48 +76,48 @@ func (e exporter) bind(t *testing.T, name logicalcluster.Name) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": "a"}}}
-	eventually(t, "the API is bound", func() bool {
+	eventually(t, "the API is not served", func() bool {
 		_, err := e.gadgets.Cluster(name.Path()).Resource(gadgets).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
 		return err == nil
 	})
 }
 
-// TestIdentity has the SDK's clients export an API and bind it, and kcp's dynamic informer follow
-// it in all logical clusters of a shard, by the identity of the export.
+// TestIdentity exports and binds an API with the SDK's clients. kcp's dynamic informer must receive
+// its objects in all logical clusters of a shard, by the identity of the export.
 func TestIdentity(t *testing.T) {
 	names := workspaces(t, "identity", 3, "shard-1")
 	e := export(t, names[0])
 	for _, name := range names[1:] {
 		e.bind(t, name)
 	}
-	ctx := following(t)
+	ctx := informerContext(t)
 	clientsOfShard, err := kcpdynamic.NewForConfig(shard(t, 1))
 	require.NoError(t, err)
 	informer := dynamicinformer.NewFilteredDynamicInformer(clientsOfShard, gadgets.GroupVersion().WithResource("gadgets:"+e.identity), 0, nil, nil)
 	go informer.Informer().Run(ctx.Done())
 	for _, name := range names[1:] {
-		eventually(t, "the informer has it", func() bool {
+		eventually(t, "the informer lacks the object", func() bool {
 			_, err := informer.Lister().ByCluster(name).ByNamespace("default").Get("a")
 			return err == nil
 		})
 	}
 }
 
-// TestWorkspaces holds what the SDK's client gets for a new workspace against what kcp's plugin
-// reads unasked: the type, and the URL by which it goes there.
+// TestWorkspaces checks the fields of a new workspace that kcp's plugin requires: the type and the
+// URL.
 func TestWorkspaces(t *testing.T) {
 	clients, err := kcpclientset.NewForConfig(proxy(t))
 	require.NoError(t, err)
-	made, err := clients.Cluster(root).TenancyV1alpha1().Workspaces().Create(t.Context(), &tenancyv1alpha1.Workspace{
+	created, err := clients.Cluster(root).TenancyV1alpha1().Workspaces().Create(t.Context(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
 		Spec:       tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.Equal(t, &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}, made.Spec.Type)
+	require.Equal(t, &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}, created.Spec.Type)
 	_, err = clients.Cluster(root).TenancyV1alpha1().Workspaces().Get(t.Context(), "typed", metav1.GetOptions{})
 	require.NoError(t, err)
 	url := ""
-	eventually(t, "it has a URL, at which there is its LogicalCluster", func() bool {
+	eventually(t, "the workspace is not Ready, or its LogicalCluster is not served", func() bool {
 		ws, err := clients.Cluster(root).TenancyV1alpha1().Workspaces().Get(t.Context(), "typed", metav1.GetOptions{})
 		if err != nil || ws.Status.Phase != "Ready" {
 			return false

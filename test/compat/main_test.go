@@ -29,11 +29,11 @@ const (
 	tick        = 20 * time.Millisecond
 )
 
-// cluster is a development cluster of two shards, as a process of the program, for all tests.
+// cluster is a development cluster of two shards in a separate process, which all tests share.
 type cluster struct {
 	dir     string
 	program *exec.Cmd
-	// ended is closed when the program has ended, with err.
+	// ended is closed when the program has ended with err.
 	ended chan struct{}
 	err   error
 }
@@ -63,7 +63,7 @@ func run(m *testing.M) (code int, err error) {
 			return 1, fmt.Errorf("building the program: %w\n%s", err, out)
 		}
 	}
-	// Another program may take a port meanwhile.
+	// Another program may use a port meanwhile.
 	for range 5 {
 		if shared, err = start(binary, dir); err == nil {
 			break
@@ -108,10 +108,10 @@ func start(binary, dir string) (*cluster, error) {
 		}
 		select {
 		case <-c.ended:
-			said, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("the development cluster has ended: %w\n%s", c.err, said)
+			content, _ := os.ReadFile(log.Name())
+			return nil, fmt.Errorf("the development cluster ended: %w\n%s", c.err, content)
 		case <-end:
-			return nil, errors.Join(errors.New("the development cluster does not become ready"), c.stop())
+			return nil, errors.Join(errors.New("the development cluster did not become ready"), c.stop())
 		case <-time.After(tick):
 		}
 	}
@@ -125,7 +125,7 @@ func (c *cluster) stop() error {
 	return c.err
 }
 
-// freePorts returns the first of n ports in a row that are free.
+// freePorts returns the first of n consecutive free ports.
 func freePorts(n int) (int, error) {
 	for range 100 {
 		first, free := 12000+rand.IntN(18000), true
@@ -165,7 +165,7 @@ func cacheServer(t *testing.T) *rest.Config { return config(t, ".kcp-cache/cache
 
 var root = logicalcluster.NewPath("root")
 
-// workspaces makes workspaces on a shard, and returns their logical clusters.
+// workspaces creates workspaces on a shard, and returns their logical clusters.
 func workspaces(t *testing.T, prefix string, n int, on string) []logicalcluster.Name {
 	t.Helper()
 	clients, err := kcpclientset.NewForConfig(proxy(t))
@@ -177,7 +177,7 @@ func workspaces(t *testing.T, prefix string, n int, on string) []logicalcluster.
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": on}}}
 		_, err := in.Create(t.Context(), ws, metav1.CreateOptions{})
 		require.NoError(t, err)
-		eventually(t, "the workspace is Ready", func() bool {
+		eventually(t, "the workspace is not Ready", func() bool {
 			ws, err = in.Get(t.Context(), ws.Name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 		})
@@ -191,8 +191,8 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	require.Eventually(t, condition, testTimeout, tick, what)
 }
 
-// following returns a context for informers, which end with the test.
-func following(t *testing.T) context.Context {
+// informerContext returns a context for informers, which ends with the test.
+func informerContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)

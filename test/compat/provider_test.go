@@ -27,7 +27,7 @@ import (
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
 )
 
-// withKCP is the scheme of the controllers.
+// withKCP returns the scheme of the controllers.
 func withKCP(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
@@ -37,7 +37,7 @@ func withKCP(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// at is the configuration of clients of one logical cluster.
+// at returns the configuration for clients of one logical cluster.
 func at(t *testing.T, name logicalcluster.Path) *rest.Config {
 	t.Helper()
 	c := proxy(t)
@@ -45,8 +45,9 @@ func at(t *testing.T, name logicalcluster.Path) *rest.Config {
 	return c
 }
 
-// manage runs a controller of multicluster-runtime with one of kcp's providers until the test ends.
-func manage(t *testing.T, config *rest.Config, p multicluster.Provider, obj ctrlclient.Object, reconciler func(mcmanager.Manager) mcreconcile.Func) {
+// runController runs a controller of multicluster-runtime with one of kcp's providers until the
+// test ends.
+func runController(t *testing.T, config *rest.Config, p multicluster.Provider, obj ctrlclient.Object, reconciler func(mcmanager.Manager) mcreconcile.Func) {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard())
 	m, err := mcmanager.New(config, p, manager.Options{Scheme: withKCP(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0"})
@@ -61,8 +62,9 @@ func manage(t *testing.T, config *rest.Config, p multicluster.Provider, obj ctrl
 	})
 }
 
-// TestAPIExportProvider has a controller with kcp's provider work in what has bound an export, on
-// both shards, through the export's view: it finds the endpoints, what binds later, too, and writes.
+// TestAPIExportProvider runs a controller with kcp's provider in the virtual workspace of an
+// export, with consumers on both shards. It must find the endpoints, including those of later
+// bindings, and write objects.
 func TestAPIExportProvider(t *testing.T) {
 	e := export(t, workspaces(t, "exports", 1, "root")[0])
 	consumers := append(workspaces(t, "binds-0-", 2, "root"), workspaces(t, "binds-1-", 2, "shard-1")...)
@@ -72,7 +74,7 @@ func TestAPIExportProvider(t *testing.T) {
 	require.NoError(t, err)
 	gadget := &unstructured.Unstructured{}
 	gadget.SetGroupVersionKind(gadgets.GroupVersion().WithKind("Gadget"))
-	manage(t, config, p, gadget, func(m mcmanager.Manager) mcreconcile.Func {
+	runController(t, config, p, gadget, func(m mcmanager.Manager) mcreconcile.Func {
 		return func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
 			c, err := m.GetCluster(ctx, request.ClusterName)
 			if err != nil {
@@ -90,7 +92,7 @@ func TestAPIExportProvider(t *testing.T) {
 		if name != consumers[0] {
 			e.bind(t, name)
 		}
-		eventually(t, "the controller has written, in its logical cluster", func() bool {
+		eventually(t, "the controller has not updated the object in its logical cluster", func() bool {
 			obj, err := e.gadgets.Cluster(name.Path()).Resource(gadgets).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
 			return err == nil && obj.GetLabels()["seen"] == name.String()
 		})

@@ -21,8 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestInformers has kcp's informers follow all logical clusters of a shard: typed ones, with
-// protobuf and with JSON, and dynamic ones. Clients have metadata, as a list and as a watch. Same-named objects stay apart.
+// TestInformers runs kcp's informers on all logical clusters of a shard: typed ones, with protobuf
+// and with JSON, and dynamic ones. Metadata clients list and watch. Objects with the same name must
+// remain separate.
 func TestInformers(t *testing.T) {
 	names := workspaces(t, "informers", 2, "shard-1")
 	writer, err := kcpkubernetes.NewForConfig(proxy(t))
@@ -39,7 +40,7 @@ func TestInformers(t *testing.T) {
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	ctx := following(t)
+	ctx := informerContext(t)
 	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
 	content := map[string]func(logicalcluster.Name) string{}
 	for _, kind := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
@@ -70,19 +71,19 @@ func TestInformers(t *testing.T) {
 		}
 		return fmt.Sprint(obj.(runtime.Unstructured).UnstructuredContent()["data"].(map[string]any)["content"])
 	}
-	for what, of := range content {
+	for informer, read := range content {
 		for _, name := range names {
-			eventually(t, what+" has what there was", func() bool { return of(name) == "first" })
+			eventually(t, informer+" lacks the existing object", func() bool { return read(name) == "first" })
 		}
 	}
 	put(names[0], "second")
-	for what, of := range content {
-		eventually(t, what+" has the change", func() bool { return of(names[0]) == "second" })
-		require.Equal(t, "first", of(names[1]), what)
+	for informer, read := range content {
+		eventually(t, informer+" lacks the change", func() bool { return read(names[0]) == "second" })
+		require.Equal(t, "first", read(names[1]), informer)
 	}
 
-	// The informers of metadata of this release expect unstructured objects and refuse the
-	// metadata that their clients decode, whatever the server: so the clients themselves.
+	// The metadata informers of this release expect unstructured objects, and reject the metadata
+	// of their clients with any server. Therefore, the clients are tested directly.
 	meta, err := kcpmetadata.NewForConfig(shard(t, 1))
 	require.NoError(t, err)
 	list, err := meta.Resource(gvr).List(ctx, metav1.ListOptions{})
@@ -97,9 +98,9 @@ func TestInformers(t *testing.T) {
 		}
 	}
 	require.Equal(t, 2, found)
-	yes := true
+
 	initial, err := meta.Resource(gvr).Watch(ctx, metav1.ListOptions{
-		SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	require.NoError(t, err)
 	defer initial.Stop()
@@ -117,11 +118,11 @@ func TestInformers(t *testing.T) {
 	require.Equal(t, 2, found)
 }
 
-// TestSDK has the SDK's informers follow kcp's own kinds: on a shard, and what the cache server
-// has of all shards, and of one.
+// TestSDK runs the SDK's informers of kcp's own kinds on a shard, and on the cache server for all
+// shards and for one.
 func TestSDK(t *testing.T) {
 	names := workspaces(t, "sdk", 1, "shard-1")
-	ctx := following(t)
+	ctx := informerContext(t)
 	for _, test := range []struct {
 		name   string
 		config *rest.Config
@@ -140,7 +141,7 @@ func TestSDK(t *testing.T) {
 			shards := factory.Core().V1alpha1().Shards().Lister()
 			types := factory.Tenancy().V1alpha1().WorkspaceTypes().Lister()
 			factory.Start(ctx.Done())
-			eventually(t, "the Shards and types of root are there", func() bool {
+			eventually(t, "Shards or types of root are missing", func() bool {
 				_, err := types.Cluster("root").Get("universal")
 				_, other := shards.Cluster("root").Get("shard-1")
 				return err == nil && other == nil
@@ -152,7 +153,7 @@ func TestSDK(t *testing.T) {
 	factory := kcpsdkinformers.NewSharedInformerFactory(clients, 0)
 	lister := factory.Core().V1alpha1().LogicalClusters().Lister()
 	factory.Start(ctx.Done())
-	eventually(t, "the LogicalCluster is on its shard", func() bool {
+	eventually(t, "the LogicalCluster is missing on its shard", func() bool {
 		_, err := lister.Cluster(names[0]).Get("cluster")
 		return err == nil
 	})

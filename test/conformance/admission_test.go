@@ -51,7 +51,7 @@ webhooks:
   matchConditions: [{name: one, expression: "object.metadata.name == 'denied'"}]
   rules: ` + configMaps + `
 `
-	// uncountable is a kind whose objects cannot be listed in its preferred version.
+	// uncountable is a kind with objects that cannot be listed in its preferred version.
 	uncountable = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -79,7 +79,7 @@ apiVersion: v1
 kind: Secret
 metadata: {name: a, namespace: default}
 `
-	// Each namespace has the ConfigMap kube-root-ca.crt.
+	// The ConfigMap kube-root-ca.crt of each namespace counts.
 	uncountableQuotas = `
 ---
 apiVersion: v1
@@ -103,7 +103,7 @@ metadata: {name: denied, namespace: default}
 `
 )
 
-// uncountableAnswers are those that deny one more object of each kind.
+// uncountableAnswers returns the errors for one more object of each kind.
 func uncountableAnswers(configMaps int) []string {
 	return []string{
 		fmt.Sprintf("used: configmaps=%[1]d, limited: configmaps=%[1]d", configMaps), "used: count/secrets=1, limited: count/secrets=1",
@@ -111,8 +111,8 @@ func uncountableAnswers(configMaps int) []string {
 	}
 }
 
-// admissionFeatures are the objects that decide about the creation of the ConfigMap denied, or change the ConfigMap
-// admitted, further objects about whose creation they decide, and parts of the answers.
+// admissionFeatures contains manifests that deny the ConfigMap denied, or mutate the ConfigMap
+// admitted, further objects to create, and parts of the expected responses.
 var admissionFeatures = map[string]struct {
 	manifests string
 	probes    string
@@ -186,12 +186,12 @@ metadata: {name: admin}
 	},
 }
 
-// guarded are logical clusters with an admission feature each, by its name.
-func guarded(t *testing.T, masters *rest.Config) map[string]*user {
+// usersWithAdmission returns a user for each admission feature by its name.
+func usersWithAdmission(t *testing.T, admin *rest.Config) map[string]*user {
 	t.Helper()
 	all := map[string]*user{}
 	for name, feature := range admissionFeatures {
-		u := newUser(t, masters, name, "guarded.example.com")
+		u := newUser(t, admin, name, "guarded.example.com")
 		all[name] = u
 		for _, object := range u.objectsIn(feature.manifests) {
 			u.createAny(object)
@@ -201,12 +201,11 @@ func guarded(t *testing.T, masters *rest.Config) map[string]*user {
 			for _, part := range feature.answers {
 				require.Contains(c, answer, part)
 			}
-		}, testTimeout, tick, name+" has effect")
+		}, testTimeout, tick, name+" has no effect")
 	}
 	return all
 }
 
-// objectsIn decodes manifests.
 func (u *user) objectsIn(manifests string) (all []*unstructured.Unstructured) {
 	u.t.Helper()
 	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096); ; {
@@ -222,11 +221,11 @@ func (u *user) objectsIn(manifests string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// createAny creates an object of a kind that is served by now.
+// createAny creates an object when its kind is served.
 func (u *user) createAny(object *unstructured.Unstructured) {
 	u.t.Helper()
 	kind := object.GroupVersionKind()
-	u.eventually(kind.Kind+" is created", func() bool {
+	u.eventually(kind.Kind+" was not created", func() bool {
 		groups, err := restmapper.GetAPIGroupResources(u.kube.Discovery())
 		require.NoError(u.t, err)
 		mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
@@ -240,8 +239,8 @@ func (u *user) createAny(object *unstructured.Unstructured) {
 	})
 }
 
-// admission returns the answers to the creation of two ConfigMaps and what else the feature is to decide about. The client retries requests that the server asks it to
-// retry.
+// admission returns the responses to the creation of two ConfigMaps and of the further objects of
+// the feature. The client retries as requested by the server.
 func (u *user) admission() string {
 	var answers []string
 	for _, name := range []string{"admitted", "denied"} {
@@ -260,15 +259,16 @@ func (u *user) admission() string {
 	return strings.Join(answers, "\n")
 }
 
-// admitsAgain returns an error if the first answer of a server that starts is not the one that it gave before.
-func (u *user) admitsAgain(before string) error {
+// retryAdmission waits until the server accepts connections, and returns an error if its first
+// response differs from before.
+func (u *user) retryAdmission(before string) error {
 	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
 		switch answer := u.admission(); {
 		case answer == before:
 			return nil
 		case !strings.Contains(answer, "connection refused"):
-			return fmt.Errorf("in %s the first answers were %q, and %q before", u.name, answer, before)
+			return fmt.Errorf("%s: first responses %q, before the restart %q", u.name, answer, before)
 		}
 	}
 	return fmt.Errorf("%s is not served", u.name)

@@ -19,18 +19,18 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// binding is how a user has definitions who binds what a provider exports.
+// binding contains the state of a user with bound instead of defined APIs.
 type binding struct {
 	provider *user
-	// schemas counts those of each resource, and last is what the user has defined last.
+	// schemas counts the schemas of each resource. last contains the last definitions.
 	schemas map[string]int
 	last    map[string]*crd
 }
 
-// binding is the user as one whose definitions are bound, each from an export of its own.
-func (u *user) binding() *user {
+// withBinding makes the user bind definitions from a provider, each with its own export.
+func (u *user) withBinding() *user {
 	u.t.Helper()
-	provider := newUser(u.t, u.masters, "provider-of-"+u.name+"-"+strings.ReplaceAll(u.group, ".", "-"), u.group)
+	provider := newUser(u.t, u.admin, "provider-of-"+u.name+"-"+strings.ReplaceAll(u.group, ".", "-"), u.group)
 	for _, in := range []*user{u, provider} {
 		cluster := kind("core.kcp.io/v1alpha1", "LogicalCluster", "cluster")
 		_, err := in.dyn.Resource(schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}).Create(u.t.Context(), cluster, metav1.CreateOptions{})
@@ -46,43 +46,43 @@ func (t *tenant) kinds(resource, version string) dynamic.ResourceInterface {
 	return t.dyn.Resource(schema.GroupVersionResource{Group: "apis.kcp.io", Version: version, Resource: resource})
 }
 
-// needsDefinitions skips a rule that is about CustomResourceDefinition objects.
-func (u *user) needsDefinitions() {
+// skipIfBound skips rules about CustomResourceDefinition objects.
+func (u *user) skipIfBound() {
 	u.t.Helper()
 	if u.bound != nil {
-		u.t.Skip("this is about CustomResourceDefinitions")
+		u.t.Skip("requires CustomResourceDefinitions")
 	}
 }
 
-// bind exports a definition, and binds it.
+// bind exports and binds a definition.
 func (u *user) bind(d *crd) error {
 	u.t.Helper()
 	name := d.Spec.Names.Plural
-	schemaName, err := u.provide(d)
+	schemaName, err := u.createSchema(d)
 	if err != nil {
 		return err
 	}
 	if u.bound.last[name] == nil {
 		export := kind("apis.kcp.io/v1alpha2", "APIExport", name)
-		export.Object["spec"] = map[string]any{"resources": u.exported(d, schemaName)}
+		export.Object["spec"] = map[string]any{"resources": u.exportedResources(d, schemaName)}
 		_, err = u.bound.provider.kinds("apiexports", "v1alpha2").Create(u.t.Context(), export, metav1.CreateOptions{})
 		require.NoError(u.t, err)
 		bound := kind("apis.kcp.io/v1alpha2", "APIBinding", d.Name)
 		bound.Object["spec"] = map[string]any{"reference": map[string]any{"export": map[string]any{"path": u.bound.provider.name, "name": name}}}
-		// Who names a logical cluster that has just been made by hand may be too early.
-		u.eventually("it can be bound", func() bool {
+		// References to a logical cluster that was just created directly may be rejected.
+		u.eventually("the binding was not created", func() bool {
 			_, err = u.kinds("apibindings", "v1alpha2").Create(u.t.Context(), bound, metav1.CreateOptions{})
 			return !apierrors.IsForbidden(err)
 		})
 	} else {
-		// Watches end when what is served changes.
+		// Wait for the end of a watch, which indicates that the change is effective.
 		served := u.watch(u.bound.last[name])
 		defer func() {
 			for range served.ResultChan() {
 			}
 		}()
 		patch, encodeErr := runtime.Encode(unstructured.UnstructuredJSONScheme, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "apis.kcp.io/v1alpha2", "kind": "APIExport", "spec": map[string]any{"resources": u.exported(d, schemaName)},
+			"apiVersion": "apis.kcp.io/v1alpha2", "kind": "APIExport", "spec": map[string]any{"resources": u.exportedResources(d, schemaName)},
 		}})
 		require.NoError(u.t, encodeErr)
 		_, err = u.bound.provider.kinds("apiexports", "v1alpha2").Patch(u.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -92,7 +92,7 @@ func (u *user) bind(d *crd) error {
 	return u.waitForBound(d.Name, schemaName)
 }
 
-// watch watches the resource of a definition.
+// watch opens a watch of the resource of a definition.
 func (u *user) watch(d *crd) watch.Interface {
 	u.t.Helper()
 	i := slices.IndexFunc(d.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
@@ -103,7 +103,7 @@ func (u *user) watch(d *crd) watch.Interface {
 	return w
 }
 
-// waitForBound waits until a binding has bound a schema, or says why it cannot.
+// waitForBound waits until a binding has bound a schema or reports an error.
 func (u *user) waitForBound(name, schemaName string) error {
 	u.t.Helper()
 	w, err := u.kinds("apibindings", "v1alpha2").Watch(u.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
@@ -134,20 +134,20 @@ func (u *user) waitForBound(name, schemaName string) error {
 	}
 }
 
-// provide makes the schema of a definition, and returns its name.
-func (u *user) provide(d *crd) (string, error) {
+// createSchema creates the schema of a definition, and returns its name.
+func (u *user) createSchema(d *crd) (string, error) {
 	u.t.Helper()
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&d.Spec)
 	require.NoError(u.t, err)
 	delete(spec, "preserveUnknownFields")
 	for _, v := range spec["versions"].([]any) { //nolint:forcetypeassert // it panics
 		version := v.(map[string]any) //nolint:forcetypeassert // it panics
-		if holder, ok := version["schema"].(map[string]any); ok {
-			version["schema"] = holder["openAPIV3Schema"]
+		if finalizer, ok := version["schema"].(map[string]any); ok {
+			version["schema"] = finalizer["openAPIV3Schema"]
 		}
 	}
 	if spec["conversion"] == nil && len(d.Spec.Versions) > 1 {
-		spec["conversion"] = map[string]any{"strategy": "None"} // which definitions have by default
+		spec["conversion"] = map[string]any{"strategy": "None"} // the default of definitions
 	}
 	u.bound.schemas[d.Name]++
 	s := kind("apis.kcp.io/v1alpha1", "APIResourceSchema", fmt.Sprintf("v%d.%s", u.bound.schemas[d.Name], d.Name))
@@ -156,7 +156,7 @@ func (u *user) provide(d *crd) (string, error) {
 	return s.GetName(), err
 }
 
-func (u *user) exported(d *crd, schemaName string) []any {
+func (u *user) exportedResources(d *crd, schemaName string) []any {
 	return []any{map[string]any{"group": u.group, "name": d.Spec.Names.Plural, "schema": schemaName, "storage": map[string]any{"crd": map[string]any{}}}}
 }
 

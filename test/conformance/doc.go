@@ -1,4 +1,3 @@
-// Package conformance states the rules of custom resources as a user of
-// Kubernetes would, and holds a running shard to them, in several logical
-// clusters at once.
+// Package conformance tests the behavior of custom resources that users of Kubernetes rely on, in several
+// logical clusters of a shard at once.
 package conformance

@@ -10,12 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHangingWebhook: requests that wait for a webhook are answered when their
-// time is over, and nothing of them stays: in the long version, by what the
-// server itself allows a webhook, which is half a minute.
+// TestHangingWebhook checks that requests which wait for a webhook are answered when they time out,
+// and leave no goroutines. The long version includes the server's own timeout of half a minute.
 func TestHangingWebhook(t *testing.T) {
-	masters := one.Get(t).Shard(0)
-	u := newUser(t, masters, "hanging", "hanging.example.com")
+	admin := sharedShard.Get(t).Shard(0)
+	u := newUser(t, admin, "hanging", "hanging.example.com")
 	hook := startConverter(t)
 	u.define(twoVersions())
 	u.convertBy(hook)
@@ -28,24 +27,24 @@ func TestHangingWebhook(t *testing.T) {
 		if i%2 == 0 {
 			path = "/apis/" + u.group + "/v2/namespaces/default/widgets/w0?timeout=1s"
 		}
-		if response, body := u.get(path, "application/json"); response.StatusCode != http.StatusGatewayTimeout {
+		if response, body := u.request(path, "application/json"); response.StatusCode != http.StatusGatewayTimeout {
 			return fmt.Errorf("%d: %s", response.StatusCode, body)
 		}
 		return nil
 	})
-	require.NotZero(t, converting(t), "the test looks for what there is")
+	require.NotZero(t, pendingConversions(t), "no pending conversions were found")
 	if !testing.Short() {
-		response, body := u.get("/apis/"+u.group+"/v2/namespaces/default/widgets/w0", "application/json")
+		response, body := u.request("/apis/"+u.group+"/v2/namespaces/default/widgets/w0", "application/json")
 		require.Equal(t, http.StatusInternalServerError, response.StatusCode)
 		require.Contains(t, string(body), "conversion webhook")
 	} else {
 		hook.release()
 	}
-	u.eventually("nothing waits for the webhook any more", func() bool { return converting(t) == 0 })
+	u.eventually("conversions are still pending", func() bool { return pendingConversions(t) == 0 })
 }
 
-// converting is how many goroutines wait for conversion webhooks.
-func converting(t *testing.T) int {
+// pendingConversions returns the number of goroutines that wait for conversion webhooks.
+func pendingConversions(t *testing.T) int {
 	t.Helper()
 	var all strings.Builder
 	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&all, 2))

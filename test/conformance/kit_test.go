@@ -1,8 +1,8 @@
 package conformance
 
 import (
+	"errors"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,17 +11,18 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
 
 const (
-	// testTimeout bounds the wait for what must come.
+	// testTimeout is the timeout of conditions that a test waits for.
 	testTimeout = 60 * time.Second
 	tick        = 10 * time.Millisecond
 )
 
-// tenant is a user's view of one logical cluster, or of any cluster.
+// tenant contains the clients of one logical cluster.
 type tenant struct {
 	name   string
 	config *rest.Config
@@ -30,7 +31,7 @@ type tenant struct {
 	kube   kubernetes.Interface
 }
 
-// newTenant makes the clients of a Kubernetes cluster.
+// newTenant returns the clients of a logical cluster.
 func newTenant(t testing.TB, name string, config *rest.Config) *tenant {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
@@ -39,7 +40,7 @@ func newTenant(t testing.TB, name string, config *rest.Config) *tenant {
 	return tenantOver(t, name, config, client)
 }
 
-// tenantOver makes the clients of a Kubernetes cluster over an HTTP client.
+// tenantOver is like newTenant, with an existing HTTP client.
 func tenantOver(t testing.TB, name string, config *rest.Config, client *http.Client) *tenant {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -54,37 +55,19 @@ func tenantOver(t testing.TB, name string, config *rest.Config, client *http.Cli
 	return &tenant{name: name, config: config, crds: crds, dyn: dyn, kube: kube}
 }
 
-// one is the shard that tests share, each with logical clusters of its own.
-var one = harness.Shared{Options: harness.Options{Without: []string{"front-proxy"}}}
+// sharedShard is the shard of all tests. Each test has its own logical clusters.
+var sharedShard = harness.Shared{Options: harness.Options{Without: []string{"front-proxy"}}}
 
-// startShard starts a shard inside the test process, for tests that look at all of it.
+// startShard starts a shard in the test process, for tests that examine the whole process.
 func startShard(t testing.TB) *harness.Cluster {
 	t.Helper()
 	return harness.Start(t, harness.Options{Without: []string{"cache-server", "front-proxy"}})
 }
 
-// inParallel calls f for 0..n-1, a few at a time.
+// inParallel calls f for 0..n-1 with limited concurrency.
 func inParallel(t testing.TB, n int, f func(i int) error) {
 	t.Helper()
-	numbers := make(chan int)
-	errs := make(chan error, n)
-	var workers sync.WaitGroup
-	for range 16 {
-		workers.Go(func() {
-			for i := range numbers {
-				if err := f(i); err != nil {
-					errs <- err
-				}
-			}
-		})
-	}
-	for i := range n {
-		numbers <- i
-	}
-	close(numbers)
-	workers.Wait()
-	close(errs)
-	for err := range errs {
-		require.NoError(t, err)
-	}
+	errs := make([]error, n)
+	workqueue.ParallelizeUntil(t.Context(), 16, n, func(i int) { errs[i] = f(i) })
+	require.NoError(t, errors.Join(errs...))
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestKubectl uses custom resources as people do at a terminal.
+// TestKubectl uses custom resources with kubectl.
 func TestKubectl(t *testing.T) {
-	masters := one.Get(t).Shard(0)
-	u := newUser(t, masters, "terminal", "kubectl.example.com")
-	k := terminal{t: t, binary: harness.Kubectl(t), kubeconfig: writeKubeconfig(t, u.config), home: t.TempDir()}
+	admin := sharedShard.Get(t).Shard(0)
+	u := newUser(t, admin, "terminal", "kubectl.example.com")
+	k := kubectl{t: t, binary: harness.Kubectl(t), kubeconfig: writeKubeconfig(t, u.config), home: t.TempDir()}
 	d := u.parse(versioned(withSubresources+"additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n",
 		"color: {type: string, description: What it looks like., enum: [red, blue]}"))
 	d.Spec.Names.ShortNames, d.Spec.Names.Categories = []string{"wd"}, []string{"toys"}
@@ -58,13 +58,13 @@ func TestKubectl(t *testing.T) {
 	require.Contains(t, k.fail("", "get", "widgets."+u.group), "doesn't have a resource type")
 }
 
-// terminal runs kubectl.
-type terminal struct {
+// kubectl runs kubectl.
+type kubectl struct {
 	t                        *testing.T
 	binary, kubeconfig, home string
 }
 
-func (k terminal) command(stdin string, args ...string) (string, error) {
+func (k kubectl) command(stdin string, args ...string) (string, error) {
 	k.t.Helper()
 	command := exec.CommandContext(k.t.Context(), k.binary, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig, "HOME="+k.home)
@@ -73,14 +73,14 @@ func (k terminal) command(stdin string, args ...string) (string, error) {
 	return string(output), err
 }
 
-func (k terminal) run(stdin string, args ...string) string {
+func (k kubectl) run(stdin string, args ...string) string {
 	k.t.Helper()
 	output, err := k.command(stdin, args...)
 	require.NoError(k.t, err, "kubectl %v\n%s", args, output)
 	return output
 }
 
-func (k terminal) fail(stdin string, args ...string) string {
+func (k kubectl) fail(stdin string, args ...string) string {
 	k.t.Helper()
 	output, err := k.command(stdin, args...)
 	require.Error(k.t, err, "kubectl %v\n%s", args, output)

@@ -20,17 +20,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-const holder = "example.com/holder"
+const finalizer = "example.com/holder"
 
-// TestManager runs a manager of controller-runtime, as operators are written,
-// against one logical cluster: it makes a ConfigMap for every widget, says so in
-// the widget's status, and cleans up behind a finalizer. A neighbour with the
-// same API is not its business.
+// TestManager runs a controller-runtime manager against one logical cluster. It creates a ConfigMap
+// for each widget, updates the status of the widget, and deletes the ConfigMap with a finalizer. It
+// must ignore another logical cluster with the same API.
 func TestManager(t *testing.T) {
-	masters := one.Get(t).Shard(0)
+	admin := sharedShard.Get(t).Shard(0)
 	const group = "managed.example.com"
-	u, neighbour := newUser(t, masters, "managed", group), newUser(t, masters, "unmanaged", group)
-	for _, each := range []*user{u, neighbour} {
+	u, other := newUser(t, admin, "managed", group), newUser(t, admin, "unmanaged", group)
+	for _, each := range []*user{u, other} {
 		each.define(versioned(withSubresources))
 		each.widget("first", `{size: 2}`)
 	}
@@ -62,21 +61,21 @@ func TestManager(t *testing.T) {
 		require.NoError(t, err)
 		return field(t, w, "status", "phase") == "Ready"
 	}
-	u.eventually("the first widget is ready", func() bool { return ready("first") })
+	u.eventually("the first widget is not ready", func() bool { return ready("first") })
 	u.widget("second", `{size: 1}`)
-	u.eventually("the second widget is ready", func() bool { return ready("second") })
+	u.eventually("the second widget is not ready", func() bool { return ready("second") })
 	require.NoError(t, u.kube.CoreV1().ConfigMaps("default").Delete(t.Context(), "second", metav1.DeleteOptions{}))
-	u.eventually("the ConfigMap is made again", func() bool {
+	u.eventually("the ConfigMap was not recreated", func() bool {
 		_, err := u.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "second", metav1.GetOptions{})
 		return err == nil
 	})
 	require.NoError(t, u.widgets().Delete(t.Context(), "second", metav1.DeleteOptions{}))
-	u.eventually("the widget goes, and its ConfigMap with it", func() bool {
+	u.eventually("the widget or its ConfigMap was not deleted", func() bool {
 		_, err := u.widgets().Get(t.Context(), "second", metav1.GetOptions{})
 		_, mapErr := u.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "second", metav1.GetOptions{})
 		return apierrors.IsNotFound(err) && apierrors.IsNotFound(mapErr)
 	})
-	_, err = neighbour.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "first", metav1.GetOptions{})
+	_, err = other.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "first", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
@@ -102,10 +101,10 @@ func (r *widgetReconciler) Reconcile(ctx context.Context, request reconcile.Requ
 		if err := client.IgnoreNotFound(r.Delete(ctx, made)); err != nil {
 			return reconcile.Result{}, err
 		}
-		controllerutil.RemoveFinalizer(w, holder)
+		controllerutil.RemoveFinalizer(w, finalizer)
 		return reconcile.Result{}, client.IgnoreNotFound(r.Update(ctx, w))
 	}
-	if controllerutil.AddFinalizer(w, holder) {
+	if controllerutil.AddFinalizer(w, finalizer) {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, r.Update(ctx, w)
 	}
 	if _, err := controllerutil.CreateOrUpdate(ctx, r.Client, made, func() error {

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gadgets is another definition of the same group; names are its names.
+// gadgets returns another definition of the same group with the given names.
 func gadgets(names string) string {
 	return "scope: Namespaced\nnames: " + names + `
 versions:
@@ -14,7 +14,7 @@ versions:
 }
 
 var namingRules = []rule{
-	{"a conflict over short names alone is told and does not take the API away", func(u *user) {
+	{"a conflict of short names is reported, and does not affect the API", func(u *user) {
 		u.define(gadgets("{plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList}"))
 		u.define(widgets())
 		d := u.redefine("gadgets", func(d *crd) { d.Spec.Names.ShortNames = []string{"widget"} })
@@ -23,10 +23,10 @@ var namingRules = []rule{
 		_, err := u.resource("v1", "gadgets").List(u.t.Context(), metav1.ListOptions{})
 		require.NoError(u.t, err)
 	}},
-	{"the name of a definition is that of its resource and group, and does not change", func(u *user) {
+	{"the name of a definition consists of its resource and group, and is immutable", func(u *user) {
 		d := u.parse(widgets())
 		d.Name = "others." + u.group
-		u.refuse(d, "metadata.name")
+		u.rejectDefinition(d, "metadata.name")
 		u.define(widgets())
 		for _, change := range []func(*crd){
 			func(d *crd) { d.Spec.Group = "other.example.com" },
@@ -37,16 +37,16 @@ var namingRules = []rule{
 			d := u.definition("widgets")
 			change(d)
 			_, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Update(u.t.Context(), d, metav1.UpdateOptions{})
-			u.invalid(err)
+			u.requireInvalid(err)
 		}
 	}},
 	{"groups of the Kubernetes community need an approval", func(u *user) {
 		d := u.parse(widgets())
 		d.Spec.Group = u.group[:len(u.group)-len(".example.com")] + ".k8s.io"
 		d.Name = "widgets." + d.Spec.Group
-		u.refuse(d, "api-approved.kubernetes.io")
+		u.rejectDefinition(d, "api-approved.kubernetes.io")
 		d.Annotations = map[string]string{"api-approved.kubernetes.io": "nonsense"}
-		u.refuse(d, "api-approved.kubernetes.io")
+		u.rejectDefinition(d, "api-approved.kubernetes.io")
 		d.Annotations["api-approved.kubernetes.io"] = "https://github.com/kubernetes/kubernetes/pull/1"
 		created, err := u.tryDefine(d)
 		require.NoError(u.t, err)
@@ -59,9 +59,9 @@ var namingRules = []rule{
 		require.NoError(u.t, err)
 		require.Equal(u.t, "False UnapprovedAnnotation", condition(created, "KubernetesAPIApprovalPolicyConformant"))
 	}},
-	{"preserveUnknownFields is not for new definitions", func(u *user) {
+	{"new definitions cannot set preserveUnknownFields", func(u *user) {
 		d := u.parse(widgets())
 		d.Spec.PreserveUnknownFields = true
-		u.refuse(d, "spec.preserveUnknownFields", "cannot set to true")
+		u.rejectDefinition(d, "spec.preserveUnknownFields", "cannot set to true")
 	}},
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// original is a Go module that carries the definitions of a project.
+// original is a Go module with the definitions of a project.
 type original struct {
 	project     string
 	module      string // with its version
@@ -36,11 +36,11 @@ var originals = []original{
 	},
 }
 
-// TestOriginalSets applies the definitions of well-known projects as they are,
-// and lists each of their resources at once. They come from the projects' Go
-// modules; nothing is built of these, and no go.mod requires them.
+// TestOriginalSets applies the unchanged definitions of popular projects, and lists each of
+// their resources immediately. They are read from the Go modules of the projects. Nothing in these
+// is built, and go.mod does not require them.
 func TestOriginalSets(t *testing.T) {
-	masters := one.Get(t).Shard(0)
+	admin := sharedShard.Get(t).Shard(0)
 	t.Run("projects", func(t *testing.T) {
 		for _, o := range originals {
 			t.Run(o.project, func(t *testing.T) {
@@ -49,11 +49,11 @@ func TestOriginalSets(t *testing.T) {
 				files, err := filepath.Glob(filepath.Join(dir, o.manifests))
 				require.NoError(t, err)
 				for _, cluster := range []string{"original-a", "original-b"} {
-					u, applied := newUser(t, masters, cluster, ""), 0
+					u, applied := newUser(t, admin, cluster, ""), 0
 					for _, file := range files {
 						for _, manifest := range readManifests(t, file) {
 							if manifest.GetKind() == "CustomResourceDefinition" {
-								manifest.SetLabels(nil) // of charts, some are templates
+								manifest.SetLabels(nil) // some labels of charts are templates
 								u.applyDefinition(manifest)
 								applied++
 							}
@@ -66,7 +66,7 @@ func TestOriginalSets(t *testing.T) {
 	})
 }
 
-// download returns the directory of a module in Go's module cache.
+// download downloads a module, and returns its directory in the module cache.
 func download(t *testing.T, o original) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", o.module)
@@ -76,6 +76,6 @@ func download(t *testing.T, o original) string {
 	require.NoError(t, err, "go mod download %s: make the Go module proxy reachable (GOPROXY): %s", o.module, out)
 	var module struct{ Dir, Sum string }
 	require.NoError(t, json.Unmarshal(out, &module))
-	require.Equal(t, o.sum, module.Sum, "%s is not what this test was written for", o.module)
+	require.Equal(t, o.sum, module.Sum, "unexpected checksum of %s", o.module)
 	return module.Dir
 }

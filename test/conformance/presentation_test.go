@@ -23,7 +23,7 @@ var presentationRules = []rule{
 	{"tables have the columns of the definition", func(u *user) {
 		u.define(versioned("additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size, description: How large., priority: 0}, {name: Age, type: date, jsonPath: .metadata.creationTimestamp, priority: 1}]\n"))
 		u.widget("a", `{size: 7}`)
-		_, body := u.get("/apis/"+u.group+"/v1/namespaces/default/widgets", asTable)
+		_, body := u.request("/apis/"+u.group+"/v1/namespaces/default/widgets", asTable)
 		var table metav1.Table
 		require.NoError(u.t, json.Unmarshal(body, &table))
 		require.Equal(u.t, "Table", table.Kind)
@@ -33,18 +33,18 @@ var presentationRules = []rule{
 		}
 		require.Equal(u.t, []string{"Name", "Size", "Age"}, names)
 		require.InDelta(u.t, 7, table.Rows[0].Cells[1], 0)
-		_, body = u.get("/apis/"+u.group+"/v1/namespaces/default/widgets/a", asTable)
+		_, body = u.request("/apis/"+u.group+"/v1/namespaces/default/widgets/a", asTable)
 		require.NoError(u.t, json.Unmarshal(body, &table))
 		require.Len(u.t, table.Rows, 1)
-		u.refuse(u.parse(strings.ReplaceAll(versioned("additionalPrinterColumns: [{name: X, type: nonsense, jsonPath: .x}]\n"), "widgets", "gadgets")), "additionalPrinterColumns[0].type")
+		u.rejectDefinition(u.parse(strings.ReplaceAll(versioned("additionalPrinterColumns: [{name: X, type: nonsense, jsonPath: .x}]\n"), "widgets", "gadgets")), "additionalPrinterColumns[0].type")
 	}},
-	{"watches come as tables too", func(u *user) {
+	{"watches can return tables", func(u *user) {
 		u.define(versioned("additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n"))
 		w := u.widget("a", `{size: 7}`)
 		u.widget("b", `{size: 8}`)
 		var body []byte
-		for seconds := 1; len(body) == 0 && seconds < 60; seconds *= 2 { // one may be too short for anything to be told
-			_, body = u.get(fmt.Sprintf("/apis/%s/v1/namespaces/default/widgets?watch=true&timeoutSeconds=%d&resourceVersion=%s", u.group, seconds, w.GetResourceVersion()), asTable)
+		for seconds := 1; len(body) == 0 && seconds < 60; seconds *= 2 { // a short watch may end before its first event
+			_, body = u.request(fmt.Sprintf("/apis/%s/v1/namespaces/default/widgets?watch=true&timeoutSeconds=%d&resourceVersion=%s", u.group, seconds, w.GetResourceVersion()), asTable)
 		}
 		var event struct {
 			Type   string
@@ -57,12 +57,12 @@ var presentationRules = []rule{
 	}},
 	{"without columns, tables have name and age", func(u *user) {
 		u.define(widgets())
-		_, body := u.get("/apis/"+u.group+"/v1/widgets", asTable)
+		_, body := u.request("/apis/"+u.group+"/v1/widgets", asTable)
 		var table metav1.Table
 		require.NoError(u.t, json.Unmarshal(body, &table))
 		require.Len(u.t, table.ColumnDefinitions, 2)
 	}},
-	{"discovery tells of names, short names, categories, verbs and subresources", func(u *user) {
+	{"discovery contains names, short names, categories, verbs and subresources", func(u *user) {
 		d := u.parse(versioned(withSubresources))
 		d.Spec.Names.ShortNames, d.Spec.Names.Categories = []string{"wd"}, []string{"all", "toys"}
 		_, err := u.tryDefine(d)
@@ -90,7 +90,7 @@ var presentationRules = []rule{
 		for _, l := range all {
 			versions[l.GroupVersion] = true
 		}
-		require.True(u.t, versions["v1"] && versions[u.group+"/v1"] && versions["apiextensions.k8s.io/v1"], "built-in and own: %v", versions)
+		require.True(u.t, versions["v1"] && versions[u.group+"/v1"] && versions["apiextensions.k8s.io/v1"], "built-in or custom groups are missing: %v", versions)
 	}},
 	{"versions are preferred by their maturity", func(u *user) {
 		d := u.parse(widgets())
@@ -101,7 +101,7 @@ var presentationRules = []rule{
 		}
 		_, err := u.tryDefine(d)
 		require.NoError(u.t, err)
-		_, body := u.get("/apis/"+u.group, "application/json")
+		_, body := u.request("/apis/"+u.group, "application/json")
 		var group metav1.APIGroup
 		require.NoError(u.t, json.Unmarshal(body, &group))
 		require.Equal(u.t, "v10", group.PreferredVersion.Version)
@@ -111,65 +111,65 @@ var presentationRules = []rule{
 		}
 		require.Equal(u.t, []string{"v10", "v2", "v1", "v1beta1", "v2alpha1"}, order)
 	}},
-	{"documents have an ETag that changes with the definitions, and with nothing else", func(u *user) {
-		u = u.as(u.name + "-etags-" + u.group[:strings.IndexByte(u.group, '.')])
+	{"documents have an ETag that changes only with the definitions", func(u *user) {
+		u = u.inCluster(u.name + "-etags-" + u.group[:strings.IndexByte(u.group, '.')])
 		u.define(widgets())
 		for path, accept := range map[string]string{"/apis": asAggregated, "/openapi/v2": "application/json", "/openapi/v3": "application/json"} {
-			first, _ := u.get(path, accept)
+			first, _ := u.request(path, accept)
 			etag := first.Header.Get("Etag")
 			require.NotEmpty(u.t, etag, path)
-			again, _ := u.get(path, accept, "If-None-Match", etag)
+			again, _ := u.request(path, accept, "If-None-Match", etag)
 			require.Equal(u.t, http.StatusNotModified, again.StatusCode, path)
 			d := u.parse(strings.ReplaceAll(gadgets("{plural: Gs, singular: G, kind: K, listKind: KList}"), "G", "x"+strings.Trim(strings.ReplaceAll(path, "/", ""), "/")))
 			d.Spec.Names.Kind, d.Spec.Names.ListKind = "K"+d.Spec.Names.Singular, "L"+d.Spec.Names.Singular
 			_, err := u.tryDefine(d)
 			require.NoError(u.t, err)
-			changed, _ := u.get(path, accept, "If-None-Match", etag)
+			changed, _ := u.request(path, accept, "If-None-Match", etag)
 			require.Equal(u.t, http.StatusOK, changed.StatusCode, path)
 			require.NotEqual(u.t, etag, changed.Header.Get("Etag"), path)
 		}
 	}},
 	{"OpenAPI describes the kinds, in v2 and v3", func(u *user) {
 		u.define(versioned(withSubresources, "color: {type: string, description: What it looks like.}"))
-		response, body := u.get("/openapi/v3/apis/"+u.group+"/v1", "application/json")
+		response, body := u.request("/openapi/v3/apis/"+u.group+"/v1", "application/json")
 		require.Equal(u.t, http.StatusOK, response.StatusCode)
 		require.Contains(u.t, string(body), "What it looks like.")
 		require.Contains(u.t, string(body), "/apis/"+u.group+"/v1/namespaces/{namespace}/widgets/{name}/scale")
 		require.Contains(u.t, string(body), "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
-		response, old := u.get("/openapi/v3/apis/"+u.group+"/v1?hash=0123", "application/json")
-		require.Equal(u.t, http.StatusOK, response.StatusCode, "the document has moved, and is found")
+		response, old := u.request("/openapi/v3/apis/"+u.group+"/v1?hash=0123", "application/json")
+		require.Equal(u.t, http.StatusOK, response.StatusCode, "the redirect was not followed")
 		require.Equal(u.t, body, old)
 		require.Contains(u.t, response.Request.URL.RawQuery, "hash=")
-		require.Contains(u.t, response.Header.Get("Cache-Control"), "immutable", "there it does not change")
-		_, index := u.get("/openapi/v3", "application/json")
+		require.Contains(u.t, response.Header.Get("Cache-Control"), "immutable", "the document is not immutable")
+		_, index := u.request("/openapi/v3", "application/json")
 		require.Contains(u.t, string(index), "apis/"+u.group+"/v1")
 		require.Contains(u.t, string(index), "api/v1")
-		_, body = u.get("/openapi/v2", "application/json")
+		_, body = u.request("/openapi/v2", "application/json")
 		require.Contains(u.t, string(body), "What it looks like.")
 		require.Contains(u.t, string(body), "io.k8s.api.core.v1.ConfigMap")
-		response, _ = u.get("/openapi/v3/apis/"+u.group+"/v1", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
+		response, _ = u.request("/openapi/v3/apis/"+u.group+"/v1", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
 		require.Contains(u.t, response.Header.Get("Content-Type"), "protobuf")
 	}},
-	{"objects come as YAML and as metadata, and not as protobuf", func(u *user) {
+	{"objects are returned as YAML and as metadata, but not as protobuf", func(u *user) {
 		u.define(widgets())
 		u.widget("a", `{size: 7}`)
 		path := "/apis/" + u.group + "/v1/namespaces/default/widgets"
 		for p, kind := range map[string]string{path: "PartialObjectMetadataList", path + "/a": "PartialObjectMetadata"} {
-			_, body := u.get(p, "application/yaml")
+			_, body := u.request(p, "application/yaml")
 			require.Contains(u.t, string(body), "size: 7")
-			_, body = u.get(p, "application/json;v=v1;g=meta.k8s.io;as="+kind)
+			_, body = u.request(p, "application/json;v=v1;g=meta.k8s.io;as="+kind)
 			require.NotContains(u.t, string(body), `"spec"`)
 			require.Contains(u.t, string(body), kind)
-			response, _ := u.get(p, "application/vnd.kubernetes.protobuf")
+			response, _ := u.request(p, "application/vnd.kubernetes.protobuf")
 			require.Equal(u.t, http.StatusNotAcceptable, response.StatusCode)
-			_, body = u.get(p+"?pretty=true", "application/json")
+			_, body = u.request(p+"?pretty=true", "application/json")
 			require.Contains(u.t, string(body), "\n  \"apiVersion\"")
 		}
 	}},
 }
 
-// get asks for a path with an Accept header, and further headers in pairs.
-func (u *user) get(path, accept string, headers ...string) (*http.Response, []byte) {
+// request sends a GET request with an Accept header, and further headers in pairs.
+func (u *user) request(path, accept string, headers ...string) (*http.Response, []byte) {
 	u.t.Helper()
 	client, err := rest.HTTPClientFor(u.config)
 	require.NoError(u.t, err)

@@ -14,26 +14,25 @@ import (
 )
 
 var robustnessRules = []rule{
-	{"a conversion webhook that is slow, that refuses TLS or does not end its answer gives what it can, and else an error that says so", func(u *user) {
+	{"a slow conversion webhook works, and one without TLS or with an endless response causes a specific error", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
 		u.convertBy(hook)
 		u.widget("a", `{size: 1}`)
 		v2s := u.resource("v2", "widgets").Namespace("default")
-		fails := func(says string) {
+		fails := func(message string) {
 			_, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.ErrorContains(u.t, err, "conversion webhook")
-			require.ErrorContains(u.t, err, says)
+			require.ErrorContains(u.t, err, message)
 		}
 		hook.mode.Store("endless")
 		fails("bytes")
 		hook.mode.Store("slow")
-		w, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		w := u.get(v2s, "a")
 		require.Equal(u.t, int64(1), field(u.t, w, "spec", "length"))
 
 		u.widget("b", `{size: 1}`)
-		theirs, _, err := cert.GenerateSelfSignedCertKey("somebody.example.com", nil, nil)
+		theirs, _, err := cert.GenerateSelfSignedCertKey("other.example.com", nil, nil)
 		require.NoError(u.t, err)
 		u.convertBy(&converter{server: hook.server, ca: theirs})
 		_, err = v2s.Get(u.t.Context(), "b", metav1.GetOptions{})
@@ -46,43 +45,35 @@ var robustnessRules = []rule{
 		_, err = v2s.Get(u.t.Context(), "b", metav1.GetOptions{})
 		require.ErrorContains(u.t, err, "the webhook does not speak TLS")
 	}},
-	{"a conversion webhook that is to be this server, or a service that is not there, gives an error that says so", func(u *user) {
+	{"a conversion webhook at this server or at a missing service causes a specific error", func(u *user) {
 		u.define(twoVersions())
 		u.widget("a", `{size: 1}`)
 		for _, namespace := range []string{"default", "other"} {
-			u.redefine("widgets", func(d *crd) {
-				d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-					Strategy: apiextensionsv1.WebhookConverter,
-					Webhook: &apiextensionsv1.WebhookConversion{
-						ClientConfig:             &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: namespace, Name: "kubernetes"}},
-						ConversionReviewVersions: []string{"v1"},
-					},
-				}
-			})
+			service := &apiextensionsv1.ServiceReference{Namespace: namespace, Name: "kubernetes"}
+			u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{Service: service}))
 			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.True(u.t, apierrors.IsInternalError(err), "%v", err)
 			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q is not known, or has only loopback", "kubernetes."+namespace+".svc"))
 			_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-			require.NoError(u.t, err, "what needs no conversion works")
+			require.NoError(u.t, err, "a request without conversion fails")
 		}
 	}},
-	{"validation that costs too much ends with an error that says so", func(u *user) {
+	{"validation with excessive cost causes a specific error", func(u *user) {
 		u.define(widgets(`many: {type: array, maxItems: 300, items: {type: string, maxLength: 100}, x-kubernetes-validations: [{rule: 'self.all(x, self.all(y, x == y || x != y))'}]}`))
 		u.widget("few", `{many: [a, b]}`)
 		_, err := u.tryWidget("many", `{many: [`+strings.TrimSuffix(strings.Repeat(strings.Repeat("x", 90)+",", 300), ",")+`]}`)
-		u.invalid(err, "no further validation rules will be run due to call cost exceeds limit")
+		u.requireInvalid(err, "no further validation rules will be run due to call cost exceeds limit")
 	}},
-	{"a definition of a mebibyte works, and a larger one is refused with a reason", func(u *user) {
+	{"a definition of one mebibyte works, and a larger one is rejected with a reason", func(u *user) {
 		d := bigCRD(u.t, u.group, 1, 1<<20)
 		_, err := u.tryDefine(d)
 		require.NoError(u.t, err)
 		client := u.resource("v1", "things01").Namespace("default")
 		_, err = client.Create(u.t.Context(), u.object("Thing01", "a", `{spec: {section0: {field0: x, nonsense: y}}}`).Unstructured, metav1.CreateOptions{})
 		require.NoError(u.t, err)
-		list, err := client.List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
+		list := u.list(client, metav1.ListOptions{})
 		require.Equal(u.t, map[string]any{"field0": "x"}, field(u.t, &list.Items[0], "spec", "section0"))
-		response, _ := u.get("/openapi/v3/apis/"+u.group+"/v1", "application/json")
+		response, _ := u.request("/openapi/v3/apis/"+u.group+"/v1", "application/json")
 		require.Equal(u.t, 200, response.StatusCode)
 
 		d = u.parse(widgets())

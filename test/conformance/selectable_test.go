@@ -3,30 +3,23 @@ package conformance
 import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
 var selectableRules = []rule{
-	{"objects are selected by defaults too, also those that were stored before", func(u *user) {
+	{"field selectors match defaults, also of objects that were stored before", func(u *user) {
 		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
 		u.widget("old", `{size: 1}`)
-		u.redefine("widgets", func(d *crd) {
-			spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-			spec.Properties["color"] = props{Type: "string", Default: jsonOf(`"blue"`)}
-		})
+		u.redefine("widgets", setProperty("color", props{Type: "string", Default: jsonOf(`"blue"`)}))
 		u.widget("new", `{size: 1}`)
 		u.widget("red", `{color: red}`)
-		list, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
-		require.NoError(u.t, err)
+		list := u.list(u.widgets(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
 		require.Len(u.t, list.Items, 2)
 		blue := metav1.ListOptions{FieldSelector: "spec.color=blue", Limit: 1}
-		first, err := u.widgets().List(u.t.Context(), blue)
-		require.NoError(u.t, err)
+		first := u.list(u.widgets(), blue)
 		require.Len(u.t, first.Items, 1)
 		blue.Continue = first.GetContinue()
-		second, err := u.widgets().List(u.t.Context(), blue)
-		require.NoError(u.t, err)
+		second := u.list(u.widgets(), blue)
 		require.Equal(u.t, list.Items, append(first.Items, second.Items...))
 
 		for _, options := range []metav1.ListOptions{
@@ -34,23 +27,18 @@ var selectableRules = []rule{
 			{FieldSelector: "spec.color=blue", ResourceVersion: list.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact},
 			{FieldSelector: "spec.color=blue", ResourceVersion: list.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan},
 		} {
-			again, err := u.widgets().List(u.t.Context(), options)
-			require.NoError(u.t, err)
+			again := u.list(u.widgets(), options)
 			require.Equal(u.t, list.Items, again.Items, "%v", options)
 		}
 		for name, found := range map[string]int{"old": 1, "red": 0} {
-			one, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=" + name})
-			require.NoError(u.t, err)
-			require.Len(u.t, one.Items, found, name)
+			sharedShard := u.list(u.widgets(), metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=" + name})
+			require.Len(u.t, sharedShard.Items, found, name)
 		}
 	}},
-	{"watches are selected by defaults too, from their initial events on", func(u *user) {
+	{"field selectors of watches match defaults, from the initial events", func(u *user) {
 		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
 		u.widget("old", `{size: 1}`)
-		u.redefine("widgets", func(d *crd) {
-			spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-			spec.Properties["color"] = props{Type: "string", Default: jsonOf(`"blue"`)}
-		})
+		u.redefine("widgets", setProperty("color", props{Type: "string", Default: jsonOf(`"blue"`)}))
 		u.widget("red", `{color: red}`)
 		w, err := u.widgets().Watch(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
 		require.NoError(u.t, err)
@@ -61,7 +49,7 @@ var selectableRules = []rule{
 		defer label.Stop()
 		u.widget("new", `{size: 1}`)
 		u.next(w, watch.Added, "new")
-		_, err = u.widgets().Patch(u.t.Context(), "old", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"color":"red"}}`), metav1.PatchOptions{})
+		_, err = u.patch("old", `{"metadata":{"labels":{"a":"b"}},"spec":{"color":"red"}}`)
 		require.NoError(u.t, err)
 		u.next(w, watch.Deleted, "old")
 		u.next(label, watch.Added, "old")
@@ -69,12 +57,12 @@ var selectableRules = []rule{
 		u.next(w, watch.Deleted, "new")
 	}},
 	{"each version has its own selectable fields, of simple types", func(u *user) {
-		u.refuse(u.parse(versioned("selectableFields: [{jsonPath: .spec.many}]\n", "many: {type: array, items: {type: string}}")), "selectableFields[0].jsonPath")
-		u.refuse(u.parse(versioned("selectableFields: [{jsonPath: .spec.missing}]\n")), "selectableFields[0].jsonPath")
+		u.rejectDefinition(u.parse(versioned("selectableFields: [{jsonPath: .spec.many}]\n", "many: {type: array, items: {type: string}}")), "selectableFields[0].jsonPath")
+		u.rejectDefinition(u.parse(versioned("selectableFields: [{jsonPath: .spec.missing}]\n")), "selectableFields[0].jsonPath")
 	}},
 }
 
-// next holds what the next event of a watch is, bookmarks apart.
+// next returns the next event of a watch except bookmarks, and checks its type and name.
 func (u *user) next(w watch.Interface, want watch.EventType, name string) watch.Event {
 	u.t.Helper()
 	for {
@@ -89,7 +77,7 @@ func (u *user) next(w watch.Interface, want watch.EventType, name string) watch.
 			require.Equal(u.t, string(want)+" "+name, string(event.Type)+" "+m.GetName())
 			return event
 		case <-u.t.Context().Done():
-			require.Fail(u.t, "no event")
+			require.Fail(u.t, "no event was received")
 		}
 	}
 }

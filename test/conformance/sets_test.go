@@ -20,14 +20,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// sizeAnnotation is how large a definition is made, with described fields that
-// nobody uses, before it is applied.
+// sizeAnnotation is the size to which a definition is enlarged with unused fields before it is
+// applied.
 const sizeAnnotation = "conformance.example.com/size"
 
-// TestKnownSets applies sets of definitions like those of well-known projects
-// in several logical clusters at once, and uses them straight away.
+// TestKnownSets applies sets of definitions like those of popular projects in several logical
+// clusters at once, and uses them immediately.
 func TestKnownSets(t *testing.T) {
-	masters := one.Get(t).Shard(0)
+	admin := sharedShard.Get(t).Shard(0)
 	files, err := filepath.Glob("testdata/sets/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -36,7 +36,7 @@ func TestKnownSets(t *testing.T) {
 			for _, cluster := range []string{"a", "b", "c"} {
 				t.Run(filepath.Base(file)+" in "+cluster, func(t *testing.T) {
 					t.Parallel()
-					useSet(newUser(t, masters, cluster, ""), file)
+					useSet(newUser(t, admin, cluster, ""), file)
 				})
 			}
 		}
@@ -47,7 +47,7 @@ func useSet(u *user, file string) {
 	plurals := map[string]string{}
 	for _, o := range readManifests(u.t, file) {
 		if o.GetKind() == "CustomResourceDefinition" {
-			d := u.applyDefinition(inflate(u.t, o))
+			d := u.applyDefinition(enlarge(u.t, o))
 			plurals[d.Spec.Names.Kind] = d.Spec.Names.Plural
 			continue
 		}
@@ -60,8 +60,7 @@ func useSet(u *user, file string) {
 		applied.SetLabels(map[string]string{"applied": "yes"})
 		_, err = client.Apply(u.t.Context(), o.GetName(), applied, metav1.ApplyOptions{FieldManager: "set", Force: true})
 		require.NoError(u.t, err)
-		list, err := client.List(u.t.Context(), metav1.ListOptions{LabelSelector: "applied=yes"})
-		require.NoError(u.t, err)
+		list := u.list(client, metav1.ListOptions{LabelSelector: "applied=yes"})
 		require.Len(u.t, list.Items, 1)
 
 		broken := o.DeepCopy()
@@ -72,7 +71,7 @@ func useSet(u *user, file string) {
 	}
 }
 
-// applyDefinition creates a definition and lists its resources at once.
+// applyDefinition creates a definition and lists its resources immediately.
 func (u *user) applyDefinition(o *unstructured.Unstructured) *crd {
 	u.t.Helper()
 	var d crd
@@ -92,7 +91,7 @@ func (u *user) applyDefinition(o *unstructured.Unstructured) *crd {
 	return created
 }
 
-// clientFor is the client of an object's resource.
+// clientFor returns the client for the resource of an object.
 func (u *user) clientFor(o *unstructured.Unstructured, plural string) dynamic.ResourceInterface {
 	resource := o.GroupVersionKind().GroupVersion().WithResource(plural)
 	if ns := o.GetNamespace(); ns != "" {
@@ -101,8 +100,8 @@ func (u *user) clientFor(o *unstructured.Unstructured, plural string) dynamic.Re
 	return u.dyn.Resource(resource)
 }
 
-// inflate makes a definition as large as its annotation says.
-func inflate(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructured {
+// enlarge adds fields to a definition up to the size in its annotation.
+func enlarge(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	size, err := strconv.Atoi(o.GetAnnotations()[sizeAnnotation])
 	require.NoError(t, err)
@@ -122,19 +121,19 @@ func inflate(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructu
 	return o
 }
 
-// requireSubset holds that got has everything that want has.
+// requireSubset checks that got contains all fields of want.
 func requireSubset(t *testing.T, want, got any) {
 	t.Helper()
 	switch want := want.(type) {
 	case map[string]any:
 		of, ok := got.(map[string]any)
-		require.True(t, ok, "%v is no object", got)
+		require.True(t, ok, "%v is not an object", got)
 		for k, v := range want {
 			requireSubset(t, v, of[k])
 		}
 	case []any:
 		of, ok := got.([]any)
-		require.True(t, ok, "%v is no list", got)
+		require.True(t, ok, "%v is not a list", got)
 		require.Len(t, of, len(want))
 		for i := range want {
 			requireSubset(t, want[i], of[i])
@@ -148,7 +147,7 @@ func readManifests(t testing.TB, file string) []*unstructured.Unstructured {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)
-	// Anchors are for people; each document is read by a decoder that knows them.
+	// Each document needs its own decoder because of anchors.
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var all []*unstructured.Unstructured
 	for {
@@ -160,7 +159,7 @@ func readManifests(t testing.TB, file string) []*unstructured.Unstructured {
 		data, err := yaml.YAMLToJSON(document)
 		require.NoError(t, err)
 		if !bytes.Contains(data, []byte(`"kind":`)) {
-			continue // comments, or what is for other tools
+			continue // comments, or data of other tools
 		}
 		o := &unstructured.Unstructured{}
 		require.NoError(t, o.UnmarshalJSON(data), file)

@@ -17,8 +17,7 @@ type (
 	crd        = apiextensionsv1.CustomResourceDefinition
 )
 
-// bigCRD is a definition of about so many bytes, in the way of operators:
-// nested objects of described fields.
+// bigCRD returns a definition of about the given size, with nested objects of described fields.
 func bigCRD(t testing.TB, group string, i, size int) *crd {
 	t.Helper()
 	plural := fmt.Sprintf("things%02d", i)
@@ -40,7 +39,7 @@ func bigCRD(t testing.TB, group string, i, size int) *crd {
 		for f := range 8 {
 			fields[fmt.Sprintf("field%d", f)] = props{
 				Type:        []string{"string", "integer", "boolean"}[f%3],
-				Description: "Says what the thing is to do about this. " + strings.Repeat("It matters. ", 1+f%4),
+				Description: "Specifies an aspect of the thing. " + strings.Repeat("It matters. ", 1+f%4),
 			}
 		}
 		name, section := fmt.Sprintf("section%d", n), props{Type: "object", Description: "A part of the thing.", Properties: fields}
@@ -57,7 +56,7 @@ func sizeOf(t testing.TB, of any) int {
 	return len(data)
 }
 
-// newCRD is a namespaced definition with names that follow from kind.
+// newCRD returns a namespaced definition.
 func newCRD(group, plural, kind string, versions ...crdVersion) *crd {
 	return &crd{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},

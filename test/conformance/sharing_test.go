@@ -15,17 +15,17 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestSharing: logical clusters with equal definitions share what serves them.
-// Neither watch caches nor goroutines grow with them.
+// TestSharing checks that logical clusters with equal definitions share watch caches and
+// goroutines.
 func TestSharing(t *testing.T) {
-	masters := startShard(t).Shard(0)
-	client, err := rest.HTTPClientFor(masters)
+	admin := startShard(t).Shard(0)
+	client, err := rest.HTTPClientFor(admin)
 	require.NoError(t, err)
 	t.Cleanup(client.CloseIdleConnections)
 	const kinds, clusters, group = 3, 20, "sharing.example.com"
-	use := func(cluster int) {
+	useCluster := func(cluster int) {
 		name := fmt.Sprintf("sharing-%d", cluster)
-		u := &user{tenant: tenantOver(t, name, harness.In(masters, name), client), t: t, masters: masters, group: group}
+		u := &user{tenant: tenantOver(t, name, harness.In(admin, name), client), t: t, admin: admin, group: group}
 		_, err := u.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		for i := range kinds {
@@ -40,17 +40,17 @@ func TestSharing(t *testing.T) {
 		}
 	}
 	caches := watchCaches(t)
-	use(0)
+	useCluster(0)
 	before := runtime.NumGoroutine()
 	for i := range clusters {
-		use(i + 1)
+		useCluster(i + 1)
 	}
 	require.Equal(t, kinds, watchCaches(t)-caches)
-	// Some come and go with requests: but not one stays for each cluster.
+	// Requests start temporary goroutines, but no cluster may add a permanent one.
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+clusters/2 }, testTimeout, tick)
 }
 
-// watchCaches returns the number of watch caches of custom resources that were created.
+// watchCaches returns the number of created watch caches of custom resources.
 func watchCaches(t testing.TB) int {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()

@@ -20,8 +20,9 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestRestart: what is in storage is served from the first request on after a
-// start, also what could not be created today, and admission decides as before.
+// TestRestart checks that stored definitions and objects are served from the first request after a
+// start, including objects that could not be created any more, and that admission has the same
+// results.
 func TestRestart(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	shard := harness.Start(t, harness.Options{
@@ -30,8 +31,8 @@ func TestRestart(t *testing.T) {
 	})
 	const kinds = 8
 	old := newUser(t, shard.Shard(0), "old", "old.example.com")
-	neighbour := newUser(t, shard.Shard(0), "neighbour", "old.example.com")
-	for _, u := range []*user{old, neighbour} {
+	other := newUser(t, shard.Shard(0), "other", "old.example.com")
+	for _, u := range []*user{old, other} {
 		u.define(widgets("color: {type: string}"))
 		u.widget("a", `{size: 1, color: red}`)
 		for i := range kinds {
@@ -39,24 +40,24 @@ func TestRestart(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	admitted, answers := guarded(t, shard.Shard(0)), map[string]string{}
+	admitted, answers := usersWithAdmission(t, shard.Shard(0)), map[string]string{}
 	admitted["path"] = newWorkspaceUser(t, shard.Shard(0), "team")
 	for name, u := range admitted {
 		answers[name] = u.admission()
 	}
 	root := shard.Component("root")
 	root.Stop()
-	// As versions before v1 allowed it: a field without a type, and all fields
-	// that nobody knows.
-	rewrite(t, etcd, "/old/widgets.old.example.com", func(data []byte) []byte {
+	// Versions before v1 allowed a field without a type, and preserving all unknown fields.
+	rewriteKey(t, etcd, "/old/widgets.old.example.com", func(data []byte) []byte {
 		data = bytes.Replace(data, []byte(`"color":{"type":"string"}`), []byte(`"color":{"minLength":3}`), 1)
 		return bytes.Replace(data, []byte(`"scope":"Namespaced"`), []byte(`"preserveUnknownFields":true,"scope":"Namespaced"`), 1)
 	})
-	// Admission decides as before from the first request that is served on, which is before the shard is ready.
+	// Admission has the same results from the first served request, which is before the shard is
+	// ready.
 	root.Launch()
 	features := slices.Collect(maps.Keys(answers))
 	inParallel(t, len(features), func(i int) error {
-		return admitted[features[i]].admitsAgain(answers[features[i]])
+		return admitted[features[i]].retryAdmission(answers[features[i]])
 	})
 	root.WaitReady()
 
@@ -65,17 +66,17 @@ func TestRestart(t *testing.T) {
 		paths = append(paths, "/apis/old.example.com/v1/"+bigCRD(t, old.group, i, 0).Spec.Names.Plural)
 	}
 	inParallel(t, 2*len(paths), func(i int) error {
-		// Not the client of client-go, which asks again after a 429.
-		response, body := []*user{old, neighbour}[i%2].get(paths[i/2], "application/json")
+		// client-go would retry after a 429.
+		response, body := []*user{old, other}[i%2].request(paths[i/2], "application/json")
 		if response.StatusCode != http.StatusOK {
-			t.Errorf("the first list of %s answered %d: %s", paths[i/2], response.StatusCode, body)
+			t.Errorf("first list of %s: status %d: %s", paths[i/2], response.StatusCode, body)
 		}
 		return nil
 	})
 
-	t.Run("a definition that is not structural says so, and is served", func(t *testing.T) {
+	t.Run("a definition that is not structural has a condition, and is served", func(t *testing.T) {
 		old.t = t
-		old.eventually("the condition", func() bool {
+		old.eventually("no condition NonStructuralSchema", func() bool {
 			return condition(old.definition("widgets"), "NonStructuralSchema") == "True Violations"
 		})
 		for _, c := range old.definition("widgets").Status.Conditions {
@@ -86,54 +87,54 @@ func TestRestart(t *testing.T) {
 		}
 		require.Equal(t, "True InitialNamesAccepted", condition(old.definition("widgets"), "Established"))
 		w := old.widget("b", `{size: 1, color: blue, nonsense: {kept: true}}`)
-		require.Equal(t, map[string]any{"kept": true}, field(t, w, "spec", "nonsense"), "nothing is pruned")
+		require.Equal(t, map[string]any{"kept": true}, field(t, w, "spec", "nonsense"), "an unknown field was pruned")
 		_, err := old.tryWidget("c", `{size: x}`)
-		old.invalid(err, "spec.size")
+		old.requireInvalid(err, "spec.size")
 		_, err = old.tryWidget("c", `{color: x}`)
-		old.invalid(err, "spec.color")
-		require.Empty(t, condition(neighbour.definition("widgets"), "NonStructuralSchema"))
-		other := neighbour.widget("b", `{size: 1, nonsense: {kept: true}}`)
+		old.requireInvalid(err, "spec.color")
+		require.Empty(t, condition(other.definition("widgets"), "NonStructuralSchema"))
+		other := other.widget("b", `{size: 1, nonsense: {kept: true}}`)
 		require.Nil(t, field(t, other, "spec", "nonsense"))
 	})
-	t.Run("it can be changed, and mended", func(t *testing.T) {
+	t.Run("it can be updated and fixed", func(t *testing.T) {
 		old.t = t
 		client := old.crds.ApiextensionsV1().CustomResourceDefinitions()
 		_, err := client.Patch(t.Context(), "widgets."+old.group, types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
-		mended := old.redefine("widgets", func(d *crd) {
+		fixed := old.redefine("widgets", func(d *crd) {
 			d.Spec.PreserveUnknownFields = false
 			d.Spec.Versions[0].Schema = old.parse(widgets("color: {type: string}")).Spec.Versions[0].Schema
 		})
-		require.Empty(t, condition(mended, "NonStructuralSchema"))
+		require.Empty(t, condition(fixed, "NonStructuralSchema"))
 		w, err := old.widgets().Get(t.Context(), "b", metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Nil(t, field(t, w, "spec", "nonsense"), "pruned, as it is read")
-		mended.Spec.PreserveUnknownFields = true
-		_, err = client.Update(t.Context(), mended, metav1.UpdateOptions{})
-		old.invalid(err, "spec.preserveUnknownFields")
+		require.Nil(t, field(t, w, "spec", "nonsense"), "not pruned when read")
+		fixed.Spec.PreserveUnknownFields = true
+		_, err = client.Update(t.Context(), fixed, metav1.UpdateOptions{})
+		old.requireInvalid(err, "spec.preserveUnknownFields")
 	})
 }
 
-// newWorkspaceUser returns a user of a new workspace in root, by the path of the workspace.
-func newWorkspaceUser(t *testing.T, masters *rest.Config, name string) *user {
+// newWorkspaceUser creates a workspace in root, and returns a user that addresses it by its path.
+func newWorkspaceUser(t *testing.T, admin *rest.Config, name string) *user {
 	t.Helper()
 	resource := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
-	root := newUser(t, masters, "root", "root.example.com")
+	root := newUser(t, admin, "root", "root.example.com")
 	workspaces := root.dyn.Resource(resource)
 	_, err := workspaces.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": resource.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	root.eventually("the workspace is Ready", func() bool {
+	root.eventually("the workspace is not Ready", func() bool {
 		ws, err := workspaces.Get(t.Context(), name, metav1.GetOptions{})
 		require.NoError(t, err)
 		return field(t, ws, "status", "phase") == "Ready"
 	})
-	return newUser(t, masters, "root:"+name, "team.example.com")
+	return newUser(t, admin, "root:"+name, "team.example.com")
 }
 
-// rewrite changes what etcd holds under the one key that ends so.
-func rewrite(t *testing.T, url, suffix string, change func([]byte) []byte) {
+// rewriteKey changes the value of the only key with a suffix in etcd.
+func rewriteKey(t *testing.T, url, suffix string, change func([]byte) []byte) {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, MaxCallRecvMsgSize: math.MaxInt32})
 	require.NoError(t, err)
@@ -149,5 +150,5 @@ func rewrite(t *testing.T, url, suffix string, change func([]byte) []byte) {
 			return
 		}
 	}
-	require.Fail(t, "nothing is stored", suffix)
+	require.Fail(t, "key not found", suffix)
 }

@@ -10,7 +10,7 @@ import (
 const withSubresources = "subresources: {status: {}, scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}}\n"
 
 var subresourceRules = []rule{
-	{"the scale is read and written by its paths", func(u *user) {
+	{"scale reads and writes the fields at its paths", func(u *user) {
 		u.define(versioned(withSubresources))
 		u.widget("a", `{size: 3}`)
 		_, err := u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"status":{"replicas":2,"selector":"app=x"}}`), metav1.PatchOptions{}, "status")
@@ -25,8 +25,7 @@ var subresourceRules = []rule{
 		scale.Object["spec"] = map[string]any{"replicas": int64(5)}
 		_, err = u.widgets().Update(u.t.Context(), scale, metav1.UpdateOptions{}, "scale")
 		require.NoError(u.t, err)
-		w, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		w := u.get(u.widgets(), "a")
 		require.Equal(u.t, int64(5), field(u.t, w, "spec", "size"))
 	}},
 	{"subresources that a definition does not have are not found", func(u *user) {
@@ -39,6 +38,6 @@ var subresourceRules = []rule{
 		w.Object["status"] = map[string]any{"phase": "Ready"}
 		w, err = u.widgets().Update(u.t.Context(), w, metav1.UpdateOptions{})
 		require.NoError(u.t, err)
-		require.Equal(u.t, "Ready", field(u.t, w, "status", "phase"), "without the subresource, the status is a field like others")
+		require.Equal(u.t, "Ready", field(u.t, w, "status", "phase"), "the status was not updated although there is no subresource")
 	}},
 }

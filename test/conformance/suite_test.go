@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -19,24 +20,23 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// rule is something that a user of Kubernetes may rely on.
+// rule is a behavior that users of Kubernetes rely on.
 type rule struct {
-	says  string
-	holds func(u *user)
+	name  string
+	check func(u *user)
 }
 
-// TestRules holds one shard to all rules. Each holds in two logical clusters at
-// the same time, while a third has definitions of the same names with another
-// scope and another schema, and with objects. Those about objects also hold for one who
-// binds an API, and defines nothing.
+// TestRules checks all rules in two logical clusters at once, while a third one has objects and
+// definitions of the same names with another scope and another schema. Rules about objects are also
+// checked for bound APIs.
 func TestRules(t *testing.T) {
-	masters := one.Get(t).Shard(0)
+	admin := sharedShard.Get(t).Shard(0)
 	t.Run("rules", func(t *testing.T) {
 		n := 0
 		for _, topic := range []struct {
 			name  string
 			rules []rule
-			// bound is set if they are about objects, whoever defines these.
+			// bound is true if the rules also apply to bound APIs.
 			bound bool
 		}{
 			{"schemas", schemaRules, false},
@@ -54,15 +54,15 @@ func TestRules(t *testing.T) {
 			for _, r := range topic.rules {
 				n++
 				group := fmt.Sprintf("r%d.example.com", n)
-				t.Run(topic.name+": "+r.says, func(t *testing.T) {
+				t.Run(topic.name+": "+r.name, func(t *testing.T) {
 					t.Parallel()
-					stranger := newUser(t, masters, "stranger", group)
-					stranger.define(strangerDefinition)
-					stranger.object("Widget", "same", `{"theirs": {"size": "huge"}}`).mustCreate()
+					other := newUser(t, admin, "conflicting", group)
+					other.define(otherDefinition)
+					other.object("Widget", "same", `{"theirs": {"size": "huge"}}`).mustCreate()
 					for _, name := range []string{"tenant-a", "tenant-b"} {
 						t.Run("in "+name, func(t *testing.T) {
 							t.Parallel()
-							r.holds(newUser(t, masters, name, group))
+							r.check(newUser(t, admin, name, group))
 						})
 					}
 					if !topic.bound {
@@ -70,7 +70,7 @@ func TestRules(t *testing.T) {
 					}
 					t.Run("bound", func(t *testing.T) {
 						t.Parallel()
-						r.holds(newUser(t, masters, "tenant-c", group).binding())
+						r.check(newUser(t, admin, "tenant-c", group).withBinding())
 					})
 				})
 			}
@@ -78,9 +78,8 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// strangerDefinition has the name that the rules use, and nothing else in
-// common with their definitions.
-const strangerDefinition = `
+// otherDefinition has the name that the rules use, and differs in everything else.
+const otherDefinition = `
 scope: Cluster
 names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}
 versions:
@@ -90,20 +89,19 @@ versions:
   schema: {openAPIV3Schema: {type: object, required: [theirs], properties: {theirs: {type: object, properties: {size: {type: string}}}}}}
 `
 
-// user is somebody who works in a logical cluster, with a group of APIs to
-// themselves.
+// user uses a logical cluster with its own API group.
 type user struct {
 	*tenant
-	t       *testing.T
-	masters *rest.Config
-	group   string
-	// bound is nil for users who define for themselves.
+	t     *testing.T
+	admin *rest.Config
+	group string
+	// bound is nil for users that define their resources.
 	bound *binding
 }
 
-func newUser(t *testing.T, masters *rest.Config, cluster, group string) *user {
+func newUser(t *testing.T, admin *rest.Config, cluster, group string) *user {
 	t.Helper()
-	u := &user{tenant: newTenant(t, cluster, harness.In(masters, cluster)), t: t, masters: masters, group: group}
+	u := &user{tenant: newTenant(t, cluster, harness.In(admin, cluster)), t: t, admin: admin, group: group}
 	for _, ns := range []string{"default", "other"} {
 		_, err := u.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
@@ -113,21 +111,20 @@ func newUser(t *testing.T, masters *rest.Config, cluster, group string) *user {
 	return u
 }
 
-// as is the user in another logical cluster.
-func (u *user) as(cluster string) *user {
+// inCluster returns the user in another logical cluster.
+func (u *user) inCluster(cluster string) *user {
 	u.t.Helper()
-	other := newUser(u.t, u.masters, cluster, u.group)
+	other := newUser(u.t, u.admin, cluster, u.group)
 	if u.bound != nil {
-		return other.binding()
+		return other.withBinding()
 	}
 	return other
 }
 
-// widgets is the definition that most rules use, with the given properties of
-// its spec, as YAML in one line each.
+// widgets returns the definition of most rules as YAML, with additional properties of its spec.
 func widgets(properties ...string) string { return versioned("", properties...) }
 
-// versioned is widgets with further fields of its version.
+// versioned is like widgets, with additional fields of its version.
 func versioned(more string, properties ...string) string {
 	var b strings.Builder
 	b.WriteString(`
@@ -158,7 +155,7 @@ versions:
 	return b.String()
 }
 
-// parse reads the spec of a definition in the user's group.
+// parse decodes the spec of a definition in the user's group.
 func (u *user) parse(spec string) *crd {
 	u.t.Helper()
 	var d crd
@@ -168,7 +165,7 @@ func (u *user) parse(spec string) *crd {
 	return &d
 }
 
-// define creates a definition, which must be in effect at once.
+// define creates a definition, which must be effective immediately.
 func (u *user) define(spec string) *crd {
 	u.t.Helper()
 	created, err := u.tryDefine(u.parse(spec))
@@ -183,18 +180,14 @@ func (u *user) tryDefine(d *crd) (*crd, error) {
 	return u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(u.t.Context(), d, metav1.CreateOptions{})
 }
 
-// refuse holds that a definition is refused as invalid, for a reason that has
-// all of the words.
-func (u *user) refuse(d *crd, words ...string) {
+// rejectDefinition checks that a definition is rejected as invalid, with a message that contains the words.
+func (u *user) rejectDefinition(d *crd, words ...string) {
 	u.t.Helper()
 	_, err := u.tryDefine(d)
-	require.True(u.t, apierrors.IsInvalid(err), "%v", err)
-	for _, w := range words {
-		require.ErrorContains(u.t, err, w)
-	}
+	u.requireInvalid(err, words...)
 }
 
-// redefine changes a definition.
+// redefine updates a definition.
 func (u *user) redefine(name string, change func(d *crd)) *crd {
 	u.t.Helper()
 	if u.bound != nil {
@@ -205,7 +198,7 @@ func (u *user) redefine(name string, change func(d *crd)) *crd {
 	}
 	client := u.crds.ApiextensionsV1().CustomResourceDefinitions()
 	var changed *crd
-	u.eventually("the definition is changed", func() bool {
+	u.eventually("the definition was not updated", func() bool {
 		d, err := client.Get(u.t.Context(), name+"."+u.group, metav1.GetOptions{})
 		require.NoError(u.t, err)
 		change(d)
@@ -219,10 +212,10 @@ func (u *user) redefine(name string, change func(d *crd)) *crd {
 	return changed
 }
 
-// definition reads a definition.
+// definition returns a definition.
 func (u *user) definition(name string) *crd {
 	u.t.Helper()
-	u.needsDefinitions()
+	u.skipIfBound()
 	d, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Get(u.t.Context(), name+"."+u.group, metav1.GetOptions{})
 	require.NoError(u.t, err)
 	return d
@@ -233,30 +226,55 @@ func (u *user) eventually(what string, condition func() bool) {
 	require.Eventually(u.t, condition, testTimeout, tick, what)
 }
 
-// resource is a custom resource of the user's group.
+// resource returns the client of a custom resource in the user's group.
 func (u *user) resource(version, plural string) dynamic.NamespaceableResourceInterface {
 	return u.dyn.Resource(schema.GroupVersionResource{Group: u.group, Version: version, Resource: plural})
 }
 
-// widgets is the widgets in the namespace default.
+// widgets returns the client of widgets in the namespace default.
 func (u *user) widgets() dynamic.ResourceInterface {
 	return u.resource("v1", "widgets").Namespace("default")
 }
 
-// draft is an object to be written.
+// get returns an object.
+func (u *user) get(client dynamic.ResourceInterface, name string) *unstructured.Unstructured {
+	u.t.Helper()
+	o, err := client.Get(u.t.Context(), name, metav1.GetOptions{})
+	require.NoError(u.t, err)
+	return o
+}
+
+// list returns a list of objects.
+func (u *user) list(client dynamic.ResourceInterface, options metav1.ListOptions) *unstructured.UnstructuredList {
+	u.t.Helper()
+	list, err := client.List(u.t.Context(), options)
+	require.NoError(u.t, err, "%v", options)
+	return list
+}
+
+// patch applies a merge patch to a widget.
+func (u *user) patch(name, patch string) (*unstructured.Unstructured, error) {
+	return u.widgets().Patch(u.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+}
+
+// setProperty returns a change of a definition that sets a property of the spec in its first version.
+func setProperty(name string, p props) func(*crd) {
+	return func(d *crd) { d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties[name] = p }
+}
+
+// draft is an object to write.
 type draft struct {
 	*unstructured.Unstructured
 	u *user
 }
 
-// object drafts an object with the given content, as YAML, beside its kind and
-// name.
+// object returns an object with a kind, a name, and further content as YAML.
 func (u *user) object(kind, name, content string) draft {
 	u.t.Helper()
 	data, err := yaml.YAMLToJSON([]byte(content))
 	require.NoError(u.t, err)
 	o := &unstructured.Unstructured{Object: map[string]any{}}
-	require.NoError(u.t, json.Unmarshal(data, &o.Object)) // with whole numbers as such
+	require.NoError(u.t, json.Unmarshal(data, &o.Object)) // decodes integers as int64
 	o.SetKind(kind)
 	o.SetAPIVersion(u.group + "/v1")
 	if name != "" {
@@ -274,7 +292,7 @@ func (d draft) mustCreate() *unstructured.Unstructured {
 	return created
 }
 
-// widget creates a widget in the namespace default with a spec as YAML.
+// widget creates a widget in the namespace default with its spec as YAML.
 func (u *user) widget(name, spec string) *unstructured.Unstructured {
 	u.t.Helper()
 	w, err := u.tryWidget(name, spec)
@@ -287,9 +305,9 @@ func (u *user) tryWidget(name, spec string) (*unstructured.Unstructured, error) 
 	return u.widgets().Create(u.t.Context(), u.object("Widget", name, "spec: "+spec).Unstructured, metav1.CreateOptions{})
 }
 
-// invalid holds that err says that an object is invalid, for a reason that has
-// all of the words.
-func (u *user) invalid(err error, words ...string) {
+// requireInvalid checks that an object was rejected as invalid, with a message that contains the
+// words.
+func (u *user) requireInvalid(err error, words ...string) {
 	u.t.Helper()
 	require.True(u.t, apierrors.IsInvalid(err), "%v", err)
 	for _, w := range words {
@@ -297,7 +315,7 @@ func (u *user) invalid(err error, words ...string) {
 	}
 }
 
-// field reads a field of an object.
+// field returns a field of an object.
 func field(t *testing.T, o *unstructured.Unstructured, path ...string) any {
 	t.Helper()
 	v, _, err := unstructured.NestedFieldNoCopy(o.Object, path...)
@@ -305,7 +323,7 @@ func field(t *testing.T, o *unstructured.Unstructured, path ...string) any {
 	return v
 }
 
-// condition reads the status and reason of a condition of a definition.
+// condition returns the status and the reason of a condition of a definition.
 func condition(d *crd, of string) string {
 	for _, c := range d.Status.Conditions {
 		if string(c.Type) == of {

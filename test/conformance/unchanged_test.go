@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// unchangedRules are about all kinds that definitions make, and definitions themselves. TestUnchanged of pkg/registry is about
-// the other built-in kinds.
+// unchangedRules are checked for all kinds of definitions and for definitions. TestUnchanged of
+// pkg/registry tests the other built-in kinds.
 var unchangedRules = []rule{
-	{"objects that are written five times without a change keep their version, by any verb", func(u *user) {
+	{"writes without a change keep the resource version, with any verb", func(u *user) {
 		u.define(versioned(withSubresources, ports, "color: {type: string, default: blue}", "none: {type: string, nullable: true}"))
 		u.unchanged(u.widgets(), u.object("Widget", "a", `{metadata: {labels: {a: b}}, spec: {size: 1, none: null, ports: [{name: http}, {name: https, port: 443}]}, status: {phase: ready, replicas: 1}}`).Unstructured, true)
 		u.unchanged(u.widgets(), u.object("Widget", "empty", `{spec: {ports: [], size: 0}, status: {}}`).Unstructured, true)
@@ -39,7 +39,8 @@ var unchangedRules = []rule{
 	}},
 }
 
-// unchanged creates the object of a manifest, and then writes it and its subresources by each verb without a change.
+// unchanged creates an object, and then writes it and its subresources with each verb without a
+// change.
 func (u *user) unchanged(objects dynamic.ResourceInterface, manifest *unstructured.Unstructured, hasScale bool) {
 	u.t.Helper()
 	ctx, name := u.t.Context(), manifest.GetName()
@@ -55,8 +56,8 @@ func (u *user) unchanged(objects dynamic.ResourceInterface, manifest *unstructur
 			require.NoError(u.t, write(created), what) // may change the manager of a field
 			before, err := objects.Get(ctx, name, metav1.GetOptions{})
 			require.NoError(u.t, err)
-			// Timestamps of managers have a resolution of one second: without this, writes within one would hide a change. They can
-			// only be changed together with something else.
+			// Timestamps of managers have a resolution of one second, which could hide a change.
+			// They can only be changed with another field.
 			managers := before.GetManagedFields()
 			for i := range managers {
 				if managers[i].Time == nil {
@@ -79,7 +80,7 @@ func (u *user) unchanged(objects dynamic.ResourceInterface, manifest *unstructur
 	}
 }
 
-// writesOf returns writes of an object, or of a subresource, that change nothing.
+// writesOf returns writes of an object or a subresource without a change.
 func (u *user) writesOf(objects dynamic.ResourceInterface, manifest *unstructured.Unstructured, subresources []string) map[string]func(before *unstructured.Unstructured) error {
 	u.t.Helper()
 	ctx, name := u.t.Context(), manifest.GetName()

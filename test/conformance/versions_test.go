@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -20,9 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// twoVersions is widgets in v1, which is stored, and v2, where size is called
+// twoVersions returns widgets in the versions v1, which is stored, and v2, in which size is called
 // length.
 func twoVersions() string {
 	return widgets() + `
@@ -35,7 +36,7 @@ func twoVersions() string {
 }
 
 var versionRules = []rule{
-	{"without conversion, versions differ in their name and schema only", func(u *user) {
+	{"without conversion, versions differ only in their name and schema", func(u *user) {
 		u.define(twoVersions())
 		u.widget("a", `{size: 1}`)
 		v2, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
@@ -45,9 +46,8 @@ var versionRules = []rule{
 		v2.Object["spec"] = map[string]any{"length": int64(3)}
 		_, err = u.resource("v2", "widgets").Namespace("default").Update(u.t.Context(), v2, metav1.UpdateOptions{})
 		require.NoError(u.t, err)
-		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
-		require.Empty(u.t, field(u.t, v1, "spec"), "v1 does not know the length")
+		v1 := u.get(u.widgets(), "a")
+		require.Empty(u.t, field(u.t, v1, "spec"), "v1 contains the unknown field length")
 		list, err := u.resource("v2", "widgets").Namespace("default").List(u.t.Context(), metav1.ListOptions{})
 		require.NoError(u.t, err)
 		require.Equal(u.t, u.group+"/v2", list.Items[0].GetAPIVersion())
@@ -59,31 +59,28 @@ var versionRules = []rule{
 		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
 		d := u.parse(twoVersions())
 		d.Spec.Versions[1].Storage = true
-		u.refuse(d, "must have exactly one version marked as storage version")
+		u.rejectDefinition(d, "must have exactly one version marked as storage version")
 	}},
-	{"requests for a deprecated version are warned", func(u *user) {
+	{"requests for a deprecated version return a warning", func(u *user) {
 		d := u.parse(widgets())
 		text := "widgets v1 is old"
 		d.Spec.Versions[0].Deprecated, d.Spec.Versions[0].DeprecationWarning = true, &text
 		_, err := u.tryDefine(d)
 		require.NoError(u.t, err)
-		client, said := u.listening()
-		_, err = client.List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
-		require.Equal(u.t, text, said())
+		client, taken := u.withWarnings()
+		_ = u.list(client, metav1.ListOptions{})
+		require.Equal(u.t, text, taken())
 	}},
-	{"a webhook converts what is read, written, listed, watched and patched", func(u *user) {
+	{"a webhook converts objects of gets, updates, lists, watches and patches", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
 		u.convertBy(hook)
 		u.widget("a", `{size: 1}`)
 		v2s := u.resource("v2", "widgets").Namespace("default")
-		v2, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		v2 := u.get(v2s, "a")
 		require.Equal(u.t, map[string]any{"length": int64(1)}, field(u.t, v2, "spec"))
 
-		list, err := v2s.List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
+		list := u.list(v2s, metav1.ListOptions{})
 		require.Equal(u.t, int64(1), field(u.t, &list.Items[0], "spec", "length"))
 		w, err := v2s.Watch(u.t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 		require.NoError(u.t, err)
@@ -92,8 +89,7 @@ var versionRules = []rule{
 		v2.Object["spec"] = map[string]any{"length": int64(5)}
 		_, err = v2s.Update(u.t.Context(), v2, metav1.UpdateOptions{})
 		require.NoError(u.t, err)
-		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		v1 := u.get(u.widgets(), "a")
 		require.Equal(u.t, map[string]any{"size": int64(5)}, field(u.t, v1, "spec"))
 		event := u.next(w, watch.Modified, "a")
 		seen, ok := event.Object.(*unstructured.Unstructured)
@@ -104,30 +100,27 @@ var versionRules = []rule{
 		applied.SetAPIVersion(u.group + "/v2")
 		_, err = v2s.Apply(u.t.Context(), "a", applied, metav1.ApplyOptions{FieldManager: "v2", Force: true})
 		require.NoError(u.t, err)
-		v1, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		v1 = u.get(u.widgets(), "a")
 		require.Equal(u.t, int64(8), field(u.t, v1, "spec", "size"))
 	}},
-	{"a conversion webhook that is mended is asked again, and what it said before is not written back", func(u *user) {
+	{"a fixed conversion webhook is called again, and its earlier results are not written back", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
 		u.convertBy(hook)
 		u.widget("a", `{size: 1}`)
 		v2s := u.resource("v2", "widgets").Namespace("default")
-		// read reads in all ways that there are, so that whatever remembers does.
+		// read uses all kinds of reads, to fill all caches.
 		read := func() []any {
-			one, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
-			require.NoError(u.t, err)
-			list, err := v2s.List(u.t.Context(), metav1.ListOptions{})
-			require.NoError(u.t, err)
-			response, body := u.get("/apis/"+u.group+"/v2/namespaces/default/widgets", "application/yaml")
+			sharedShard := u.get(v2s, "a")
+			list := u.list(v2s, metav1.ListOptions{})
+			response, body := u.request("/apis/"+u.group+"/v2/namespaces/default/widgets", "application/yaml")
 			require.Equal(u.t, http.StatusOK, response.StatusCode)
 			w, err := v2s.Watch(u.t.Context(), metav1.ListOptions{})
 			require.NoError(u.t, err)
 			defer w.Stop()
 			seen, ok := u.next(w, watch.Added, "a").Object.(*unstructured.Unstructured)
 			require.True(u.t, ok)
-			return []any{one.Object["spec"], list.Items[0].Object["spec"], seen.Object["spec"], strings.Contains(string(body), "length: 1")}
+			return []any{sharedShard.Object["spec"], list.Items[0].Object["spec"], seen.Object["spec"], strings.Contains(string(body), "length: 1")}
 		}
 		hook.mode.Store("loses")
 		require.Equal(u.t, []any{map[string]any{}, map[string]any{}, map[string]any{}, false}, read())
@@ -140,53 +133,54 @@ var versionRules = []rule{
 		hook.mode.Store("")
 		_, err := v2s.Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 		require.NoError(u.t, err)
-		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		v1 := u.get(u.widgets(), "a")
 		require.Equal(u.t, map[string]any{"size": int64(1)}, v1.Object["spec"])
 	}},
-	{"a conversion webhook that fails or answers nonsense gives an error that says so", func(u *user) {
+	{"a conversion webhook that fails or returns invalid data causes a specific error", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
 		u.convertBy(hook)
 		u.widget("a", `{size: 1}`)
-		for mode, says := range map[string]string{
+		for mode, message := range map[string]string{
 			"fails": "on purpose", "nonsense": "conversion webhook", "empty": "returned 0 objects",
 			"other": "must have the same name", "error": "conversion webhook",
 		} {
 			hook.mode.Store(mode)
 			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.Error(u.t, err)
-			require.ErrorContains(u.t, err, says, mode)
+			require.ErrorContains(u.t, err, message, mode)
 			_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-			require.NoError(u.t, err, "what needs no conversion works")
+			require.NoError(u.t, err, "a request without conversion fails")
 		}
 		hook.mode.Store("")
 		_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err, "and all works once the webhook does")
+		require.NoError(u.t, err, "conversion fails after the webhook was fixed")
 	}},
 }
 
-// convertBy has widgets converted by a webhook.
+// convertBy configures a conversion webhook for widgets.
 func (u *user) convertBy(hook *converter) {
 	u.t.Helper()
-	u.redefine("widgets", func(d *crd) {
-		url := hook.server.URL + "/convert"
-		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-			Strategy: apiextensionsv1.WebhookConverter,
-			Webhook: &apiextensionsv1.WebhookConversion{
-				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: hook.ca},
-				ConversionReviewVersions: []string{"v1"},
-			},
-		}
-	})
+	url := hook.server.URL + "/convert"
+	u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: hook.ca}))
 }
 
-// converter is a conversion webhook, which can be made to misbehave.
+// setConversion returns a change of a definition that configures a conversion webhook.
+func setConversion(config *apiextensionsv1.WebhookClientConfig) func(*crd) {
+	return func(d *crd) {
+		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook:  &apiextensionsv1.WebhookConversion{ClientConfig: config, ConversionReviewVersions: []string{"v1"}},
+		}
+	}
+}
+
+// converter is a conversion webhook with selectable errors.
 type converter struct {
 	server *httptest.Server
 	ca     []byte
 	mode   atomic.Value
-	// hang is closed by release, when those that hang may go on.
+	// release closes hang, which ends hanging calls.
 	hang    chan struct{}
 	release func()
 }
@@ -199,7 +193,7 @@ func startConverter(t *testing.T) *converter {
 	t.Cleanup(c.server.Close)
 	c.release = sync.OnceFunc(func() { close(c.hang) })
 	t.Cleanup(c.release)
-	c.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.server.Certificate().Raw})
+	c.ca = harness.CABundle(c.server)
 	return c
 }
 
@@ -234,7 +228,7 @@ func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
 	c.answer(w, &review, mode)
 }
 
-// answer answers a review, or almost.
+// answer sends the converted objects, with the errors of the mode.
 func (c *converter) answer(w http.ResponseWriter, review *apiextensionsv1.ConversionReview, mode string) {
 	if mode != "empty" && mode != "fails" {
 		for _, raw := range review.Request.Objects {

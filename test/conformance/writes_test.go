@@ -27,7 +27,7 @@ var writeRules = []rule{
 		require.ErrorContains(u.t, err, `conflict with "one"`)
 		w, err = apply("two", `{ports: [{name: http, port: 81}]}`, true)
 		require.NoError(u.t, err)
-		require.Equal(u.t, []any{map[string]any{"name": "http", "port": int64(81)}}, field(u.t, w, "spec", "ports"), "what two applied before is gone")
+		require.Equal(u.t, []any{map[string]any{"name": "http", "port": int64(81)}}, field(u.t, w, "spec", "ports"), "the field of the previous apply was not removed")
 		require.Len(u.t, w.GetManagedFields(), 2)
 		w, err = apply("one", `{}`, false)
 		require.NoError(u.t, err)
@@ -35,8 +35,7 @@ var writeRules = []rule{
 
 		_, err = u.widgets().ApplyStatus(u.t.Context(), "a", u.object("Widget", "a", `{status: {phase: Ready}}`).Unstructured, metav1.ApplyOptions{FieldManager: "controller"})
 		require.NoError(u.t, err)
-		w, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		w = u.get(u.widgets(), "a")
 		found := false
 		for _, m := range w.GetManagedFields() {
 			found = found || m.Manager == "controller" && m.Subresource == "status" && m.Operation == metav1.ManagedFieldsOperationApply
@@ -55,7 +54,7 @@ var writeRules = []rule{
 		require.True(u.t, apierrors.IsConflict(err), "%v", err)
 		require.ErrorContains(u.t, err, "scaler")
 	}},
-	{"a dry run validates, defaults and answers, and stores nothing", func(u *user) {
+	{"a dry run validates, defaults and returns the result without storing it", func(u *user) {
 		u.define(widgets("color: {type: string, default: blue}"))
 		dry := []string{metav1.DryRunAll}
 		w, err := u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: 1}}`).Unstructured, metav1.CreateOptions{DryRun: dry})
@@ -64,16 +63,15 @@ var writeRules = []rule{
 		_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
 		_, err = u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: x}}`).Unstructured, metav1.CreateOptions{DryRun: dry})
-		u.invalid(err)
+		u.requireInvalid(err)
 
 		before := u.widget("a", `{size: 1}`)
-		require.Equal(u.t, before.GetAnnotations(), w.GetAnnotations(), "it answers as if it were none")
+		require.Equal(u.t, before.GetAnnotations(), w.GetAnnotations(), "the annotations of the dry run differ")
 		w, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":2}}`), metav1.PatchOptions{DryRun: dry})
 		require.NoError(u.t, err)
 		require.Equal(u.t, int64(2), field(u.t, w, "spec", "size"))
 		require.NoError(u.t, u.widgets().Delete(u.t.Context(), "a", metav1.DeleteOptions{DryRun: dry}))
-		after, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
-		require.NoError(u.t, err)
+		after := u.get(u.widgets(), "a")
 		require.Equal(u.t, before, after)
 	}},
 }

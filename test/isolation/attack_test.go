@@ -8,9 +8,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 )
 
-// finding is what an attack brought to light.
+// finding is a violation that an attack revealed.
 type finding struct {
 	what string
 	in   input
@@ -18,19 +19,19 @@ type finding struct {
 }
 
 func (w *world) describe(f finding) string {
-	return fmt.Sprintf("%s\n  %s at %s sent:\n  %q\n  and got: %s", f.what, w.whos[f.in.who].name, w.targets[f.in.target].name, f.in.raw, f.got)
+	return fmt.Sprintf("%s\n  %s at %s sent:\n  %q\n  and got: %s", f.what, w.attackers[f.in.attacker].name, w.targets[f.in.target].name, f.in.raw, f.got)
 }
 
-// attack sends an input, and says what is wrong with the answer, if anything.
+// attack sends an input, and returns the response and its violation, if any.
 func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 	got := w.perform(ctx, in, false)
 	if errors.Is(got.err, errUnsent) {
 		return got, nil
 	}
 	if what := w.canaries.inAnswer(got); what != "" {
-		return got, &finding{what: "crossed: " + what, in: in, got: got}
+		return got, &finding{what: "leaked: " + what, in: in, got: got}
 	}
-	if what := w.hook.caught(); what != "" {
+	if what := w.hook.leak(); what != "" {
 		return got, &finding{what: what, in: in, got: got}
 	}
 	if got.err == nil && hasTwin(in) {
@@ -39,10 +40,19 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 	return got, nil
 }
 
-// hasTwin reports whether an input is about bravo and nothing else, so that its
-// answer must be the same if bravo did not exist. Without /clusters/, a token may
-// lead to alpha, where others are at work. Where an escape takes the first letters
-// of a name along, the two names are other text, and may well be answered otherwise.
+// mustAttack sends an input without violations, and returns the response.
+func (w *world) mustAttack(t *testing.T, in input) answer {
+	t.Helper()
+	got, found := w.attack(t.Context(), in)
+	if found != nil {
+		t.Fatal(w.describe(*found))
+	}
+	return got
+}
+
+// hasTwin reports whether an input refers to bravo only, so that the response must be the same for
+// absent. Without /clusters/, a token may select alpha, which other requests change. If an escape
+// sequence includes the first letters of a name, the names differ in other text.
 func hasTwin(in input) bool {
 	line, _, _ := strings.Cut(in.raw, "\r\n")
 	path, _, _ := strings.Cut(line, "?")
@@ -50,19 +60,19 @@ func hasTwin(in input) bool {
 		!strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$") && !escapedName.MatchString(line)
 }
 
-// escapedName is a name that begins within a percent-encoded octet (RFC 3986, section 2.1).
+// escapedName matches a name that starts within a percent-encoded octet (RFC 3986, section 2.1).
 var escapedName = regexp.MustCompile(`%[0-9A-Fa-f]?\$B(PATH)?\$`)
 
-// compare sends an input once more about what does not exist. What differs, must
-// differ again and again: servers may be busy, and times pass.
+// compare sends an input again for the missing tenant. A difference must be reproducible, because
+// servers may be busy and times change.
 func (w *world) compare(ctx context.Context, in input, got answer) *finding {
 	var missing answer
 	for range 4 {
 		missing = w.perform(ctx, in, true)
 		if w.canaries.inAnswer(missing) != "" {
-			return &finding{what: "crossed: the twin got a canary", in: in, got: missing}
+			return &finding{what: "leaked: canary in the response for the missing tenant", in: in, got: missing}
 		}
-		if missing.err != nil || w.visible(got, false) == w.visible(missing, true) {
+		if missing.err != nil || w.normalized(got, false) == w.normalized(missing, true) {
 			return nil
 		}
 		got = w.perform(ctx, in, false)
@@ -70,17 +80,17 @@ func (w *world) compare(ctx context.Context, in input, got answer) *finding {
 			return nil
 		}
 	}
-	return &finding{what: fmt.Sprintf("told existing from missing: for what does not exist the answer is %s", missing), in: in, got: got}
+	return &finding{what: fmt.Sprintf("existence disclosed: the response for the missing tenant is %s", missing), in: in, got: got}
 }
 
-// passing are headers that differ between any two answers.
-var passing = []string{"Date", "Audit-Id", "Content-Length"}
+// volatileHeaders are headers that differ between any two responses.
+var volatileHeaders = []string{"Date", "Audit-Id", "Content-Length"}
 
-// written is the second in which something was written, by its managedFields: it is another one in the next answer.
-var written = regexp.MustCompile(`"time":"[0-9-]+T[0-9:]+Z",?`)
+// managedFieldsTime matches the time of a write in managedFields.
+var managedFieldsTime = regexp.MustCompile(`"time":"[0-9-]+T[0-9:]+Z",?`)
 
-// visible is what a client sees of an answer, with names replaced.
-func (w *world) visible(a answer, twin bool) string {
+// normalized returns a response with names replaced.
+func (w *world) normalized(a answer, twin bool) string {
 	of, vars := w.bravo, w.vars
 	if twin {
 		of, vars = w.absent, w.twins
@@ -89,7 +99,7 @@ func (w *world) visible(a answer, twin bool) string {
 	fmt.Fprintln(&out, a.code)
 	names := make([]string, 0, len(a.header))
 	for name := range a.header {
-		if !slices.Contains(passing, http.CanonicalHeaderKey(name)) {
+		if !slices.Contains(volatileHeaders, http.CanonicalHeaderKey(name)) {
 			names = append(names, name)
 		}
 	}
@@ -98,7 +108,7 @@ func (w *world) visible(a answer, twin bool) string {
 		fmt.Fprintln(&out, name, a.header[name])
 	}
 	out.Write(a.body)
-	text := written.ReplaceAllString(out.String(), "")
+	text := managedFieldsTime.ReplaceAllString(out.String(), "")
 	for _, home := range []string{"HPATH", "H"} {
 		if vars[home] != "" {
 			text = strings.ReplaceAll(text, vars[home], home)

@@ -3,7 +3,6 @@ package isolation
 import (
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -13,8 +12,8 @@ const (
 	boundAPI = "/apis/apis.kcp.io/v1alpha2/"
 )
 
-// testBound holds that nobody gets at objects of bound APIs through what they have in
-// common: the resource, the identity and the copies of schemas.
+// testBound checks that objects of bound APIs cannot be accessed through the shared resource, the
+// identity or the copies of schemas.
 func (w *world) testBound(t *testing.T) {
 	const (
 		all     = "/apis/bound.example/v1/gems"
@@ -22,7 +21,7 @@ func (w *world) testBound(t *testing.T) {
 		forged  = `{"status":{"boundResources":[{"group":"bound.example","resource":"gems","schema":{"name":"v1.gems.bound.example","UID":"u","identityHash":"$GEMS$"},"storageVersions":["v1"]}]}}`
 		metaGVK = "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 	)
-	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, "/clusters/$A$"+gems+"/treasure", "").code, "alpha has it, too")
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, "/clusters/$A$"+gems+"/treasure", "").code, "alpha does not have the object")
 	for _, tc := range []struct {
 		method, path, body string
 		code               int
@@ -57,18 +56,17 @@ func (w *world) testBound(t *testing.T) {
 	w.testSharedIdentity(t)
 }
 
-// testDefinedCopies: a definition of the name that the shard's copies of schemas have is
-// one like any other.
+// testDefinedCopies checks that a definition cannot use the name of the copies of schemas.
 func (w *world) testDefinedCopies(t *testing.T, copies string) {
 	const definitions = "/clusters/$A$/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	got := w.mallory(t, http.MethodPost, definitions, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"boundschemas.internal.shardplane.io"},"spec":{"group":"internal.shardplane.io","scope":"Cluster","names":{"plural":"boundschemas","singular":"boundschema","kind":"BoundSchema","listKind":"BoundSchemaList"},"versions":[{"name":"v1alpha1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
+	got := w.mallory(t, http.MethodPost, definitions, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"boundschemas.internal.shardplane.io"},"spec":{"group":"internal.shardplane.io","scope":"Cluster","names":{"plural":"boundschemas","singular":"boundschema","kind":"BoundSchema","listKind":"BoundSchemaList"},"versions":[{"name":"v1alpha1","the bound API is not served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
 	require.Equal(t, http.StatusForbidden, got.code, "%s", got)
 	require.Contains(t, string(got.body), "spec.group internal.shardplane.io is reserved for system APIs")
 	require.Equal(t, http.StatusNotFound, w.mallory(t, http.MethodGet, "/clusters/$A$"+copies, "").code)
 }
 
-// testSharedIdentity: who knows another's identity can export under it, and has nothing
-// from it: consumers have to bind that export, and have their own objects then.
+// testSharedIdentity checks that an export with the identity of another one gives no access.
+// Consumers must bind it explicitly, and have separate objects.
 func (w *world) testSharedIdentity(t *testing.T) {
 	var secret struct{ Data map[string]string }
 	w.must(w.admin, http.MethodGet, w.bravo.path, "/api/v1/namespaces/kcp-system/secrets/gems", "", &secret)
@@ -77,18 +75,12 @@ func (w *world) testSharedIdentity(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apibindings/gems", "").code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"copied"},"spec":{"reference":{"export":{"name":"copied"}}}}`).code)
 	var list struct{ Items []any }
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "")
-		var b struct{ Status struct{ Phase string } }
-		return decode(got, &b) && b.Status.Phase == "Bound"
-	}, testTimeout, 20*time.Millisecond, "bound under bravo's identity")
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodGet, "/clusters/$A$"+gems, "")
-		return got.code == http.StatusOK && decode(got, &list)
-	}, testTimeout, 20*time.Millisecond, "served")
+	w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "", http.StatusOK, `"phase":"Bound"`, "the copied export is not bound")
+	got := w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+gems, "", http.StatusOK, "", "the bound API is not served")
+	require.True(t, decode(got, &list))
 	require.Empty(t, list.Items)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+gems, `{"apiVersion":"bound.example/v1","kind":"Gem","metadata":{"name":"mine"}}`).code)
-	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+gems, "").code, "all of alpha's")
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+gems, "").code, "objects of alpha")
 	w.must(w.admin, http.MethodGet, w.bravo.path, gems+"/treasure", "", nil)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apibindings/copied", "").code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", gemsBinding).code)

@@ -7,15 +7,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// answer is what a server said.
+// answer is the response of a server.
 type answer struct {
 	code   int
 	header http.Header
 	body   []byte
-	// err says why there is no whole answer; what came is there all the same.
+	// err is set if the response is incomplete.
 	err error
 }
 
@@ -27,15 +33,13 @@ func (a answer) String() string {
 	return fmt.Sprintf("%d %v %q", a.code, a.header, body)
 }
 
-// canaries are texts that no attacker has ever seen or sent: wherever one shows
-// up, something has crossed.
+// canaries are texts that no attacker has received or sent. A response with one of them is a leak.
 type canaries struct {
 	mu      sync.RWMutex
 	needles map[string][]byte
 }
 
-// add makes text a canary, as it is and in base64, in which secrets and continue
-// tokens are.
+// add adds a text and its base64 forms, which Secrets and continue tokens contain.
 func (c *canaries) add(what, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,8 +48,7 @@ func (c *canaries) add(what, text string) {
 	}
 	c.needles[what] = []byte(text)
 	for shift := range 3 {
-		// What stands before the text, and what follows, changes its first and its
-		// last letters only.
+		// The surrounding text changes only the first and the last letters.
 		encoded := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), text...))
 		from := (shift*8 + 5) / 6
 		to := (shift + len(text)) * 8 / 6
@@ -53,7 +56,7 @@ func (c *canaries) add(what, text string) {
 	}
 }
 
-// in returns which canaries data holds; empty for none.
+// in returns the description of a canary that data contains, or "".
 func (c *canaries) in(data []byte) string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -65,7 +68,7 @@ func (c *canaries) in(data []byte) string {
 	return ""
 }
 
-// inAnswer is in for all of an answer.
+// inAnswer is like in for the header and body of a response.
 func (c *canaries) inAnswer(a answer) string {
 	for name, values := range a.header {
 		for _, value := range append(values, name) {
@@ -79,11 +82,55 @@ func (c *canaries) inAnswer(a answer) string {
 	}
 	if a.header.Get("Content-Encoding") == "gzip" {
 		if r, err := gzip.NewReader(bytes.NewReader(a.body)); err == nil {
-			plain, _ := io.ReadAll(r) // a part of a stream is worth a look, too
+			plain, _ := io.ReadAll(r) // a stream may be incomplete
 			if found := c.in(plain); found != "" {
 				return "compressed body with " + found
 			}
 		}
+	}
+	return ""
+}
+
+// hook is a webhook of the attackers. It admits everything, and searches requests for canaries.
+type hook struct {
+	*httptest.Server
+
+	// ca is its CA bundle for webhook configurations.
+	ca string
+	// calls is the number of all calls, and received describes a received canary.
+	calls    atomic.Int64
+	received atomic.Pointer[string]
+}
+
+func serveHook(t testing.TB, w *world) *hook {
+	t.Helper()
+	h := &hook{}
+	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		h.calls.Add(1)
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		if what := w.canaries.in(append(body, r.RequestURI...)); what != "" {
+			text := "a webhook of alpha received " + what
+			h.received.Store(&text)
+		}
+		uid := ""
+		if _, after, found := strings.Cut(string(body), `"uid":"`); found {
+			uid, _, _ = strings.Cut(after, `"`)
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(rw, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"`+uid+`","allowed":true}}`)
+	}))
+	t.Cleanup(h.Close)
+	h.ca = base64.StdEncoding.EncodeToString(harness.CABundle(h.Server))
+	return h
+}
+
+// leak returns the description of a received canary, or "".
+func (h *hook) leak() string {
+	if text := h.received.Load(); text != nil {
+		return *text
 	}
 	return ""
 }

@@ -1,16 +1,14 @@
-// Package isolation tries to cross from one logical cluster to another, as a
-// tenant who is administrator of the one and has no rights in the other: by
-// path, header, token, certificate, impersonation, selector, continue token,
-// body and name, alone, combined and mutated, at the ports of the front-proxy,
-// the shards and the cache server.
+// Package isolation tries to access one logical cluster as an administrator of another one without
+// rights in the first: by path, header, token, certificate, impersonation, selector, continue token,
+// body and name, alone, combined and mutated, at the ports of the front-proxy, the shards and the
+// cache server.
 //
-//	table ────┐                 ┌─ real TLS ───┐                 ┌─ no answer holds a canary
-//	generator ┼─► raw request ──┤              ├─► all servers ──┼─ nobody tells existing from missing
-//	fuzzer ───┘                 └─ in process ─┘                 ├─ nor do frames, connections and times
-//	                                                             ├─ no webhook hears of another tenant
-//	                                                             └─ etcd holds what it held before
+//	table ────┐                 ┌─ TLS ────────┐                 ┌─ no response contains a canary
+//	generator ┼─► raw request ──┤              ├─► all servers ──┼─ responses do not disclose existence
+//	fuzzer ───┘                 └─ in process ─┘                 ├─ nor do frames, connections and latencies
+//	                                                             ├─ webhooks receive no data of other tenants
+//	                                                             └─ etcd content is unchanged
 //
-// The victims' objects are full of canaries: texts that no attacker knows, in
-// names, namespaces, labels, contents and schemas. docs/development/authorization.md
-// describes how to run it for long.
+// The objects of the victims contain canaries: random text in names, namespaces, labels, contents and
+// schemas. docs/development/authorization.md describes long runs.
 package isolation

@@ -15,11 +15,10 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// content is what etcd holds of the victims: value and revision by key, which begins with the component.
+// content contains values and revisions in etcd by key. The key starts with the component.
 type content map[string]string
 
-// withEtcd has the shards and the cache server of a cluster store their data in an etcd that the test
-// can read while they run.
+// withEtcd configures the components to use an etcd that the test can read.
 func withEtcd(t testing.TB, o harness.Options) (harness.Options, *clientv3.Client) {
 	t.Helper()
 	url := harness.Etcd(t, transport.TLSInfo{})
@@ -32,7 +31,7 @@ func withEtcd(t testing.TB, o harness.Options) (harness.Options, *clientv3.Clien
 	return o, client
 }
 
-// stored returns what etcd holds of the victims.
+// stored returns the objects of the victims in etcd.
 func (w *world) stored(t testing.TB, etcd *clientv3.Client) content {
 	t.Helper()
 	into := content{}
@@ -45,14 +44,13 @@ func (w *world) stored(t testing.TB, etcd *clientv3.Client) content {
 		segments := strings.Split(key, "/")
 		at, revision, of := 4, kv.ModRevision, w.protected
 		if segments[1] == cacheServer {
-			// Shards may write their replicas again, as they are, and those of their
-			// own objects when they come back.
+			// Shards may write replicas again without changes, e.g. after a restart.
 			at, revision, of = 5, 0, w.victims
 		}
 		if len(segments) > at && strings.HasPrefix(segments[at], ":") {
 			at++ // the identity of a bound API
 		}
-		// Whatever anybody binds is copied there, and says when.
+		// Bound schemas are copied here with timestamps.
 		if strings.Contains(key, "/internal.shardplane.io/boundschemas/") {
 			continue
 		}
@@ -66,18 +64,18 @@ func (w *world) stored(t testing.TB, etcd *clientv3.Client) content {
 		case strings.HasSuffix(key, "/coordination.k8s.io/leases/system:admin/default/shard-controllers"):
 			continue // the leader renews it
 		case strings.Contains(key, "/core.kcp.io/shards/root/"):
-			value, revision = lasting(t, value), 0 // the rest says what heartbeats tell
+			value, revision = stableFields(t, value), 0 // heartbeats change the status
 		case strings.Contains(key, "/cache.kcp.io/cachedresources/"):
-			value, revision = lasting(t, value), 0 // the rest depends on cache servers that could be asked
+			value, revision = stableFields(t, value), 0 // the status depends on reachable cache servers
 		}
 		into[key] = fmt.Sprintf("%q at %d", value, revision)
 	}
 	return into
 }
 
-// lasting returns of an object that is stored as JSON what no controller changes because of others:
-// the spec, and of a cached resource whose it is, and what it has.
-func lasting(t testing.TB, object []byte) []byte {
+// stableFields returns the fields of an object that controllers do not change: the spec, and the
+// identity and counts of a cached resource.
+func stableFields(t testing.TB, object []byte) []byte {
 	t.Helper()
 	var parts struct {
 		Spec   json.RawMessage
@@ -90,20 +88,20 @@ func lasting(t testing.TB, object []byte) []byte {
 	return fmt.Appendf(nil, "%s %s %s", parts.Spec, parts.Status.IdentityHash, parts.Status.ResourceCounts)
 }
 
-// difference says what became of the victims' objects; empty where nothing did.
+// difference returns the changes between two contents.
 func (before content) difference(after content) []string {
 	var out []string
 	for key, was := range before {
 		switch is, kept := after[key]; {
 		case !kept:
-			out = append(out, key+" is gone")
+			out = append(out, key+" was removed")
 		case is != was:
 			out = append(out, fmt.Sprintf("%s has changed from %s to %s", key, was, is))
 		}
 	}
 	for key := range after {
 		if _, had := before[key]; !had {
-			out = append(out, key+" is new")
+			out = append(out, key+" was added")
 		}
 	}
 	slices.Sort(out)

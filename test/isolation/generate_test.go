@@ -6,20 +6,19 @@ import (
 	"strings"
 )
 
-// generator makes requests out of the pieces; what it makes depends on its
-// source of random numbers only.
+// generator creates requests from pieces. The result depends only on its random source.
 type generator struct {
 	*rand.Rand
 
-	whos, targets int
+	attackers, targets int
 }
 
-// generate returns the input of a number in the run of a seed. A half of them are
-// valid requests of administrators of alpha with something odd in them, which go
-// far; the rest knocks at other doors, and tries everything.
+// generate returns an input of a seed. Half of the inputs are valid requests of administrators of
+// alpha with an unusual piece, because these are processed furthest. The others use all attackers
+// and targets.
 func (w *world) generate(seed, number uint64) input {
-	g := generator{Rand: rand.New(rand.NewPCG(seed, number)), whos: len(w.whos), targets: len(w.targets)}
-	in := input{who: g.IntN(insiders), target: g.target()}
+	g := generator{Rand: rand.New(rand.NewPCG(seed, number)), attackers: len(w.attackers), targets: len(w.targets)}
+	in := input{attacker: g.IntN(insiderCount), target: g.target()}
 	switch g.IntN(10) {
 	case 0, 1, 2, 3, 4:
 		in.target = g.IntN(2)
@@ -27,33 +26,32 @@ func (w *world) generate(seed, number uint64) input {
 	case 5, 6:
 		in.raw = g.request(pick(g, []string{"/clusters/$B$", "/clusters/$B$", "/clusters/$BPATH$"}), 8)
 	case 7:
-		in.who = g.IntN(g.whos)
+		in.attacker = g.IntN(g.attackers)
 		in.raw = g.request(pick(g, []string{"/clusters/$A$", "/clusters/$B$", "/clusters/$BPATH$"}), 8)
 	default:
 		if g.chance(3) {
-			in.who = g.IntN(g.whos)
+			in.attacker = g.IntN(g.attackers)
 		}
 		in.raw = g.request(strings.ReplaceAll(pick(g, prefixes), "CLUSTER", pick(g, clusterSegments)), 4)
 	}
-	for !w.whos[in.who].attacks(w.targets[in.target].name) {
+	for !w.attackers[in.attacker].attacks(w.targets[in.target].name) {
 		in.target = g.target()
 	}
 	return in
 }
 
-// insiders is how many of the attackers are administrators of alpha: the first.
-const insiders = 5
+// insiderCount is the number of administrators of alpha, the first of the attackers.
+const insiderCount = 5
 
 func pick[T any](g generator, from []T) T { return from[g.IntN(len(from))] }
 
-// chance is true once in n times.
+// chance is true with a probability of 1/n.
 func (g generator) chance(n int) bool { return g.IntN(n) == 0 }
 
-// target prefers the front-proxy and the victim's shard.
+// target returns a random target, with a preference for the front-proxy and the victims' shard.
 func (g generator) target() int { return []int{0, 0, 0, 1, 1, 1, 2, 3}[g.IntN(8)] }
 
-// request returns the text of a request below a prefix, of which one in so many
-// is mutated.
+// request returns a request with a path prefix. One of mutated requests is mutated.
 func (g generator) request(prefix string, mutated int) string {
 	method, path, lines, body := g.parts(prefix)
 	head := method + " " + path + " HTTP/1.1"
@@ -66,7 +64,7 @@ func (g generator) request(prefix string, mutated int) string {
 	return head + "\r\n\r\n" + body
 }
 
-// parts are a valid request with a piece or several that are not.
+// parts returns a valid request with unusual pieces.
 func (g generator) parts(prefix string) (method, path string, lines []string, body string) {
 	path = prefix
 	for range g.IntN(3) * g.IntN(2) {
@@ -115,7 +113,7 @@ func (g generator) method() string {
 	return pick(g, []string{"GET", "GET", "HEAD", "OPTIONS", "POST", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "WATCH", "LIST", "G\u00cbT", "PUT", "PATCH"})
 }
 
-// name prefers what exists.
+// name returns a random name, with a preference for existing ones.
 func (g generator) name() string {
 	if g.chance(5) {
 		return pick(g, names)
@@ -135,7 +133,7 @@ func (g generator) query() string {
 	return "?" + strings.Join(parts, "&")
 }
 
-// body is an object to write.
+// body returns an object to write.
 func (g generator) body(res resource) string {
 	meta := `"name":"` + pick(g, objectNames) + `"`
 	if res.namespaced && g.chance(3) {
@@ -147,19 +145,19 @@ func (g generator) body(res resource) string {
 	return `{"apiVersion":"` + res.apiVersion + `","kind":"` + res.kind + `","metadata":{` + meta + `},` + res.body + `}`
 }
 
-// odd are pieces that mutations put anywhere.
-var odd = []string{
+// insertions are the pieces that mutations insert.
+var insertions = []string{
 	"/", "//", "/../", "/./", "..", "%2f", "%2F..", "%2e", "%00", "%0a", "%0d%0a", "%25", "%", ";", ":", "|", "\\", "*", "?", "#", "&", "=", "@", "~", " ", "\t", "\x00", "\x7f", "\x80", "\u00e9", "\u2215", "\uff0f", "%ef%bc%8f", "%c0%af", "+", ",", "\"", "'", "<", "$B$", "$A$", "$BPATH$", "/clusters/$B$", "/clusters/*", "\r\nX-Remote-User: kcp-admin", "\r\n X-Remote-Group: system:masters", "\r\nImpersonate-User: x",
 }
 
-// mutate changes a few letters of a text.
+// mutate changes a few characters of a text.
 func (g generator) mutate(text string) string {
 	for range 1 + g.IntN(3) {
 		at := g.IntN(len(text) + 1)
 		end := min(len(text), at+1+g.IntN(4))
 		switch g.IntN(7) {
 		case 0, 1:
-			text = text[:at] + pick(g, odd) + text[at:]
+			text = text[:at] + pick(g, insertions) + text[at:]
 		case 2:
 			text = text[:at] + text[end:]
 		case 3:

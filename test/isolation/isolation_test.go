@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -17,81 +18,82 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
 
 var (
-	seedFlag    = flag.Uint64("seed", 0, "seed of the generated requests; 0 draws one")
-	inputsFlag  = flag.Uint64("inputs", 500, "how many requests to generate")
+	seedFlag    = flag.Uint64("seed", 0, "seed of the generated requests; 0 selects a random one")
+	inputsFlag  = flag.Uint64("inputs", 500, "number of generated requests")
 	fromFlag    = flag.Uint64("from", 0, "number of the first generated request; with -inputs 1 and the seed it repeats one")
-	workersFlag = flag.Int("workers", 16, "how many requests are under way at a time")
+	workersFlag = flag.Int("workers", 16, "number of concurrent requests")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Millions of refused requests are logged by upstream's handlers.
+	// Upstream's handlers would log millions of rejected requests.
 	klog.SetLogger(logr.Discard())
 	os.Exit(harness.Main(m))
 }
 
-// TestIsolation attacks one cluster in every way, and holds that nothing
-// crosses, that nobody learns what exists, and that etcd holds of the victims
-// what it held before.
+// TestIsolation attacks one cluster in every way. It checks that no data of the victims is
+// returned, that responses do not disclose which objects exist, and that the victims' content in
+// etcd does not change.
 func TestIsolation(t *testing.T) {
 	options, etcd := withEtcd(t, harness.Options{
 		Shards: 2, DevTokens: true,
-		// The front-proxy lets strangers wait, for what exists as for what does not.
+		// The front-proxy delays denials for existing and missing logical clusters.
 		ExtraArgs:   map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
 		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
 	})
 	c := harness.Start(t, options)
 	w := newWorld(t, c)
-	before := w.quiet(t, etcd)
-	stop := w.beat(t)
-	t.Run("by the table", w.table)
-	t.Run("replicas", w.replicas)
-	t.Run("homes", w.homes)
-	t.Run("by time", func(t *testing.T) {
+	before := w.waitUntilStable(t, etcd)
+	stop := w.keepChanging(t)
+	t.Run("table", w.testTable)
+	t.Run("replicas", w.testReplicas)
+	t.Run("homes", w.testHomes)
+	t.Run("response times", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("nightly: compares statistics of response times")
 		}
 		w.testTimes(t)
 	})
-	t.Run("with objects", w.objects)
-	t.Run("generated", func(t *testing.T) { w.generated(t, harness.Seed(*seedFlag), *fromFlag, *inputsFlag) })
+	t.Run("objects", w.testObjects)
+	t.Run("generated", func(t *testing.T) { w.testGenerated(t, harness.Seed(*seedFlag), *fromFlag, *inputsFlag) })
 	stop()
-	require.Empty(t, before.difference(w.stored(t, etcd)), "what the victims had in etcd")
+	require.Empty(t, before.difference(w.stored(t, etcd)), "the victims' content in etcd has changed")
 }
 
-// quietFor is for how long nothing of the victims has to change: a controller that marks what is new
-// may be late on a busy machine.
-const quietFor = 5 * time.Second
+// stablePeriod is how long the victims' objects must be unchanged before the attack, because
+// controllers may be slow on a busy machine.
+const stablePeriod = 5 * time.Second
 
-// quiet waits until nothing of the victims changes by itself any more, and
-// returns what is stored of them.
-func (w *world) quiet(t *testing.T, etcd *clientv3.Client) content {
+// waitUntilStable waits until controllers have stopped changing the victims' objects, and returns
+// their content.
+func (w *world) waitUntilStable(t *testing.T, etcd *clientv3.Client) content {
 	t.Helper()
 	before, since := w.stored(t, etcd), time.Now()
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), quietFor/20, 2*time.Minute, true, func(context.Context) (bool, error) {
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), stablePeriod/20, 2*time.Minute, true, func(context.Context) (bool, error) {
 		if now := w.stored(t, etcd); len(before.difference(now)) > 0 {
 			before, since = now, time.Now()
 		}
-		return time.Since(since) >= quietFor, nil
-	}), "the victims' objects change all the time")
+		return time.Since(since) >= stablePeriod, nil
+	}), "the victims' objects do not stop changing")
 	return before
 }
 
-// beat changes an object of each victim all the time, until stop is called.
-func (w *world) beat(t *testing.T) (stop func()) {
+// keepChanging changes an object of each victim repeatedly until stop is called.
+func (w *world) keepChanging(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			for _, victim := range []tenant{w.bravo, w.blind} {
 				body := fmt.Sprintf(`{"data":{"key":"%s-pulse","n":"%d"}}`, w.secret, n)
-				_, _ = call(ctx, w.admin, http.MethodPatch, victim.name, "/api/v1/namespaces/default/configmaps/"+pulse, body) // a beat may be missed
+				_, _ = call(ctx, w.admin, http.MethodPatch, victim.name, "/api/v1/namespaces/default/configmaps/"+pulse, body) // a change may fail
 			}
 			select {
 			case <-ctx.Done():
@@ -105,51 +107,43 @@ func (w *world) beat(t *testing.T) (stop func()) {
 	}
 }
 
-// progressEvery is after how many inputs a long run says how far it is.
+// progressEvery is the number of inputs after which a long run logs its progress.
 const progressEvery = 50_000
 
-// generated attacks with what the generator makes of a seed.
-func (w *world) generated(t *testing.T, seed, from, inputs uint64) {
+// testGenerated sends the generated inputs of a seed.
+func (w *world) testGenerated(t *testing.T, seed, from, inputs uint64) {
 	t.Logf("seed %d", seed)
-	w.inside()
+	w.useHandlers()
 	began := time.Now()
 	r := &run{world: w, seed: seed, seen: map[string]int{}}
-	var next atomic.Uint64
-	next.Store(from)
-	var wg sync.WaitGroup
-	for range *workersFlag {
-		wg.Go(func() {
-			for {
-				number := next.Add(1) - 1
-				if number >= from+inputs || r.failed() {
-					return
-				}
-				if number%2000 == 1999 {
-					r.tend(t.Context())
-				}
-				if done := number - from; done > 0 && done%progressEvery == 0 {
-					t.Logf("%d of %d inputs after %s", done, inputs, time.Since(began).Round(time.Second))
-				}
-				r.one(t.Context(), number)
-			}
-		})
-	}
-	wg.Wait()
+	workqueue.ParallelizeUntil(t.Context(), *workersFlag, int(inputs), func(done int) { //nolint:gosec // a number of requests
+		if r.failed() {
+			return
+		}
+		number := from + uint64(done) //nolint:gosec // not negative
+		if number%2000 == 1999 {
+			r.repairAlpha(t.Context())
+		}
+		if done > 0 && done%progressEvery == 0 {
+			t.Logf("%d of %d inputs after %s", done, inputs, time.Since(began).Round(time.Second))
+		}
+		r.attackOnce(t.Context(), number)
+	})
 	took := time.Since(began)
-	for _, text := range r.odd {
+	for _, text := range r.serverErrors {
 		t.Log(text)
 	}
 	for _, f := range r.findings {
-		t.Errorf("%s\nrepeat it with: go test ./test/isolation -run TestIsolation -seed %d -from %d -inputs 1", w.describe(*f.finding), seed, f.number)
+		t.Errorf("%s\nReproduce with: go test ./test/isolation -run TestIsolation -seed %d -from %d -inputs 1", w.describe(*f.finding), seed, f.number)
 	}
 	t.Logf("seed %d: %d inputs in %s, %.0f a second: %s; %d calls of webhooks; alpha restored %d times",
 		seed, r.sent.Load(), took.Round(time.Millisecond), float64(r.sent.Load())/took.Seconds(), r.summary(), w.hook.calls.Load(), r.restored)
 	if inputs >= 1000 && !r.failed() {
 		for _, name := range []string{frontProxy, "root"} {
-			require.Greater(t, r.seen[name+" 200"], int(inputs)/200, "requests get nowhere")
-			require.Greater(t, r.seen[name+" 403"], int(inputs)/50, "nothing is tried")
+			require.Greater(t, r.seen[name+" 200"], int(inputs)/200, "few requests succeed")
+			require.Greater(t, r.seen[name+" 403"], int(inputs)/50, "few requests are forbidden")
 		}
-		require.Greater(t, r.compared.Load(), int64(inputs)/20, "existing and missing are hardly compared")
+		require.Greater(t, r.compared.Load(), int64(inputs)/20, "few responses for existing and missing objects are compared")
 	}
 }
 
@@ -161,12 +155,12 @@ type run struct {
 	sent     atomic.Int64
 	compared atomic.Int64
 
-	mu       sync.Mutex
-	findings []numbered
-	seen     map[string]int
-	odd      []string
-	tending  sync.Mutex
-	restored int
+	mu           sync.Mutex
+	findings     []numbered
+	seen         map[string]int
+	serverErrors []string
+	repairing    sync.Mutex
+	restored     int
 }
 
 type numbered struct {
@@ -175,11 +169,9 @@ type numbered struct {
 	number uint64
 }
 
-// maxOdd is how many answers that say that something failed are shown.
-const maxOdd = 12
-
-// maxFindings is after how many findings a run ends.
-const maxFindings = 8
+// maxServerErrors is the maximum number of logged server errors, and maxFindings the number of
+// findings after which a run ends.
+const maxServerErrors, maxFindings = 12, 8
 
 func (r *run) failed() bool {
 	r.mu.Lock()
@@ -187,7 +179,7 @@ func (r *run) failed() bool {
 	return len(r.findings) >= maxFindings
 }
 
-func (r *run) one(ctx context.Context, number uint64) {
+func (r *run) attackOnce(ctx context.Context, number uint64) {
 	in := r.generate(r.seed, number)
 	got, found := r.attack(ctx, in)
 	r.sent.Add(1)
@@ -201,8 +193,8 @@ func (r *run) one(ctx context.Context, number uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[what]++
-	if (got.code == http.StatusInternalServerError || got.code == http.StatusBadGateway) && got.err == nil && len(r.odd) < maxOdd {
-		r.odd = append(r.odd, r.describe(finding{what: fmt.Sprintf("input %d crosses nothing, but is odd", number), in: in, got: got}))
+	if (got.code == http.StatusInternalServerError || got.code == http.StatusBadGateway) && got.err == nil && len(r.serverErrors) < maxServerErrors {
+		r.serverErrors = append(r.serverErrors, r.describe(finding{what: fmt.Sprintf("server error for input %d", number), in: in, got: got}))
 	}
 	if found != nil {
 		r.findings = append(r.findings, numbered{found, number})
@@ -214,19 +206,19 @@ func (r *run) summary() string {
 	for _, what := range slices.Sorted(maps.Keys(r.seen)) {
 		text += fmt.Sprintf("%s: %d, ", what, r.seen[what])
 	}
-	return text + fmt.Sprintf("compared with what does not exist: %d", r.compared.Load())
+	return text + fmt.Sprintf("compared with missing objects: %d", r.compared.Load())
 }
 
-// tend puts alpha right again, whose administrators attack it as well: without
-// rights and objects there they would test little.
-func (r *run) tend(ctx context.Context) {
-	r.tending.Lock()
-	defer r.tending.Unlock()
-	for i, p := range r.whos {
+// repairAlpha restores alpha if its administrators lost their rights. They attack alpha as well,
+// and most attacks require rights and objects there.
+func (r *run) repairAlpha(ctx context.Context) {
+	r.repairing.Lock()
+	defer r.repairing.Unlock()
+	for i, p := range r.attackers {
 		if !p.insider {
 			continue
 		}
-		got := r.perform(ctx, input{who: i, target: 1, raw: "GET /clusters/$A$/api/v1/namespaces/vault/configmaps/treasure HTTP/1.1\r\n\r\n"}, false)
+		got := r.perform(ctx, input{attacker: i, target: 1, raw: "GET /clusters/$A$/api/v1/namespaces/vault/configmaps/treasure HTTP/1.1\r\n\r\n"}, false)
 		if got.code != http.StatusOK {
 			r.restore(ctx)
 			return
@@ -234,11 +226,11 @@ func (r *run) tend(ctx context.Context) {
 	}
 }
 
-// restore is the work of an administrator of the shard.
+// restore restores alpha as an administrator of the shard.
 func (r *run) restore(ctx context.Context) {
 	r.restored++
 	do := func(method, path, body string) answer {
-		got, _ := call(ctx, r.masters, method, r.alpha.name, path, body) // what fails is tried again
+		got, _ := call(ctx, r.masters, method, r.alpha.name, path, body) // the next call retries
 		return got
 	}
 	for _, plural := range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
@@ -262,4 +254,40 @@ func (r *run) restore(ctx context.Context) {
 	if decode(do(http.MethodPost, accounts+"/robot/token", `{"spec":{}}`), &fresh) && fresh.Status.Token != "" {
 		r.setToken("service account", fresh.Status.Token)
 	}
+}
+
+// decode decodes a JSON response, and reports whether it succeeded.
+func decode(a answer, into any) bool { return json.Unmarshal(a.body, into) == nil }
+
+// FuzzIsolation lets the fuzzer mutate generated requests:
+//
+//	go test ./test/isolation -run xxx -fuzz FuzzIsolation
+//
+// Without -fuzz it is skipped, because TestIsolation sends the same requests.
+func FuzzIsolation(f *testing.F) {
+	fuzzing := false
+	for _, name := range []string{"test.fuzz", "test.fuzzworker"} {
+		if set := flag.Lookup(name); set != nil && set.Value.String() != "" && set.Value.String() != "false" {
+			fuzzing = true
+		}
+	}
+	if !fuzzing {
+		f.Skip("without -fuzz, TestIsolation sends the same requests")
+	}
+	c := harness.Start(f, harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=1ms"}}})
+	w := newWorld(f, c)
+	w.useHandlers()
+	for number := range uint64(500) {
+		in := w.generate(1, number)
+		f.Add(uint8(in.attacker), uint8(in.target), in.raw) //nolint:gosec // both are less than 256
+	}
+	f.Fuzz(func(t *testing.T, attacker, target uint8, raw string) {
+		in := input{attacker: int(attacker) % len(w.attackers), target: int(target) % len(w.targets), raw: raw}
+		if !w.attackers[in.attacker].attacks(w.targets[in.target].name) {
+			return
+		}
+		if _, found := w.attack(t.Context(), in); found != nil {
+			t.Fatal(w.describe(*found))
+		}
+	})
 }

@@ -16,28 +16,27 @@ import (
 )
 
 const (
-	// watchFor is how long a stream is listened to.
-	watchFor = 15 * time.Millisecond
-	// answerWithin bounds everything else.
-	answerWithin = 20 * time.Second
-	// maxBody is how much of an answer is kept.
+	// watchTime is how long a stream is read.
+	watchTime = 15 * time.Millisecond
+	// requestTimeout is the timeout of other requests.
+	requestTimeout = 20 * time.Second
+	// maxBody is the maximum number of bytes read of a response body.
 	maxBody = 4 << 20
 )
 
-// input is a request as an attacker sends it: text of HTTP/1.1, with $NAMES$ in
-// place of what is another in every run.
+// input is a request as text of HTTP/1.1, with $NAME$ for values that differ between runs.
 type input struct {
-	who, target int
-	raw         string
-	// wire sends it over the network even where the handlers are at hand, http2
-	// in the other protocol than the one it is written in.
+	attacker, target int
+	raw              string
+	// wire sends the request over the network even if the handler is available. http2 sends it by
+	// HTTP/2.
 	wire, http2 bool
 }
 
 // target is a server to attack.
 type target struct {
 	name, host string
-	// handler is the server without its listener; nil where it is another process.
+	// handler is the server without its listener, or nil for servers in other processes.
 	handler http.Handler
 }
 
@@ -49,20 +48,20 @@ func (w *world) newTargets() []*target {
 	return out
 }
 
-// inside takes the handlers of the servers, to attack without the network.
-func (w *world) inside() {
+// useHandlers sets the handlers of the targets, so that requests do not use the network.
+func (w *world) useHandlers() {
 	for _, t := range w.targets {
 		t.handler = w.Component(t.name).Handler()
 	}
 }
 
-// render makes the text of a request complete.
+// render returns the complete text of a request.
 func (w *world) render(in input, twin bool) string {
-	head, body, _ := strings.Cut(w.fill(in.raw, twin), "\r\n\r\n")
+	head, body, _ := strings.Cut(w.expand(in.raw, twin), "\r\n\r\n")
 	lower := strings.ToLower(head)
 	var out strings.Builder
 	out.WriteString(head)
-	if token := w.whos[in.who].bearer(); token != "" {
+	if token := w.attackers[in.attacker].bearer(); token != "" {
 		out.WriteString("\r\nAuthorization: Bearer " + token)
 	}
 	if !strings.Contains(lower, "\r\nhost:") {
@@ -75,18 +74,18 @@ func (w *world) render(in input, twin bool) string {
 	return out.String()
 }
 
-// future is a resource version that servers wait for, in vain.
+// future is a resource version that servers wait for until the request times out.
 const future = "99999999999"
 
-// lasts reports whether the answer may be a stream, or comes late on purpose.
-func lasts(raw string) bool {
+// isStream reports whether the response may be a stream or intentionally late.
+func isStream(raw string) bool {
 	return strings.Contains(strings.ToLower(raw), "watch") || strings.Contains(raw, future)
 }
 
-// errUnsent says that no server of HTTP would pass the request on to anybody.
+// errUnsent is returned for text that no HTTP server accepts as a request.
 var errUnsent = errors.New("not a request")
 
-// perform sends an input and returns the answer.
+// perform sends an input and returns the response.
 func (w *world) perform(ctx context.Context, in input, twin bool) answer {
 	raw := w.render(in, twin)
 	switch {
@@ -99,7 +98,7 @@ func (w *world) perform(ctx context.Context, in input, twin bool) answer {
 	}
 }
 
-// overHTTP2 sends the request by HTTP/2, if Go's client does that at all.
+// overHTTP2 sends the request by HTTP/2, if Go's client accepts it.
 func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil || !wellFormed(r) {
@@ -107,14 +106,9 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: &protocols, DisableCompression: true, //nolint:gosec // attackers do not mind
-	}
+	transport := &http.Transport{TLSClientConfig: w.tlsConfig(in.attacker), Protocols: &protocols, DisableCompression: true}
 	defer transport.CloseIdleConnections()
-	if cert := w.whos[in.who].cert; cert != nil {
-		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
 	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", w.targets[in.target].host
@@ -123,33 +117,32 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
-	if lasts(raw) {
-		defer time.AfterFunc(20*watchFor, cancel).Stop()
+	if isStream(raw) {
+		defer time.AfterFunc(20*watchTime, cancel).Stop()
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
 }
 
-// inProcess gives the request to the server's handlers, read by the same parser
-// and with the same checks as net/http's server.
+// inProcess passes the request to the handler, with the parser and the checks of net/http's server.
 func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil || !wellFormed(r) {
 		return answer{err: errUnsent}
 	}
-	limit := answerWithin
-	if lasts(raw) {
-		limit = watchFor
+	limit := requestTimeout
+	if isStream(raw) {
+		limit = watchTime
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r = r.WithContext(ctx)
 	r.RemoteAddr = "127.0.0.1:40000"
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
-	if cert := w.whos[in.who].cert; cert != nil {
+	if cert := w.attackers[in.attacker].cert; cert != nil {
 		r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, cert.Leaf)
 	}
-	rec := &recorder{done: ctx.Done(), header: http.Header{}, gone: make(chan bool)}
+	rec := &recorder{done: ctx.Done(), header: http.Header{}, closeNotify: make(chan bool)}
 	func() {
 		defer func() {
 			if reason := recover(); reason != nil && !isAbort(reason) {
@@ -159,7 +152,7 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 		w.targets[in.target].handler.ServeHTTP(rec, r)
 	}()
 	got := rec.answer()
-	got.err = ctx.Err() // a stream that was left, or an answer that came too late
+	got.err = ctx.Err() // the stream was cut off, or the response was late
 	return got
 }
 
@@ -168,7 +161,7 @@ func isAbort(reason any) bool {
 	return ok && errors.Is(err, http.ErrAbortHandler)
 }
 
-// wellFormed makes the checks that net/http's server makes after parsing.
+// wellFormed implements the checks of net/http's server after parsing.
 func wellFormed(r *http.Request) bool {
 	if r.ProtoMajor != 1 || r.ProtoAtLeast(1, 1) && r.Host == "" || r.Header.Get("Expect") != "" || strings.ContainsFunc(r.Host, isControl) {
 		return false
@@ -184,11 +177,11 @@ func wellFormed(r *http.Request) bool {
 
 func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
-// recorder is the response of a request in process.
+// recorder is the response writer of a request in process.
 type recorder struct {
-	done <-chan struct{}
-	gone chan bool
-	// hijacked are the copiers of what comes after a change of protocols.
+	done        <-chan struct{}
+	closeNotify chan bool
+	// hijacked waits for the goroutines that copy data after a protocol upgrade.
 	hijacked sync.WaitGroup
 
 	mu     sync.Mutex
@@ -196,7 +189,7 @@ type recorder struct {
 	sent   http.Header
 	code   int
 	body   bytes.Buffer
-	over   bool
+	ended  bool
 }
 
 // Header implements http.ResponseWriter.
@@ -210,7 +203,7 @@ func (r *recorder) WriteHeader(code int) {
 }
 
 func (r *recorder) writeHeader(code int) {
-	if r.code == 0 && !r.over && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+	if r.code == 0 && !r.ended && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code, r.sent = code, r.header.Clone()
 	}
 }
@@ -220,24 +213,23 @@ func (r *recorder) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.writeHeader(http.StatusOK)
-	if !r.over && r.body.Len() < maxBody {
+	if !r.ended && r.body.Len() < maxBody {
 		r.body.Write(p)
 	}
 	return len(p), nil
 }
 
-// Flush implements http.Flusher, without which nobody streams.
+// Flush implements http.Flusher, which streams require.
 func (r *recorder) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.writeHeader(http.StatusOK)
 }
 
-// CloseNotify makes the recorder what upstream takes for a real response.
-func (r *recorder) CloseNotify() <-chan bool { return r.gone }
+// CloseNotify implements http.CloseNotifier, which upstream's handlers require.
+func (r *recorder) CloseNotify() <-chan bool { return r.closeNotify }
 
-// Hijack implements http.Hijacker, as HTTP/1.1 has it. What the server says then
-// is a body, too.
+// Hijack implements http.Hijacker. Data that the server sends afterwards is appended to the body.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	client, server := net.Pipe()
 	r.WriteHeader(http.StatusSwitchingProtocols)
@@ -260,25 +252,38 @@ func (r *recorder) answer() answer {
 	r.hijacked.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true // a handler that timed out may still write
+	r.ended = true // a handler may write after its timeout
 	if r.code == 0 {
 		return answer{code: http.StatusOK, header: http.Header{}}
 	}
 	return answer{code: r.code, header: r.sent, body: r.body.Bytes()}
 }
 
-// overTheWire sends the text on a connection of its own.
-func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
-	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // attackers do not mind
-	if cert := w.whos[in.who].cert; cert != nil {
+func (w *world) tlsConfig(attacker int, protocols ...string) *tls.Config {
+	config := &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // attackers do not verify servers
+	if cert := w.attackers[attacker].cert; cert != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: answerWithin}, Config: config}).DialContext(ctx, "tcp", w.targets[in.target].host)
+	return config
+}
+
+// connect opens a connection with a deadline.
+func (w *world) connect(ctx context.Context, attacker, target int, protocol string) (net.Conn, error) {
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: requestTimeout}, Config: w.tlsConfig(attacker, protocol)}
+	conn, err := dialer.DialContext(ctx, "tcp", w.targets[target].host)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetDeadline(time.Now().Add(requestTimeout))
+}
+
+// overTheWire sends the text over a new connection.
+func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
+	conn, err := w.connect(ctx, in.attacker, in.target, "http/1.1")
 	if err != nil {
 		return answer{err: err}
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(answerWithin))
 	if _, err := io.WriteString(conn, raw); err != nil {
 		return answer{err: err}
 	}
@@ -288,8 +293,8 @@ func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
-	if lasts(raw) {
-		_ = conn.SetDeadline(time.Now().Add(20 * watchFor))
+	if isStream(raw) {
+		_ = conn.SetDeadline(time.Now().Add(20 * watchTime))
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	for name, values := range res.Trailer {

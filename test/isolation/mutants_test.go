@@ -4,22 +4,21 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/mutants"
 )
 
-// untimely is the mutant that is noticed by times.
-const untimely = "denied-at-once"
+// timingMutant is the mutant that response times reveal.
+const timingMutant = "denied-at-once"
 
-// TestCatchesMutants attacks servers that forget the logical cluster of some
-// lists, take service accounts for their namesakes, and tell what exists, in words
-// and by the time that they take: this
-// suite must be seen to find something.
+// TestCatchesMutants attacks servers with bugs: they ignore the logical cluster of some lists,
+// confuse service accounts of the same name, and disclose existence in messages and response times.
+// The suite must detect each of them.
 func TestCatchesMutants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: builds servers with mutants")
@@ -31,24 +30,24 @@ func TestCatchesMutants(t *testing.T) {
 		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
 	})
 	w := newWorld(t, c)
-	fits := map[string]func(f *finding) bool{
+	matches := map[string]func(f *finding) bool{
 		"forgotten-cluster": func(f *finding) bool {
-			return strings.HasPrefix(f.what, "crossed") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=")
+			return strings.HasPrefix(f.what, "leaked") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=")
 		},
 		"namesake": func(f *finding) bool {
-			return strings.HasPrefix(f.what, "crossed") && strings.Contains(w.whos[f.in.who].name, "service account") && strings.Contains(f.in.raw, "$B$")
+			return strings.HasPrefix(f.what, "leaked") && strings.Contains(w.attackers[f.in.attacker].name, "service account") && strings.Contains(f.in.raw, "$B$")
 		},
-		"told-existing": func(f *finding) bool { return strings.HasPrefix(f.what, "told existing from missing") },
+		"told-existing": func(f *finding) bool { return strings.HasPrefix(f.what, "existence disclosed") },
 	}
-	// What TestIsolation sends, and less of it: every fourth attack of the table,
-	// and lists by label, on the servers with the mutants.
-	inputs := w.some(harness.Seed(*seedFlag), 400)
+	// A subset of the requests of TestIsolation: generated ones, every fourth of the table, and
+	// lists by label.
+	inputs := w.generateInputs(harness.Seed(*seedFlag), 400)
 	for i, in := range w.tabulated() {
 		if in.target < 2 && (i%4 == 0 || strings.Contains(in.raw, "labelSelector=")) {
 			inputs = append(inputs, in)
 		}
 	}
-	// Reads first: others take away the rights that the attackers need in alpha.
+	// Reads first, because other requests may remove the rights of the attackers in alpha.
 	reads := func(in input) int {
 		if strings.HasPrefix(in.raw, "GET ") {
 			return 0
@@ -56,27 +55,27 @@ func TestCatchesMutants(t *testing.T) {
 		return 1
 	}
 	slices.SortStableFunc(inputs, func(a, b input) int { return reads(a) - reads(b) })
-	// Before attackers of these servers have what is not theirs.
-	require.NotEmpty(t, w.times(t), "nothing noticed the mutant %s", untimely)
-	caught := w.catch(t, inputs)
+	// Response times first, because attackers may gain rights later.
+	require.NotEmpty(t, w.times(t), "mutant %s was not detected", timingMutant)
+	findings := w.attackAll(t, inputs)
 	for _, name := range names {
-		if name == untimely {
+		if name == timingMutant {
 			continue
 		}
-		require.Contains(t, fits, name, "how is it noticed?")
+		require.Contains(t, matches, name, "no findings are specified for the mutant")
 		n := 0
-		for _, f := range caught {
-			if fits[name](f) {
+		for _, f := range findings {
+			if matches[name](f) {
 				n++
 			}
 		}
-		require.Positive(t, n, "nothing noticed the mutant %s", name)
-		t.Logf("%d of %d inputs noticed %s", n, len(inputs), name)
+		require.Positive(t, n, "mutant %s was not detected", name)
+		t.Logf("%d of %d inputs detected %s", n, len(inputs), name)
 	}
 }
 
-// some are generated inputs.
-func (w *world) some(seed, n uint64) []input {
+// generateInputs returns generated inputs.
+func (w *world) generateInputs(seed, n uint64) []input {
 	w.t.Logf("seed %d", seed)
 	inputs := make([]input, n)
 	for i := range inputs {
@@ -85,24 +84,17 @@ func (w *world) some(seed, n uint64) []input {
 	return inputs
 }
 
-// catch sends inputs and returns what was wrong with the answers.
-func (w *world) catch(t *testing.T, inputs []input) []*finding {
+// attackAll sends inputs and returns their findings.
+func (w *world) attackAll(t *testing.T, inputs []input) []*finding {
 	t.Helper()
 	var mu sync.Mutex
-	var caught []*finding
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range *workersFlag {
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(inputs)); i = next.Add(1) - 1 {
-				if _, f := w.attack(t.Context(), inputs[i]); f != nil {
-					mu.Lock()
-					caught = append(caught, f)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return caught
+	var findings []*finding
+	workqueue.ParallelizeUntil(t.Context(), *workersFlag, len(inputs), func(i int) {
+		if _, f := w.attack(t.Context(), inputs[i]); f != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			findings = append(findings, f)
+		}
+	})
+	return findings
 }

@@ -10,28 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// objects attacks with what an administrator of alpha may create there.
-func (w *world) objects(t *testing.T) {
+// testObjects attacks with objects that an administrator of alpha can create.
+func (w *world) testObjects(t *testing.T) {
 	t.Run("webhooks", w.testWebhooks)
 	t.Run("policies", w.testPolicies)
 	t.Run("owner references", w.testOwnerReferences)
 	t.Run("annotations", w.testAnnotations)
 	t.Run("names", w.testNames)
-	t.Run("tokens of lists", w.testContinueTokens)
+	t.Run("continue tokens", w.testContinueTokens)
 	t.Run("streams", w.testStreams)
 	t.Run("claims", w.testClaims)
 	t.Run("impersonation", w.testImpersonation)
 	t.Run("references", w.testReferences)
-	t.Run("views", w.testViews)
+	t.Run("virtual workspaces", w.testVirtualWorkspaces)
 	t.Run("mounts", w.testMounts)
 	t.Run("issuers", w.testIssuers)
 	t.Run("bound APIs", w.testBound)
-	t.Run("maximal policies", w.testMaximal)
+	t.Run("maximal permission policies", w.testMaximalPermissionPolicy)
 }
 
-// mallory sends a request to the front-proxy as administrator of alpha, or of
-// whatever else. The answer is checked like every other.
+// mallory sends a request to the front-proxy as an administrator of alpha, with optional header lines
+// for other credentials.
 func (w *world) mallory(t *testing.T, method, path, body string, lines ...string) answer {
+	t.Helper()
+	return w.malloryAt(t, atProxy, method, path, body, lines...)
+}
+
+func (w *world) malloryAt(t *testing.T, target int, method, path, body string, lines ...string) answer {
 	t.Helper()
 	kind := "application/json"
 	if method == http.MethodPatch {
@@ -41,15 +46,20 @@ func (w *world) mallory(t *testing.T, method, path, body string, lines ...string
 	if !strings.HasPrefix(strings.Join(lines, ""), "Content-Type:") {
 		head = append(head, "Content-Type: "+kind)
 	}
-	got, found := w.attack(t.Context(), input{wire: true, raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
-	if found != nil {
-		t.Fatal(w.describe(*found))
-	}
+	return w.mustAttack(t, input{wire: true, target: target, raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
+}
+
+// untilAnswered repeats a request of mallory until its response has the code, if any, and contains the text.
+func (w *world) untilAnswered(t *testing.T, target int, method, path, body string, code int, text, message string, args ...any) (got answer) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		got = w.malloryAt(t, target, method, path, body)
+		return (code == 0 || got.code == code) && strings.Contains(string(got.body), text)
+	}, testTimeout, 20*time.Millisecond, append([]any{message}, args...)...)
 	return got
 }
 
-// testWebhooks holds that webhooks of alpha hear of alpha's objects, and never of
-// others, whatever they point at.
+// testWebhooks checks that webhooks of alpha receive only objects of alpha.
 func (w *world) testWebhooks(t *testing.T) {
 	config := func(kind, name, client string) string {
 		return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":%q,"metadata":{"name":%q},"webhooks":[{"name":"spy.example.com","failurePolicy":"Ignore","timeoutSeconds":1,"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{%s,"caBundle":"$HOOKCA$"},"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*/*"]}]}]}`, kind, name, client)
@@ -64,46 +74,40 @@ func (w *world) testWebhooks(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.mallory(t, http.MethodPatch, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"data":{"n":"1"}}`)
 		return w.hook.calls.Load() >= calls+2
-	}, testTimeout, 50*time.Millisecond, "alpha's own webhooks are called")
-	// The victims' objects change all the time; these are changes of every kind.
+	}, testTimeout, 50*time.Millisecond, "alpha's webhooks are not called")
+	// The victims' ConfigMaps are updated continuously. This adds creations and deletions.
 	for _, victim := range []tenant{w.bravo, w.blind} {
 		w.must(w.admin, http.MethodPost, victim.name, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+w.secret+`-brief"}}`, nil)
 		w.must(w.admin, http.MethodDelete, victim.name, "/api/v1/namespaces/default/configmaps/"+w.secret+"-brief", "", nil)
 	}
 	w.mallory(t, http.MethodPatch, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"data":{"n":"2"}}`)
-	require.Empty(t, w.hook.caught())
+	require.Empty(t, w.hook.leak())
 	for plural := range kinds {
 		require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+plural+"/spy", "").code)
 		require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+plural+"/spy-service", "").code)
 	}
 }
 
-// testPolicies holds that policies of bravo do not judge alpha's objects, and
-// that those of alpha read parameters of alpha only.
+// testPolicies checks that policies of bravo do not apply to alpha, and that policies of alpha read
+// only parameters of alpha.
 func (w *world) testPolicies(t *testing.T) {
 	got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"forbidden"}}`)
-	require.Equal(t, http.StatusCreated, got.code, "bravo's policy forbids it there: %s", got)
+	require.Equal(t, http.StatusCreated, got.code, "bravo's policy was applied to alpha: %s", got)
 	const group = "/clusters/$A$/apis/admissionregistration.k8s.io/v1/"
-	policy := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"curious"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name != 'asks'","messageExpression":"'parameter: ' + params.data.key"}]}}`
+	policy := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"curious"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name != 'requested'","messageExpression":"'parameter: ' + params.data.key"}]}}`
 	binding := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"curious"},"spec":{"policyName":"curious","paramRef":{"name":"treasure","namespace":"vault","parameterNotFoundAction":"Deny"},"validationActions":["Deny"]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicies", policy).code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicybindings", binding).code)
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
-		return strings.Contains(string(got.body), "parameter: own-data")
-	}, testTimeout, 50*time.Millisecond, "the policy tells alpha's parameter")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
-	require.Eventually(t, func() bool {
-		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
-		return strings.Contains(string(got.body), "no params found")
-	}, testTimeout, 50*time.Millisecond, "without it there is none, though bravo has one of the name")
+	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
-	w.furnish(w.alpha, "own", common)
+	w.createObjects(w.alpha, "own", common)
 }
 
-// testOwnerReferences holds that an object of bravo is nobody's owner in alpha: what names it is
-// garbage there, and bravo's object stays as it is.
+// testOwnerReferences checks that an owner reference to an object of bravo is dangling in alpha, so
+// that its object is garbage collected, and that the object of bravo does not change.
 func (w *world) testOwnerReferences(t *testing.T) {
 	const in = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
 	treasure := w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure")
@@ -114,17 +118,15 @@ func (w *world) testOwnerReferences(t *testing.T) {
 		name := fmt.Sprintf("owned-%d", n)
 		got := w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
-		require.Eventually(t, func() bool {
-			return w.mallory(t, http.MethodGet, in+"/"+name, "").code == http.StatusNotFound
-		}, testTimeout, 50*time.Millisecond, "what has no owner in alpha is collected: %s", of)
+		w.untilAnswered(t, atProxy, http.MethodGet, in+"/"+name, "", http.StatusNotFound, "", "the object with this owner was not garbage collected: %s", of)
 	}
 	got := w.mallory(t, http.MethodDelete, in+"/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
 	require.Equal(t, http.StatusConflict, got.code, "%s", got)
 	require.Equal(t, treasure, w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"))
 }
 
-// testAnnotations holds that an object is of the logical cluster it is written
-// to, whatever it says, however it is written.
+// testAnnotations checks that the annotation with the logical cluster cannot be changed by any kind
+// of write.
 func (w *world) testAnnotations(t *testing.T) {
 	const in = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
 	const lie = `"annotations":{"kcp.io/cluster":"$B$"}`
@@ -147,9 +149,8 @@ func (w *world) testAnnotations(t *testing.T) {
 		}
 		require.NotContains(t, string(got.body), `"kcp.io/cluster":"`+w.bravo.name+`"`, name)
 	}
-	apply, found := w.attack(t.Context(), input{raw: "PATCH " + in + "/applied?fieldManager=m&force=true HTTP/1.1\r\nContent-Type: application/apply-patch+yaml\r\nConnection: close\r\n\r\n" +
+	apply := w.mustAttack(t, input{raw: "PATCH " + in + "/applied?fieldManager=m&force=true HTTP/1.1\r\nContent-Type: application/apply-patch+yaml\r\nConnection: close\r\n\r\n" +
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied",` + lie + `}}`})
-	require.Nil(t, found)
 	require.NotContains(t, string(apply.body), `"kcp.io/cluster":"`+w.bravo.name+`"`)
 	for _, reserved := range []string{"internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard", "internal.kcp.io/migrating", "internal.apis.kcp.io/resource-bindings", "authorization.kcp.io/required-groups"} {
 		got := w.mallory(t, http.MethodPatch, "/clusters/$A$/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", `{"metadata":{"annotations":{"`+reserved+`":"$B$"}}}`)
@@ -157,7 +158,7 @@ func (w *world) testAnnotations(t *testing.T) {
 	}
 }
 
-// testNames holds that names that mean something in keys and URLs are refused.
+// testNames checks that names with special characters of keys and URLs are rejected.
 func (w *world) testNames(t *testing.T) {
 	for _, name := range []string{"../$B$", "../../$B$/vault/treasure", "$B$/treasure", "$B$|vault", "a|b", "..", ".", "a/b", "a%2fb"} {
 		for _, field := range []string{"name", "generateName"} {
@@ -166,11 +167,11 @@ func (w *world) testNames(t *testing.T) {
 				"/apis/example.com/v1/namespaces/vault/widgets": `"apiVersion":"example.com/v1","kind":"Widget",`,
 			} {
 				if field == "generateName" && strings.Trim(name, ".") == "" {
-					continue // what is generated has more than dots
+					continue // the generated suffix makes the name valid
 				}
 				got := w.mallory(t, http.MethodPost, "/clusters/$A$"+path, `{`+fields+`"metadata":{"`+field+`":"`+name+`"}}`)
 				if strings.Contains(path, "clusterroles") && !strings.ContainsAny(name, "/%") && strings.Trim(name, ".") != "" {
-					continue // roles have names with other letters
+					continue // names of roles may contain these characters
 				}
 				require.Contains(t, []int{http.StatusUnprocessableEntity, http.StatusBadRequest}, got.code, "%s %s at %s: %s", field, name, path, got)
 			}
@@ -184,9 +185,9 @@ func (w *world) testNames(t *testing.T) {
 	}
 }
 
-// testContinueTokens holds that a page's token goes on where it comes from only.
+// testContinueTokens checks that a continue token is only valid for the list that returned it.
 func (w *world) testContinueTokens(t *testing.T) {
-	w.setPages() // what ran before may have taken longer than they live
+	w.setContinueTokens() // they may have expired during earlier tests
 	const maps = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, maps+"?limit=2&continue=$ANEXT$", "").code)
 	for _, path := range []string{
@@ -200,8 +201,7 @@ func (w *world) testContinueTokens(t *testing.T) {
 	}
 }
 
-// testStreams listens to watches of alpha, and of all that alpha can ask for,
-// while the victims' objects change.
+// testStreams reads watches of alpha while the victims' objects change.
 func (w *world) testStreams(t *testing.T) {
 	var inputs []input
 	for _, query := range queries {
@@ -210,23 +210,23 @@ func (w *world) testStreams(t *testing.T) {
 		}
 		for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/default/configmaps", "/apis/example.com/v1/widgets", "/api/v1/watch/configmaps"} {
 			for target := range w.targets {
-				inputs = append(inputs, input{target: target, raw: "GET /clusters/$A$" + path + "?" + query + " HTTP/1.1\r\nConnection: close\r\n\r\n"})
+				inputs = append(inputs, input{target: target, raw: get("/clusters/$A$" + path + "?" + query)})
 			}
 		}
 	}
 	w.send(t, inputs)
 }
 
-// testClaims holds that the objects by which service accounts are known are those
-// of the logical cluster alone.
+// testClaims checks that service accounts are identified by objects of their own logical cluster
+// only.
 func (w *world) testClaims(t *testing.T) {
-	// A secret that names an account of bravo by uid gets no token for it.
+	// A Secret with the UID of an object of bravo gets no token.
 	got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/secrets",
 		`{"metadata":{"name":"claims","annotations":{"kubernetes.io/service-account.name":"robot","kubernetes.io/service-account.uid":"$BUID$"}},"type":"kubernetes.io/service-account-token"}`)
 	require.Equal(t, http.StatusCreated, got.code, "%s", got)
 	got = w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/default/serviceaccounts/robot/token", `{"spec":{"audiences":["$B$"],"boundObjectRef":{"kind":"Secret","apiVersion":"v1","name":"treasure","uid":"$BUID$"}}}`)
 	require.Contains(t, []int{http.StatusNotFound, http.StatusConflict, http.StatusBadRequest, http.StatusUnprocessableEntity}, got.code, "%s", got)
-	// Reviews know the accounts of alpha only.
+	// TokenReviews accept only tokens of alpha.
 	var victim struct{ Status struct{ Token string } }
 	w.must(w.admin, http.MethodPost, w.bravo.name, accounts+"/robot/token", `{"spec":{}}`, &victim)
 	got = w.mallory(t, http.MethodPost, "/clusters/$A$/apis/authentication.k8s.io/v1/tokenreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"`+victim.Status.Token+`"}}`)
@@ -234,8 +234,8 @@ func (w *world) testClaims(t *testing.T) {
 	require.NotContains(t, string(got.body), `"authenticated":true`)
 }
 
-// testImpersonation holds that who is administrator of alpha can be anybody there,
-// and nobody elsewhere.
+// testImpersonation checks that administrators of alpha can impersonate any user in alpha, but not
+// elsewhere.
 func (w *world) testImpersonation(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, "/clusters/$A$"+secretPath, "", "Impersonate-User: user-1").code)
 	for _, line := range headers {
@@ -246,8 +246,8 @@ func (w *world) testImpersonation(t *testing.T) {
 	}
 }
 
-// testReferences holds that an object of alpha that refers to one of bravo is
-// answered as if bravo had none, or did not exist.
+// testReferences checks that references from alpha to objects of bravo do not disclose whether they
+// exist.
 func (w *world) testReferences(t *testing.T) {
 	const group = "/clusters/$A$/apis/tenancy.kcp.io/v1alpha1/"
 	post := func(path, body string) input {
@@ -260,7 +260,8 @@ func (w *world) testReferences(t *testing.T) {
 	workspace := func(ref string) input {
 		return post(group+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"refers"},"spec":{"type":{`+ref+`}}}`)
 	}
-	// It extends what bravo has, under a name that says which.
+	// The type extends one of bravo. Its name contains bravo's, so that it differs for the missing
+	// tenant.
 	extends := post(group+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"extends-$BLAST$"},"spec":{"extend":{"with":[{"path":"$BPATH$","name":"treasure"}]}}}`)
 	for _, twin := range []bool{false, true} {
 		got := w.perform(t.Context(), extends, twin)
@@ -278,14 +279,14 @@ func (w *world) testReferences(t *testing.T) {
 		"a review of its types": post("/clusters/$A$/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"verb":"access","path":"/clusters/$B$"}}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			there, nowhere := w.perform(t.Context(), in, false), w.perform(t.Context(), in, true)
-			for _, got := range []answer{there, nowhere} {
+			existing, missing := w.perform(t.Context(), in, false), w.perform(t.Context(), in, true)
+			for _, got := range []answer{existing, missing} {
 				require.Empty(t, w.canaries.inAnswer(got))
 				require.NoError(t, got.err)
 			}
-			require.Equal(t, w.visible(nowhere, true), w.visible(there, false))
+			require.Equal(t, w.normalized(missing, true), w.normalized(existing, false))
 			if strings.HasPrefix(name, "a type") || strings.HasPrefix(name, "an export") {
-				require.Equal(t, http.StatusForbidden, there.code, "%s", there)
+				require.Equal(t, http.StatusForbidden, existing.code, "%s", existing)
 			}
 		})
 	}

@@ -1,10 +1,8 @@
 package isolation
 
-// What requests are made of. $NAMES$ stand for what differs from run to run, see
-// world.setVars.
+// Pieces of requests. world.setVars sets the values of $NAME$.
 
-// clusterSegments stand where a logical cluster is named. The first two lead
-// where they say.
+// clusterSegments are path segments for logical clusters. Only the first two are valid.
 var clusterSegments = []string{
 	"$B$", "$BPATH$",
 	"*", "%2A", "%2a", "**", "root", "system:admin", "system:$B$", "system:%2e%2e%2f$B$", "",
@@ -14,8 +12,7 @@ var clusterSegments = []string{
 	"$UPPERB$", "%24{B}", "$B$.", "$B$%20", "%20$B$", "$B$%00", "$B$%0d%0a", "$B$@", "$A$@$B$", "~", "~$B$", "$B$*", "{$B$}", "[$B$]", "\"$B$\"", "$B$\xc0\xaf", "\xc0\xae\xc0\xae", "$B$%c0%af", "%c0%ae%c0%ae", "\uff0e\uff0e", "%ef%bc%8e%ef%bc%8e", "ro\u043et:$BLAST$", "$B$%e2%80%8b", "1", "0x$B$", "-", "$B$-", "null", "undefined",
 }
 
-// prefixes are what stands before a path of the API. CLUSTER is a segment of the
-// table above.
+// prefixes are prefixes of API paths. CLUSTER is replaced by one of clusterSegments.
 var prefixes = []string{
 	"/clusters/CLUSTER", "/clusters/CLUSTER", "/clusters/CLUSTER", "/clusters/CLUSTER", "/clusters/CLUSTER", "/clusters/CLUSTER",
 	"/clusters/$A$", "/clusters/$APATH$", "/clusters/$A$", "/clusters/$A$", "/clusters/$A$", "/clusters/$A$",
@@ -30,11 +27,11 @@ var prefixes = []string{
 	"/clusters/$A$/api/v1/../../../CLUSTER", "/clusters/$A$/api/v1/namespaces/../../../../CLUSTER", "/clusters/$A$/proxy/clusters/CLUSTER", "/clusters/$A$?/clusters/CLUSTER", "/clusters/$A$#/clusters/CLUSTER", "/clusters/$A$%3f/clusters/CLUSTER",
 }
 
-// resource is one that requests are about.
+// resource is a resource for requests.
 type resource struct {
 	group, plural, kind, apiVersion string
 	namespaced                      bool
-	// body is what is written, without type and metadata; empty where nothing is.
+	// body contains the fields of objects without type and metadata.
 	body string
 }
 
@@ -85,13 +82,13 @@ var resources = []resource{
 
 const hookBody = `{"name":"spy.example.com","failurePolicy":"Ignore","timeoutSeconds":1,"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{"url":"$HOOK$/generated","caBundle":"$HOOKCA$"},"rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["*"],"resources":["limitranges"]}]}`
 
-// others are paths that are no resources.
+// others are non-resource paths.
 var others = []string{
 	"", "/", "/api", "/api/v1", "/apis", "/apis/", "/apis/example.com", "/apis/example.com/v1", "/apis/$B$", "/openapi/v2", "/openapi/v3", "/openapi/v3/apis/example.com/v1", "/openapi/v3/api/v1", "/version", "/version/", "/swagger.json",
 	"/metrics", "/metrics/slis", "/metrics/cadvisor", "/debug/pprof/heap", "/debug/pprof/", "/debug/flags/v", "/configz", "/flagz", "/statusz", "/logs", "/healthz", "/livez", "/readyz", "/readyz/etcd", "/readyz?verbose", "/healthz/poststarthook/x", "/.well-known/openid-configuration", "/openid/v1/jwks", "/clusters", "/clusters/", "/api/v1/watch/namespaces/vault/configmaps", "/api/v1/watch/namespaces/vault/secrets/treasure", "/api/v1/proxy/namespaces/vault", "/api/v1/namespaces/vault/services/https:x:/proxy/", "/api/v1/componentstatuses", "/apis/apiregistration.k8s.io/v1/apiservices",
 }
 
-// names stand where a namespace or name does.
+// names are names and namespaces in paths.
 var names = []string{
 	"vault", "vault", "vault", "vault", "default", "treasure", "treasure", "treasure", "treasure", "treasure-1", "robot", "cluster", "widgets.example.com", "pulse", "forbidden", "mine", "mine-2", "cluster-admin", "workspace-admin",
 	"*", ".", "..", "%2e%2e", "%2e", "..%2f..%2f$B$%2fvault", "%2e%2e%2f%2e%2e%2f$B$", "../$B$", "../../$B$/vault", "$B$", "$B$%2fvault", "$B$%7cvault", "$B$|vault", "$B$:vault", "$BPATH$", "vault%2ftreasure", "vault%00", "vault%2f", "%2fvault", "", "~", "VAULT", "vault%20", "treasure%2f..%2f..%2f..%2f$B$%2fvault%2ftreasure", "%c0%ae%c0%ae", "system:serviceaccount:default:robot", "a%0ab", "0", "-1", "$LONG$",
@@ -99,7 +96,7 @@ var names = []string{
 
 var subresources = []string{"status", "scale", "token", "finalize", "approval", "log", "*", "..", "proxy", "exec", "%2e%2e", "ephemeralcontainers"}
 
-// queries are parameters.
+// queries are query parameters.
 var queries = []string{
 	"limit=1", "limit=2", "limit=2&continue=$BNEXT$", "limit=1&continue=$ANEXT$", "continue=$BNEXT$", "continue=$ANEXT$", "continue=$AOTHER$", "limit=500&continue=$BNEXT$", "continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiIuLi8uLi8ifQ", "continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiLi4vLi4vLi4vIn0.AAAAAAAAAAAAAAAA", "continue=", "continue=$B$", "continue=$BNEXT$x", "continue=$ANEXT$&continue=$BNEXT$",
 	"resourceVersion=0", "resourceVersion=1", "resourceVersion=10&resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=NotOlderThan", "resourceVersion=" + future, "resourceVersion=-1", "resourceVersion=$B$", "resourceVersionMatch=Exact",
@@ -110,7 +107,7 @@ var queries = []string{
 	"timeout=1ns", "timeout=abc", "timeout=0", "timeout=-1s", "timeout=1h", "timeoutSeconds=1&watch=true", "timeoutSeconds=-1", "dryRun=All", "dryRun=x", "fieldManager=a%2Fb", "fieldManager=x&force=true", "fieldValidation=Strict", "propagationPolicy=Foreground", "gracePeriodSeconds=0", "orphanDependents=true", "pretty=true", "includeObject=Object", "as=system%3Amasters", "cluster=$B$", "clusterName=$B$", "namespace=vault", "impersonate=x", "verbose", "$B$", "%", "&&", "=", ";x=y", "a=%zz", "exact=true&export=true",
 }
 
-// headers are lines.
+// headers are header lines.
 var headers = []string{
 	"X-Remote-User: kcp-admin", "X-Remote-User: system:apiserver", "X-Remote-User: ", "x-remote-user: kcp-admin", "X-REMOTE-USER: kcp-admin", "X_Remote_User: kcp-admin", "X-Remote_User: kcp-admin", "X-Remote-User : kcp-admin", " X-Remote-User: kcp-admin", "X-Remote-Group: system:masters", "X-Remote-Group: system:kcp:admin\r\nX-Remote-User: kcp-admin", "x_remote_group: system:masters", "X-Remote-Group: system:authenticated, system:masters", "X-Remote-Uid: 0", "X-Remote-Extra-Authentication.kcp.io%2fcluster-Name: $B$", "X-Remote-Extra-Authentication.kcp.io%2Fscopes: cluster:$B$", "X-Remote-Extra-Authorization.kcp.io%2Fwarrant: {\"user\":\"kcp-admin\",\"groups\":[\"system:masters\"]}", "X-Remote-User: a\r\nX-Remote-User: kcp-admin",
 	"Impersonate-User: kcp-admin", "Impersonate-User: user-2", "Impersonate-User: mallory\r\nImpersonate-Group: system:masters", "Impersonate-User: x\r\nImpersonate-Group: system:kcp:admin", "Impersonate-User: x\r\nImpersonate-Group: system:kcp:logical-cluster-admin", "Impersonate-Group: system:masters", "Impersonate-Uid: 1", "Impersonate-User: system:serviceaccount:default:robot", "Impersonate-User: system:serviceaccount:default:robot\r\nImpersonate-Extra-Authentication.kcp.io%2Fcluster-Name: $B$", "Impersonate-User: system:kcp:serviceaccount:$B$:default:robot", "Impersonate-User: x\r\nImpersonate-Extra-Authentication.kcp.io%2Fscopes: cluster:$B$", "Impersonate-User: x\r\nImpersonate-Extra-authentication.kcp.io%2fSCOPES: cluster:$B$,cluster:$A$", "Impersonate-User: x\r\nImpersonate-Extra-Authorization.kcp.io%2Fwarrant: {\"user\":\"kcp-admin\",\"groups\":[\"system:kcp:admin\"]}", "Impersonate-User: x\r\nImpersonate-Extra-Authorization.kcp.io%2Fcluster-Name: $B$", "Impersonate-User: system:apiserver", "Impersonate-User: system:node:x", "Impersonate-User: system:anonymous", "Impersonate-User: \r\nImpersonate-User: kcp-admin", "impersonate_user: kcp-admin", "Impersonate-Extra-%zz: x", "Impersonate-User: x\r\nImpersonate-Extra-: x", "Impersonate-User: x\r\nImpersonate-Extra-A: ", "Impersonate-User: kcp-admin\r\nImpersonate-Group: system:kcp:admin\r\nImpersonate-Extra-Authentication.kcp.io%2Fscopes: cluster:$A$",
@@ -121,7 +118,7 @@ var headers = []string{
 	"Accept: application/json", "Accept: application/yaml", "Accept: application/vnd.kubernetes.protobuf", "Accept: application/cbor", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io", "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "Accept: application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "Accept: */*;stream=watch", "Accept: text/html", "Accept: x", "Accept-Encoding: gzip", "Accept-Encoding: gzip\r\nAccept: application/yaml", "If-None-Match: *", "If-Modified-Since: x", "Range: bytes=0-10", "Audit-Id: $B$", "Audit-Id: ../$B$", "User-Agent: $B$", "Origin: https://$B$", "Content-Encoding: gzip", "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Max-Forwards: 0", "Via: 1.1 $B$",
 }
 
-// metadata are fields of what is written.
+// metadata are metadata fields of objects to write.
 var metadata = []string{
 	`"annotations":{"kcp.io/cluster":"$B$"}`, `"annotations":{"kcp.io/cluster":"*"}`, `"annotations":{"internal.apis.kcp.io/identity":"$GEMS$"}`, `"labels":{"internal.apis.kcp.io/export":"$GEMS$"}`, `"annotations":{"kcp.io/cluster":""}`, `"annotations":{"kcp.io/shard":"shard-1","kcp.io/path":"$BPATH$"}`, `"annotations":{"internal.tenancy.kcp.io/cluster":"$B$","internal.tenancy.kcp.io/shard":"shard-1"}`, `"annotations":{"core.kcp.io/shard":"shard-1","internal.kcp.io/replicate":"true"}`, `"annotations":{"authorization.kcp.io/required-groups":""}`, `"annotations":{"experimental.tenancy.kcp.io/owner":"{\"username\":\"kcp-admin\",\"groups\":[\"system:masters\"]}"}`, `"annotations":{"apis.kcp.io/schema-cluster":"$B$","cache.kcp.io/original-resource-UID":"$BUID$"}`, `"annotations":{"kubernetes.io/service-account.name":"robot"}`, `"annotations":{"kubernetes.io/service-account.name":"robot","kubernetes.io/service-account.uid":"$BUID$","kcp.io/cluster":"$B$"}`,
 	`"labels":{"kcp.io/cluster":"$B$"}`, `"labels":{"internal.kcp.io/replicate":"true","claimed.internal.apis.kcp.io/x":"$B$"}`, `"labels":{"same":"same"}`, `"labels":{"rbac.authorization.k8s.io/aggregate-to-admin":"true"}`, `"labels":{"rbac.authorization.k8s.io/aggregate-to-view":"true","kubernetes.io/bootstrapping":"rbac-defaults"}`,
@@ -129,12 +126,12 @@ var metadata = []string{
 	`"finalizers":["core.kcp.io/logicalcluster"]`, `"finalizers":["kubernetes"]`, `"uid":"$BUID$"`, `"resourceVersion":"1"`, `"resourceVersion":"0"`, `"generateName":"g-"`, `"generateName":"../$B$/"`, `"generateName":"$B$|"`, `"generateName":"$B$:"`, `"selfLink":"/clusters/$B$"`, `"clusterName":"$B$"`, `"zz_cluster":"$B$"`, `"managedFields":[{"manager":"x","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{}}]`, `"managedFields":[{}]`, `"creationTimestamp":"2000-01-01T00:00:00Z"`, `"deletionTimestamp":"2000-01-01T00:00:00Z"`,
 }
 
-// objectNames stand in the body.
+// objectNames are names of objects to write.
 var objectNames = []string{
 	"treasure", "treasure", "mine", "mine", "mine-2", "forbidden", "vault", "robot", "../$B$", "../../$B$/vault/treasure", "$B$/treasure", "$B$|vault", "$B$:treasure", "..", ".", "", "a/b", "%2e%2e", "treasure\\u0000", "TREASURE", "widgets.example.com", "gadgets.example.com", "gadgets.$B$.example.com", "cluster", "mine\\n",
 }
 
-// patches are bodies with their types.
+// patches are bodies of patches with their content types.
 var patches = [][2]string{
 	{"application/merge-patch+json", `{"metadata":{META}}`},
 	{"application/merge-patch+json", `{"metadata":{META},"data":{"k":"w"}}`},
@@ -151,7 +148,7 @@ var patches = [][2]string{
 	{"text/plain", `{}`},
 }
 
-// deletions are the bodies of DELETE.
+// deletions are bodies of DELETE requests.
 var deletions = []string{
 	``, `{}`, `{"preconditions":{"uid":"$BUID$"}}`, `{"propagationPolicy":"Foreground"}`, `{"propagationPolicy":"Orphan","preconditions":{"resourceVersion":"1"}}`, `{"gracePeriodSeconds":0,"dryRun":["All"]}`, `{"dryRun":["All"]}`, `{"kind":"DeleteOptions","apiVersion":"v1","clusterName":"$B$"}`,
 }

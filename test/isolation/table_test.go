@@ -2,7 +2,6 @@ package isolation
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,27 +10,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// table sends each piece alone, by everybody to whom it may matter: one of five
-// over real TLS, each at another server, with what the network has a say in, and
-// one of seven by HTTP/2.
-func (w *world) table(t *testing.T) {
-	w.inside()
+// testTable sends each piece alone, by all relevant attackers. One of five requests, and all that
+// depend on the network, use TLS, and one of seven HTTP/2.
+func (w *world) testTable(t *testing.T) {
+	w.useHandlers()
 	inputs := w.tabulated()
 	for i := range inputs {
 		inputs[i].wire = i%5 == 0 || strings.Contains(inputs[i].raw, "$HUGE$") || strings.Contains(inputs[i].raw, "Expect:")
 		inputs[i].http2 = i%7 == 0 && !inputs[i].wire
 	}
 	w.send(t, inputs)
-	t.Run("insiders get in, and nobody else", w.testInsiders)
-	t.Run("below the answers", w.testWire)
-	t.Run("strangers are told what to do", w.testStrangers)
-	t.Run("nobody is told of the installation", w.testInstallation)
+	t.Run("access", w.testAccess)
+	t.Run("frames and connections", w.testWire)
+	t.Run("messages", w.testForbiddenMessages)
+	t.Run("services/admin", w.testInstallation)
 }
 
-// send sends inputs, of which none may bring anything to light.
+// send reports the findings of inputs.
 func (w *world) send(t *testing.T, inputs []input) {
 	t.Helper()
-	for _, f := range w.catch(t, inputs) {
+	for _, f := range w.attackAll(t, inputs) {
 		t.Error(w.describe(*f))
 	}
 }
@@ -41,25 +39,27 @@ const (
 	secretList = "/api/v1/namespaces/vault/secrets"
 )
 
-// tabulated are the pieces, each in an otherwise valid request.
+// get returns the text of a GET request.
+func get(path string, lines ...string) string {
+	return strings.Join(append([]string{"GET " + path + " HTTP/1.1"}, append(lines, "Connection: close")...), "\r\n") + "\r\n\r\n"
+}
+
+// tabulated returns each piece in an otherwise valid request.
 func (w *world) tabulated() []input {
 	var inputs []input
-	add := func(who, target int, raw string) {
-		if w.whos[who].attacks(w.targets[target].name) {
-			inputs = append(inputs, input{who: who, target: target, raw: raw})
+	add := func(attacker, target int, raw string) {
+		if w.attackers[attacker].attacks(w.targets[target].name) {
+			inputs = append(inputs, input{attacker: attacker, target: target, raw: raw})
 		}
-	}
-	get := func(path string, lines ...string) string {
-		return strings.Join(append([]string{"GET " + path + " HTTP/1.1"}, append(lines, "Connection: close")...), "\r\n") + "\r\n\r\n"
 	}
 	for target := range w.targets {
-		// Everybody tries the front door.
-		for who := range w.whos {
+		// All attackers send these.
+		for attacker := range w.attackers {
 			for _, path := range []string{"/clusters/$B$" + secretPath, "/clusters/$BPATH$" + secretList, secretPath, "/services/cache/shards/*/clusters/*/apis/tenancy.kcp.io/v1alpha1/workspacetypes"} {
-				add(who, target, get(path))
+				add(attacker, target, get(path))
 			}
 		}
-		// The rest is tried by one administrator of alpha after the other.
+		// Administrators of alpha take turns with the others.
 		insider := 0
 		next := func() int { insider++; return insider % 4 }
 		for _, segment := range clusterSegments {
@@ -96,17 +96,17 @@ func (w *world) tabulated() []input {
 	return inputs
 }
 
-// testInsiders holds that the attackers are who they say: without it, all their
-// requests might be refused for a mistake of this suite.
-func (w *world) testInsiders(t *testing.T) {
-	for who, p := range w.whos {
+// testAccess checks that the credentials of the attackers work. Otherwise, all requests may be
+// rejected because of an error in this suite.
+func (w *world) testAccess(t *testing.T) {
+	for attacker, p := range w.attackers {
 		for target, name := range []string{frontProxy, "root"} {
 			if !p.attacks(name) {
 				continue
 			}
 			for _, http2 := range []bool{false, true} {
-				raw := "GET /clusters/$A$" + secretPath + " HTTP/1.1\r\nConnection: close\r\n\r\n"
-				got := w.perform(t.Context(), input{who: who, target: target, wire: true, http2: http2, raw: raw}, false)
+				raw := get("/clusters/$A$" + secretPath)
+				got := w.perform(t.Context(), input{attacker: attacker, target: target, wire: true, http2: http2, raw: raw}, false)
 				require.NoError(t, got.err)
 				if p.insider {
 					require.Equal(t, http.StatusOK, got.code, "%s at %s: %s", p.name, name, got)
@@ -118,14 +118,13 @@ func (w *world) testInsiders(t *testing.T) {
 	}
 }
 
-// testStrangers holds that administrators of one workspace get a helpful 403 in
-// another, by name and path, existing or not.
-func (w *world) testStrangers(t *testing.T) {
-	for who, p := range w.whos[:5] {
+// testForbiddenMessages checks that administrators of alpha get the documented 403 response for
+// other logical clusters, by name and path, existing or not.
+func (w *world) testForbiddenMessages(t *testing.T) {
+	for attacker, p := range w.attackers[:5] {
 		for target, name := range []string{frontProxy, "root"} {
 			for _, cluster := range []string{w.bravo.name, w.bravo.path, w.absent.name, w.absent.path} {
-				raw := fmt.Sprintf("GET /clusters/%s%s HTTP/1.1\r\nConnection: close\r\n\r\n", cluster, secretPath)
-				got := w.perform(t.Context(), input{who: who, target: target, raw: raw}, false)
+				got := w.perform(t.Context(), input{attacker: attacker, target: target, raw: get("/clusters/" + cluster + secretPath)}, false)
 				require.Equal(t, http.StatusForbidden, got.code, "%s at %s: %s", p.name, name, got)
 				var status metav1.Status
 				require.NoError(t, json.Unmarshal(got.body, &status))
@@ -137,17 +136,15 @@ func (w *world) testStrangers(t *testing.T) {
 	}
 }
 
-// testInstallation holds that attackers are told nothing of the whole installation, in
-// whatever way they ask for it.
+// testInstallation checks that attackers cannot read the resources of the whole installation.
 func (w *world) testInstallation(t *testing.T) {
-	for who, p := range w.whos {
+	for attacker, p := range w.attackers {
 		for target := range w.targets {
 			if !p.attacks(w.targets[target].name) {
 				continue
 			}
 			for _, path := range []string{"", "/apis", "/apis/core.kcp.io/v1alpha1/shards", "/apis/core.kcp.io/v1alpha1/shards/root", "/apis/core.kcp.io/v1alpha1/shards?watch=1", "/openapi/v3"} {
-				raw := "GET /services/admin" + path + " HTTP/1.1\r\nConnection: close\r\n\r\n"
-				got := w.perform(t.Context(), input{who: who, target: target, wire: true, raw: raw}, false)
+				got := w.perform(t.Context(), input{attacker: attacker, target: target, wire: true, raw: get("/services/admin" + path)}, false)
 				require.NoError(t, got.err)
 				require.Contains(t, []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}, got.code, "%s at %s: %s", p.name, w.targets[target].name, got)
 				require.NotContains(t, string(got.body), "baseURL")

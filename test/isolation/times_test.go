@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"crypto/tls"
 	"flag"
 	"fmt"
 	"io"
@@ -11,49 +10,50 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
 )
 
-var pairsFlag = flag.Int("pairs", 96, "how many answers about what exists to compare the time of with that of answers about what does not, for each form of request")
+var pairsFlag = flag.Int("pairs", 96, "number of response times for existing and for missing objects to compare for each form of request")
 
 const (
-	// patientProxy is a front-proxy that holds denials back for as long as real ones
-	// do: at the other one the shards' answers take longer than that.
+	// patientProxy is a front-proxy with a realistic minimum duration of denials. The timeout of
+	// the other front-proxy is shorter than the responses of shards.
 	patientProxy   = "front-proxy-2"
 	patientTimeout = 100 * time.Millisecond
 
-	// Times differ where both hold: by the Mann-Whitney test, one of 10⁹ samples of
-	// equal times is as far apart, and the medians are apart by more than the
-	// scheduler can tell.
+	// Times differ if both limits are exceeded: by the Mann-Whitney test, one of 10⁹ samples with
+	// equal times exceeds the first, and the second is more than the scheduler causes.
 	maxDeviation  = 6.0
 	maxDifference = time.Millisecond
 )
 
-// timed is a form of request, about what exists and about what does not.
+// timed is a form of request for existing and for missing objects.
 type timed struct {
 	what, method  string
 	paths, bodies [2]string
 	took          [2][]time.Duration
 }
 
-// lists are the paths of requests for what is in two logical clusters.
+// lists returns the paths of lists in two logical clusters.
 func lists(of ...string) [2]string {
 	return [2]string{"/clusters/" + of[existing] + secretList, "/clusters/" + of[missing] + secretList}
 }
 
-// What names an export: the path in alpha, and the object with the path of a logical cluster.
+// Objects that refer to an export: the collection, and the object with a verb for the path.
 var (
 	apiBinding    = [2]string{boundAPI + "apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"timed"},"spec":{"reference":{"export":{"path":%q,"name":"gems"}}}}`}
 	endpointSlice = [2]string{"/apis/apis.kcp.io/v1alpha1/apiexportendpointslices", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExportEndpointSlice","metadata":{"name":"timed"},"spec":{"export":{"path":%q,"name":"gems"}}}`}
 	workspaceType = [2]string{tenancyGroup + "workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"timed"},"spec":{"defaultAPIBindings":[{"path":%q,"export":"gems"}]}}`}
 )
 
-// names are requests that create objects which name exports of two logical clusters in alpha.
-func (w *world) names(what string, object [2]string, of ...string) *timed {
+// referring returns requests that create objects in alpha with references to exports of two logical
+// clusters.
+func (w *world) referring(what string, object [2]string, of ...string) *timed {
 	in := "/clusters/" + w.alpha.name + object[0] + "?dryRun=All"
 	return &timed{what: what, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(object[1], of[existing]), fmt.Sprintf(object[1], of[missing])}}
 }
@@ -63,34 +63,32 @@ const (
 	missing
 )
 
-// testTimes holds that strangers are told after the same time, whether something
-// exists or not.
+// testTimes checks that response times do not disclose which objects exist.
 func (w *world) testTimes(t *testing.T) {
 	for _, found := range w.times(t) {
 		t.Error(found)
 	}
 }
 
-// times compares times, and returns where they tell what exists: twice, so that
-// nothing passing is found.
+// times returns the forms that have different response times in two consecutive measurements.
 func (w *world) times(t *testing.T) []string {
 	t.Helper()
 	const object = `{"metadata":{"name":"a"}}`
-	view := func(of, export string) string {
+	virtualWorkspace := func(of, export string) string {
 		return "/services/apiexport/" + of + "/" + export + "/clusters/" + w.alpha.name + secretList
 	}
 	forms := []*timed{
 		{what: "a list by name", method: http.MethodGet, paths: lists(w.bravo.name, w.absent.name)},
 		{what: "a list by path, on the other shard", method: http.MethodGet, paths: lists(w.blind.path, w.absent.path)},
 		{what: "a write", method: http.MethodPost, bodies: [2]string{object, object}, paths: lists(w.bravo.path, w.absent.path)},
-		{what: "a view", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.absent.path, "gems")}},
-		{what: "a view of a logical cluster that exists", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.bravo.path, "none")}},
-		w.names("a binding", apiBinding, w.bravo.path, w.absent.path),
-		w.names("a binding to the other shard", apiBinding, w.blind.path, w.absent.path),
-		w.names("an endpoint slice", endpointSlice, w.bravo.path, w.absent.path),
-		w.names("an endpoint slice of the other shard", endpointSlice, w.blind.path, w.absent.path),
-		w.names("a default binding", workspaceType, w.bravo.path, w.absent.path),
-		w.names("a default binding to the other shard", workspaceType, w.blind.path, w.absent.path),
+		{what: "a virtual workspace", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.absent.path, "gems")}},
+		{what: "a virtual workspace of an existing logical cluster", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.bravo.path, "none")}},
+		w.referring("a binding", apiBinding, w.bravo.path, w.absent.path),
+		w.referring("a binding to the other shard", apiBinding, w.blind.path, w.absent.path),
+		w.referring("an endpoint slice", endpointSlice, w.bravo.path, w.absent.path),
+		w.referring("an endpoint slice of the other shard", endpointSlice, w.blind.path, w.absent.path),
+		w.referring("a default binding", workspaceType, w.bravo.path, w.absent.path),
+		w.referring("a default binding to the other shard", workspaceType, w.blind.path, w.absent.path),
 	}
 	var found []string
 	for try := 0; try < 2 && len(forms) > 0; try++ {
@@ -98,19 +96,19 @@ func (w *world) times(t *testing.T) []string {
 		found = nil
 		forms = slices.DeleteFunc(forms, func(f *timed) bool {
 			deviation, difference := compare(f.took)
-			t.Logf("%s: what exists is answered %s later in the median, %.1f standard deviations apart by rank", f.what, difference, deviation)
+			t.Logf("%s: median difference for existing objects %s, %.1f standard deviations by rank", f.what, difference, deviation)
 			if math.Abs(deviation) < maxDeviation || difference.Abs() < maxDifference {
 				return true
 			}
-			found = append(found, fmt.Sprintf("%s tells what exists by its time: %s later in the median, %.1f standard deviations", f.what, difference, deviation))
+			found = append(found, fmt.Sprintf("%s discloses existence by its response time: median difference %s, %.1f standard deviations", f.what, difference, deviation))
 			return false
 		})
 	}
 	return found
 }
 
-// measure sends the requests of all forms, about what exists and what does not
-// among each other, so that whatever else the machine does falls on both.
+// measure sends the requests of all forms in random order, so that other load affects existing and
+// missing objects equally.
 func (w *world) measure(t *testing.T, forms []*timed) {
 	t.Helper()
 	type request struct {
@@ -126,11 +124,10 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 	}
 	rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 
-	who := w.whos[0]
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*who.cert}}, //nolint:gosec // attackers do not mind
+		TLSClientConfig: w.tlsConfig(0),
 		Protocols:       &protocols,
 	}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -155,31 +152,22 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 		}
 		return time.Since(start), nil
 	}
-	_, err := send(requests[0]) // the connections are there
+	_, err := send(requests[0]) // establishes the connection
 	require.NoError(t, err)
 	var mu sync.Mutex
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range 2 * *workersFlag { // they mostly wait
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(requests)); i = next.Add(1) - 1 {
-				r := requests[i]
-				took, err := send(r)
-				mu.Lock()
-				if err == nil {
-					r.form.took[r.about] = append(r.form.took[r.about], took)
-				} else {
-					t.Error(err)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	workers.Wait()
+	workqueue.ParallelizeUntil(t.Context(), 2**workersFlag, len(requests), func(i int) { // most workers wait
+		r := requests[i]
+		took, err := send(r)
+		mu.Lock()
+		defer mu.Unlock()
+		if assert.NoError(t, err) {
+			r.form.took[r.about] = append(r.form.took[r.about], took)
+		}
+	})
 }
 
-// compare returns by how many standard deviations the ranks of the first times are
-// higher than if both were alike, and by how much their median is.
+// compare returns by how many standard deviations the ranks of the first times exceed their
+// expected value, and the difference of the medians.
 func compare(took [2][]time.Duration) (deviation float64, difference time.Duration) {
 	type ranked struct {
 		took  time.Duration
@@ -215,13 +203,13 @@ func median(times []time.Duration) time.Duration {
 	return times[len(times)/2]
 }
 
-// TestCompare holds that the comparison finds what is there, and nothing else.
+// TestCompare checks that the comparison detects differences without false positives.
 func TestCompare(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	sample := func(late time.Duration, noise float64) []time.Duration {
 		out := make([]time.Duration, *pairsFlag)
 		for i := range out {
-			// As on a busy machine: mostly little, and at times much.
+			// As on a busy machine, most delays are small and some are large.
 			out[i] = patientTimeout + late + time.Duration(random.ExpFloat64()*noise*float64(time.Millisecond))
 		}
 		return out

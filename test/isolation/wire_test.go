@@ -3,15 +3,12 @@ package isolation
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
@@ -19,61 +16,47 @@ import (
 )
 
 const (
-	// largeBody is more than servers read of a body that nobody wants, smallBody less.
+	// largeBody is more than servers read of the body of a rejected request, and smallBody less.
 	largeBody, smallBody = 1 << 20, 1 << 10
-	// sentBody is how much of a large body is sent by HTTP/2: less than its window.
+	// sentBody is the part of a large body that is sent by HTTP/2, within the initial window.
 	sentBody = 1 << 16
 )
 
-// testWire holds that what happens below the answers is the same for what exists
-// and for what does not: which frames come, how much of a body is taken, and
-// whether the connection goes on.
+// testWire checks that frames, the accepted length of the body, and the reuse of connections are
+// the same for existing and missing logical clusters.
 func (w *world) testWire(t *testing.T) {
-	for who, p := range w.whos {
+	for attacker, p := range w.attackers {
 		if !p.insider || !p.attacks(frontProxy) {
 			continue
 		}
 		for _, path := range []string{"/clusters/$B$" + secretList, "/clusters/$BPATH$" + secretList} {
 			for name, see := range map[string]func(path string) string{
-				"HTTP/2":                 func(path string) string { return w.frames(t, who, path) },
-				"HTTP/1.1, a large body": func(path string) string { return w.connection(t, who, path, largeBody) },
-				"HTTP/1.1, a small body": func(path string) string { return w.connection(t, who, path, smallBody) },
+				"HTTP/2":                 func(path string) string { return w.frames(t, attacker, path) },
+				"HTTP/1.1, a large body": func(path string) string { return w.connection(t, attacker, path, largeBody) },
+				"HTTP/1.1, a small body": func(path string) string { return w.connection(t, attacker, path, smallBody) },
 			} {
-				there := strings.ReplaceAll(see(w.fill(path, false)), w.bravo.name, w.absent.name)
-				nowhere := see(w.fill(path, true))
-				require.Contains(t, nowhere, "403")
-				require.Equal(t, nowhere, strings.ReplaceAll(there, w.bravo.path, w.absent.path), "%s, %s, %s", p.name, path, name)
+				existing := strings.ReplaceAll(see(w.expand(path, false)), w.bravo.name, w.absent.name)
+				missing := see(w.expand(path, true))
+				require.Contains(t, missing, "403")
+				require.Equal(t, missing, strings.ReplaceAll(existing, w.bravo.path, w.absent.path), "%s, %s, %s", p.name, path, name)
 			}
 		}
 	}
 }
 
-// dial opens a connection to the front-proxy.
-func (w *world) dial(t *testing.T, who int, proto string) net.Conn {
+// connection announces a body by HTTP/1.1, and sends it if it is small. It returns the response and
+// whether the connection is reused.
+func (w *world) connection(t *testing.T, attacker int, path string, size int) string {
 	t.Helper()
-	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto}} //nolint:gosec // attackers do not mind
-	if cert := w.whos[who].cert; cert != nil {
-		config.Certificates = []tls.Certificate{*cert}
-	}
-	dialer := tls.Dialer{Config: config}
-	conn, err := dialer.DialContext(t.Context(), "tcp", w.targets[0].host)
+	conn, err := w.connect(t.Context(), attacker, atProxy, "http/1.1")
 	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(answerWithin)))
-	return conn
-}
-
-// connection offers a body by HTTP/1.1, of which it sends a small one and nothing
-// of a large one, and says what is answered and whether the connection goes on.
-func (w *world) connection(t *testing.T, who int, path string, size int) string {
-	t.Helper()
-	conn := w.dial(t, who, "http/1.1")
 	defer func() { _ = conn.Close() }()
 	body := ""
 	if size == smallBody {
 		body = strings.Repeat("x", size)
 	}
-	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n%s", path, w.authorization(who), size, body)
-	_, err := io.WriteString(conn, request)
+	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n%s", path, w.authorization(attacker), size, body)
+	_, err = io.WriteString(conn, request)
 	require.NoError(t, err)
 	reader := bufio.NewReader(conn)
 	text := w.response(t, reader)
@@ -86,14 +69,14 @@ func (w *world) connection(t *testing.T, who int, path string, size int) string 
 	return text + fmt.Sprint(err)
 }
 
-func (w *world) authorization(who int) string {
-	if token := w.whos[who].bearer(); token != "" {
+func (w *world) authorization(attacker int) string {
+	if token := w.attackers[attacker].bearer(); token != "" {
 		return "Authorization: Bearer " + token + "\r\n"
 	}
 	return ""
 }
 
-// response reads an answer and returns what of it is not passing.
+// response returns a response without volatile headers.
 func (w *world) response(t *testing.T, from *bufio.Reader) string {
 	t.Helper()
 	res, err := http.ReadResponse(from, nil)
@@ -101,19 +84,20 @@ func (w *world) response(t *testing.T, from *bufio.Reader) string {
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
-	for _, name := range passing {
+	for _, name := range volatileHeaders {
 		res.Header.Del(name)
 	}
 	return fmt.Sprintln(res.Status, res.Close, res.Header, string(body))
 }
 
-// frames offers a large body by HTTP/2, sends a part of it, and says which frames
-// come before and after the answer.
-func (w *world) frames(t *testing.T, who int, path string) string {
+// frames announces a large body by HTTP/2 and sends a part of it. It returns the frames before and
+// after the response.
+func (w *world) frames(t *testing.T, attacker int, path string) string {
 	t.Helper()
-	conn := w.dial(t, who, "h2")
+	conn, err := w.connect(t.Context(), attacker, atProxy, "h2")
+	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	_, err := io.WriteString(conn, http2.ClientPreface)
+	_, err = io.WriteString(conn, http2.ClientPreface)
 	require.NoError(t, err)
 	framer := http2.NewFramer(conn, conn)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -122,7 +106,7 @@ func (w *world) frames(t *testing.T, who int, path string) string {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	fields := []string{":method", "POST", ":scheme", "https", ":authority", "h", ":path", path, "content-length", fmt.Sprint(largeBody)}
-	if token := w.whos[who].bearer(); token != "" {
+	if token := w.attackers[attacker].bearer(); token != "" {
 		fields = append(fields, "authorization", "Bearer "+token)
 	}
 	for i := 0; i < len(fields); i += 2 {
@@ -143,12 +127,12 @@ func (w *world) frames(t *testing.T, who int, path string) string {
 				require.NoError(t, framer.WriteSettingsAck())
 			}
 		case *http2.WindowUpdateFrame:
-			if f.StreamID == 1 { // the connection's come in their own time
-				seen = append(seen, "more of the body is wanted")
+			if f.StreamID == 1 { // the timing of frames for the connection varies
+				seen = append(seen, "window update")
 			}
 		case *http2.MetaHeadersFrame:
 			for _, field := range f.Fields {
-				if !slices.Contains(passing, http.CanonicalHeaderKey(field.Name)) {
+				if !slices.Contains(volatileHeaders, http.CanonicalHeaderKey(field.Name)) {
 					seen = append(seen, field.Name+": "+field.Value)
 				}
 			}
@@ -156,13 +140,13 @@ func (w *world) frames(t *testing.T, who int, path string) string {
 			seen = append(seen, string(f.Data()))
 		case *http2.RSTStreamFrame:
 			if reset {
-				continue // what was on its way when the answer was
+				continue // sent before the response was received
 			}
 			reset = true
 			seen = append(seen, "reset "+f.ErrCode.String())
 			require.NoError(t, framer.WritePing(false, [8]byte{1}))
 		case *http2.GoAwayFrame:
-			seen = append(seen, "gone "+f.ErrCode.String())
+			seen = append(seen, "go away "+f.ErrCode.String())
 		case *http2.PingFrame:
 			return strings.Join(seen, "\n")
 		}

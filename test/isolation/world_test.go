@@ -20,131 +20,128 @@ import (
 )
 
 const (
-	// testTimeout is how long what must come may take.
+	// testTimeout is the timeout of conditions that a test waits for.
 	testTimeout = 30 * time.Second
-	// pulse is the name of an object of each victim that changes all the time, so
-	// that watches have something to tell.
+	// pulse is the name of an object of each victim that changes continuously, so that watches have
+	// events.
 	pulse = "pulse"
 )
 
 // tenant is a logical cluster with its objects.
 type tenant struct {
-	// path and name are both ways to it.
+	// path and name both identify the logical cluster in URLs.
 	path, name string
 }
 
-// world is a cluster with an attacker's tenant, alpha, and two victims: bravo,
-// whose name and path attackers know, and blind, on another shard, of which
-// they know nothing.
+// world is a cluster with the attackers' tenant, alpha, and two victims. Attackers can use the name
+// and the path of bravo, but not those of blind, which is on another shard.
 type world struct {
 	*harness.Cluster
 
 	t                   testing.TB
 	alpha, bravo, blind tenant
-	// inner is a workspace in bravo, on the other shard.
+	// inner is a workspace in bravo on the other shard.
 	inner tenant
-	// warden, on the other shard, has a say in what alpha does with its APIs.
+	// warden is on the other shard. Its maximal permission policy applies to alpha.
 	warden tenant
-	// absent has a path and name as bravo's, and does not exist.
+	// absent does not exist. Its path and name have the form of bravo's.
 	absent tenant
-	// secret starts all canaries.
+	// secret is the prefix of all canaries.
 	secret string
 	canaries
-	// victims are the names of the victims' logical clusters, protected those of
-	// all that must stay as they are.
+	// victims are the logical clusters of the victims, and protected all that must not change.
 	victims, protected []string
-	// vars are the values of $NAME$ in requests, for bravo; twins are those for
-	// absent where they differ.
+	// vars are the values of $NAME$ in requests to bravo, and twins the different values for
+	// absent.
 	vars, twins map[string]string
 
-	whos    []*who
-	targets []*target
-	hook    *hook
+	attackers []*attacker
+	targets   []*target
+	hook      *hook
 
 	admin, masters *rest.Config
 }
 
-// newWorld makes tenants, objects and attackers in a running cluster of two
-// shards.
+// newWorld creates tenants, objects and attackers in a cluster of two shards.
 func newWorld(t testing.TB, c *harness.Cluster) *world {
 	t.Helper()
 	w := &world{
-		Cluster: c, t: t, admin: c.Proxy(), masters: c.Shard(0), secret: "zq" + letters(14),
+		Cluster: c, t: t, admin: c.Proxy(), masters: c.Shard(0), secret: "zq" + randomLetters(14),
 		twins: map[string]string{},
 	}
-	w.canaries.add("the victims' secret", w.secret)
-	// It comes some seconds after root.
+	w.canaries.add("secret of the victims", w.secret)
+	// It is created some seconds after root.
 	w.must(w.masters, http.MethodGet, "root", "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt", "", nil)
 	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
-	w.absent = tenant{path: "root:" + letters(len("bravo")), name: like(w.bravo.name)}
+	w.absent = tenant{path: "root:" + randomLetters(len("bravo")), name: similarName(w.bravo.name)}
 	w.inner = w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
-	w.canaries.add("the name of blind", w.blind.name)
-	w.canaries.add("the name of inner", w.inner.name)
+	w.canaries.add("name of blind", w.blind.name)
+	w.canaries.add("name of inner", w.inner.name)
 	w.victims = []string{w.bravo.name, w.blind.name, w.inner.name}
 	w.protected = append([]string{"root", "system:admin"}, w.victims...)
-	w.furnish(w.alpha, "own", common)
+	w.createObjects(w.alpha, "own", common)
 	for _, victim := range []tenant{w.bravo, w.blind} {
-		w.furnish(victim, w.secret, common)
-		w.furnish(victim, w.secret, private)
+		w.createObjects(victim, w.secret, common)
+		w.createObjects(victim, w.secret, private)
 	}
-	w.canaries.add("the uid of bravo's secret", w.uid(w.bravo, "/api/v1/namespaces/vault/secrets/treasure"))
-	w.canaries.add("the uid of blind's secret", w.uid(w.blind, "/api/v1/namespaces/vault/secrets/treasure"))
+	w.canaries.add("UID of bravo's secret", w.uid(w.bravo, "/api/v1/namespaces/vault/secrets/treasure"))
+	w.canaries.add("UID of blind's secret", w.uid(w.blind, "/api/v1/namespaces/vault/secrets/treasure"))
 	w.warden = w.newWarden()
 	w.hook = serveHook(t, w)
 	w.targets = w.newTargets()
-	w.whos = w.newWhos()
+	w.attackers = w.newAttackers()
 	w.setVars()
 	w.newRelics()
-	w.awaitMarks()
+	w.awaitLogicalClusters()
 	return w
 }
 
-// awaitMarks waits until the LogicalClusters that must stay as they are say what controllers write into them at
-// their own time, some of it long after they are Ready: that they have the bindings of the system, what other shards have to
-// know of them, and since when garbage is collected; and until the cache server has them as they are.
-func (w *world) awaitMarks() {
+// awaitLogicalClusters waits until controllers have set the annotations of the protected
+// LogicalClusters, some of them long after they are Ready: bindings of the system, replication, and
+// garbage collection. It then waits until the cache server has the same objects.
+func (w *world) awaitLogicalClusters() {
 	w.t.Helper()
 	const (
-		path   = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
-		bound  = `"internal.shardplane.io/system-bindings":"true"`
-		marked = `"internal.kcp.io/replicate":"apis.kcp.io,tenancy.kcp.io"`
-		begun  = `"internal.shardplane.io/garbage-collected-since"`
-		// The last of what the type universal binds: the annotation above is there before all is bound.
+		path       = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+		bound      = `"internal.shardplane.io/system-bindings":"true"`
+		replicated = `"internal.kcp.io/replicate":"apis.kcp.io,tenancy.kcp.io"`
+		collected  = `"internal.shardplane.io/garbage-collected-since"`
+		// The last binding of the type universal. The annotation above is set before.
 		topology = `partitionsets.topology.kcp.io`
 	)
 	first, second := w.masters, w.Shard(1)
 	for _, of := range []struct {
-		on      *rest.Config
-		shard   string // empty where there is no replica
-		cluster string
-		says    []string
+		on       *rest.Config
+		shard    string // empty if not replicated
+		cluster  string
+		contains []string
 	}{
-		{first, "", "system:admin", []string{begun}},
-		{second, "", "system:admin", []string{begun}},
+		{first, "", "system:admin", []string{collected}},
+		{second, "", "system:admin", []string{collected}},
 		{second, "", w.inner.name, []string{bound, topology}},
-		{first, "root", "root", []string{bound, marked}},
-		{first, "root", w.bravo.name, []string{bound, topology, marked}},
-		{second, "shard-1", w.blind.name, []string{bound, topology, marked}},
+		{first, "root", "root", []string{bound, replicated}},
+		{first, "root", w.bravo.name, []string{bound, topology, replicated}},
+		{second, "shard-1", w.blind.name, []string{bound, topology, replicated}},
 	} {
-		var said answer
+		var got answer
 		require.Eventually(w.t, func() bool {
 			var err error
-			if said, err = call(w.t.Context(), of.on, http.MethodGet, of.cluster, path, ""); err != nil {
+			if got, err = call(w.t.Context(), of.on, http.MethodGet, of.cluster, path, ""); err != nil {
 				return false
 			}
-			// The reason that was there first comes first.
-			says := strings.Replace(string(said.body), `"tenancy.kcp.io,apis.kcp.io"`, `"apis.kcp.io,tenancy.kcp.io"`, 1)
-			for _, word := range append(of.says, `"tenancy.kcp.io/phase":"Ready"`) {
-				if !strings.Contains(says, word) {
+			// The order of the reasons depends on the controllers.
+			text := strings.Replace(string(got.body), `"tenancy.kcp.io,apis.kcp.io"`, `"apis.kcp.io,tenancy.kcp.io"`, 1)
+			for _, word := range append(of.contains, `"tenancy.kcp.io/phase":"Ready"`) {
+				if !strings.Contains(text, word) {
 					return false
 				}
 			}
-			return of.shard == "" || w.isReplicated(of.shard, of.cluster, path, said.body)
-		}, testTimeout, 20*time.Millisecond, "the LogicalCluster of %s is to say %v: %v", of.cluster, of.says, &said)
+			return of.shard == "" || w.isReplicated(of.shard, of.cluster, path, got.body)
+		}, testTimeout, 20*time.Millisecond, "the LogicalCluster of %s does not contain %v: %v", of.cluster, of.contains, &got)
 	}
 }
 
-// isReplicated reports whether the cache server has an object of a shard as it is.
+// isReplicated reports whether the cache server has the current version of an object.
 func (w *world) isReplicated(shard, cluster, path string, object []byte) bool {
 	var obj struct {
 		Metadata struct{ ResourceVersion string }
@@ -154,7 +151,7 @@ func (w *world) isReplicated(shard, cluster, path string, object []byte) bool {
 		strings.Contains(string(replica.body), `"cache.kcp.io/original-resource-version":"`+obj.Metadata.ResourceVersion+`"`)
 }
 
-// setVars sets what requests may mention.
+// setVars sets the variables of requests.
 func (w *world) setVars() {
 	w.vars = map[string]string{
 		"A": w.alpha.name, "APATH": w.alpha.path, "W": w.warden.name, "B": w.bravo.name, "BPATH": w.bravo.path,
@@ -163,7 +160,7 @@ func (w *world) setVars() {
 		"UPPERB": strings.ToUpper(w.bravo.name), "BLAST": "bravo",
 		"LONG": strings.Repeat("long", 20<<10), "HUGE": strings.Repeat("huge", 255<<10),
 	}
-	w.setPages()
+	w.setContinueTokens()
 	w.twins["B"], w.twins["BPATH"], w.twins["UPPERB"] = w.absent.name, w.absent.path, strings.ToUpper(w.absent.name)
 	var export struct{ Status struct{ IdentityHash string } }
 	w.must(w.admin, http.MethodGet, w.bravo.path, "/apis/apis.kcp.io/v1alpha2/apiexports/gems", "", &export)
@@ -171,8 +168,8 @@ func (w *world) setVars() {
 	w.twins["BLAST"] = strings.TrimPrefix(w.absent.path, "root:")
 }
 
-// setPages sets the tokens of lists' next pages, which expire after five minutes.
-func (w *world) setPages() {
+// setContinueTokens sets continue tokens of lists. They expire after five minutes.
+func (w *world) setContinueTokens() {
 	for name, list := range map[string]struct {
 		of   tenant
 		path string
@@ -188,8 +185,8 @@ func (w *world) setPages() {
 	}
 }
 
-// letters returns random letters and digits that names may consist of.
-func letters(n int) string {
+// randomLetters returns a random name.
+func randomLetters(n int) string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz"
 	out := make([]byte, n)
 	for i := range out {
@@ -198,9 +195,9 @@ func letters(n int) string {
 	return string(out)
 }
 
-// like returns another name with letters and digits in the same places: what reads a name for something else,
-// such as a duration, reads as much of both.
-func like(name string) string {
+// similarName returns another name with letters and digits at the same positions, because servers
+// may parse names, e.g. as durations.
+func similarName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= '0' && r <= '9':
@@ -212,8 +209,8 @@ func like(name string) string {
 	}, name)
 }
 
-// fill replaces $NAME$ in text.
-func (w *world) fill(text string, twin bool) string {
+// expand replaces $NAME$ in text.
+func (w *world) expand(text string, twin bool) string {
 	if !strings.Contains(text, "$") {
 		return text
 	}
@@ -225,11 +222,11 @@ func (w *world) fill(text string, twin bool) string {
 			return out.String()
 		}
 		name, after, closed := strings.Cut(rest, "$")
-		value, known := w.vars[name]
+		value, found := w.vars[name]
 		if other, has := w.twins[name]; twin && has {
 			value = other
 		}
-		if !closed || !known {
+		if !closed || !found {
 			out.WriteByte('$')
 			text = rest
 			continue
@@ -239,7 +236,7 @@ func (w *world) fill(text string, twin bool) string {
 	}
 }
 
-// call sends a request with the credentials of config.
+// call sends a request with the credentials of a config.
 func call(ctx context.Context, config *rest.Config, method, cluster, path, body string) (answer, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -268,7 +265,7 @@ func call(ctx context.Context, config *rest.Config, method, cluster, path, body 
 	return answer{code: res.StatusCode, header: res.Header, body: data}, err
 }
 
-// must is call that succeeds, before long, and decodes the answer.
+// must retries call until it succeeds, and decodes the response.
 func (w *world) must(config *rest.Config, method, cluster, path, body string, into any) {
 	w.t.Helper()
 	var last answer
@@ -290,7 +287,7 @@ func (w *world) uid(of tenant, path string) string {
 	return obj.Metadata.UID
 }
 
-// workspace makes a workspace and waits until it can be used.
+// workspace creates a workspace and waits until it is usable.
 func (w *world) workspace(parent, name, shard string) tenant {
 	w.t.Helper()
 	w.must(w.admin, http.MethodPost, parent, "/apis/tenancy.kcp.io/v1alpha1/workspaces", fmt.Sprintf(
@@ -302,14 +299,14 @@ func (w *world) workspace(parent, name, shard string) tenant {
 	require.Eventually(w.t, func() bool {
 		got, err := call(w.t.Context(), w.admin, http.MethodGet, parent, "/apis/tenancy.kcp.io/v1alpha1/workspaces/"+name, "")
 		return err == nil && json.Unmarshal(got.body, &ws) == nil && ws.Status.Phase == "Ready"
-	}, testTimeout, 20*time.Millisecond, "workspace %s becomes Ready", name)
+	}, testTimeout, 20*time.Millisecond, "workspace %s did not become Ready", name)
 	made := tenant{path: parent + ":" + name, name: ws.Spec.Cluster}
 	w.must(w.admin, http.MethodGet, made.path, "/api/v1/namespaces/default/serviceaccounts/default", "", nil)
 	return made
 }
 
-// furnish makes objects in a tenant; CANARY in them becomes the text given.
-func (w *world) furnish(in tenant, canary string, objects []manifest) {
+// createObjects creates objects in a tenant, and replaces CANARY in them.
+func (w *world) createObjects(in tenant, canary string, objects []manifest) {
 	w.t.Helper()
 	for _, m := range objects {
 		w.must(w.admin, http.MethodPost, in.path, strings.ReplaceAll(m.path, "CANARY", canary), manifestBody(m, canary), nil)
@@ -321,11 +318,11 @@ func manifestBody(m manifest, canary string) string {
 	return strings.NewReplacer("CANARY", canary, "ENCODED", encoded).Replace(m.body)
 }
 
-// manifest is an object with the path of its collection.
+// manifest is an object and the path of its collection.
 type manifest struct{ path, body string }
 
-// common are objects of the same names in all tenants: attackers know them, but
-// not what is in those of others.
+// common are objects that all tenants have. Attackers can use their names, but must not read their
+// content.
 var common = append([]manifest{
 	{"/api/v1/namespaces", `{"metadata":{"name":"vault","labels":{"tier":"CANARY-namespace"}}}`},
 	{"/api/v1/namespaces/vault/secrets", `{"metadata":{"name":"treasure"},"data":{"key":"ENCODED"}}`},
@@ -344,13 +341,13 @@ var common = append([]manifest{
 	{"/apis/apis.kcp.io/v1alpha2/apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"gems"},"spec":{"resources":[{"group":"bound.example","name":"gems","schema":"v1.gems.bound.example","storage":{"crd":{}}}]}}`},
 	{"/apis/apis.kcp.io/v1alpha2/apibindings", gemsBinding},
 	{"/apis/bound.example/v1/namespaces/vault/gems", `{"apiVersion":"bound.example/v1","kind":"Gem","metadata":{"name":"treasure"},"spec":{"text":"CANARY-gem"}}`},
-}, several()...)
+}, pages()...)
 
-// gemsBinding binds what each tenant exports itself, under an identity of its own.
+// gemsBinding binds the own export of a tenant, with its own identity.
 const gemsBinding = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"gems"},"spec":{"reference":{"export":{"name":"gems"}}}}`
 
-// several are objects that make up more than one page.
-func several() []manifest {
+// pages returns objects for more than one page.
+func pages() []manifest {
 	var out []manifest
 	for n := range 4 {
 		name := "treasure"
@@ -365,7 +362,7 @@ func several() []manifest {
 	return out
 }
 
-// private are objects of the victims alone.
+// private are additional objects of the victims.
 var private = []manifest{
 	{"/api/v1/namespaces", `{"metadata":{"name":"CANARY-ns"}}`},
 	{"/api/v1/namespaces/CANARY-ns/configmaps", `{"metadata":{"name":"CANARY-object"},"data":{"key":"CANARY-data"}}`},

@@ -21,8 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// frames is an HTTP/2 connection to which frames are written as the attacker likes.
-// It is not safe for concurrent use.
+// frames writes arbitrary frames to an HTTP/2 connection. It is not safe for concurrent use.
 type frames struct {
 	*http2.Framer
 
@@ -34,7 +33,7 @@ type frames struct {
 	stream uint32
 }
 
-// newFrames opens a connection to the host of config, on which nothing has been read.
+// newFrames opens a connection to the host of config without reading from it.
 func newFrames(t *testing.T, config *rest.Config, settings ...http2.Setting) *frames {
 	t.Helper()
 	at, err := url.Parse(config.Host)
@@ -43,7 +42,7 @@ func newFrames(t *testing.T, config *rest.Config, settings ...http2.Setting) *fr
 	require.NoError(t, err)
 	secure.ServerName = at.Hostname()
 	secure.NextProtos = []string{http2.NextProtoTLS}
-	// A small buffer, so that what is not read is soon in the server's.
+	// A small receive buffer, so that unread data stays in the buffers of the server.
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
 	}}
@@ -61,8 +60,8 @@ func newFrames(t *testing.T, config *rest.Config, settings ...http2.Setting) *fr
 	return f
 }
 
-// ask writes the headers of a GET request, and returns its stream.
-func (f *frames) ask(path string, ends bool) (stream uint32, err error) {
+// get writes the headers of a GET request, and returns its stream.
+func (f *frames) get(path string, ends bool) (stream uint32, err error) {
 	f.block.Reset()
 	headers := []hpack.HeaderField{
 		{Name: ":method", Value: http.MethodGet}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: f.host}, {Name: ":path", Value: path},
@@ -80,8 +79,8 @@ func (f *frames) ask(path string, ends bool) (stream uint32, err error) {
 	return stream, f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.block.Bytes(), EndHeaders: true, EndStream: ends})
 }
 
-// until reads frames up to one for which done is true, or the end of the connection.
-func (f *frames) until(done func(http2.Frame) bool) error {
+// readUntil reads frames until done returns true or the connection ends.
+func (f *frames) readUntil(done func(http2.Frame) bool) error {
 	for {
 		frame, err := f.ReadFrame()
 		if err != nil {
@@ -93,44 +92,36 @@ func (f *frames) until(done func(http2.Frame) bool) error {
 	}
 }
 
-// floods: frames without end, and streams that are reset at once, cost the server
-// that gets them no memory and no goroutines.
+// floods checks that unlimited frames, and streams that are reset immediately, use no memory and
+// goroutines of the server.
 func floods(t *testing.T, w *world) {
-	robot := w.robot(t, "framing")
-	_, path, found := strings.Cut(strings.TrimPrefix(robot.config.Host, "https://"), "/")
+	account := w.serviceAccount(t, "framing")
+	_, path, found := strings.Cut(strings.TrimPrefix(account.config.Host, "https://"), "/")
 	require.True(t, found)
-	path = "/" + path + "/api/v1/namespaces/default/configmaps"
+	path = "/" + path + configMaps
 	for _, name := range []string{"root", "front-proxy", "cache-server"} {
-		config := rest.CopyConfig(robot.config)
+		config := rest.CopyConfig(account.config)
 		config.Host = w.Component(name).URL
 		config.TLSClientConfig = rest.TLSClientConfig{Insecure: true}
 		for attack, run := range map[string]func(*testing.T, *frames, string){"resets": resets, "continuation": continuation, "pings": pings, "settings": settings} {
 			t.Run(name+" "+attack, func(t *testing.T) {
-				goroutines, heap := runtime.NumGoroutine(), live()
+				goroutines, before := runtime.NumGoroutine(), heap()
 				run(t, newFrames(t, config), path)
-				require.Eventually(t, func() bool { return runtime.NumGoroutine() < goroutines+50 }, testTimeout, tick, "goroutines")
-				require.Less(t, live(), heap+32<<20, "bytes that are left of it")
-				w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+				require.Eventually(t, func() bool { return runtime.NumGoroutine() < goroutines+50 }, testTimeout, tick, "goroutines remain")
+				require.Less(t, heap(), before+32<<20, "memory remains in use")
+				w.quiet.must(t, http.MethodGet, configMaps, "")
 			})
 		}
 	}
 }
 
-// live returns the bytes of the heap that are in use.
-func live() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
-}
-
-// resets opens streams and resets them at once.
+// resets opens streams and resets them immediately.
 func resets(t *testing.T, f *frames, path string) {
 	const streams = 2000
 	most, before := make(chan int), runtime.NumGoroutine()
 	go func() {
 		high := 0
-		_ = f.until(func(frame http2.Frame) bool {
+		_ = f.readUntil(func(frame http2.Frame) bool {
 			high = max(high, runtime.NumGoroutine())
 			ping, ok := frame.(*http2.PingFrame)
 			return ok && ping.IsAck()
@@ -140,7 +131,7 @@ func resets(t *testing.T, f *frames, path string) {
 	var err error
 	for range streams {
 		var stream uint32
-		if stream, err = f.ask(path, true); err != nil {
+		if stream, err = f.get(path, true); err != nil {
 			break
 		}
 		if err = f.WriteRSTStream(stream, http2.ErrCodeCancel); err != nil {
@@ -151,11 +142,11 @@ func resets(t *testing.T, f *frames, path string) {
 		_ = f.WritePing(false, [8]byte{})
 	}
 	high := <-most
-	require.Less(t, high-before, 5*maxStreams, "goroutines while streams were opened and reset")
+	require.Less(t, high-before, 5*maxStreams, "too many goroutines while streams were opened and reset")
 	require.NoError(t, f.conn.Close())
 }
 
-// flood writes until the server has enough.
+// flood writes until the server closes the connection.
 func flood(t *testing.T, f *frames, most int, write func() error) {
 	t.Helper()
 	for range most {
@@ -163,11 +154,11 @@ func flood(t *testing.T, f *frames, most int, write func() error) {
 			return
 		}
 	}
-	t.Fatalf("the server took %d frames", most)
+	t.Fatalf("the server accepted %d frames", most)
 }
 
 func continuation(t *testing.T, f *frames, _ string) {
-	go func() { _ = f.until(func(http2.Frame) bool { return false }) }()
+	go func() { _ = f.readUntil(func(http2.Frame) bool { return false }) }()
 	part := bytes.Repeat([]byte{0x00, 0x01, 'a', 0x01, 'b'}, 3000) // a: b
 	require.NoError(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part}))
 	flood(t, f, 2000, func() error { return f.WriteContinuation(1, false, part) })
@@ -177,8 +168,8 @@ func pings(t *testing.T, f *frames, _ string) {
 	flood(t, f, 1_000_000, func() error { return f.WritePing(false, [8]byte{}) })
 }
 
-// settings are acknowledged together by who has not sent his answer yet, so that they
-// need no end.
+// settings writes many frames. The server may acknowledge them together, so that it need not close
+// the connection.
 func settings(t *testing.T, f *frames, _ string) {
 	for range 50_000 {
 		require.NoError(t, f.WriteSettings())
@@ -186,25 +177,25 @@ func settings(t *testing.T, f *frames, _ string) {
 	require.NoError(t, f.conn.Close())
 }
 
-// readers: requests whose answers the attacker does not read take no seats.
+// readers checks that requests use no seats while the attacker does not read their responses.
 func readers(t *testing.T, w *world) {
 	const maps, streams = 8, 20
-	robot := w.robot(t, "reading")
+	account := w.serviceAccount(t, "reading")
 	for i := range maps {
-		name := fmt.Sprintf("%s-large-%d", w.mark, i)
+		name := fmt.Sprintf("%s-large-%d", w.id, i)
 		w.attacker.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"large":"yes"}},"data":{"text":%q}}`, name, strings.Repeat("x", 200<<10)))
 	}
-	at, err := url.Parse(robot.config.Host)
+	at, err := url.Parse(account.config.Host)
 	require.NoError(t, err)
-	path := at.Path + "/api/v1/namespaces/default/configmaps?labelSelector=large"
+	path := at.Path + configMaps + "?labelSelector=large"
 	for name, query := range map[string]string{"lists": "", "watches": "&watch=true&resourceVersion=0"} {
 		t.Run(name, func(t *testing.T) {
-			waiting := func() float64 { return w.counted(t, "shardplane_fairness_paused_requests") }
+			waiting := func() float64 { return w.metric(t, "shardplane_fairness_paused_requests") }
 			paused := waiting()
-			f := newFrames(t, robot.config, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			f := newFrames(t, account.config, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			var answered atomic.Int64
 			go func() {
-				_ = f.until(func(frame http2.Frame) bool {
+				_ = f.readUntil(func(frame http2.Frame) bool {
 					if _, ok := frame.(*http2.HeadersFrame); ok {
 						answered.Add(1)
 					}
@@ -212,19 +203,19 @@ func readers(t *testing.T, w *world) {
 				})
 			}()
 			for range streams {
-				_, err := f.ask(path+query, true)
+				_, err := f.get(path+query, true)
 				require.NoError(t, err)
 			}
 			require.Eventually(t, func() bool {
 				return answered.Load() == streams
-			}, testTimeout, tick, "all get a seat, though none of them is read")
+			}, testTimeout, tick, "unread responses occupy seats")
 			if name == "lists" {
-				require.Eventually(t, func() bool { return seen(func() bool { return waiting()-paused == streams }) }, testTimeout, tick)
+				require.Eventually(t, func() bool { return countersMatch(waiting()-paused == streams) }, testTimeout, tick)
 			}
-			w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps?limit=1", "")
-			w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+			w.attacker.must(t, http.MethodGet, configMaps+"?limit=1", "")
+			w.quiet.must(t, http.MethodGet, configMaps, "")
 			require.NoError(t, f.conn.Close())
-			require.Eventually(t, func() bool { return seen(func() bool { return waiting() == paused }) }, testTimeout, tick)
+			require.Eventually(t, func() bool { return countersMatch(waiting() == paused) }, testTimeout, tick)
 		})
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// homes: a user who can log in, and nothing else, makes as many workspaces below its home workspace, and
-// as many objects there, as it can.
+// homes creates as many workspaces and objects as possible in and below the home workspace of a
+// user without other rights.
 func homes(t *testing.T, w *world) {
 	as := func(cluster string) *tenant {
 		config := rest.AnonymousClientConfig(harness.In(w.Proxy(), cluster))
@@ -27,29 +27,30 @@ func homes(t *testing.T, w *world) {
 		return err == nil && code == http.StatusOK && json.Unmarshal(body, &home) == nil
 	}, testTimeout, tick)
 	attacker := as(home.Spec.Cluster)
-	attacker.mayRead(t)
+	attacker.waitUntilAuthorized(t)
 
-	// fill sends requests until one is refused, and returns how many were not.
+	// fill sends requests until one is rejected, and returns the number of successful ones.
 	fill := func(path, object string) (made int, message string) {
-		for n := range 2 * maxOfHome {
-			code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(object, fmt.Sprintf("%s-%d", w.mark, n)))
+		for n := range 2 * maxHomeObjects {
+			code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(object, fmt.Sprintf("%s-%d", w.id, n)))
 			require.NoError(t, err)
 			if code == http.StatusForbidden {
 				return n, string(body)
 			}
 			require.Equal(t, http.StatusCreated, code, "%s", body)
-			attacker.dropAfter(t, path, body)
+			attacker.removeAfterTest(t, path, body)
 		}
-		return 2 * maxOfHome, "nothing is refused"
+		return 2 * maxHomeObjects, "no request was rejected"
 	}
-	// Sums are up to a second old: what is made within that is the overshoot.
+	// Counts are up to a second old, so that the limit may be exceeded by the objects of one
+	// second.
 	const late = 100
 	made, message := 0, ""
 	require.Eventually(t, func() bool {
-		code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w-%s-%d"}}`, w.mark, made))
+		code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w-%s-%d"}}`, w.id, made))
 		if err == nil && code == http.StatusCreated {
 			made++
-			attacker.dropAfter(t, path, body)
+			attacker.removeAfterTest(t, path, body)
 		}
 		message = string(body)
 		return err == nil && code == http.StatusForbidden
@@ -58,7 +59,7 @@ func homes(t *testing.T, w *world) {
 	require.Less(t, made, late)
 	made, message = fill(configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`)
 	require.Contains(t, message, "objects on this shard, at most")
-	require.Less(t, made, maxOfHome+late)
-	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, w.mark))
-	w.quiet.must(t, http.MethodDelete, configMaps+"/"+w.mark, "")
+	require.Less(t, made, maxHomeObjects+late)
+	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, w.id))
+	w.quiet.must(t, http.MethodDelete, configMaps+"/"+w.id, "")
 }

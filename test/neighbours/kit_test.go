@@ -3,7 +3,6 @@ package neighbours
 import (
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -37,31 +36,32 @@ import (
 )
 
 const (
-	// testTimeout is how long what must come may take.
+	// testTimeout is the timeout of conditions that a test waits for.
 	testTimeout = time.Minute
 	tick        = 10 * time.Millisecond
 
-	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
-	// writing ones that execute, all those of a logical cluster, and all those of a user; maxPaused is that
-	// on those that wait for webhooks, and maxWatches that on the watches of a logical cluster.
-	maxWriting, maxOfCluster, maxByUser, maxPaused, maxWatches = 10, 250, 200, 240, 100
-	// maxWatchBytes is the bound on what the watches of a logical cluster hold.
+	// These are limits of the shard on requests in flight: maxWriting on executing writes,
+	// maxPerCluster and maxPerUser on all requests, maxPaused on requests that wait for webhooks,
+	// and maxWatches on watches of a logical cluster.
+	maxWriting, maxPerCluster, maxPerUser, maxPaused, maxWatches = 10, 250, 200, 240, 100
+	// maxWatchBytes is the limit on buffered events of one user's watches in a logical cluster.
 	maxWatchBytes = 16 << 20
-	// maxReplicated is the bound on objects of one kind that is replicated, and maxCached that on those
-	// of cached resources.
+	// maxReplicated is the limit on replicated objects of one kind, and maxCached on objects of
+	// cached resources.
 	maxReplicated, maxCached = 40, 20
-	// maxOfHome is the limit on objects of a home workspace and all below it, and maxInHome that on Workspaces.
-	maxOfHome, maxInHome = 200, 3
-	// maxAnonymous and maxOfUser are bounds of all servers on connections, and maxStreams
-	// on the requests of each.
-	maxAnonymous, maxOfUser, maxStreams = 50, 30, maxOfCluster + 10
+	// maxHomeObjects is the limit on objects of a home workspace and those below, and
+	// maxHomeWorkspaces on workspaces.
+	maxHomeObjects, maxHomeWorkspaces = 200, 3
+	// maxAnonymousConnections and maxUserConnections are limits of all servers on connections, and
+	// maxStreams on requests of each connection.
+	maxAnonymousConnections, maxUserConnections, maxStreams = 50, 30, maxPerCluster + 10
 )
 
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 
 func TestMain(m *testing.M) {
 	if kubeconfig := os.Getenv(quietEnv); kubeconfig != "" {
-		if err := beQuiet(kubeconfig); err != nil {
+		if err := runQuietTenant(kubeconfig); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -78,17 +78,17 @@ type world struct {
 	*harness.Cluster
 
 	quiet, attacker *tenant
-	// masters is the operator at the shard, and servers are the operator at each server: the
-	// shard, the cache server and the front-proxy.
-	masters *tenant
-	servers []*tenant
-	// observer is the quiet tenant whose latency is measured, if it is.
+	// operator is the administrator of the shard. servers are the administrators of the shard, the
+	// cache server and the front-proxy.
+	operator *tenant
+	servers  []*tenant
+	// observer measures the latency of the quiet tenant, if set.
 	observer *observer
-	// mark is part of everything that the attacker names.
-	mark string
+	// id is part of all names that the attacker chooses.
+	id string
 }
 
-// tenant is a user with all rights in one workspace, or the operator.
+// tenant is a user with all rights in one workspace, or an administrator of a server.
 type tenant struct {
 	config *rest.Config
 	http   *http.Client
@@ -99,33 +99,33 @@ type tenant struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	// So few that the rows need not send thousands of requests.
-	connections := []string{fmt.Sprintf("--limit=anonymous-connections=%d,connections-per-user=%d", maxAnonymous, maxOfUser), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
+	// Low limits, so that rows need not send thousands of requests.
+	connections := []string{fmt.Sprintf("--limit=anonymous-connections=%d,connections-per-user=%d", maxAnonymousConnections, maxUserConnections), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
 	mode := harness.InProcess
 	if *latencyFlag {
-		mode = harness.Processes // whose collector of garbage and scheduler know nothing of the attacker's
+		mode = harness.Processes // garbage collection and scheduling are independent of the attacker
 	}
 	c := harness.Start(t, harness.Options{Mode: mode, DevTokens: true, ExtraArgs: map[string][]string{
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
-			fmt.Sprintf("--limit=requests-per-cluster=%d,requests-per-user=%d", maxOfCluster, maxByUser),
-			// One user gets half of what a logical cluster may have.
+			fmt.Sprintf("--limit=requests-per-cluster=%d,requests-per-user=%d", maxPerCluster, maxPerUser),
+			// One user may use half of the watches of a logical cluster.
 			fmt.Sprintf("--limit=watches-per-cluster=%d,watch-bytes-per-cluster=%d", maxWatches, 2*maxWatchBytes),
 			fmt.Sprintf("--fairness-paused-requests=%d", maxPaused),
 			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
 			fmt.Sprintf("--max-cached-objects=%d", maxCached),
-			fmt.Sprintf("--home-workspaces-max-objects=%d", maxOfHome),
-			fmt.Sprintf("--home-workspaces-max-workspaces=%d", maxInHome),
+			fmt.Sprintf("--home-workspaces-max-objects=%d", maxHomeObjects),
+			fmt.Sprintf("--home-workspaces-max-workspaces=%d", maxHomeWorkspaces),
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})
-	w := &world{Cluster: c, mark: newMark(), masters: newTenant(t, c.Shard(0))}
-	w.servers = []*tenant{w.masters, newTenant(t, c.Cache()), newTenant(t, c.Proxy())}
+	w := &world{Cluster: c, id: newID(), operator: newTenant(t, c.Shard(0))}
+	w.servers = []*tenant{w.operator, newTenant(t, c.Cache()), newTenant(t, c.Proxy())}
 	w.quiet, w.attacker = w.workspace(t, "quiet"), w.workspace(t, "attacker")
 	return w
 }
 
-// workspace returns the administrator of a workspace below root, which is made where there is none.
+// workspace returns the administrator of a workspace below root, and creates it if necessary.
 func (w *world) workspace(t testing.TB, name string) *tenant {
 	t.Helper()
 	root := newTenant(t, harness.In(w.Proxy(), "root"))
@@ -142,7 +142,7 @@ func (w *world) workspace(t testing.TB, name string) *tenant {
 		}
 		phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
 		return phase == "Ready"
-	}, testTimeout, tick, "workspace %s becomes Ready", name)
+	}, testTimeout, tick, "workspace %s did not become Ready", name)
 	return newTenant(t, harness.In(w.Proxy(), "root:"+name))
 }
 
@@ -152,7 +152,7 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) }) // client-go's wrappers hide it from client
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) }) // client.CloseIdleConnections does not unwrap client-go's transports
 	u := &tenant{config: config, http: client}
 	u.crds, err = apiextensionsclient.NewForConfigAndClient(config, client)
 	require.NoError(t, err)
@@ -163,68 +163,74 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 	return u
 }
 
-// robot returns a service account of the attacker's logical cluster, which may do
-// everything there.
-func (w *world) robot(t *testing.T, name string) *tenant {
+// serviceAccount creates an administrator in the attacker's logical cluster.
+func (w *world) serviceAccount(t *testing.T, name string) *tenant {
 	t.Helper()
-	return w.attacker.robot(t, name+"-"+w.mark)
+	return w.attacker.serviceAccount(t, name+"-"+w.id)
 }
 
-// robot returns a service account of the tenant's logical cluster, which may do
-// everything there.
-func (u *tenant) robot(t *testing.T, name string) *tenant {
+// serviceAccount creates an administrator in the tenant's logical cluster.
+func (u *tenant) serviceAccount(t *testing.T, name string) *tenant {
 	t.Helper()
 	u.create(t, "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":%q}}`, name))
 	u.create(t, clusterBindings, rolesBinding("ClusterRoleBinding", name, "cluster-admin", `{"kind":"ServiceAccount","namespace":"default","name":%q}`, name))
 	token, err := u.kube.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	config := rest.AnonymousClientConfig(u.config)
-	config.BearerToken = token.Status.Token
-	made := newTenant(t, config)
-	made.mayRead(t)
-	return made
+	return u.authenticate(t, token.Status.Token)
 }
 
-// withToken returns who has a token of the development cluster, and may do everything in the tenant's logical
-// cluster as the user of that name.
-func (u *tenant) withToken(t *testing.T, user, token, binding string) *tenant {
+// authenticate returns an authorized user with a token.
+func (u *tenant) authenticate(t *testing.T, token string) *tenant {
 	t.Helper()
-	u.create(t, clusterBindings, administers(binding, user))
 	config := rest.AnonymousClientConfig(u.config)
 	config.BearerToken = token
 	made := newTenant(t, config)
-	made.mayRead(t)
+	made.waitUntilAuthorized(t)
 	return made
 }
 
-// apart returns the tenant with a connection of its own. Without, client-go has one for all that have no certificate, and opens
-// more than a server lets anybody open at a time where these send more requests than it carries.
-func (u *tenant) apart(t *testing.T) *tenant {
+// withToken returns a user with a development token and all rights in the tenant's logical cluster.
+func (u *tenant) withToken(t *testing.T, user, token, binding string) *tenant {
+	t.Helper()
+	u.create(t, clusterBindings, adminBinding(binding, user))
+	return u.authenticate(t, token)
+}
+
+// withOwnConnection returns the tenant with its own connection. Otherwise, client-go shares one for
+// all clients without a certificate, and opens more than allowed if these send more requests than a
+// connection has streams.
+func (u *tenant) withOwnConnection(t *testing.T) *tenant {
 	t.Helper()
 	config := rest.CopyConfig(u.config)
-	config.Dial = (&net.Dialer{}).DialContext // which nobody shares
+	config.Dial = (&net.Dialer{}).DialContext // a dialer prevents sharing
 	made := newTenant(t, config)
-	made.mayRead(t)
+	made.waitUntilAuthorized(t)
 	return made
 }
 
-// mayRead waits until the tenant's rights count.
-func (u *tenant) mayRead(t *testing.T) {
+// waitUntilAuthorized waits until the tenant's rights are effective.
+func (u *tenant) waitUntilAuthorized(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		code, _, err := u.call(t.Context(), http.MethodGet, configMaps, "")
-		return err == nil && code == http.StatusOK
-	}, testTimeout, tick, "the tenant may do everything")
+	u.untilAnswered(t, http.MethodGet, configMaps, "", http.StatusOK, "", "the tenant is not authorized")
 }
 
-// call sends a request of any form, and returns the answer.
+// untilAnswered repeats a request until its response has the code and contains the text.
+func (u *tenant) untilAnswered(t *testing.T, method, path, body string, code int, text, message string, args ...any) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		got, content, err := u.call(t.Context(), method, path, body)
+		return err == nil && got == code && strings.Contains(string(content), text)
+	}, testTimeout, tick, append([]any{message}, args...)...)
+}
+
+// call sends a request and returns the response.
 func (u *tenant) call(ctx context.Context, method, path, body string) (int, []byte, error) {
-	code, _, content, err := u.exchange(ctx, method, path, body)
+	code, _, content, err := u.request(ctx, method, path, body)
 	return code, content, err
 }
 
-// exchange is call with the answer's headers.
-func (u *tenant) exchange(ctx context.Context, method, path, body string) (int, http.Header, []byte, error) {
+// request is like call, but also returns the headers.
+func (u *tenant) request(ctx context.Context, method, path, body string) (int, http.Header, []byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, u.config.Host+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, nil, err
@@ -239,25 +245,31 @@ func (u *tenant) exchange(ctx context.Context, method, path, body string) (int, 
 	return response.StatusCode, response.Header, content, err
 }
 
-// open opens a watch, which nobody reads, until the test ends. It returns the code
-// and, of a refusal, when to try again and the message.
-func (u *tenant) open(t *testing.T, path string) (code int, retryAfter, message string) {
+// open opens a watch until the test ends.
+func (u *tenant) open(t *testing.T, path string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.config.Host+path, http.NoBody)
 	require.NoError(t, err)
 	response, err := u.http.Do(r)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+// watch opens a watch without reading it. If it is rejected, it returns the Retry-After header and the
+// message.
+func (u *tenant) watch(t *testing.T, path string) (code int, retryAfter, message string) {
+	t.Helper()
+	response := u.open(t, path)
 	if response.StatusCode == http.StatusOK {
-		t.Cleanup(func() { _ = response.Body.Close() })
 		return http.StatusOK, "", ""
 	}
 	content, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
 	return response.StatusCode, response.Header.Get("Retry-After"), string(content)
 }
 
-// must is call for requests that succeed.
+// must sends a request that must succeed.
 func (u *tenant) must(t testing.TB, method, path, body string) []byte {
 	t.Helper()
 	code, content, err := u.call(t.Context(), method, path, body)
@@ -266,40 +278,40 @@ func (u *tenant) must(t testing.TB, method, path, body string) []byte {
 	return content
 }
 
-// create creates an object, which goes when the test ends.
+// create creates an object until the test ends.
 func (u *tenant) create(t *testing.T, path, body string) {
 	t.Helper()
-	u.dropAfter(t, path, u.must(t, http.MethodPost, path, body))
+	u.removeAfterTest(t, path, u.must(t, http.MethodPost, path, body))
 }
 
-// dropAfter has an object go when the test ends, of which made is what a create was answered with.
-func (u *tenant) dropAfter(t *testing.T, path string, made []byte) {
+// removeAfterTest deletes an object when the test ends. made is the response to its creation.
+func (u *tenant) removeAfterTest(t *testing.T, path string, made []byte) {
 	t.Helper()
 	var object metav1.PartialObjectMetadata
 	require.NoError(t, json.Unmarshal(made, &object))
-	t.Cleanup(func() { u.drop(t, path+"/"+object.Name) })
+	t.Cleanup(func() { u.remove(t, path+"/"+object.Name) })
 }
 
-// drop deletes what may be at a path, and waits until it is gone.
-func (u *tenant) drop(t *testing.T, path string) {
+// remove deletes the object at a path, if any, and waits until it is removed.
+func (u *tenant) remove(t *testing.T, path string) {
 	t.Helper()
 	var answer string
-	gone := func() bool {
+	removed := func() bool {
 		code, content, err := u.call(context.WithoutCancel(t.Context()), http.MethodDelete, path, "")
 		answer = fmt.Sprintf("%d %.300s %v", code, content, err)
 		return err == nil && code == http.StatusNotFound
 	}
-	for range 2 { // most go at once
-		if gone() {
+	for range 2 { // most objects are removed immediately
+		if removed() {
 			return
 		}
 	}
-	if !assert.Eventually(t, gone, testTimeout, tick) {
-		t.Fatalf("%s does not go: %s", path, answer)
+	if !assert.Eventually(t, removed, testTimeout, tick) {
+		t.Fatalf("%s was not removed: %s", path, answer)
 	}
 }
 
-// define creates a definition, which is served when it returns and goes when the test ends.
+// define creates a definition until the test ends.
 func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	made, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
@@ -308,14 +320,14 @@ func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinit
 	return made
 }
 
-// undefine deletes a definition and waits until it is gone.
+// undefine deletes a definition and waits until it is removed.
 func (u *tenant) undefine(t *testing.T, name string) {
 	t.Helper()
-	u.drop(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name)
+	u.remove(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name)
 }
 
-// things is the definition of things.<group> in some versions, of which the
-// first is stored, and each has a selectable field of its own.
+// things returns a definition of things.<group> in some versions. The first is stored, and each has
+// a different selectable field.
 func things(group string, versions ...string) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "things." + group},
@@ -341,17 +353,28 @@ func things(group string, versions ...string) *apiextensionsv1.CustomResourceDef
 	return crd
 }
 
-// thing is the JSON of an object of such a definition.
+// convertBy configures a conversion webhook.
+func convertBy(crd *apiextensionsv1.CustomResourceDefinition, url string, ca []byte) {
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ConversionReviewVersions: []string{"v1"},
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: ca},
+		},
+	}
+}
+
+// thing returns the JSON of an object of such a definition.
 func thing(group, version, name, text string) string {
 	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"Thing","metadata":{"name":%q},"text":%q}`, group, version, name, text)
 }
 
-// seen reports whether what is counted in this process is as it should be. With
-// -latency servers count in processes of their own, and nothing is waited for.
-func seen(condition func() bool) bool { return *latencyFlag || condition() }
+// countersMatch reports whether a condition on metrics is true. With -latency, it is not checked,
+// because the servers are other processes.
+func countersMatch(condition bool) bool { return *latencyFlag || condition }
 
-// counted returns the sum of the series of a metric that servers have for themselves, of all servers.
-func (w *world) counted(t *testing.T, name string) (sum float64) {
+// metric returns the sum of a metric over all series and servers.
+func (w *world) metric(t *testing.T, name string) (sum float64) {
 	t.Helper()
 	for _, server := range w.servers {
 		for line := range strings.Lines(string(server.must(t, http.MethodGet, "/metrics", ""))) {
@@ -365,9 +388,9 @@ func (w *world) counted(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// counters returns the sum of the series of a metric of upstream's packages that have these labels: the servers of
-// this process share them.
-func counters(t *testing.T, name string, labels map[string]string) float64 {
+// upstreamMetric returns the sum of a metric of upstream's packages over all series with the
+// labels. All servers of this process share it.
+func upstreamMetric(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	require.NoError(t, err)
@@ -379,7 +402,7 @@ func counters(t *testing.T, name string, labels map[string]string) float64 {
 	series:
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if want, asked := labels[label.GetName()]; asked && want != label.GetValue() {
+				if want, ok := labels[label.GetName()]; ok && want != label.GetValue() {
 					continue series
 				}
 			}
@@ -389,8 +412,8 @@ func counters(t *testing.T, name string, labels map[string]string) float64 {
 	return sum
 }
 
-// newMark returns what nobody else has in a name.
-func newMark() string {
+// newID returns a unique part of names.
+func newID() string {
 	out := []byte("zq0123456789")
 	for i := 2; i < len(out); i++ {
 		out[i] = byte('a' + rand.IntN(26))
@@ -398,19 +421,14 @@ func newMark() string {
 	return string(out)
 }
 
-// caOf returns the certificate of a test server, as PEM.
-func caOf(server *httptest.Server) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-}
-
-// hangs returns a webhook that tells when it is asked, and does not answer before it
-// is released or the call ends.
-func hangs(t *testing.T, asked chan<- struct{}, release <-chan struct{}) *httptest.Server {
+// hangingWebhook returns a webhook that reports each call, and does not answer until it is released
+// or the call ends.
+func hangingWebhook(t *testing.T, called chan<- struct{}, release <-chan struct{}) *httptest.Server {
 	t.Helper()
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		select {
-		case asked <- struct{}{}:
+		case called <- struct{}{}:
 		default:
 		}
 		select {

@@ -25,33 +25,33 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-var latencyFlag = flag.Bool("latency", false, "measure what the quiet tenant waits for, before and during each row")
+var latencyFlag = flag.Bool("latency", false, "measure the latency of the quiet tenant before and during each row")
 
 const (
 	configMaps = "/api/v1/namespaces/default/configmaps"
-	// observed is the config map, and the binding, that the quiet tenant writes while it is measured.
-	observed = "latency"
-	// alone is how long the quiet tenant is measured before a row, attacked how long
-	// it is during the row at least, and loaded how long the load lasts.
-	alone, attacked, loaded = 10 * time.Second, 20 * time.Second, 5 * time.Second
+	// observedName is the name of the ConfigMap and the binding that the quiet tenant writes during
+	// measurements.
+	observedName = "latency"
+	// quietTime is the duration of the measurement before a row, attackTime the minimum duration
+	// during it, and loadTime the duration of load.
+	quietTime, attackTime, loadTime = 10 * time.Second, 20 * time.Second, 5 * time.Second
 )
 
-// quietEnv makes the test program a quiet tenant of the kubeconfig that it names: a
-// process of its own, which no attacker's goroutines keep from running.
+// quietEnv is a kubeconfig. If set, the test program runs as the quiet tenant, because the
+// attacker's goroutines would delay it in the same process.
 const quietEnv = "NEIGHBOURS_QUIET"
 
-// samples are what a quiet tenant waited for: Took for a read and a write each, Seen
-// for the event of a write in a watch of its own, and Bound until a binding that it
-// has written counts.
+// samples are latencies of a quiet tenant: Took of a read and a write, Seen until a watch receives
+// the event of a write, and Bound until a binding is effective.
 type samples struct {
 	Took, Seen, Bound []time.Duration
-	// Bad are answers that were refused or failed, and watches that ended, by what they say.
+	// Bad counts errors and ended watches by message.
 	Bad map[string]int
 }
 
-// beQuiet reads and writes from one line of standard input to the next, and answers
-// each second line with samples.
-func beQuiet(kubeconfig string) error {
+// runQuietTenant samples between odd and even lines of standard input, and prints the samples after
+// each even line.
+func runQuietTenant(kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -82,17 +82,17 @@ func beQuiet(kubeconfig string) error {
 	return nil
 }
 
-// sampler takes samples as a quiet tenant.
+// sampler takes samples as the quiet tenant.
 type sampler struct {
 	*tenant
 
 	mu sync.Mutex
 	samples
-	// sent is when the writes were sent whose events are yet to come.
+	// sent contains the times of writes without a received event.
 	sent map[string]time.Time
 }
 
-// sample reads, writes, watches and binds until ctx ends.
+// sample reads, writes, watches and binds until ctx is done.
 func (u *tenant) sample(ctx context.Context) samples {
 	s := &sampler{tenant: u, samples: samples{Bad: map[string]int{}}, sent: map[string]time.Time{}}
 	var all sync.WaitGroup
@@ -106,18 +106,18 @@ func (u *tenant) sample(ctx context.Context) samples {
 	return s.samples
 }
 
-// send sends a request that succeeds, or is counted as bad.
+// send sends a request, and records an error if it fails.
 func (s *sampler) send(ctx context.Context, method, path, body string) (answer []byte) {
 	code, answer, err := s.call(ctx, method, path, body)
 	if err != nil || code >= http.StatusBadRequest {
-		s.failed(ctx, fmt.Sprintf("%d %.200s %v", code, answer, err))
+		s.recordError(ctx, fmt.Sprintf("%d %.200s %v", code, answer, err))
 		return nil
 	}
 	return answer
 }
 
-// failed counts what went wrong, unless ctx has ended.
-func (s *sampler) failed(ctx context.Context, what string) {
+// recordError counts an error unless ctx is done.
+func (s *sampler) recordError(ctx context.Context, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() == nil {
@@ -125,7 +125,7 @@ func (s *sampler) failed(ctx context.Context, what string) {
 	}
 }
 
-// requests reads and writes, one request after the other.
+// requests reads and writes sequentially.
 func (s *sampler) requests(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
@@ -134,33 +134,33 @@ func (s *sampler) requests(ctx context.Context) {
 		s.mu.Lock()
 		s.sent[n] = time.Now()
 		s.mu.Unlock()
-		s.send(ctx, http.MethodPut, configMaps+"/"+observed, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":%q}}`, observed, n))
+		s.send(ctx, http.MethodPut, configMaps+"/"+observedName, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":%q}}`, observedName, n))
 		if ctx.Err() == nil {
 			s.Took = append(s.Took, time.Since(start))
 		}
 	}
 }
 
-// events watches what requests writes.
+// events watches the writes of requests.
 func (s *sampler) events(ctx context.Context) {
 	for ctx.Err() == nil {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.config.Host+configMaps+"?watch=true&fieldSelector=metadata.name%3D"+observed, http.NoBody)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.config.Host+configMaps+"?watch=true&fieldSelector=metadata.name%3D"+observedName, http.NoBody)
 		if err != nil {
-			s.failed(ctx, err.Error())
+			s.recordError(ctx, err.Error())
 			return
 		}
 		response, err := s.http.Do(r)
 		if err != nil {
-			s.failed(ctx, err.Error())
+			s.recordError(ctx, err.Error())
 			continue
 		}
 		s.follow(response.Body)
 		_ = response.Body.Close()
-		s.failed(ctx, fmt.Sprintf("the watch ended, status %d", response.StatusCode))
+		s.recordError(ctx, fmt.Sprintf("the watch ended, status %d", response.StatusCode))
 	}
 }
 
-// follow reads events until they end.
+// follow reads events until the stream ends.
 func (s *sampler) follow(events io.Reader) {
 	for decoder := json.NewDecoder(events); ; {
 		var event struct {
@@ -171,7 +171,7 @@ func (s *sampler) follow(events io.Reader) {
 		}
 		now := time.Now()
 		s.mu.Lock()
-		if sent, known := s.sent[event.Object.Data.N]; known {
+		if sent, ok := s.sent[event.Object.Data.N]; ok {
 			delete(s.sent, event.Object.Data.N)
 			s.Seen = append(s.Seen, now.Sub(sent))
 		}
@@ -179,15 +179,16 @@ func (s *sampler) follow(events io.Reader) {
 	}
 }
 
-// bindings binds a role to somebody else again and again, and asks whether he has it.
+// bindings repeatedly binds a role to another user, and sends access reviews until the binding is
+// effective.
 func (s *sampler) bindings(ctx context.Context) {
 	const pause = 100 * time.Millisecond
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
-		who := fmt.Sprintf("somebody-%d", i)
-		s.send(ctx, http.MethodPut, clusterBindings+"/"+observed, administers(observed, who))
+		user := fmt.Sprintf("user-%d", i)
+		s.send(ctx, http.MethodPut, clusterBindings+"/"+observedName, adminBinding(observedName, user))
 		for ctx.Err() == nil {
-			if strings.Contains(string(s.send(ctx, http.MethodPost, accessReviews, accessReview(who))), `"allowed":true`) {
+			if strings.Contains(string(s.send(ctx, http.MethodPost, accessReviews, accessReview(user))), `"allowed":true`) {
 				s.Bound = append(s.Bound, time.Since(start))
 				break
 			}
@@ -199,7 +200,7 @@ func (s *sampler) bindings(ctx context.Context) {
 	}
 }
 
-// at returns what so many percent waited at most, of what is sorted.
+// at returns a percentile of sorted durations.
 func at(took []time.Duration, percent int) time.Duration {
 	if len(took) == 0 {
 		return 0
@@ -207,21 +208,21 @@ func at(took []time.Duration, percent int) time.Duration {
 	return took[len(took)*percent/100].Round(10 * time.Microsecond)
 }
 
-// observer is a quiet tenant in a process of its own.
+// observer is the quiet tenant in a separate process.
 type observer struct {
 	in  io.Writer
 	out *json.Decoder
 }
 
-// observe starts the quiet tenant, and has everything else in this process give way to
-// it and to the servers: an attacker's clients are elsewhere.
+// observe starts the quiet tenant, and lowers the priority of this process, because clients of an
+// attacker run on other machines.
 func (w *world) observe(t *testing.T) {
 	t.Helper()
 	if !*latencyFlag {
 		return
 	}
-	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, observed))
-	w.quiet.must(t, http.MethodPost, clusterBindings, administers(observed, "nobody"))
+	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, observedName))
+	w.quiet.must(t, http.MethodPost, clusterBindings, adminBinding(observedName, "no-user"))
 	program, err := os.Executable()
 	require.NoError(t, err)
 	command := exec.CommandContext(t.Context(), program)
@@ -237,7 +238,7 @@ func (w *world) observe(t *testing.T) {
 		_ = command.Wait()
 	})
 	w.observer = &observer{in: in, out: json.NewDecoder(out)}
-	threads, err := os.ReadDir("/proc/self/task") // each has a priority of its own
+	threads, err := os.ReadDir("/proc/self/task") // each has its own priority
 	require.NoError(t, err)
 	for _, thread := range threads {
 		id, err := strconv.Atoi(thread.Name())
@@ -247,7 +248,7 @@ func (w *world) observe(t *testing.T) {
 	}
 }
 
-// begin has the quiet tenant begin; end returns what it has waited for.
+// begin starts sampling; end stops it and returns the samples.
 func (o *observer) begin(t *testing.T) (end func() samples) {
 	t.Helper()
 	_, err := io.WriteString(o.in, "begin\n")
@@ -265,20 +266,20 @@ func (o *observer) begin(t *testing.T) (end func() samples) {
 	}
 }
 
-// measured runs a row. With -latency it repeats the row for a while, and prints what
-// the quiet tenant waits for a read and a write before that and during it.
+// measured runs a row. With -latency, it repeats the row for a while, and prints the latencies of
+// the quiet tenant before and during it.
 func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)) {
 	if !*latencyFlag {
 		row(t, w)
 		return
 	}
 	end := w.observer.begin(t)
-	time.Sleep(alone) //nolint:forbidigo // it is measured, not waited for
+	time.Sleep(quietTime) //nolint:forbidigo // the duration of a measurement
 	quiet := end()
 	end = w.observer.begin(t)
 	runs := 0
-	for start := time.Now(); time.Since(start) < attacked && !t.Failed(); runs++ {
-		w.mark = newMark()
+	for start := time.Now(); time.Since(start) < attackTime && !t.Failed(); runs++ {
+		w.id = newID()
 		t.Run(strconv.Itoa(runs), func(t *testing.T) { row(t, w) })
 	}
 	during := end()
@@ -286,18 +287,18 @@ func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)
 		before, now := at(took(quiet), 99), at(took(during), 99)
 		return fmt.Sprintf("p99 %v → %v (× %.1f, of %d and %d)", before, now, float64(now)/float64(max(before, 1)), len(took(quiet)), len(took(during)))
 	}
-	fmt.Printf("%-12s requests p50 %v → %v, %s | watch %s | bindings %s | %d runs, refused or failed: %v\n", name,
+	fmt.Printf("%-12s requests p50 %v → %v, %s | watch %s | bindings %s | %d runs, errors: %v\n", name,
 		at(quiet.Took, 50), at(during.Took, 50), ratio(func(s samples) []time.Duration { return s.Took }),
 		ratio(func(s samples) []time.Duration { return s.Seen }), ratio(func(s samples) []time.Duration { return s.Bound }), runs, during.Bad)
 }
 
-// busy is no attack: it keeps as many cores busy as there are, and sends nothing.
-// It says what a row costs others by what its own client computes.
+// busy keeps all cores busy without requests. It shows the effect of the attacker's own
+// computation.
 func busy(t *testing.T, _ *world) {
 	if !*latencyFlag {
-		t.Skip("it is for comparison with -latency only")
+		t.Skip("only for comparison with -latency")
 	}
-	ctx, stop := context.WithTimeout(t.Context(), loaded)
+	ctx, stop := context.WithTimeout(t.Context(), loadTime)
 	defer stop()
 	var cores sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -310,10 +311,9 @@ func busy(t *testing.T, _ *world) {
 	cores.Wait()
 }
 
-// load is the row of an attacker that has nothing but requests: it writes, reads and
-// deletes in sixteen connections.
+// load writes, reads and deletes continuously with 16 clients.
 func load(t *testing.T, w *world) {
-	ctx, stop := context.WithTimeout(t.Context(), loaded)
+	ctx, stop := context.WithTimeout(t.Context(), loadTime)
 	defer stop()
 	var attacks sync.WaitGroup
 	text := strings.Repeat("x", 4<<10)

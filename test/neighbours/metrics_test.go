@@ -15,50 +15,45 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// metrics: what the attacker names is in no label, and what it makes, keeps and
-// deletes adds no series.
+// metrics checks that labels contain no names of the attacker, and that its objects add no series.
 func metrics(t *testing.T, w *world) {
-	// Each kind of request once, so that the series of all that is not named exist.
+	// Each kind of request once, so that all series with bounded labels exist.
 	for i := range 2 {
-		group := fmt.Sprintf("warm%d.%s.example", i, w.mark)
-		w.use(t, group)
+		group := fmt.Sprintf("warm%d.%s.example", i, w.id)
+		w.useGroup(t, group)
 		w.attacker.must(t, http.MethodGet, "/apis/"+group+"/"+w.version()+"/things?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1", "")
 		w.attacker.undefine(t, "things."+group)
 	}
-	w.invent(t, 0)
-	w.hooks(t, 0)
+	w.requestUnknown(t, 0)
+	w.callWebhooks(t, 0)
 	before := w.scrape(t)
 	for i := range 12 {
-		group := fmt.Sprintf("gone%d.%s.example", i, w.mark)
-		w.use(t, group)
+		group := fmt.Sprintf("deleted%d.%s.example", i, w.id)
+		w.useGroup(t, group)
 		w.attacker.undefine(t, "things."+group)
-		w.invent(t, i+1)
+		w.requestUnknown(t, i+1)
 	}
-	w.hooks(t, 1)
+	w.callWebhooks(t, 1)
 	for i := range 40 {
-		w.use(t, fmt.Sprintf("kept%d.%s.example", i, w.mark))
+		w.useGroup(t, fmt.Sprintf("kept%d.%s.example", i, w.id))
 	}
-	made := w.fresh(t, before, w.scrape(t))
+	made := w.newSeries(t, before, w.scrape(t))
 
-	// A group was 433 series and 79 KiB, before labels were bounded; one that
-	// comes late is one of requests that took another way this time.
+	// Without bounded labels, a group had 433 series and 79 KiB. A few series may be created late
+	// by requests with other timing.
 	const late, lateBytes = 100, 20 << 10
-	require.Less(t, len(made), late, "52 groups and many invented names made series: %.5000v", made)
+	require.Less(t, len(made), late, "52 groups and many unknown names created series: %.5000v", made)
 	require.Less(t, len(strings.Join(made, "\n")), lateBytes)
-	t.Logf("%d series, and %d with 52 groups more", len(before), len(before)+len(made))
+	t.Logf("%d series, %d with 52 additional groups", len(before), len(before)+len(made))
 
-	w.served(t)
-	require.True(t, seen(func() bool {
-		return counters(t, "apiserver_watch_cache_initializations_total", map[string]string{"group": "", "resource": "configmaps"}) > 0
-	}))
-	require.True(t, seen(func() bool {
-		return counters(t, "apiserver_request_total", map[string]string{"group": "unexpected", "resource": "unexpected", "verb": "POST"}) > 0
-	}))
+	w.checkBuiltinLabels(t)
+	require.True(t, countersMatch(upstreamMetric(t, "apiserver_watch_cache_initializations_total", map[string]string{"group": "", "resource": "configmaps"}) > 0))
+	require.True(t, countersMatch(upstreamMetric(t, "apiserver_request_total", map[string]string{"group": "unexpected", "resource": "unexpected", "verb": "POST"}) > 0))
 }
 
-// served checks that all that is built in, and the system's kinds, keep their
-// labels: each resource and subresource is asked for, and found.
-func (w *world) served(t *testing.T) {
+// checkBuiltinLabels checks that all built-in and system APIs have their labels, by a request to
+// each resource and subresource.
+func (w *world) checkBuiltinLabels(t *testing.T) {
 	t.Helper()
 	lists, err := w.quiet.kube.Discovery().ServerPreferredResources()
 	require.NoError(t, err)
@@ -91,15 +86,13 @@ func (w *world) served(t *testing.T) {
 			}
 			_, body, err := w.quiet.call(t.Context(), method, path, "{}")
 			require.NoError(t, err)
-			require.True(t, seen(func() bool {
-				return counters(t, "apiserver_request_total", map[string]string{"group": gv.Group, "version": gv.Version, "resource": plural, "subresource": subresource}) > 0
-			}), "%s %s: %.200s", method, path, body)
+			require.True(t, countersMatch(upstreamMetric(t, "apiserver_request_total", map[string]string{"group": gv.Group, "version": gv.Version, "resource": plural, "subresource": subresource}) > 0), "%s %s: %.200s", method, path, body)
 		}
 	}
 }
 
-// scrape returns the names and labels of all series of all servers, each once: servers that are
-// one process have the same. None has a name of the attacker's.
+// scrape returns the names and labels of all series of all servers without duplicates, and checks
+// that they contain no name of the attacker.
 func (w *world) scrape(t *testing.T) (series []string) {
 	t.Helper()
 	marked := 0
@@ -111,26 +104,26 @@ func (w *world) scrape(t *testing.T) (series []string) {
 			if strings.HasPrefix(line, "#") {
 				continue
 			}
-			if strings.Contains(line, w.mark) {
+			if strings.Contains(line, w.id) {
 				if marked++; marked <= 20 {
-					t.Errorf("a label that the attacker chose, at %s: %.300s", server.config.Host, line)
+					t.Errorf("a label of %s contains a name of the attacker: %.300s", server.config.Host, line)
 				}
 			}
 			series = append(series, line[:strings.LastIndexByte(line, ' ')])
 		}
 		require.NoError(t, lines.Err())
 	}
-	require.Zero(t, marked, "lines with labels that the attacker chose")
+	require.Zero(t, marked, "series with a name of the attacker")
 	slices.Sort(series)
 	return slices.Compact(series)
 }
 
-// ofGroup finds the group of a series.
-var ofGroup = regexp.MustCompile(`[{,]group="([^"]*)"`)
+// groupLabel matches the group of a series.
+var groupLabel = regexp.MustCompile(`[{,]group="([^"]*)"`)
 
-// fresh returns the series that were not there before, except those of groups
-// that are built in or of the system, which the shard itself reads and writes.
-func (w *world) fresh(t *testing.T, before, after []string) []string {
+// newSeries returns series that did not exist before, except those of built-in and system groups,
+// because the shard also reads and writes these.
+func (w *world) newSeries(t *testing.T, before, after []string) []string {
 	t.Helper()
 	groups, err := w.quiet.kube.Discovery().ServerGroups()
 	require.NoError(t, err)
@@ -139,7 +132,7 @@ func (w *world) fresh(t *testing.T, before, after []string) []string {
 		if _, was := slices.BinarySearch(before, s); was {
 			continue
 		}
-		group := ofGroup.FindStringSubmatch(s)
+		group := groupLabel.FindStringSubmatch(s)
 		if len(group) != 2 || !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == group[1] }) {
 			found = append(found, s)
 		}
@@ -147,67 +140,67 @@ func (w *world) fresh(t *testing.T, before, after []string) []string {
 	return found
 }
 
-// use makes a group and does in it what can be done.
-func (w *world) use(t *testing.T, group string) {
+// useGroup creates a group and sends all kinds of requests to it.
+func (w *world) useGroup(t *testing.T, group string) {
 	t.Helper()
 	a, version := w.attacker, w.version()
 	crd := things(group, version)
 	crd.Spec.Versions[0].Deprecated = true
 	a.define(t, crd)
 	path := "/apis/" + group + "/" + version + "/things"
-	a.must(t, http.MethodPost, path, thing(group, version, "one", w.mark))
-	a.must(t, http.MethodPost, path+"?dryRun=All", thing(group, version, "two", w.mark))
+	a.must(t, http.MethodPost, path, thing(group, version, "one", w.id))
+	a.must(t, http.MethodPost, path+"?dryRun=All", thing(group, version, "two", w.id))
 	a.must(t, http.MethodGet, path+"/one", "")
 	a.must(t, http.MethodGet, path+"/one/status", "")
 	a.must(t, http.MethodGet, path, "")
 	a.must(t, http.MethodDelete, path+"/one", "")
-	for _, missing := range []string{path + "/none", path + "/one/" + w.mark, path + "/one/scale"} {
+	for _, missing := range []string{path + "/none", path + "/one/" + w.id, path + "/one/scale"} {
 		code, body, err := a.call(t.Context(), http.MethodGet, missing, "")
 		require.NoError(t, err)
 		require.Equal(t, http.StatusNotFound, code, "%s", body)
-		require.NotContains(t, string(body), "unexpected", "errors name the resource, not what it is counted as")
+		require.NotContains(t, string(body), "unexpected", "the error contains the metric label instead of the resource")
 	}
 }
 
-// version is the version of groups that the attacker makes.
-func (w *world) version() string { return "v1" + w.mark }
+// version returns the version of the attacker's groups.
+func (w *world) version() string { return "v1" + w.id }
 
-// invent asks for what there is not, in the attacker's workspace and as a
-// stranger, with the time that is up before an answer.
-func (w *world) invent(t *testing.T, n int) {
+// requestUnknown requests missing resources in the attacker's workspace and as administrator, also
+// with an immediate timeout.
+func (w *world) requestUnknown(t *testing.T, n int) {
 	t.Helper()
-	name := fmt.Sprintf("%s%d", w.mark, n)
+	name := fmt.Sprintf("%s%d", w.id, n)
 	long := strings.Repeat("x", 100)
 	for _, path := range []string{
 		"/apis/" + name + ".example/" + name + "/" + name + "/" + long + "/" + name,
 		"/apis/rbac.authorization.k8s.io/" + name + "/roles",
 		"/apis/rbac.authorization.k8s.io/v1/" + name,
-		"/api/v1/namespaces/default/configmaps/a/" + name,
+		configMaps + "/a/" + name,
 		"/" + name + long,
 	} {
-		for _, ask := range []func(string) (int, []byte, error){
+		for _, get := range []func(string) (int, []byte, error){
 			func(query string) (int, []byte, error) {
 				return w.attacker.call(t.Context(), http.MethodGet, path+query, "")
 			},
 			func(query string) (int, []byte, error) {
-				return w.masters.call(t.Context(), http.MethodGet, "/clusters/system:admin"+path+query, "")
+				return w.operator.call(t.Context(), http.MethodGet, "/clusters/system:admin"+path+query, "")
 			},
 		} {
-			code, body, err := ask("")
+			code, body, err := get("")
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, code, http.StatusBadRequest, "%s", body)
-			// An answer that has begun when the time is up is broken off.
-			if code, body, err = ask("?timeout=1ns"); err == nil {
+			// A response that has started is cut off by the timeout.
+			if code, body, err = get("?timeout=1ns"); err == nil {
 				require.GreaterOrEqual(t, code, http.StatusBadRequest, "%s", body)
 			}
 		}
 	}
 }
 
-// hooks has webhooks and policies with names of the attacker's look at a write.
-func (w *world) hooks(t *testing.T, n int) {
+// callWebhooks calls webhooks and policies with names of the attacker.
+func (w *world) callWebhooks(t *testing.T, n int) {
 	t.Helper()
-	a, name := w.attacker, fmt.Sprintf("%s%d", w.mark, n)
+	a, name := w.attacker, fmt.Sprintf("%s%d", w.id, n)
 	const admission = "/apis/admissionregistration.k8s.io/v1/"
 	rules := `[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]`
 	for kind, path := range map[string]string{"Validating": "validatingwebhookconfigurations", "Mutating": "mutatingwebhookconfigurations"} {
@@ -221,7 +214,7 @@ func (w *world) hooks(t *testing.T, n int) {
 	a.must(t, http.MethodPost, admission+"validatingadmissionpolicybindings", fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding",
 		"metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, name))
 	create := func(suffix string) int {
-		const path = "/api/v1/namespaces/default/configmaps"
+		const path = configMaps
 		code, _, err := a.call(t.Context(), http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, name+suffix))
 		require.NoError(t, err)
 		if code == http.StatusCreated {
@@ -229,13 +222,13 @@ func (w *world) hooks(t *testing.T, n int) {
 		}
 		return code
 	}
-	require.Eventually(t, func() bool { return create("") == http.StatusUnprocessableEntity }, testTimeout, tick, "the policy refuses")
+	require.Eventually(t, func() bool { return create("") == http.StatusUnprocessableEntity }, testTimeout, tick, "the policy does not reject the write")
 	for _, kind := range []string{"admit", "validating"} {
 		calls := func() float64 {
-			return counters(t, "apiserver_admission_webhook_fail_open_count", map[string]string{"type": kind})
+			return upstreamMetric(t, "apiserver_admission_webhook_fail_open_count", map[string]string{"type": kind})
 		}
 		before := calls()
-		require.Eventually(t, func() bool { create("-passes"); return seen(func() bool { return calls() > before }) }, testTimeout, tick, "the %s webhook is called", kind)
+		require.Eventually(t, func() bool { create("-passes"); return countersMatch(calls() > before) }, testTimeout, tick, "the %s webhook was not called", kind)
 	}
 	for _, path := range []string{"validatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
 		a.must(t, http.MethodDelete, admission+path+"/"+name, "")

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -13,25 +12,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// mostAllocated is what a rejected request may allocate: some ten times the largest body.
+// mostAllocated is the maximum allocation of a rejected request, about ten times the largest body.
 const mostAllocated = 256 << 20
 
-// rejected sends requests that must be rejected, each with a code and a message, before anything is multiplied.
-func rejected(t *testing.T, code int, says string, send func() (int, []byte, error)) {
+// rejected sends a request that must be rejected with a code and a message before it allocates much memory.
+func rejected(t *testing.T, code int, message string, send func() (int, []byte, error)) {
 	t.Helper()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	before := allocated()
 	got, body, err := send()
-	runtime.ReadMemStats(&after)
+	after := allocated()
 	require.NoError(t, err)
 	require.Equal(t, code, got, "%.500s", body)
-	require.Contains(t, string(body), says)
+	require.Contains(t, string(body), message)
 	if !*latencyFlag {
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(mostAllocated), "bytes that were allocated")
+		require.Less(t, after-before, uint64(mostAllocated), "allocated bytes")
 	}
 }
 
-// defined sends a definition of things with other properties.
+// defined sends a definition of things with changes.
 func (u *tenant) defined(t *testing.T, group string, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) (int, []byte, error) {
 	t.Helper()
 	crd := things(group, "v1")
@@ -53,7 +51,7 @@ func listOf(item apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProp
 	return apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &item}}
 }
 
-// withList defines things that have a list, and returns what creates one with n items.
+// withList defines things with a list, and returns a function that creates one with n items.
 func (u *tenant) withList(t *testing.T, group string, list apiextensionsv1.JSONSchemaProps) (create func(item string, n int) (int, []byte, error)) {
 	t.Helper()
 	crd := things(group, "v1")
@@ -65,7 +63,7 @@ func (u *tenant) withList(t *testing.T, group string, list apiextensionsv1.JSONS
 	}
 }
 
-// defaults: defaults of a definition, added to each of many items.
+// defaults sends objects to which defaults would add much memory.
 func defaults(t *testing.T, w *world) {
 	keys := make([]string, 1000)
 	for i := range keys {
@@ -77,27 +75,27 @@ func defaults(t *testing.T, w *world) {
 		}})
 	}
 	rejected(t, http.StatusUnprocessableEntity, "items.properties[d].default", func() (int, []byte, error) {
-		return w.attacker.defined(t, w.mark+".large.example", property("l", defaulted(1000)))
+		return w.attacker.defined(t, w.id+".large.example", property("l", defaulted(1000)))
 	})
-	create := w.attacker.withList(t, w.mark+".defaults.example", defaulted(100))
+	create := w.attacker.withList(t, w.id+".defaults.example", defaulted(100))
 	rejected(t, http.StatusRequestEntityTooLarge, "the defaults in the schema add more than", func() (int, []byte, error) { return create("{}", 60_000) })
 }
 
-// documents: the OpenAPI documents of many definitions, which the attacker asks for after each change.
+// documents requests the OpenAPI documents of many definitions after each change.
 func documents(t *testing.T, w *world) {
 	many := 40
 	if !testing.Short() {
 		many = 150
 	}
 	for i := range many {
-		w.attacker.define(t, things(fmt.Sprintf("n%d.%s.documents.example", i, w.mark), "v1"))
+		w.attacker.define(t, things(fmt.Sprintf("n%d.%s.documents.example", i, w.id), "v1"))
 	}
 	before := heap()
 	for i := range 3 {
-		made := w.attacker.define(t, things(fmt.Sprintf("m%d.%s.documents.example", i, w.mark), "v1"))
+		made := w.attacker.define(t, things(fmt.Sprintf("m%d.%s.documents.example", i, w.id), "v1"))
 		peak := peakWhile(func() { w.attacker.must(t, http.MethodGet, "/openapi/v2", "") })
-		require.True(t, testing.Short() || peak < uint64(many)<<20, "the heap grows by %d while the document of %d definitions is made", peak, many)
+		require.True(t, testing.Short() || peak < uint64(many)<<20, "the heap grows by %d while the document of %d definitions is generated", peak, many)
 		require.NoError(t, w.attacker.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	}
-	requireHeapGrowth(t, before, int64(many)<<20/2, "half a megabyte for each definition")
+	requireHeapGrowth(t, before, int64(many)<<20/2, "more than half a megabyte for each definition")
 }

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// gate are the rows that run with -short, too.
+// gate contains the rows that also run with -short.
 var gate = []string{
 	"busy", "load", "metrics", "storage", "rules", "webhooks",
 	"defaults", "documents",
 }
 
-// TestNeighbours runs the rows of the table in doc.go, one after the other: some
-// look at the heap of the whole process.
+// TestNeighbours runs the rows of the table in doc.go sequentially, because some measure the heap
+// of the process.
 func TestNeighbours(t *testing.T) {
 	w := newWorld(t)
 	w.observe(t)

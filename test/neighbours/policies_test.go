@@ -18,12 +18,12 @@ const (
 	namespacesPath     = "/api/v1/namespaces"
 )
 
-// policies: the attacker's policies cost as much as they may, and deny everything. What
-// the system writes is not shown to them, in its workspace neither, and goes on in others
-// while the attacker's writes are judged.
+// policies checks policies with the maximum cost that deny everything. They must not apply to
+// writes of controllers, also in the attacker's workspace, and must not delay those in other
+// workspaces.
 func policies(t *testing.T, w *world) {
 	const writers = 4
-	// As much as an expression may cost, of which the race detector makes minutes.
+	// The maximum cost of an expression takes minutes with the race detector.
 	costly, length := 12, 100
 	if !*latencyFlag {
 		costly, length = 2, 30
@@ -42,28 +42,29 @@ func policies(t *testing.T, w *world) {
 		rule(`"CREATE","DELETE"`, `"rbac.authorization.k8s.io"`, `"*"`),
 	}, ",")
 	denials := 0
-	t.Cleanup(func() { // those before it denied, once it does no more
+	t.Cleanup(func() { // created before the policy had an effect
 		for n := range denials {
-			w.attacker.drop(t, fmt.Sprintf("%s/%s-%d", configMaps, w.mark, n))
+			w.attacker.remove(t, fmt.Sprintf("%s/%s-%d", configMaps, w.id, n))
 		}
 	})
 	w.attacker.create(t, policiesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{"failurePolicy":"Fail","matchConstraints":{"resourceRules":[%s]},"variables":[{"name":"l","expression":"[%s]"}],"validations":[%s]}}`,
-		w.mark, matched, numbers, strings.Join(validations, ",")))
-	w.attacker.create(t, policyBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, w.mark))
+		w.id, matched, numbers, strings.Join(validations, ",")))
+	w.attacker.create(t, policyBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, w.id))
 	ctx, stop := context.WithCancel(t.Context())
 	write := func(n int) (int, []byte, error) {
-		return w.attacker.call(ctx, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s-%d"}}`, w.mark, n))
+		return w.attacker.call(ctx, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s-%d"}}`, w.id, n))
 	}
 	require.Eventually(t, func() bool {
-		code, says, err := write(denials)
+		code, body, err := write(denials)
 		denials++
-		return err == nil && code == http.StatusUnprocessableEntity && strings.Contains(string(says), w.mark)
-	}, testTimeout, tick, "the policy denies")
+		return err == nil && code == http.StatusUnprocessableEntity && strings.Contains(string(body), w.id)
+	}, testTimeout, tick, "the policy does not deny writes")
 
-	checks := func() float64 { return counters(t, "apiserver_validating_admission_policy_check_total", nil) }
+	checks := func() float64 { return upstreamMetric(t, "apiserver_validating_admission_policy_check_total", nil) }
 	before := checks()
-	w.live(t, w.attacker)
-	require.InDelta(t, before, checks(), 0, "what the system writes is not judged")
+	require.True(t, countersMatch(before > 0), "the metric does not count policies")
+	w.exerciseControllers(t, w.attacker)
+	require.InDelta(t, before, checks(), 0, "writes of controllers were evaluated")
 
 	var attacks sync.WaitGroup
 	t.Cleanup(func() { stop(); attacks.Wait() })
@@ -72,8 +73,8 @@ func policies(t *testing.T, w *world) {
 		attacks.Go(func() {
 			started <- struct{}{}
 			for n := 0; ctx.Err() == nil; n++ {
-				if code, says, err := write(1000*(i+1) + n); err == nil && code < http.StatusBadRequest {
-					t.Errorf("the policy does not deny: %s", says)
+				if code, body, err := write(1000*(i+1) + n); err == nil && code < http.StatusBadRequest {
+					t.Errorf("the policy does not deny: %s", body)
 				}
 			}
 		})
@@ -81,34 +82,34 @@ func policies(t *testing.T, w *world) {
 	for range writers {
 		<-started
 	}
-	w.live(t, w.quiet)
+	w.exerciseControllers(t, w.quiet)
 }
 
-// live has the system write all that it writes for a tenant: the service account of a
-// new namespace, the status of a quota, a workspace; and empties what is deleted.
-func (w *world) live(t *testing.T, u *tenant) {
+// exerciseControllers causes writes of controllers: the service account of a new namespace, the
+// status of a quota, a workspace, and the deletion of their content.
+func (w *world) exerciseControllers(t *testing.T, u *tenant) {
 	t.Helper()
-	until := func(what, path string, done func(code int, says string) bool) {
+	until := func(what, path string, done func(code int, body string) bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			code, says, err := u.call(t.Context(), http.MethodGet, path, "")
-			return err == nil && done(code, string(says))
+			code, body, err := u.call(t.Context(), http.MethodGet, path, "")
+			return err == nil && done(code, string(body))
 		}, testTimeout, tick, what)
 	}
-	says := func(text string) func(int, string) bool {
-		return func(code int, says string) bool { return code == http.StatusOK && strings.Contains(says, text) }
+	contains := func(text string) func(int, string) bool {
+		return func(code int, body string) bool { return code == http.StatusOK && strings.Contains(body, text) }
 	}
-	gone := func(code int, _ string) bool { return code == http.StatusNotFound }
-	namespace := namespacesPath + "/" + w.mark
-	u.must(t, http.MethodPost, namespacesPath, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, w.mark))
-	u.must(t, http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q}}`, w.mark))
+	removed := func(code int, _ string) bool { return code == http.StatusNotFound }
+	namespace := namespacesPath + "/" + w.id
+	u.must(t, http.MethodPost, namespacesPath, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, w.id))
+	u.must(t, http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q}}`, w.id))
 	u.must(t, http.MethodPost, namespace+"/resourcequotas", `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"few"},"spec":{"hard":{"count/leases.coordination.k8s.io":"1"}}}`)
-	until("the namespace has its service account", namespace+"/serviceaccounts/default", says("default"))
-	until("the quota is counted", namespace+"/resourcequotas/few", says(`"used":{"count/leases.coordination.k8s.io":"0"}`))
-	u.must(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/"+w.mark+"/leases", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"one"}}`)
-	until("the workspace is ready", workspacesPath+"/"+w.mark, says(`"phase":"Ready"`))
-	for _, path := range []string{namespace, workspacesPath + "/" + w.mark} {
+	until("the namespace has no service account", namespace+"/serviceaccounts/default", contains("default"))
+	until("the quota has no status", namespace+"/resourcequotas/few", contains(`"used":{"count/leases.coordination.k8s.io":"0"}`))
+	u.must(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/"+w.id+"/leases", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"one"}}`)
+	until("the workspace is not Ready", workspacesPath+"/"+w.id, contains(`"phase":"Ready"`))
+	for _, path := range []string{namespace, workspacesPath + "/" + w.id} {
 		u.must(t, http.MethodDelete, path, "")
-		until("it is emptied, and goes: "+path, path, gone)
+		until(path+" was not removed", path, removed)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const (
@@ -20,11 +22,11 @@ const (
 	registration   = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 )
 
-// providers: the attacker's API, which the quiet tenant has bound, has webhooks that hang
-// and rules that cost too much. That delays and refuses writes of this API only.
+// providers checks an API of the attacker, bound by the quiet tenant, with webhooks that hang and
+// rules with excessive cost. Only writes of this API may be delayed or rejected.
 func providers(t *testing.T, w *world) {
 	const limit, waiting = 64, 70
-	group := w.mark + ".provided.example"
+	group := w.id + ".provided.example"
 	name := "v1.things." + group
 	version := func(name string, stored bool) string {
 		return fmt.Sprintf(`{"name":%q,"served":true,"storage":%t,"schema":{"type":"object","properties":{"all":{"type":"array","items":{"type":"string"}},"n":{"type":"integer"}}}}`, name, stored)
@@ -32,55 +34,53 @@ func providers(t *testing.T, w *world) {
 	w.attacker.create(t, apisV1+"apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":%q},"spec":{"group":%q,"scope":"Cluster","conversion":{"strategy":"None"},"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s,%s]}}`,
 		name, group, version("v1", true), version("v2", false)))
 	w.attacker.create(t, apisV1+"apiconversions", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".all","destination":".n","transformation":"self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"}]}]}}`, name))
-	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.mark, group, name))
+	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.id, group, name))
 	for _, consumer := range []*tenant{w.quiet, w.attacker} {
-		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.mark, w.mark))
-		require.Eventually(t, func() bool {
-			code, _, err := consumer.call(t.Context(), http.MethodGet, "/apis/"+group+"/v1/things", "")
-			return err == nil && code == http.StatusOK
-		}, testTimeout, tick, "the API is bound")
+		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.id, w.id))
+		consumer.untilAnswered(t, http.MethodGet, "/apis/"+group+"/v1/things", "", http.StatusOK, "", "the API is not served")
 	}
 	t.Run("rules", func(t *testing.T) { expensiveRules(t, w, group) })
 
-	asked, release := make(chan struct{}, 2*waiting), make(chan struct{})
-	var once sync.Once
-	unblock := func() { once.Do(func() { close(release) }) }
+	called, release := make(chan struct{}, 2*waiting), make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(release) })
 	var pending sync.WaitGroup
 	var finished atomic.Int64
 	t.Cleanup(pending.Wait)
 	t.Cleanup(unblock)
-	hook := hangs(t, asked, release)
-	w.attacker.create(t, registration, validates("hangs."+w.mark+".example", hook, group, "things"))
+	hook := hangingWebhook(t, called, release)
+	w.attacker.create(t, registration, validates("hangs."+w.id+".example", hook, group, "things"))
 	write := func(by *tenant) {
 		pending.Go(func() {
 			_, _, _ = by.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things?dryRun=All", thing(group, "v1", "one", ""))
 			finished.Add(1)
 		})
 	}
-	require.Eventually(t, func() bool { write(w.quiet); return len(asked) > 0 }, testTimeout, tick, "the provider's webhook is called")
-	// One after the other, since it is what hangs that is to delay others, and not a burst of the quiet tenant's own.
-	for n := len(asked); n < limit; n++ {
+	require.Eventually(t, func() bool { write(w.quiet); return len(called) > 0 }, testTimeout, tick, "the provider's webhook was not called")
+	// Sequentially, because hanging requests should delay others, not a burst of the quiet tenant
+	// itself.
+	for n := len(called); n < limit; n++ {
 		write(w.quiet)
-		require.Eventually(t, func() bool { return len(asked) > n }, testTimeout, tick, "%d calls for the quiet tenant's objects are under way", n+1)
+		require.Eventually(t, func() bool { return len(called) > n }, testTimeout, tick, "less than %d calls for the quiet tenant's objects are pending", n+1)
 	}
 	for range waiting - limit {
 		write(w.quiet)
 	}
 
-	// Its own webhooks are called, nobody waits for anything else, and others are called for.
-	var own atomic.Int64
-	mine := allows(t, &own)
-	w.quiet.must(t, http.MethodPost, registration, validates("mine."+w.mark+".example", mine, "", "configmaps"))
-	for own.Load() == 0 { // the first may come before the webhook is known
-		code, says, err := w.quiet.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine-of-it"}}`)
+	// The quiet tenant's own webhooks are called, and nothing else is delayed, also for other
+	// consumers.
+	var minPaused atomic.Int64
+	mine := allows(t, &minPaused)
+	w.quiet.must(t, http.MethodPost, registration, validates("mine."+w.id+".example", mine, "", "configmaps"))
+	for minPaused.Load() == 0 { // the webhook may be effective only later
+		code, body, err := w.quiet.call(t.Context(), http.MethodPost, configMaps+"?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"own"}}`)
 		require.NoError(t, err)
-		require.Equal(t, http.StatusCreated, code, "%s", says)
+		require.Equal(t, http.StatusCreated, code, "%s", body)
 	}
-	w.quiet.must(t, http.MethodDelete, registration+"/mine."+w.mark+".example", "")
+	w.quiet.must(t, http.MethodDelete, registration+"/mine."+w.id+".example", "")
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
 	write(w.attacker)
-	require.Eventually(t, func() bool { return len(asked) == limit+1 }, testTimeout, tick, "another consumer has places of its own")
-	// They answer one after the other, for the same reason.
+	require.Eventually(t, func() bool { return len(called) == limit+1 }, testTimeout, tick, "another consumer has no own slots")
+	// Sequentially, for the same reason.
 	over := make(chan struct{})
 	go func() { pending.Wait(); close(over) }()
 	for {
@@ -89,12 +89,12 @@ func providers(t *testing.T, w *world) {
 		case <-over:
 			return
 		case release <- struct{}{}:
-			require.Eventually(t, func() bool { return finished.Load() > n }, testTimeout, tick, "a write goes on whose webhook answers")
+			require.Eventually(t, func() bool { return finished.Load() > n }, testTimeout, tick, "a write did not finish although its webhook answered")
 		}
 	}
 }
 
-// expensiveRules: an object that costs too much to convert is refused, and no other is.
+// expensiveRules checks that only objects with excessive conversion cost are rejected.
 func expensiveRules(t *testing.T, w *world, group string) {
 	with := func(name string, n int) string {
 		all, err := json.Marshal(make([]string, n))
@@ -102,22 +102,22 @@ func expensiveRules(t *testing.T, w *world, group string) {
 		return fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Thing","metadata":{"name":%q},"all":%s}`, group, name, all)
 	}
 	things := "/apis/" + group + "/v1/things"
-	code, says, err := w.quiet.call(t.Context(), http.MethodPost, things, with("large", 2000))
+	code, body, err := w.quiet.call(t.Context(), http.MethodPost, things, with("large", 2000))
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnprocessableEntity, code, "%s", says)
-	require.Contains(t, string(says), "cannot be converted to "+group+"/v2")
+	require.Equal(t, http.StatusUnprocessableEntity, code, "%s", body)
+	require.Contains(t, string(body), "cannot be converted to "+group+"/v2")
 	w.quiet.must(t, http.MethodPost, things, with("small", 20))
 	require.Contains(t, string(w.quiet.must(t, http.MethodGet, strings.Replace(things, "/v1/", "/v2/", 1), "")), `"n":20`)
 	w.quiet.must(t, http.MethodDelete, things+"/small", "")
 }
 
-// validates is a configuration with a webhook for the creation of a resource.
+// validates returns a configuration with a webhook for the creation of a resource.
 func validates(name string, hook *httptest.Server, group, resource string) string {
 	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":%[1]q},"webhooks":[{"name":%[1]q,"clientConfig":{"url":%[2]q,"caBundle":%[3]q},"timeoutSeconds":30,"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["CREATE"],"apiGroups":[%[4]q],"apiVersions":["*"],"resources":[%[5]q]}]}]}`,
-		name, hook.URL, base64.StdEncoding.EncodeToString(caOf(hook)), group, resource)
+		name, hook.URL, base64.StdEncoding.EncodeToString(harness.CABundle(hook)), group, resource)
 }
 
-// allows starts a webhook that allows everything, and counts.
+// allows starts a webhook that admits everything and counts calls.
 func allows(t *testing.T, called *atomic.Int64) *httptest.Server {
 	t.Helper()
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

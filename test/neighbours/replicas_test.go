@@ -4,13 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// replicas is a tenant that makes as much as it can of what each shard has replicated to the cache server.
+// replicas creates the maximum number of objects that are replicated to the cache server.
 func replicas(t *testing.T, w *world) {
 	kinds := map[string]func(name string) string{
 		apisV2 + "apiexports": func(name string) string {
@@ -20,51 +19,46 @@ func replicas(t *testing.T, w *world) {
 			return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q,"labels":{"internal.kcp.io/replicate":"x"}},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`, name)
 		},
 	}
-	before := w.counted(t, "shardplane_replicated_refused_total")
+	before := w.metric(t, "shardplane_replicated_refused_total")
 	for path, body := range kinds {
-		made, refused := []string{}, ""
-		for n := 0; refused == ""; n++ {
-			require.LessOrEqual(t, n, maxReplicated+5, "%s: nothing is refused", path)
-			name := fmt.Sprintf("%s-%d", w.mark, n)
-			code, says, err := w.attacker.call(t.Context(), http.MethodPost, path, body(name))
+		made, rejection := []string{}, ""
+		for n := 0; rejection == ""; n++ {
+			require.LessOrEqual(t, n, maxReplicated+5, "%s: no request is rejected", path)
+			name := fmt.Sprintf("%s-%d", w.id, n)
+			code, content, err := w.attacker.call(t.Context(), http.MethodPost, path, body(name))
 			require.NoError(t, err)
 			if code == http.StatusCreated {
 				made = append(made, name)
 				continue
 			}
-			require.Equal(t, http.StatusForbidden, code, "%.300s", says)
-			refused = string(says)
+			require.Equal(t, http.StatusForbidden, code, "%.300s", content)
+			rejection = string(content)
 		}
-		require.Contains(t, refused, fmt.Sprintf("at most %d allowed, because they are replicated to other shards: delete objects, or have an administrator raise --max-replicated-objects", maxReplicated))
-		w.quiet.create(t, path, body("quiet-"+w.mark))
+		require.Contains(t, rejection, fmt.Sprintf("at most %d allowed, because they are replicated to other shards: delete objects, or have an administrator raise --max-replicated-objects", maxReplicated))
+		w.quiet.create(t, path, body("quiet-"+w.id))
 		for _, name := range made {
 			w.attacker.must(t, http.MethodDelete, path+"/"+name, "")
 		}
 	}
-	require.True(t, seen(func() bool {
-		return w.counted(t, "shardplane_replicated_refused_total") == before+float64(len(kinds))
-	}), "each refusal is counted")
+	require.True(t, countersMatch(w.metric(t, "shardplane_replicated_refused_total") == before+float64(len(kinds))), "rejections are not counted")
 	cache := newTenant(t, w.Cache())
 	quiet := w.quiet.cluster(t)
 	for path := range kinds {
-		require.Eventually(t, func() bool {
-			code, says, err := cache.call(t.Context(), http.MethodGet, "/shards/*/clusters/"+quiet+path, "")
-			return err == nil && code == http.StatusOK && strings.Contains(string(says), "quiet-"+w.mark)
-		}, testTimeout, tick, "the replica of the quiet tenant's is there: %s", path)
+		cache.untilAnswered(t, http.MethodGet, "/shards/*/clusters/"+quiet+path, "", http.StatusOK, "quiet-"+w.id, "the quiet tenant's object is not replicated: %s", path)
 	}
 }
 
-// cached is a tenant that has as many objects replicated as it can, and more.
+// cached replicates more objects of a cached resource than allowed.
 func cached(t *testing.T, w *world) {
 	const resources = "/apis/cache.kcp.io/v1alpha1/cachedresources"
-	says := func(u *tenant) (string, float64) {
+	status := func(u *tenant) (string, float64) {
 		var now struct {
 			Status struct {
 				ResourceCounts struct{ Cache float64 }
 				Conditions     []struct{ Type, Status, Reason string }
 			}
 		}
-		code, content, err := u.call(t.Context(), http.MethodGet, resources+"/"+w.mark, "")
+		code, content, err := u.call(t.Context(), http.MethodGet, resources+"/"+w.id, "")
 		if err != nil || code != http.StatusOK || json.Unmarshal(content, &now) != nil {
 			return "", 0
 		}
@@ -75,24 +69,24 @@ func cached(t *testing.T, w *world) {
 		}
 		return "", 0
 	}
-	group := w.mark + ".cached.example"
+	group := w.id + ".cached.example"
 	for _, u := range []*tenant{w.attacker, w.quiet} {
 		u.define(t, things(group, "v1"))
-		u.create(t, resources, fmt.Sprintf(`{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"name":%q},"spec":{"group":%q,"version":"v1","resource":"things"}}`, w.mark, group))
+		u.create(t, resources, fmt.Sprintf(`{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"name":%q},"spec":{"group":%q,"version":"v1","resource":"things"}}`, w.id, group))
 	}
 	const path = "/things"
 	for n := range maxCached + 5 {
 		w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1"+path, thing(group, "v1", fmt.Sprintf("t-%d", n), ""))
 	}
 	require.Eventually(t, func() bool {
-		condition, there := says(w.attacker)
-		return condition == "False TooManyObjects" && there == maxCached
-	}, testTimeout, tick, "the attacker has as many as it may have, and is told so")
+		condition, cached := status(w.attacker)
+		return condition == "False TooManyObjects" && cached == maxCached
+	}, testTimeout, tick, "the attacker's resource does not report TooManyObjects at the limit")
 	for n := range 3 {
 		w.quiet.must(t, http.MethodPost, "/apis/"+group+"/v1"+path, thing(group, "v1", fmt.Sprintf("t-%d", n), ""))
 	}
 	require.Eventually(t, func() bool {
-		_, there := says(w.quiet)
-		return there == 3
-	}, testTimeout, tick, "the quiet tenant's are replicated")
+		_, cached := status(w.quiet)
+		return cached == 3
+	}, testTimeout, tick, "the quiet tenant's objects are not replicated")
 }

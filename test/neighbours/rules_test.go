@@ -14,42 +14,43 @@ import (
 )
 
 const (
-	// clusterBindings are bindings everywhere in a logical cluster, which may let somebody enter it.
+	// clusterBindings can give access to a logical cluster.
 	clusterBindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 	roleBindings    = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
 	rolesPath       = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
-	// accessReviews are questions what somebody may do, rulesReviews those what one may do oneself.
+	// accessReviews check the rights of any user, and rulesReviews list those of the requesting
+	// user.
 	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 	rulesReviews  = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 	rulesReview   = `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`
 )
 
-// rolesBinding is the JSON of a binding of that kind to subjects that are written as subject says.
+// rolesBinding returns the JSON of a binding with a format for its subjects.
 func rolesBinding(kind, name, role, subject string, names ...string) string {
 	subjects := make([]string, 0, len(names))
-	for _, who := range names {
-		subjects = append(subjects, fmt.Sprintf(subject, who))
+	for _, user := range names {
+		subjects = append(subjects, fmt.Sprintf(subject, user))
 	}
 	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":%q,"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q},"subjects":[%s]}`,
 		kind, name, strings.TrimSuffix(kind, "Binding"), role, strings.Join(subjects, ","))
 }
 
-// administers binds the role of administrators to a user.
-func administers(name, user string) string {
+// adminBinding returns a binding of the administrator role to a user.
+func adminBinding(name, user string) string {
 	return rolesBinding("ClusterRoleBinding", name, "cluster-admin", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":%q}`, user)
 }
 
-// role is the JSON of a role in the namespace default.
+// role returns the JSON of a role in the namespace default.
 func role(name string, rules ...string) string {
 	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":%q},"rules":[%s]}`, name, strings.Join(rules, ","))
 }
 
-// accessReview asks whether a user may read a config map.
+// accessReview returns a review of whether a user may read a ConfigMap.
 func accessReview(user string) string {
 	return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"configmaps"}}}`, user)
 }
 
-// rulesOf asks what the tenant may do in the namespace default.
+// rulesOf returns the rules of the tenant in the namespace default.
 func (u *tenant) rulesOf(t *testing.T) (rules int, incomplete bool, bytes int) {
 	t.Helper()
 	answer := u.must(t, http.MethodPost, rulesReviews, rulesReview)
@@ -63,13 +64,14 @@ func (u *tenant) rulesOf(t *testing.T) (rules int, incomplete bool, bytes int) {
 	return len(review.Status.ResourceRules), review.Status.Incomplete, len(answer)
 }
 
-// maxBetween is how many writes of somebody else, each after the one before, may be done until a binding
-// counts: the index takes bindings up as storage tells of them, and waits for no decision.
-const maxBetween = 150
+// maxWritesBetween is the maximum number of sequential writes of others until a binding is
+// effective, because the index processes bindings like events of a watch, without waiting for
+// authorization decisions.
+const maxWritesBetween = 150
 
-// writesInRoot has the operator write one object of root again and again until done is closed, and counts
-// the writes. With -latency it does not: there the quiet tenant measures.
-func (w *world) writesInRoot(t *testing.T, done <-chan struct{}, running *sync.WaitGroup) *atomic.Int64 {
+// writeInRoot updates an object of root until done is closed, and counts the writes. With -latency,
+// it does nothing, because the quiet tenant is measured.
+func (w *world) writeInRoot(t *testing.T, done <-chan struct{}, running *sync.WaitGroup) *atomic.Int64 {
 	t.Helper()
 	written := new(atomic.Int64)
 	if *latencyFlag {
@@ -77,18 +79,18 @@ func (w *world) writesInRoot(t *testing.T, done <-chan struct{}, running *sync.W
 	}
 	const path = "/clusters/root" + configMaps
 	body := func(n int) string {
-		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":"%d"}}`, w.mark, n)
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":"%d"}}`, w.id, n)
 	}
-	w.masters.must(t, http.MethodPost, path, body(0))
+	w.operator.must(t, http.MethodPost, path, body(0))
 	running.Go(func() {
 		for n := 1; ; n++ {
 			select {
 			case <-done:
-				_, _, _ = w.masters.call(t.Context(), http.MethodDelete, path+"/"+w.mark, "")
+				_, _, _ = w.operator.call(t.Context(), http.MethodDelete, path+"/"+w.id, "")
 				return
 			default:
 			}
-			if code, _, err := w.masters.call(t.Context(), http.MethodPut, path+"/"+w.mark, body(n)); err == nil && code == http.StatusOK {
+			if code, _, err := w.operator.call(t.Context(), http.MethodPut, path+"/"+w.id, body(n)); err == nil && code == http.StatusOK {
 				written.Add(1)
 			}
 		}
@@ -96,15 +98,14 @@ func (w *world) writesInRoot(t *testing.T, done <-chan struct{}, running *sync.W
 	return written
 }
 
-// rules: bindings and roles that repeat themselves, and as many large ones as there may be,
-// make neither answers nor decisions large, and do not keep the index from what others
-// write.
+// rules checks that bindings with repeated subjects and large roles do not make responses and
+// authorization expensive, and do not delay the index.
 func rules(t *testing.T, w *world) {
 	const many, large, each = 2000, 3, 5000
-	robot := w.robot(t, "judged")
-	account := strings.Repeat("judged-"+w.mark+" ", many)
+	account := w.serviceAccount(t, "bound")
+	accounts := strings.Repeat("bound-"+w.id+" ", many)
 	bind := func(to string) {
-		w.attacker.create(t, roleBindings, rolesBinding("RoleBinding", to, to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
+		w.attacker.create(t, roleBindings, rolesBinding("RoleBinding", to, to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(accounts)...))
 	}
 	get := func(prefix string, n int) []string {
 		all := make([]string, 0, n)
@@ -114,22 +115,22 @@ func rules(t *testing.T, w *world) {
 		return all
 	}
 	long := strings.Repeat("x", 100)
-	repeats := "many-" + w.mark
+	repeats := "many-" + w.id
 	w.attacker.create(t, rolesPath, role(repeats, append(get("r", many), get("r", many)...)...))
-	before, _, _ := robot.rulesOf(t)
+	before, _, _ := account.rulesOf(t)
 	bind(repeats)
 	start := allocated()
-	found, incomplete, bytes := robot.rulesOf(t)
-	require.Equal(t, many, found-before, "each rule once, of a binding that names the user %d times", many)
+	found, incomplete, bytes := account.rulesOf(t)
+	require.Equal(t, many, found-before, "rules of a binding that contains the user %d times are repeated", many)
 	require.False(t, incomplete)
-	require.True(t, testing.Short() || allocated()-start < 32<<20, "bytes that were allocated for an answer of %d", bytes)
+	require.True(t, testing.Short() || allocated()-start < 32<<20, "allocated bytes for a response of %d", bytes)
 
-	named := func(i int) string { return fmt.Sprintf("large-%d-%s", i, w.mark) }
+	named := func(i int) string { return fmt.Sprintf("large-%d-%s", i, w.id) }
 	for i := range large {
 		w.attacker.create(t, rolesPath, role(named(i), get(fmt.Sprintf("l%d-%s", i, long), each)...))
 		bind(named(i))
 	}
-	found, incomplete, bytes = robot.rulesOf(t)
+	found, incomplete, bytes = account.rulesOf(t)
 	require.True(t, incomplete, "%d rules", found)
 	require.Less(t, bytes, 4<<20, "%d rules", found)
 
@@ -143,27 +144,24 @@ func rules(t *testing.T, w *world) {
 					return
 				default:
 				}
-				if i == 0 { // the index takes all of it up each time
+				if i == 0 { // the index processes all rules each time
 					_, _, _ = w.attacker.call(t.Context(), http.MethodPut, rolesPath+"/"+named(0), role(named(0), get(fmt.Sprintf("n%d-%s", n, long), each)...))
 				} else {
-					_, _, _ = robot.call(t.Context(), http.MethodPost, rulesReviews, rulesReview)
+					_, _, _ = account.call(t.Context(), http.MethodPost, rulesReviews, rulesReview)
 				}
 			}
 		})
 	}
 	t.Cleanup(func() { close(done); attacks.Wait() })
-	w.quiet.create(t, clusterBindings, administers(w.mark, "nobody"))
-	written := w.writesInRoot(t, done, &attacks)
+	w.quiet.create(t, clusterBindings, adminBinding(w.id, "no-user"))
+	written := w.writeInRoot(t, done, &attacks)
 	for i := range 5 {
-		who, start := fmt.Sprintf("somebody-%d-%s", i, w.mark), time.Now()
-		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.mark, administers(w.mark, who))
+		user, start := fmt.Sprintf("user-%d-%s", i, w.id), time.Now()
+		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.id, adminBinding(w.id, user))
 		before := written.Load()
-		require.Eventually(t, func() bool {
-			code, says, err := w.quiet.call(t.Context(), http.MethodPost, accessReviews, accessReview(who))
-			return err == nil && code == http.StatusCreated && strings.Contains(string(says), `"allowed":true`)
-		}, testTimeout, tick, "the quiet tenant's binding counts")
+		w.quiet.untilAnswered(t, http.MethodPost, accessReviews, accessReview(user), http.StatusCreated, `"allowed":true`, "the quiet tenant's binding is not effective")
 		between := written.Load() - before
-		t.Logf("the quiet tenant's binding counted after %v, and %d writes of others, one after the other", time.Since(start), between)
-		require.Less(t, between, int64(maxBetween), "writes of others, one after the other, before the quiet tenant's binding counted")
+		t.Logf("The quiet tenant's binding was effective after %v and %d sequential writes of others", time.Since(start), between)
+		require.Less(t, between, int64(maxWritesBetween), "sequential writes of others until the quiet tenant's binding was effective")
 	}
 }

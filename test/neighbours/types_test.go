@@ -11,8 +11,8 @@ import (
 
 const typesPath = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
 
-// workspaceTypes: workspace types are small, whatever is in them, and as many as there may be weigh
-// little in shards and the cache server, which keep all of them.
+// workspaceTypes checks that the size of workspace types is limited, and that the maximum number of
+// them uses little memory in shards and the cache server, which cache all of them.
 func workspaceTypes(t *testing.T, w *world) {
 	const size, chain, limited, values, many = 64 << 10, 32, 64, 2048, 8
 	list := func(n int, entry string) string { return strings.TrimSuffix(strings.Repeat(entry+",", n), ",") }
@@ -22,9 +22,9 @@ func workspaceTypes(t *testing.T, w *world) {
 	allow := func(field string, n int) string {
 		return `"` + field + `":{"types":[` + list(n, `{"path":"a","name":"b"}`) + `]}`
 	}
-	// What takes most memory and time for its bytes: as many strings as there may be.
+	// Many strings need the most memory and time for their bytes.
 	largest := allow("limitAllowedChildren", limited) + "," + allow("limitAllowedParents", limited)
-	verbs := values - 4*limited - 32 // the metadata has some
+	verbs := values - 4*limited - 32 // used by the metadata
 	largest += `,"initializerPermissions":[{"verbs":[` + list(verbs, `"`+strings.Repeat("a", (size-len(largest)-2<<10)/verbs-len(`"",`))+`"`) + `]}]`
 	with := func(name string) string { return `{"path":"root:attacker","name":"` + name + `"}` }
 	names := make([]string, 0, many)
@@ -35,30 +35,27 @@ func workspaceTypes(t *testing.T, w *world) {
 	}
 	before := heap()
 	for n := range many {
-		define(fmt.Sprintf("%s-%d", w.mark, n), largest)
+		define(fmt.Sprintf("%s-%d", w.id, n), largest)
 	}
 	cache := newTenant(t, w.Cache())
 	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
-	require.Eventually(t, func() bool {
-		code, says, err := cache.call(t.Context(), http.MethodGet, all, "")
-		return err == nil && code == http.StatusOK && strings.Contains(string(says), names[many-1])
-	}, testTimeout, tick, "the cache server has the last of them")
+	cache.untilAnswered(t, http.MethodGet, all, "", http.StatusOK, names[many-1], "the cache server lacks the last type")
 	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
-	requireHeapGrowth(t, before, 40*many*size, "forty times what the types weigh, in the shard and the cache server together")
+	requireHeapGrowth(t, before, 40*many*size, "more than forty times the size of the types, in the shard and the cache server together")
 	for _, name := range names {
 		w.attacker.must(t, http.MethodDelete, typesPath+"/"+name, "")
 	}
 	names = names[:0]
-	// Each type has all that it extends.
+	// Each type extends all previous ones.
 	for n := range chain + 1 {
 		spec := ""
 		if n > 0 {
 			spec = `"extend":{"with":[` + with(names[n-1]) + `]}`
 		}
-		define(fmt.Sprintf("%s-chain-%d", w.mark, n), spec)
+		define(fmt.Sprintf("%s-chain-%d", w.id, n), spec)
 	}
-	code, says, err := w.attacker.call(t.Context(), http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":%s}}`, w.mark, with(names[chain])))
+	code, answer, err := w.attacker.call(t.Context(), http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":%s}}`, w.id, with(names[chain])))
 	require.NoError(t, err)
-	require.Equal(t, http.StatusForbidden, code, "%.300s", says)
-	require.Contains(t, string(says), "extends 32 types or more")
+	require.Equal(t, http.StatusForbidden, code, "%.300s", answer)
+	require.Contains(t, string(answer), "extends 32 types or more")
 }

@@ -2,6 +2,7 @@ package neighbours
 
 import (
 	"compress/gzip"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,39 +16,41 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const (
-	// blanks is what a webhook of the attacker answers, if somebody reads it.
+	// blanks is the size of a response of the attacker's webhook.
 	blanks = 500 << 20
-	// inner must not reach the attacker: another server said it.
-	inner = "said by a server of the operator"
+	// confidential must not be returned to the attacker, because it may be the response of another
+	// server.
+	confidential = "response of an internal server"
 )
 
-// target is a URL that the attacker has the shard call.
+// target is a URL that the shard calls for the attacker.
 type target struct {
 	url string
 	ca  []byte
-	// want is in what the attacker is told.
+	// want is contained in the error that the attacker receives.
 	want string
 }
 
-// hostile is a server of the attacker.
-type hostile struct {
+// attackerServer is a server of the attacker.
+type attackerServer struct {
 	*httptest.Server
-	// elsewhere counts calls that a redirect has brought about, with credentials
-	// those that brought some along.
-	elsewhere, credentials atomic.Int64
-	// written counts blanks that somebody has read, or that are under way.
+	// redirected is the number of followed redirects, and credentials the number of calls with
+	// credentials.
+	redirected, credentials atomic.Int64
+	// written is the number of blanks that were read or buffered.
 	written atomic.Int64
 }
 
-func newHostile(t *testing.T) *hostile {
+func newAttackerServer(t *testing.T) *attackerServer {
 	t.Helper()
-	h := &hostile{}
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { h.elsewhere.Add(1) }))
+	h := &attackerServer{}
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { h.redirected.Add(1) }))
 	t.Cleanup(other.Close)
 	fill := func(w io.Writer, count *atomic.Int64) {
 		block := []byte(strings.Repeat(" ", 1<<20))
@@ -75,150 +78,125 @@ func newHostile(t *testing.T) *hostile {
 		case "/redirect":
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		case "/failure":
-			http.Error(w, inner, http.StatusBadGateway)
+			http.Error(w, confidential, http.StatusBadGateway)
 		default:
-			_, _ = io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","message":"`+inner+`"}`)
+			_, _ = io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","message":"`+confidential+`"}`)
 		}
 	}))
 	t.Cleanup(h.Close)
 	return h
 }
 
-// targets are by name what the attacker tries.
-func (h *hostile) targets(t *testing.T, w *world) map[string]target {
+// targets returns the targets by name.
+func (h *attackerServer) targets(t *testing.T, w *world) map[string]target {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(w.Dir, ".kcp", "serving-ca.crt"))
 	require.NoError(t, err)
 	const (
-		size    = "the webhook answered with more than 4194304 bytes"
-		refused = "which the server's --webhook-allowed-cidrs does not allow"
+		size     = "the webhook answered with more than 4194304 bytes"
+		rejected = "which the server's --webhook-allowed-cidrs does not allow"
 		// The servers are at loopback addresses, which are allowed here.
 		forbidden    = "the webhook answered with status 403; its content is not shown"
 		unauthorized = "asked for the client to provide credentials"
 	)
-	mine := caOf(h.Server)
+	mine := harness.CABundle(h.Server)
 	return map[string]target{
 		"blanks":    {h.URL + "/blanks", mine, size},
 		"bomb":      {h.URL + "/bomb", mine, size},
 		"redirect":  {h.URL + "/redirect", mine, "redirects are not followed"},
 		"failure":   {h.URL + "/failure", mine, "the webhook answered with status 502; its content is not shown"},
 		"another":   {h.URL + "/another", mine, "is not the JSON of an AdmissionReview or ConversionReview"},
-		"metadata":  {"https://169.254.169.254/latest/meta-data", mine, refused},
-		"mapped":    {"https://[::ffff:10.0.0.1]:6443/", mine, refused},
-		"inner":     {"https://etcd.inner.invalid:2379/", mine, refused},
+		"metadata":  {"https://169.254.169.254/latest/meta-data", mine, rejected},
+		"mapped":    {"https://[::ffff:10.0.0.1]:6443/", mine, rejected},
+		"inner":     {"https://etcd.inner.invalid:2379/", mine, rejected},
 		"cache":     {w.Component("cache-server").URL + "/services/cache/shards/root/clusters/root/api/v1/secrets", ca, forbidden},
 		"the-shard": {w.Component("root").URL + "/clusters/root/api/v1/secrets", ca, unauthorized},
 	}
 }
 
-// webhooks: what the attacker's webhooks answer takes no memory without bound;
-// the shard calls nothing for the attacker that the attacker could not call, and
-// does not say what others answered.
+// webhooks checks that responses of the attacker's webhooks do not use unlimited memory, that the
+// shard does not call servers that the attacker cannot call, and that it does not return their
+// responses.
 func webhooks(t *testing.T, w *world) {
-	h := newHostile(t)
+	h := newAttackerServer(t)
 	targets := h.targets(t, w)
 	for kind, try := range map[string]func(*testing.T, *world, map[string]target, func(string, error)){
-		"mutating": mutatingWebhooks, "validating": validatingWebhooks, "converting": convertingWebhooks,
+		"mutating": admissionWebhooks("MutatingWebhookConfiguration"), "validating": admissionWebhooks("ValidatingWebhookConfiguration"), "converting": convertingWebhooks,
 	} {
 		h.written.Store(0)
 		before := allocated()
 		try(t, w, targets, func(name string, err error) {
 			require.ErrorContains(t, err, targets[name].want, "%s %s", kind, name)
-			require.NotContains(t, err.Error(), inner, "%s %s", kind, name)
+			require.NotContains(t, err.Error(), confidential, "%s %s", kind, name)
 		})
-		require.True(t, testing.Short() || allocated()-before < blanks/2, "bytes that were allocated in all for webhooks, %s", kind)
-		require.Less(t, h.written.Load(), int64(64<<20), "blanks that were read or are in buffers, %s", kind)
+		require.True(t, testing.Short() || allocated()-before < blanks/2, "allocated bytes for webhooks, %s", kind)
+		require.Less(t, h.written.Load(), int64(64<<20), "read or buffered blanks, %s", kind)
 	}
-	require.Zero(t, h.elsewhere.Load(), "redirects that were followed")
+	require.Zero(t, h.redirected.Load(), "followed redirects")
 	require.Zero(t, h.credentials.Load(), "calls with credentials")
-	w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+	w.quiet.must(t, http.MethodGet, configMaps, "")
 }
 
-// allocated returns the bytes that were allocated since the process started.
+// allocated returns the bytes that the process has allocated since its start.
 func allocated() uint64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.TotalAlloc
 }
 
-// admitted is the part of a webhook that is the same for both kinds: one is
-// called for config maps of its name.
-func (to target) admitted(name string) (conditions []admissionregistrationv1.MatchCondition, client admissionregistrationv1.WebhookClientConfig, rules []admissionregistrationv1.RuleWithOperations) {
-	conditions = []admissionregistrationv1.MatchCondition{{Name: "name", Expression: fmt.Sprintf("object.metadata.name == %q", name)}}
-	rules = []admissionregistrationv1.RuleWithOperations{{
-		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-	}}
-	return conditions, admissionregistrationv1.WebhookClientConfig{URL: new(to.url), CABundle: to.ca}, rules
-}
-
-// write creates a config map of each name, and hands over what the attacker is
-// told.
-func write(t *testing.T, w *world, targets map[string]target, told func(string, error)) {
+// write creates a ConfigMap for each target, and reports the errors.
+func write(t *testing.T, w *world, targets map[string]target, report func(string, error)) {
 	t.Helper()
 	create := func(name string) error {
 		_, err := w.attacker.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap(name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	require.Eventually(t, func() bool { return create("redirect") != nil }, testTimeout, tick, "the webhooks are called")
+	require.Eventually(t, func() bool { return create("redirect") != nil }, testTimeout, tick, "the webhooks were not called")
 	for name := range targets {
-		told(name, create(name))
+		report(name, create(name))
 	}
 }
 
-func mutatingWebhooks(t *testing.T, w *world, targets map[string]target, told func(string, error)) {
-	t.Helper()
-	config := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: w.mark}}
-	for name, to := range targets {
-		conditions, client, rules := to.admitted(name)
-		config.Webhooks = append(config.Webhooks, admissionregistrationv1.MutatingWebhook{
-			Name: name + ".hostile.example", ClientConfig: client, Rules: rules, MatchConditions: conditions,
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		})
-	}
-	configurations := w.attacker.kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	_, err := configurations.Create(t.Context(), config, metav1.CreateOptions{})
-	require.NoError(t, err)
-	write(t, w, targets, told)
-	require.NoError(t, configurations.Delete(t.Context(), config.Name, metav1.DeleteOptions{}))
-}
-
-func validatingWebhooks(t *testing.T, w *world, targets map[string]target, told func(string, error)) {
-	t.Helper()
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: w.mark}}
-	for name, to := range targets {
-		conditions, client, rules := to.admitted(name)
-		config.Webhooks = append(config.Webhooks, admissionregistrationv1.ValidatingWebhook{
-			Name: name + ".hostile.example", ClientConfig: client, Rules: rules, MatchConditions: conditions,
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		})
-	}
-	configurations := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := configurations.Create(t.Context(), config, metav1.CreateOptions{})
-	require.NoError(t, err)
-	write(t, w, targets, told)
-	require.NoError(t, configurations.Delete(t.Context(), config.Name, metav1.DeleteOptions{}))
-}
-
-// convertingWebhooks defines a kind for each target and reads an object in
-// another version than it is stored in.
-func convertingWebhooks(t *testing.T, w *world, targets map[string]target, told func(string, error)) {
-	t.Helper()
-	for name, to := range targets {
-		group := name + "." + w.mark + ".converts.example"
-		crd := things(group, "v1", "v2")
-		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-			Strategy: apiextensionsv1.WebhookConverter,
-			Webhook: &apiextensionsv1.WebhookConversion{
-				ConversionReviewVersions: []string{"v1"},
-				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(to.url), CABundle: to.ca},
-			},
+// admissionWebhooks creates a configuration with a webhook for each target. The fields of mutating and
+// validating ones are the same.
+func admissionWebhooks(kind string) func(*testing.T, *world, map[string]target, func(string, error)) {
+	return func(t *testing.T, w *world, targets map[string]target, report func(string, error)) {
+		t.Helper()
+		config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: w.id}}
+		config.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind(kind))
+		for name, to := range targets {
+			config.Webhooks = append(config.Webhooks, admissionregistrationv1.ValidatingWebhook{
+				Name: name + ".hostile.example", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(to.url), CABundle: to.ca},
+				Rules: []admissionregistrationv1.RuleWithOperations{{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				}},
+				MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "name", Expression: fmt.Sprintf("object.metadata.name == %q", name)}},
+				SideEffects:     new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			})
 		}
+		path := "/apis/admissionregistration.k8s.io/v1/" + strings.ToLower(kind) + "s"
+		body, err := json.Marshal(config)
+		require.NoError(t, err)
+		w.attacker.must(t, http.MethodPost, path, string(body))
+		write(t, w, targets, report)
+		w.attacker.must(t, http.MethodDelete, path+"/"+w.id, "")
+	}
+}
+
+// convertingWebhooks defines a kind for each target, and reads an object in another version than
+// its storage version.
+func convertingWebhooks(t *testing.T, w *world, targets map[string]target, report func(string, error)) {
+	t.Helper()
+	for name, to := range targets {
+		group := name + "." + w.id + ".converts.example"
+		crd := things(group, "v1", "v2")
+		convertBy(crd, to.url, to.ca)
 		w.attacker.define(t, crd)
 		w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
 		code, answer, err := w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one", "")
 		require.NoError(t, err)
 		require.Equal(t, http.StatusInternalServerError, code)
-		told(name, fmt.Errorf("%s", answer))
+		report(name, fmt.Errorf("%s", answer))
 	}
 }

@@ -1,11 +1,10 @@
-// Package ringprocesses has members of a ring be processes, on a server that runs, and kills,
-// freezes and cuts them off at random.
+// Package ringprocesses tests a ring with processes as members. It kills, freezes and disconnects them
+// at random.
 //
-//	test ─── SIGKILL, SIGSTOP, SIGTERM ──► members ─── Begin, look, end ──► spans ──► check
-//	  └───── cut, hold up ───────────────► wires ────► shard
+//	test ─── SIGKILL, SIGSTOP, SIGTERM ──► members ─── Begin, check, end ──► spans ──► check
+//	  └───── cut, stall ─────────────────► links ────► shard
 //
-// Each member works on all hashes that its ring gives it, and says of each piece of work when it
-// began and when it saw last that its context had not ended. Of two members that overlap there,
-// one has worked on what was not its own; and between two there may be no more time than a crash
-// takes.
+// Each member processes all hashes that its ring assigns to it. It reports when each piece of work
+// started, and when its context was last observed to be active. Spans of two members must not overlap,
+// and the time between two spans must not exceed that of a crash.
 package ringprocesses

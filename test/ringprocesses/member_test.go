@@ -20,26 +20,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
-// The environment of a member.
+// Environment variables of a member.
 const (
 	nameEnv       = "RING_MEMBER"
 	kubeconfigEnv = "RING_KUBECONFIG"
-	wireEnv       = "RING_WIRE"
+	linkEnv       = "RING_WIRE"
 	defaultsEnv   = "RING_DEFAULTS"
 )
 
 const (
-	// hashes are as many as each member tries to work on.
+	// hashes is the number of hashes that are processed.
 	hashes = 64
-	// lookInterval is how often work looks at its context, and pause how long nothing is done
-	// between two pieces of work on a hash.
-	lookInterval = 20 * time.Millisecond
-	pause        = 5 * time.Millisecond
-	// longest is how long a piece of work takes at most.
-	longest = 300 * time.Millisecond
+	// checkInterval is how often work checks its context, and pause the time between two pieces of
+	// work on a hash.
+	checkInterval = 20 * time.Millisecond
+	pause         = 5 * time.Millisecond
+	// maxWork is the maximum duration of a piece of work.
+	maxWork = 300 * time.Millisecond
 )
 
-// config is that of a member without what says which.
+// config returns the configuration of a member without its name.
 func config(defaults bool) ring.Config {
 	if defaults {
 		return ring.Config{LeaseDuration: 15 * time.Second}
@@ -50,7 +50,7 @@ func config(defaults bool) ring.Config {
 	}
 }
 
-// runMember is the process of a member.
+// runMember runs a member.
 func runMember() error {
 	server, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: os.Getenv(kubeconfigEnv)},
@@ -60,7 +60,7 @@ func runMember() error {
 		return err
 	}
 	server.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, os.Getenv(wireEnv))
+		return (&net.Dialer{}).DialContext(ctx, network, os.Getenv(linkEnv))
 	}
 	factory, err := client.NewFactory(server)
 	if err != nil {
@@ -99,36 +99,36 @@ type worker struct {
 	out  *bufio.Writer
 }
 
-// work works on a hash whenever that may be.
+// work processes a hash whenever the ring allows it.
 func (w *worker) work(ctx context.Context, n uint64) {
 	for ctx.Err() == nil {
 		if work, end, ok := w.ring.Begin(ctx, n*(1<<64/hashes)); ok {
-			w.piece(work, n)
+			w.process(work, n)
 			end()
 		}
-		hold(pause)
+		sleep(pause)
 	}
 }
 
-// piece is one piece of work. That its context had not ended is seen after the time was read.
-func (w *worker) piece(ctx context.Context, n uint64) {
+// process runs one piece of work. It checks the context after reading the time.
+func (w *worker) process(ctx context.Context, n uint64) {
 	began := time.Now()
-	looked := began
-	for until := began.Add(rand.N(longest)); time.Now().Before(until); hold(lookInterval) {
+	lastChecked := began
+	for until := began.Add(rand.N(maxWork)); time.Now().Before(until); sleep(checkInterval) {
 		now := time.Now()
 		if ctx.Err() != nil {
 			break
 		}
-		looked = now
+		lastChecked = now
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fmt.Fprintln(w.out, n, began.UnixNano(), looked.UnixNano())
+	fmt.Fprintln(w.out, n, began.UnixNano(), lastChecked.UnixNano())
 }
 
 func (w *worker) flush(ctx context.Context) {
 	for ctx.Err() == nil {
-		hold(100 * time.Millisecond)
+		sleep(100 * time.Millisecond)
 		w.mu.Lock()
 		_ = w.out.Flush()
 		w.mu.Unlock()

@@ -21,10 +21,10 @@ import (
 )
 
 var (
-	durationFlag = flag.Duration("duration", 20*time.Second, "how long to break members")
-	defaultsFlag = flag.Bool("defaults", false, "use the default times of a ring, instead of short ones")
-	slackFlag    = flag.Duration("slack", 10*time.Second, "how much longer than the numbers a hash may have nobody: the machine is busy")
-	seedFlag     = flag.Uint64("seed", 0, "of the random choices; drawn by default")
+	durationFlag = flag.Duration("duration", 20*time.Second, "duration of fault injection")
+	defaultsFlag = flag.Bool("defaults", false, "use the default durations of a ring instead of short ones")
+	slackFlag    = flag.Duration("slack", 10*time.Second, "tolerance for the time without a worker on a busy machine")
+	seedFlag     = flag.Uint64("seed", 0, "seed of the random choices; random by default")
 )
 
 func TestMain(m *testing.M) {
@@ -39,22 +39,22 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	members = 3
-	most    = 5
+	minMembers = 3
+	maxMembers = 5
 )
 
-// process is a member.
+// process is a member and its link.
 type process struct {
 	*exec.Cmd
-	*wire
+	*link
 
 	number int
 	ended  chan struct{}
 	stderr *strings.Builder
 }
 
-// drill is a ring of processes, and what is done to them.
-type drill struct {
+// ringTest is a ring of processes.
+type ringTest struct {
 	*testing.T
 	spans
 
@@ -62,15 +62,15 @@ type drill struct {
 	server     string
 	kubeconfig string
 	started    int
-	live       []*process
+	running    []*process
 }
 
-func (d *drill) start() *process {
+func (d *ringTest) start() *process {
 	d.Helper()
 	d.started++
-	p := &process{wire: newWire(d.T, d.server), number: d.started, ended: make(chan struct{}), stderr: &strings.Builder{}}
+	p := &process{link: newLink(d.T, d.server), number: d.started, ended: make(chan struct{}), stderr: &strings.Builder{}}
 	p.Cmd = exec.CommandContext(d.Context(), os.Args[0])
-	p.Env = append(os.Environ(), fmt.Sprintf("%s=p%d", nameEnv, p.number), kubeconfigEnv+"="+d.kubeconfig, wireEnv+"="+p.Addr().String())
+	p.Env = append(os.Environ(), fmt.Sprintf("%s=p%d", nameEnv, p.number), kubeconfigEnv+"="+d.kubeconfig, linkEnv+"="+p.Addr().String())
 	if *defaultsFlag {
 		p.Env = append(p.Env, defaultsEnv+"=1")
 	}
@@ -82,7 +82,7 @@ func (d *drill) start() *process {
 		defer close(p.ended)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			one, n := span{process: p.number}, 0
-			if _, err := fmt.Sscan(lines.Text(), &n, &one.began, &one.looked); err == nil {
+			if _, err := fmt.Sscan(lines.Text(), &n, &one.start, &one.lastChecked); err == nil {
 				d.add(n, one)
 			}
 		}
@@ -92,70 +92,69 @@ func (d *drill) start() *process {
 		_ = p.Process.Kill()
 		<-p.ended
 	})
-	d.live = append(d.live, p)
+	d.running = append(d.running, p)
 	return p
 }
 
-func (d *drill) leave(p *process, signal syscall.Signal) {
-	d.live = slices.DeleteFunc(d.live, func(other *process) bool { return other == p })
+func (d *ringTest) signalAndForget(p *process, signal syscall.Signal) {
+	d.running = slices.DeleteFunc(d.running, func(other *process) bool { return other == p })
 	_ = p.Process.Signal(signal)
 }
 
-// hold lets a time pass that is a part of what is tested, as how long a process is frozen, works, or
-// rests: there is no state to wait for.
-func hold(long time.Duration) {
+// sleep waits for a duration that is a part of the test, e.g. of a freeze or of work.
+func sleep(long time.Duration) {
 	time.Sleep(long) //nolint:forbidigo // see above
 }
 
-// troubles are what is done to a process, for a while.
-var troubles = map[string]func(d *drill, p *process, long time.Duration){
-	"killed": func(d *drill, p *process, _ time.Duration) { d.leave(p, syscall.SIGKILL) },
-	"leaves": func(d *drill, p *process, _ time.Duration) { d.leave(p, syscall.SIGTERM) },
-	"cut off": func(_ *drill, p *process, long time.Duration) {
+// faults are applied to a process for a duration.
+var faults = map[string]func(d *ringTest, p *process, long time.Duration){
+	"killed":     func(d *ringTest, p *process, _ time.Duration) { d.signalAndForget(p, syscall.SIGKILL) },
+	"terminated": func(d *ringTest, p *process, _ time.Duration) { d.signalAndForget(p, syscall.SIGTERM) },
+	"cut off": func(_ *ringTest, p *process, long time.Duration) {
 		p.set(true, false)
-		hold(long)
+		sleep(long)
 		p.set(false, false)
 	},
-	"held up": func(_ *drill, p *process, long time.Duration) {
+	"stalled": func(_ *ringTest, p *process, long time.Duration) {
 		p.set(false, true)
-		hold(long)
+		sleep(long)
 		p.set(false, false)
 	},
-	"reset":    func(_ *drill, p *process, _ time.Duration) { p.set(true, false); p.set(false, false) },
-	"two join": func(d *drill, _ *process, _ time.Duration) { d.start(); d.start() },
-	"frozen": func(d *drill, p *process, long time.Duration) {
+	"reset":     func(_ *ringTest, p *process, _ time.Duration) { p.set(true, false); p.set(false, false) },
+	"two added": func(d *ringTest, _ *process, _ time.Duration) { d.start(); d.start() },
+	"frozen": func(d *ringTest, p *process, long time.Duration) {
 		from := time.Now()
 		_ = p.Process.Signal(syscall.SIGSTOP)
-		hold(long)
+		sleep(long)
 		to := time.Now()
 		_ = p.Process.Signal(syscall.SIGCONT)
-		d.froze(p.number, from, to)
+		d.addFrozen(p.number, from, to)
 	},
 }
 
-// mend has as many members as there are to be, and waits until each hash is worked on.
-func (d *drill) mend(what string, lease time.Duration) {
+// repair restores the number of members, and waits until each hash was processed.
+func (d *ringTest) repair(what string, lease time.Duration) {
 	d.Helper()
-	for _, p := range slices.Clone(d.live) {
+	for _, p := range slices.Clone(d.running) {
 		select {
 		case <-p.ended:
-			d.Errorf("after %q process %d ended by itself: %s", what, p.number, p.stderr)
-			d.live = slices.DeleteFunc(d.live, func(other *process) bool { return other == p })
+			d.Errorf("after %q, process %d ended unexpectedly: %s", what, p.number, p.stderr)
+			d.running = slices.DeleteFunc(d.running, func(other *process) bool { return other == p })
 		default:
 		}
 	}
-	for len(d.live) < members {
+	for len(d.running) < minMembers {
 		d.start()
 	}
-	for len(d.live) > most {
-		d.leave(d.live[0], syscall.SIGTERM)
+	for len(d.running) > maxMembers {
+		d.signalAndForget(d.running[0], syscall.SIGTERM)
 	}
 	since := time.Now()
-	require.Eventually(d, func() bool { return d.coveredSince(since) }, 4*lease+time.Minute, 50*time.Millisecond, "all hashes are worked on after %q", what)
+	require.Eventually(d, func() bool { return d.allProcessedSince(since) }, 4*lease+time.Minute, 50*time.Millisecond, "not all hashes are processed after %q", what)
 }
 
-// TestRing breaks members, and holds that no hash has two workers, and none nobody for longer
-// than a crash takes.
+// TestRing injects faults, and checks that no hash has two workers, and that no hash has no worker
+// for longer than after a crash.
 func TestRing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: kills and freezes processes")
@@ -165,27 +164,27 @@ func TestRing(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{})
 	shard, err := url.Parse(cluster.Shard(0).Host)
 	require.NoError(t, err)
-	d := &drill{T: t, rand: rand.New(rand.NewPCG(seed, 1)), server: shard.Host, kubeconfig: cluster.ShardKubeconfig(0)}
+	d := &ringTest{T: t, rand: rand.New(rand.NewPCG(seed, 1)), server: shard.Host, kubeconfig: cluster.ShardKubeconfig(0)}
 	lease := config(*defaultsFlag).LeaseDuration
-	d.mend("the start", lease)
-	names := []string{"killed", "killed", "frozen", "frozen", "cut off", "held up", "reset", "leaves", "two join"}
+	d.repair("the start", lease)
+	names := []string{"killed", "killed", "frozen", "frozen", "cut off", "stalled", "reset", "terminated", "two added"}
 	begun := time.Now()
-	worst, count := map[string]time.Duration{}, map[string]int{}
+	longestIdle, count := map[string]time.Duration{}, map[string]int{}
 	for n := 0; n == 0 || time.Since(begun) < *durationFlag; n++ {
 		since, what, allowed := time.Now(), []string{}, time.Duration(0)
 		for range 1 + d.rand.IntN(4)/3 {
-			name, p := names[d.rand.IntN(len(names))], d.live[d.rand.IntN(len(d.live))]
+			name, p := names[d.rand.IntN(len(names))], d.running[d.rand.IntN(len(d.running))]
 			what, allowed = append(what, name), allowed+lease+time.Second
-			troubles[name](d, p, time.Duration(d.rand.Int64N(int64(2*lease))))
+			faults[name](d, p, time.Duration(d.rand.Int64N(int64(2*lease))))
 		}
 		name := strings.Join(what, ", ")
-		d.mend(name, lease)
+		d.repair(name, lease)
 		overlaps, idle := d.check(since)
 		require.Empty(t, overlaps, "after %q", name)
 		require.LessOrEqual(t, idle, allowed+*slackFlag, "after %q", name)
-		worst[name], count[name] = max(worst[name], idle), count[name]+1
+		longestIdle[name], count[name] = max(longestIdle[name], idle), count[name]+1
 	}
-	for _, name := range slices.Sorted(maps.Keys(worst)) {
-		t.Logf("%3d × %-20s a hash had nobody for %s at most", count[name], name, worst[name].Round(time.Millisecond))
+	for _, name := range slices.Sorted(maps.Keys(longestIdle)) {
+		t.Logf("%3d × %-20s at most %s without a worker", count[name], name, longestIdle[name].Round(time.Millisecond))
 	}
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// span is a piece of work of a process on a hash: when it began, and when it saw last that it
-// might go on.
+// span is a piece of work of a process: its start, and when its context was last observed to be
+// active.
 type span struct {
-	process       int
-	began, looked int64
+	process            int
+	start, lastChecked int64
 }
 
-// afterThaw is how long a process that goes on after it was frozen may take to see what has
-// ended meanwhile: its timers and its work begin at once.
-const afterThaw = time.Second
+// resumeDelay is the maximum time until a resumed process observes expired contexts, because its
+// timers and its work resume at once.
+const resumeDelay = time.Second
 
-// spans are what all processes have done.
+// spans contains the work of all processes by hash.
 type spans struct {
 	mu sync.Mutex
 	of [hashes][]span
-	// frozen are when processes were, from the one to the other.
+	// frozen contains the intervals in which processes were frozen.
 	frozen map[int][][2]int64
 }
 
@@ -36,7 +36,7 @@ func (s *spans) add(n int, one span) {
 	s.of[n] = append(s.of[n], one)
 }
 
-func (s *spans) froze(process int, from, to time.Time) {
+func (s *spans) addFrozen(process int, from, to time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.frozen == nil {
@@ -45,20 +45,20 @@ func (s *spans) froze(process int, from, to time.Time) {
 	s.frozen[process] = append(s.frozen[process], [2]int64{from.UnixNano(), to.UnixNano()})
 }
 
-// coveredSince reports whether each hash was worked on after a time.
-func (s *spans) coveredSince(t time.Time) bool {
+// allProcessedSince reports whether each hash was processed after a time.
+func (s *spans) allProcessedSince(t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range s.of {
-		if !slices.ContainsFunc(of, func(one span) bool { return one.began > t.UnixNano() }) {
+		if !slices.ContainsFunc(of, func(one span) bool { return one.start > t.UnixNano() }) {
 			return false
 		}
 	}
 	return true
 }
 
-// check returns the works that overlap, and the longest time for which a hash had nobody, of
-// what ended since a time. What is older than that by far is forgotten.
+// check returns overlapping spans, and the longest time without a worker of a hash, since a time.
+// It drops much older spans.
 func (s *spans) check(since time.Time) (overlaps []string, idle time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,32 +66,32 @@ func (s *spans) check(since time.Time) (overlaps []string, idle time.Duration) {
 		of := s.of[n]
 		for i := range of {
 			for _, f := range s.frozen[of[i].process] {
-				if of[i].began < f[0] && of[i].looked > f[0] && of[i].looked < f[1]+afterThaw.Nanoseconds() {
-					of[i].looked = f[0]
+				if of[i].start < f[0] && of[i].lastChecked > f[0] && of[i].lastChecked < f[1]+resumeDelay.Nanoseconds() {
+					of[i].lastChecked = f[0]
 				}
 			}
 		}
-		slices.SortFunc(of, func(a, b span) int { return cmp.Compare(a.began, b.began) })
+		slices.SortFunc(of, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 		var last span
 		for i, one := range of {
-			if i > 0 && one.process != last.process && last.looked > one.began {
-				overlaps = append(overlaps, fmt.Sprintf("hash %d: process %d began at %s, and process %d worked until %s", n, one.process, at(one.began), last.process, at(last.looked)))
+			if i > 0 && one.process != last.process && last.lastChecked > one.start {
+				overlaps = append(overlaps, fmt.Sprintf("hash %d: process %d started at %s, process %d worked until %s", n, one.process, at(one.start), last.process, at(last.lastChecked)))
 			}
-			if i > 0 && one.began > since.UnixNano() {
-				idle = max(idle, time.Duration(one.began-last.looked))
+			if i > 0 && one.start > since.UnixNano() {
+				idle = max(idle, time.Duration(one.start-last.lastChecked))
 			}
-			if i == 0 || one.looked >= last.looked {
+			if i == 0 || one.lastChecked >= last.lastChecked {
 				last = one
 			}
 		}
-		s.of[n] = slices.DeleteFunc(of, func(one span) bool { return one.looked < since.Add(-time.Minute).UnixNano() && one != last })
+		s.of[n] = slices.DeleteFunc(of, func(one span) bool { return one.lastChecked < since.Add(-time.Minute).UnixNano() && one != last })
 	}
 	return overlaps, idle
 }
 
 func at(nanoseconds int64) string { return time.Unix(0, nanoseconds).Format("15:04:05.000000") }
 
-// TestCheck holds that what is wrong is found, and what a frozen process could not see is not.
+// TestCheck checks that violations are detected, without false positives for frozen processes.
 func TestCheck(t *testing.T) {
 	second := func(n float64) int64 { return int64(n * 1e9) }
 	fill := func() *spans {
@@ -118,9 +118,9 @@ func TestCheck(t *testing.T) {
 
 	s = fill()
 	s.add(5, span{1, second(2.1), second(10.5)})
-	s.froze(1, time.Unix(2, 5e8), time.Unix(10, 0))
+	s.addFrozen(1, time.Unix(2, 5e8), time.Unix(10, 0))
 	overlaps, _ = s.check(time.Unix(0, 0))
 	require.Empty(t, overlaps)
-	require.True(t, s.coveredSince(time.Unix(2, 9e8)))
-	require.False(t, s.coveredSince(time.Unix(3, 1)))
+	require.True(t, s.allProcessedSince(time.Unix(2, 9e8)))
+	require.False(t, s.allProcessedSince(time.Unix(3, 1)))
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,21 +22,20 @@ import (
 )
 
 const (
-	// valueAnnotation and colour carry what the history calls value and label.
+	// valueAnnotation and colour contain the value and the label of the history.
 	valueAnnotation = "robustness.shardplane.io/value"
 	colour          = "colour"
 )
 
-// conn is a connection to a server, as plain as can be: what is recorded is
-// what was on the wire. Where the server has several replicas, its requests
-// take turns at them: what one said is put to the other.
+// conn is an HTTP client of a server. It does not interpret responses, so that they are recorded
+// unchanged. Requests alternate between the replicas of the server.
 type conn struct {
 	client *http.Client
 	hosts  []string
 	turn   atomic.Uint32
 }
 
-// newConn connects to a server that has these replicas.
+// newConn returns a client of a server with these replicas.
 func newConn(t *testing.T, replicas ...*rest.Config) *conn {
 	t.Helper()
 	client, err := rest.HTTPClientFor(replicas[0])
@@ -52,7 +53,7 @@ func (c *conn) host() string {
 	return c.hosts[n%len(c.hosts)]
 }
 
-// open sends a request and returns the answer, whose body the caller closes.
+// open sends a request and returns the response. The caller closes its body.
 func (c *conn) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	var data []byte
 	if body != nil {
@@ -72,7 +73,7 @@ func (c *conn) open(ctx context.Context, method, path string, body any) (*http.R
 	return c.client.Do(request)
 }
 
-// do sends a request and returns code and body.
+// do sends a request and returns the status code and the body.
 func (c *conn) do(ctx context.Context, method, path string, body any) (int, []byte, error) {
 	response, err := c.open(ctx, method, path, body)
 	if err != nil {
@@ -80,27 +81,27 @@ func (c *conn) do(ctx context.Context, method, path string, body any) (int, []by
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
-	if err != nil { // a code whose answer was cut off says nothing
+	if err != nil { // the response was cut off
 		return 0, nil, err
 	}
 	return response.StatusCode, answer, nil
 }
 
-// object is what is written and read of any kind.
+// object contains the fields of objects that the test uses.
 type object struct {
 	APIVersion string            `json:"apiVersion,omitempty"`
 	Kind       string            `json:"kind,omitempty"`
 	Metadata   metav1.ObjectMeta `json:"metadata"`
 }
 
-// list is what is read of any list.
+// list contains the fields of lists that the test uses.
 type list struct {
 	Metadata metav1.ListMeta `json:"metadata"`
 	Items    []object        `json:"items"`
 }
 
-// seen is the object as the history has it.
-func (o object) seen(d history.Domain) (history.Object, error) {
+// historyObject converts the object to the type of the history.
+func (o object) historyObject(d history.Domain) (history.Object, error) {
 	rv, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
 	if err != nil {
 		return history.Object{}, fmt.Errorf("%s %s: %w", d.Resource, o.Metadata.Name, err)
@@ -117,11 +118,37 @@ func (o object) seen(d history.Domain) (history.Object, error) {
 	}}, nil
 }
 
-// watchEvent is an event as it comes.
 type watchEvent struct {
 	Type   string          `json:"type"`
 	Object json.RawMessage `json:"object"`
 }
 
-// expired says that a watch or list is too old.
-func expired(code int) bool { return code == http.StatusGone }
+// statusError is an error response.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("%d: %s", e.code, e.text) }
+
+// isExpired reports whether the resource version of a watch has expired.
+func isExpired(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.code == http.StatusGone
+}
+
+// list sends a list request for a logical cluster, or for all of them, and records an error response.
+func (c *conn) list(ctx context.Context, rec *recorder, cluster, path string, query url.Values) (*list, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*opTimeout)
+	defer cancel()
+	code, answer, err := c.do(ctx, http.MethodGet, path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if code != http.StatusOK {
+		rec.errorResponse(cluster, answer)
+		return nil, &statusError{code, string(answer)}
+	}
+	got := &list{}
+	return got, json.Unmarshal(answer, got)
+}

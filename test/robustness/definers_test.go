@@ -22,37 +22,29 @@ import (
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	churnGroup      = "churn.example.com"
-	// variants is how many schemas a definition may have.
+	// variants is the number of schemas of a definition.
 	variants = 3
 )
 
-// definer is the only client that writes one definition of a logical cluster: it
-// makes, changes and deletes it, sends requests that are refused, and makes
-// objects meanwhile, which others watch.
+// definer is the only client that writes one definition of a logical cluster. It creates, updates
+// and deletes the definition, sends invalid requests, and creates objects for watchers.
 type definer struct {
 	writer
 
-	// plural names the definition, and kinds are those that it may claim: another
-	// definition of the logical cluster may claim the last.
+	// plural is the name of the definition, and kinds are its possible kinds. Another definition of
+	// the logical cluster may claim the last kind.
 	plural string
 	kinds  []string
-	// one says that one process serves: which schema it has is then certain.
-	one bool
-	// begun is sent to when a definition is about to be made, if anybody listens.
-	begun chan struct{}
+	// singleReplica is true if one process serves the definition. The expected schema is then
+	// unambiguous.
+	singleReplica bool
+	// starting receives a value before a definition is created, if a receiver is waiting.
+	starting chan struct{}
 
 	kind, variant string
-	// made are the objects of the definition, and removing is when the first request
-	// to delete it was sent.
+	// made are the objects of the definition. removing is when its deletion was first requested.
 	made     []history.Object
 	removing int64
-}
-
-func (d *definer) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		d.step(ctx)
-		pace(ctx, upTo(d.rng, 2*d.pause))
-	}
 }
 
 func (d *definer) cluster() string { return d.target.clusters[0] }
@@ -66,48 +58,48 @@ func (d *definer) path(collection string) string {
 func (d *definer) step(ctx context.Context) {
 	found, crd := d.get(ctx)
 	if found.Outcome == history.NotFound {
-		d.refusals(ctx)
+		d.sendInvalid(ctx)
 		select {
-		case d.begun <- struct{}{}:
+		case d.starting <- struct{}{}:
 		default:
 		}
-		d.choose()
+		d.chooseSpec()
 		d.write(ctx, history.Create, d.definition())
 		return
 	}
 	if found.Outcome != history.OK || found.Terminating {
 		return
 	}
-	d.use(ctx)
+	d.createObject(ctx)
 	switch dice := d.rng.IntN(10); {
 	case dice < 3:
 		kind := d.kind
-		d.choose()
+		d.chooseSpec()
 		if found.Established && dice > 0 {
-			d.kind = kind // another one is refused
+			d.kind = kind // the kind of an established definition is immutable
 		}
 		d.update(ctx, crd)
-		d.use(ctx)
+		d.createObject(ctx)
 	case dice < 5:
 		d.remove(ctx, crd)
 	}
 }
 
-// choose draws what the definition is to be next.
-func (d *definer) choose() {
+// chooseSpec selects a random kind and variant.
+func (d *definer) chooseSpec() {
 	d.kind, d.variant = d.kinds[d.rng.IntN(len(d.kinds))], strconv.Itoa(d.rng.IntN(variants))
 }
 
-// variantOf reads the variant of a definition, which is below variants.
-func variantOf(crd *apiextensionsv1.CustomResourceDefinition) int {
+// variantIndex returns the variant of a definition, which is below variants.
+func variantIndex(crd *apiextensionsv1.CustomResourceDefinition) int {
 	var variant string
 	_ = json.Unmarshal(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["variant"].Default.Raw, &variant)
 	n, _ := strconv.Atoi(variant)
 	return n
 }
 
-// definition is the one that was chosen. Its schema sets a default that tells it
-// from others.
+// definition returns the definition with the selected kind and variant. A default in its schema
+// identifies the variant.
 func (d *definer) definition() *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
@@ -128,10 +120,9 @@ func (d *definer) definition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// refusals sends requests that leave nothing behind: the names that they claim
-// are free afterwards.
-func (d *definer) refusals(ctx context.Context) {
-	d.choose()
+// sendInvalid sends a request without effect, after which the names of the definition must be free.
+func (d *definer) sendInvalid(ctx context.Context) {
+	d.chooseSpec()
 	bad := d.definition()
 	path := definitionsPath
 	switch d.rng.IntN(4) {
@@ -145,7 +136,7 @@ func (d *definer) refusals(ctx context.Context) {
 		path += "?dryRun=All"
 	}
 	code, answer, err := d.conn.do(ctx, http.MethodPost, d.path(path), bad)
-	if err != nil || code >= http.StatusInternalServerError || code == http.StatusTooManyRequests || code == http.StatusForbidden {
+	if err != nil || unavailable(code) {
 		return
 	}
 	want := http.StatusUnprocessableEntity
@@ -153,16 +144,16 @@ func (d *definer) refusals(ctx context.Context) {
 		want = http.StatusCreated
 	}
 	if code != want {
-		record(d.rec, &d.rec.history.Probes, history.Probe{Name: fmt.Sprintf("a bad definition, or a dry run of a good one: %s", answer), Code: code, Want: want})
+		record(d.rec, &d.rec.history.Probes, history.Probe{Name: fmt.Sprintf("invalid definition, or dry run of a valid one: %s", answer), Code: code, Want: want})
 	}
 }
 
-// ask sends a request about the definition and records the answer.
-func (d *definer) ask(ctx context.Context, kind history.Kind, method, path string, body any) (*history.Definition, *apiextensionsv1.CustomResourceDefinition) {
+// request sends a request for the definition, and records the response.
+func (d *definer) request(ctx context.Context, kind history.Kind, method, path string, body any) (*history.Definition, *apiextensionsv1.CustomResourceDefinition) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*opTimeout)
 	defer cancel()
 	r := &history.Definition{ID: d.rec.id(), Server: d.target.domain.Server, Cluster: d.cluster(), Name: d.name(), Kind: kind, Names: []string{d.plural, d.kind}, Start: d.rec.now()}
-	if d.one {
+	if d.singleReplica {
 		r.Variant = d.variant
 	}
 	code, answer, err := d.conn.do(ctx, method, d.path(path), body)
@@ -171,11 +162,8 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	switch {
 	case err != nil:
-	case code == http.StatusNotFound && kind != history.Create:
-		var status metav1.Status
-		if json.Unmarshal(answer, &status) == nil && status.Details != nil && status.Details.Name == d.name() {
-			r.Outcome = history.NotFound
-		}
+	case code == http.StatusNotFound && kind != history.Create && concerns(answer, d.name()):
+		r.Outcome = history.NotFound
 	case code == http.StatusUnprocessableEntity:
 		r.Outcome = history.Refused
 	case code == http.StatusConflict:
@@ -188,8 +176,8 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 		if kind != history.Delete {
 			d.kind = crd.Spec.Names.Kind
 			r.Names[1] = d.kind
-			if d.one {
-				r.Variant = strconv.Itoa(variantOf(crd))
+			if d.singleReplica {
+				r.Variant = strconv.Itoa(variantIndex(crd))
 			}
 		}
 	}
@@ -198,9 +186,9 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 }
 
 func (d *definer) get(ctx context.Context) (*history.Definition, *apiextensionsv1.CustomResourceDefinition) {
-	r, crd := d.ask(ctx, history.Get, http.MethodGet, definitionsPath+"/"+d.name(), nil)
+	r, crd := d.request(ctx, history.Get, http.MethodGet, definitionsPath+"/"+d.name(), nil)
 	if r.Outcome == history.NotFound {
-		d.purged(r.End)
+		d.recordPurge(r.End)
 	}
 	return r, crd
 }
@@ -210,20 +198,20 @@ func (d *definer) write(ctx context.Context, kind history.Kind, crd *apiextensio
 	if kind == history.Create {
 		method, path = http.MethodPost, definitionsPath
 	}
-	r, _ := d.ask(ctx, kind, method, path, crd)
+	r, _ := d.request(ctx, kind, method, path, crd)
 	return r
 }
 
-// update makes the definition that was chosen of crd. After a request without an
-// answer, which may still have its effect, it does so again with another schema,
-// until an answer shows that all requests before it have failed.
+// update writes the selected spec. If a request is not answered, it may take effect later. It is
+// therefore repeated with another schema until a response shows that all earlier requests have
+// failed.
 func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	for {
-		wanted := d.definition()
-		wanted.ResourceVersion = crd.ResourceVersion
-		r := d.write(ctx, history.Update, wanted)
+		updated := d.definition()
+		updated.ResourceVersion = crd.ResourceVersion
+		r := d.write(ctx, history.Update, updated)
 		if r.Outcome != history.OK {
-			d.kind = crd.Spec.Names.Kind // it stays
+			d.kind = crd.Spec.Names.Kind // not changed
 		}
 		if r.Outcome != history.Unknown {
 			return
@@ -237,21 +225,21 @@ func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourc
 		if r.Outcome != history.OK || r.Terminating {
 			return
 		}
-		d.variant = strconv.Itoa((variantOf(crd) + 1) % variants)
+		d.variant = strconv.Itoa((variantIndex(crd) + 1) % variants)
 	}
 }
 
-// remove deletes the definition and waits until it is gone, and with it its
-// objects, or for as long as a test waits: faults may take longer. A request without an answer may still have its effect, when a process
-// that was paused goes on: it is sent again until the definition is gone, and none
-// can delete the next definition of that name.
+// remove deletes the definition and waits until it and its objects are removed, or the timeout
+// expires. A request without a response may still take effect when a paused process resumes. It is
+// therefore repeated until the definition is removed. Its UID precondition protects later
+// definitions.
 func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	if d.removing == 0 {
 		d.removing = d.rec.now()
 	}
 	this := metav1.NewUIDPreconditions(string(crd.UID))
 	for again := true; again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
-		d.ask(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), &metav1.DeleteOptions{Preconditions: this})
+		d.request(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), &metav1.DeleteOptions{Preconditions: this})
 		deadline := time.Now().Add(testTimeout)
 		for again = false; !again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			r, _ := d.get(ctx)
@@ -266,38 +254,40 @@ func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourc
 	}
 }
 
-// purged records that the objects of the definition, which is gone, went with it.
-func (d *definer) purged(end int64) {
+// recordPurge records that the objects of the definition were deleted with it.
+func (d *definer) recordPurge(end int64) {
 	for _, o := range d.made {
 		d.rec.op(&history.Op{ID: d.rec.id(), Client: d.id, Domain: d.target.domain, Key: o.Key, Kind: history.Delete, Expected: o.State, Start: d.removing, End: end, Outcome: history.OK})
 	}
 	d.made, d.removing = nil, 0
 }
 
-// use makes an object.
-func (d *definer) use(ctx context.Context) {
+// createObject creates an object.
+func (d *definer) createObject(ctx context.Context) {
 	key := history.Key{Cluster: d.cluster(), Namespace: d.target.namespace, Name: fmt.Sprintf("made-%d-%d", d.id, d.n)}
-	if code, outcome := d.create(ctx, key); outcome == history.Unknown && !unserved(code) {
+	if code, outcome := d.tryCreate(ctx, key); outcome == history.Unknown && !notServed(code) {
 		d.resolve(ctx, key)
 	}
 }
 
-// unserved reports whether a request to make an object has none because there is no such resource, or it is
-// of another kind.
-func unserved(code int) bool {
+// notServed reports whether an object was not created because the resource is not served, or has another
+// kind.
+func notServed(code int) bool {
 	return code == http.StatusNotFound || code == http.StatusUnprocessableEntity
 }
 
-// create sends a request that makes an object.
-func (d *definer) create(ctx context.Context, key history.Key) (int, history.Outcome) {
+// tryCreate sends one request to create an object.
+func (d *definer) tryCreate(ctx context.Context, key history.Key) (int, history.Outcome) {
 	u := d.beginUse()
 	op := d.begin(history.Create, key, history.State{})
-	code, answer := d.finishAs(ctx, op, http.MethodPost, d.target.collection(d.target.one(d.cluster())), d.bodyOf(op, d.kind))
+	body := d.body(op)
+	body.Kind = d.kind
+	code, answer := d.finishAs(ctx, op, http.MethodPost, d.target.collection(d.target.one(d.cluster())), body)
 	switch {
 	case op.Outcome == history.OK:
 		d.made = append(d.made, history.Object{Key: key, State: op.Result})
 		var o struct{ Variant string }
-		if d.one && json.Unmarshal(answer, &o) == nil {
+		if d.singleReplica && json.Unmarshal(answer, &o) == nil {
 			u.Variant = o.Variant
 		}
 		d.endUse(u, code)
@@ -316,9 +306,9 @@ func (d *definer) endUse(u *history.Use, code int) {
 	record(d.rec, &d.rec.history.Uses, u)
 }
 
-// resolve finds out what became of a request to make an object that had no answer, so that the end of the
-// object can be told. The request may still have its effect after a read that finds nothing: it is sent
-// again until there is an object, and then it can have none.
+// resolve determines the outcome of an unanswered request to create an object, because its deletion
+// must be recorded. The request may take effect after a read that finds no object. It is therefore
+// repeated until the object exists, so that earlier requests cannot take effect any more.
 func (d *definer) resolve(ctx context.Context, key history.Key) {
 	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
@@ -330,7 +320,7 @@ func (d *definer) resolve(ctx context.Context, key history.Key) {
 			d.made = append(d.made, history.Object{Key: key, State: op.Result})
 			return
 		case op.Outcome == history.NotFound:
-			if code, outcome := d.create(ctx, key); outcome == history.OK || unserved(code) {
+			if code, outcome := d.tryCreate(ctx, key); outcome == history.OK || notServed(code) {
 				return
 			}
 		case code == http.StatusNotFound:
@@ -341,14 +331,8 @@ func (d *definer) resolve(ctx context.Context, key history.Key) {
 	}
 }
 
-func (d *definer) bodyOf(op *history.Op, kind string) *object {
-	b := d.body(op)
-	b.Kind = kind
-	return b
-}
-
-// gone deletes the definition, if there is one, and reports whether there is none.
-func (d *definer) gone(ctx context.Context) bool {
+// removed deletes the definition if it exists, and reports whether it is removed.
+func (d *definer) removed(ctx context.Context) bool {
 	r, crd := d.get(ctx)
 	if r.Outcome == history.OK && !r.Terminating {
 		d.remove(ctx, crd)
@@ -357,8 +341,7 @@ func (d *definer) gone(ctx context.Context) bool {
 	return r.Outcome == history.NotFound
 }
 
-// established makes the definition, if there is none, and reports whether it is
-// established.
+// established creates the definition if it does not exist, and reports whether it is established.
 func (d *definer) established(ctx context.Context) bool {
 	r, _ := d.get(ctx)
 	if r.Outcome == history.NotFound {
@@ -367,50 +350,46 @@ func (d *definer) established(ctx context.Context) bool {
 	return r.Outcome == history.OK && r.Established
 }
 
-// quiet ends the churn: all is deleted, and then each name is free.
-func quiet(t *testing.T, definers []*definer) {
+// checkNamesFree deletes all definitions, and checks that each name can be used afterwards.
+func checkNamesFree(t *testing.T, definers []*definer) {
 	t.Helper()
 	eventually := func(d *definer, what string, is func(context.Context) bool) {
-		require.Eventually(t, func() bool { return is(t.Context()) }, testTimeout, 50*time.Millisecond, "%s in %s, of kind %s, is %s", d.name(), d.cluster(), d.kind, what)
+		require.Eventually(t, func() bool { return is(t.Context()) }, testTimeout, 50*time.Millisecond, "%s in %s with kind %s is not %s", d.name(), d.cluster(), d.kind, what)
 	}
 	for _, d := range definers {
-		eventually(d, "gone", d.gone)
+		eventually(d, "removed", d.removed)
 	}
 	for _, d := range definers {
 		for _, d.kind = range d.kinds {
 			eventually(d, "established", d.established)
-			eventually(d, "gone", d.gone)
+			eventually(d, "removed", d.removed)
 		}
 	}
 }
 
-// define starts the definers of a shard, each with clients that watch what it
-// makes, and returns them.
+// define starts the definers of a shard, and watchers of their objects.
 func (r *run) define(writing, ctx context.Context, writers, watchers *sync.WaitGroup, on *target) []*definer {
 	var all []*definer
 	for n, plural := range []string{"things", "gadgets"} {
 		t := *on
 		t.group, t.apiVersion, t.namespace, t.kind = "/apis/"+churnGroup+"/v1", churnGroup+"/v1", "default", "Thing"
-		t.domain.Resource, t.clusters, t.fleeting, t.upserts = plural, on.clusters[:1], false, false
-		d := &definer{writer: *r.newWriter(&t, false), plural: plural, kinds: []string{[]string{"Thing", "Gadget"}[n], "Both"}, one: r.replicas == nil, begun: r.begun}
+		t.domain.Resource, t.clusters, t.shortWatchesOnly, t.upserts = plural, on.clusters[:1], false, false
+		d := &definer{writer: *r.newWriter(&t, false), plural: plural, kinds: []string{[]string{"Thing", "Gadget"}[n], "Both"}, singleReplica: r.replicas == nil, starting: r.defining}
 		all = append(all, d)
-		writers.Go(func() { d.run(writing) })
-		w := &watcher{
-			reader: reader{target: &t, rec: r.rec}, name: t.domain.Server + " " + plural, conn: t.direct,
-			scope: t.one(t.clusters[0]), streaming: n == 1, rng: rand.New(rand.NewPCG(r.seed, uint64(d.id)<<32)),
-		}
+		writers.Go(func() { repeat(writing, d.rng, d.pause, d.step) })
+		w := r.newWatcher(&t, "of a definition", t.direct, t.one(t.clusters[0]), n == 1)
 		watchers.Go(func() { w.run(ctx) })
 	}
 	return all
 }
 
-// killDefining kills a shard while a definition is being made there.
+// killDefining kills a shard while a definition is created there.
 func (r *run) killDefining(name string) fault {
-	return fault{name: "kill " + name + " while a definition is made", do: func(rng *rand.Rand) {
+	return fault{name: "kill " + name + " while a definition is created", do: func(rng *rand.Rand) {
 		select {
-		case <-r.begun:
+		case <-r.defining:
 		case <-time.After(testTimeout):
-			r.t.Errorf("no definition was made within %s", testTimeout)
+			r.t.Errorf("no definition was created within %s", testTimeout)
 		}
 		pace(r.t.Context(), upTo(rng, 30*time.Millisecond))
 		kill(r, r.cluster.Component(name), rng)

@@ -2,30 +2,27 @@ package robustness
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// reader lists from a target.
+// reader lists a target.
 type reader struct {
 	target *target
 	rec    *recorder
 	group  int
-	// client names the client of a view whose watches go on from its lists.
+	// client is the name of the sessions that continue from the lists, if any.
 	client string
 }
 
-// ask is what a list asks for.
-type ask struct {
+// listOptions are the options of a list.
+type listOptions struct {
 	conn  *conn
 	scope history.Scope
 	match history.Match
@@ -33,12 +30,12 @@ type ask struct {
 	limit int
 }
 
-// list reads a whole list and records it. Without an error there is a list.
-func (r *reader) list(ctx context.Context, a ask) (*history.List, error) {
+// list reads all pages of a list and records it.
+func (r *reader) list(ctx context.Context, a listOptions) (*history.List, error) {
 	l := &history.List{
 		ID: r.rec.id(), Name: fmt.Sprintf("%s %s %+v limit=%d %s", r.target.domain.Server, r.target.domain.Resource, a.scope, a.limit, a.match),
 		Domain: r.target.domain, Scope: a.scope, Match: a.match, Wanted: a.rv, Group: r.group, Start: r.rec.now(),
-		View: r.target.claimed, Client: r.client,
+		VirtualWorkspace: r.target.claimed, Client: r.client,
 	}
 	token := ""
 	for {
@@ -66,7 +63,7 @@ type page struct {
 	token string
 }
 
-func (r *reader) page(ctx context.Context, a ask, token string) (page, []history.Object, error) {
+func (r *reader) page(ctx context.Context, a listOptions, token string) (page, []history.Object, error) {
 	query := selectors(a.scope)
 	if a.limit > 0 {
 		query.Set("limit", strconv.Itoa(a.limit))
@@ -80,12 +77,8 @@ func (r *reader) page(ctx context.Context, a ask, token string) (page, []history
 		query.Set("resourceVersion", strconv.FormatUint(a.rv, 10))
 		query.Set("resourceVersionMatch", string(a.match))
 	}
-	answer, err := r.get(ctx, a, query)
+	got, err := a.conn.list(ctx, r.rec, a.scope.Cluster, r.target.collection(a.scope), query)
 	if err != nil {
-		return page{}, nil, err
-	}
-	var got list
-	if err := json.Unmarshal(answer, &got); err != nil {
 		return page{}, nil, err
 	}
 	rv, err := strconv.ParseUint(got.Metadata.ResourceVersion, 10, 64)
@@ -94,7 +87,7 @@ func (r *reader) page(ctx context.Context, a ask, token string) (page, []history
 	}
 	items := make([]history.Object, 0, len(got.Items))
 	for _, o := range got.Items {
-		seen, err := o.seen(r.target.domain)
+		seen, err := o.historyObject(r.target.domain)
 		if err != nil {
 			return page{}, nil, err
 		}
@@ -105,51 +98,20 @@ func (r *reader) page(ctx context.Context, a ask, token string) (page, []history
 	}}, items, nil
 }
 
-// statusError is a refusal.
-type statusError struct {
-	code int
-	text string
-}
-
-func (e *statusError) Error() string { return fmt.Sprintf("%d: %s", e.code, e.text) }
-
-func (r *reader) get(ctx context.Context, a ask, query url.Values) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*opTimeout)
-	defer cancel()
-	code, answer, err := a.conn.do(ctx, http.MethodGet, r.target.collection(a.scope)+"?"+query.Encode(), nil)
-	if err != nil {
-		return nil, err
-	}
-	if code != http.StatusOK {
-		r.rec.said(a.scope.Cluster, answer)
-		return nil, &statusError{code, string(answer)}
-	}
-	return answer, nil
-}
-
-// lister is one client that lists again and again, each time in another way.
+// lister is a client that lists repeatedly with random options.
 type lister struct {
 	reader
 
-	rng   *rand.Rand
-	pause time.Duration
+	rng *rand.Rand
 	// tokens are the latest continue tokens by logical cluster.
 	tokens map[string]string
 }
 
-func (l *lister) run(ctx context.Context) {
-	l.tokens = map[string]string{}
-	for ctx.Err() == nil {
-		l.step(ctx)
-		pace(ctx, l.pause/2+time.Duration(l.rng.Int64N(int64(l.pause))))
-	}
-}
-
-// step makes one list of some kind; refusals are part of life under faults.
+// step lists once. Errors are expected because of faults.
 func (l *lister) step(ctx context.Context) {
 	t := l.target
 	cluster := t.clusters[l.rng.IntN(len(t.clusters))]
-	a := ask{conn: t.direct, scope: t.everything(), match: history.Consistent}
+	a := listOptions{conn: t.direct, scope: t.everything(), match: history.Consistent}
 	if l.rng.IntN(2) == 0 {
 		a.scope = t.one(cluster)
 		if t.proxied != nil && l.rng.IntN(2) == 0 {
@@ -168,12 +130,12 @@ func (l *lister) step(ctx context.Context) {
 	case 4:
 		l.parts(ctx, a)
 	case 5:
-		l.reach(ctx, cluster)
+		l.probe(ctx, cluster)
 	}
 }
 
-// parts lists everything and then its parts at the same resource version.
-func (l *lister) parts(ctx context.Context, a ask) {
+// parts lists everything, and then its parts at the same resource version.
+func (l *lister) parts(ctx context.Context, a listOptions) {
 	l.group = l.rec.id()
 	defer func() { l.group = 0 }()
 	whole, err := l.list(ctx, a)
@@ -185,35 +147,31 @@ func (l *lister) parts(ctx context.Context, a ask) {
 		a.scope.Ranges = []history.Range{part}
 		a.limit = 5 * l.rng.IntN(2)
 		if _, err := l.list(ctx, a); err != nil {
-			return // the whole and some parts say nothing
+			return // an incomplete group is ignored
 		}
 	}
-	l.rec.complete(l.group)
+	l.rec.completeGroup(l.group)
 }
 
-// reach tries to use the continue token of another logical cluster, and old and
-// newer resource versions of its own.
-func (l *lister) reach(ctx context.Context, cluster string) {
-	a := ask{conn: l.target.direct, scope: l.target.one(cluster)}
+// probe sends the continue tokens of other logical clusters, and lists at a version of its own.
+func (l *lister) probe(ctx context.Context, cluster string) {
+	a := listOptions{conn: l.target.direct, scope: l.target.one(cluster)}
+	list := func(query url.Values) (*list, error) {
+		return a.conn.list(ctx, l.rec, cluster, l.target.collection(a.scope), query)
+	}
 	for other, token := range l.tokens {
 		if other == cluster || token == "" {
 			continue
 		}
-		var refusal *statusError
-		_, err := l.get(ctx, a, url.Values{"limit": {"2"}, "continue": {token}})
-		switch {
-		case err == nil:
-			record(l.rec, &l.rec.history.Probes, history.Probe{Name: "continue token of " + other + " in " + cluster, Code: http.StatusOK})
-		case asStatus(err, &refusal) && refusal.code < http.StatusInternalServerError && refusal.code != http.StatusTooManyRequests && refusal.code != http.StatusForbidden:
-			record(l.rec, &l.rec.history.Probes, history.Probe{Name: "continue token of " + other + " in " + cluster, Code: refusal.code})
+		status := &statusError{code: http.StatusOK}
+		_, err := list(url.Values{"limit": {"2"}, "continue": {token}})
+		if err != nil && (!errors.As(err, &status) || unavailable(status.code)) {
+			continue
 		}
+		record(l.rec, &l.rec.history.Probes, history.Probe{Name: "continue token of " + other + " in " + cluster, Code: status.code})
 	}
-	answer, err := l.get(ctx, a, url.Values{"limit": {"2"}})
+	first, err := list(url.Values{"limit": {"2"}})
 	if err != nil {
-		return
-	}
-	var first struct{ Metadata metav1.ListMeta }
-	if json.Unmarshal(answer, &first) != nil {
 		return
 	}
 	l.tokens[cluster] = first.Metadata.Continue
@@ -222,8 +180,12 @@ func (l *lister) reach(ctx context.Context, cluster string) {
 		return
 	}
 	a.rv = rv
-	for _, match := range []history.Match{history.NotOlderThan, history.Exact, history.Any} {
-		a.match = match
+	for _, a.match = range []history.Match{history.NotOlderThan, history.Exact, history.Any} {
 		_, _ = l.list(ctx, a)
 	}
+}
+
+// unavailable reports whether a server under faults may answer any request with the status code.
+func unavailable(code int) bool {
+	return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests || code == http.StatusForbidden
 }

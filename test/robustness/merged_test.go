@@ -4,9 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,21 +21,21 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// merging is a resource of several shards that a front-proxy merges.
+// merging is a resource of several shards that the front-proxy merges.
 type merging struct {
-	conn    *conn
+	proxy   *conn
 	rec     *recorder
 	targets []*target
-	// shards are names by the numbers that versions have, and homes says which shard
-	// has a logical cluster. Of those of the system each has its own: there it goes by
-	// the UIDs of the few objects that are in them.
-	shards map[uint32]string
-	homes  map[string]string
+	// shards are the names of shards by their numbers in versions. shardOf contains the shards of
+	// logical clusters. Each shard has its own system logical clusters, so that the UIDs of their
+	// few objects are the keys instead.
+	shards  map[uint32]string
+	shardOf map[string]string
 }
 
-// addMerging has clients follow one resource of several shards at once.
+// addMerging adds clients that list and watch one resource of several shards.
 func (r *run) addMerging(proxy *conn, targets []*target) {
-	m := &merging{conn: proxy, targets: targets, shards: map[uint32]string{}, homes: map[string]string{}}
+	m := &merging{proxy: proxy, targets: targets, shards: map[uint32]string{}, shardOf: map[string]string{}}
 	root, err := client.NewFactory(r.cluster.Shard(0))
 	require.NoError(r.t, err)
 	defer root.CloseIdleConnections()
@@ -53,29 +52,31 @@ func (r *run) addMerging(proxy *conn, targets []*target) {
 			var l list
 			require.NoError(r.t, json.Unmarshal(answer, &l))
 			for _, o := range l.Items {
-				m.homes[home(o)] = t.domain.Server
+				m.shardOf[shardKey(o)] = t.domain.Server
 			}
 		}
 	}
 	r.merging = m
 }
 
-// home is what tells which shard an object is on.
-func home(o object) string {
+// shardKey returns the key of shardOf for an object.
+func shardKey(o object) string {
 	if cluster := o.Metadata.Annotations["kcp.io/cluster"]; !strings.HasPrefix(cluster, "system:") {
 		return cluster
 	}
 	return string(o.Metadata.UID)
 }
 
-// merge starts the watchers and listers of all shards.
+// merge starts the clients of all shards.
 func (r *run) merge(ctx, writing context.Context, writers, watchers *sync.WaitGroup) {
 	m := *r.merging
 	m.rec = r.rec
 	halves := split(ring, 2)
 	for _, streaming := range []bool{false, true} {
 		for _, scope := range []history.Scope{{}, {Label: colours[0]}, {Ranges: halves[:1]}, {Ranges: halves[1:]}} {
-			w := &mergedWatcher{merging: &m, name: fmt.Sprintf("merged %+v", scope), scope: scope, streaming: streaming, rng: r.rng()}
+			w := &mergedWatcher{merging: &m, watchClient: watchClient{
+				name: fmt.Sprintf("merged %+v", scope), conn: m.proxy, scope: scope, streaming: streaming, rng: r.rng(),
+			}}
 			r.merged = append(r.merged, w)
 			watchers.Go(func() { w.run(ctx) })
 		}
@@ -90,13 +91,13 @@ func (r *run) merge(ctx, writing context.Context, writers, watchers *sync.WaitGr
 	})
 }
 
-// collection is the path of the resource in all logical clusters.
+// collection returns the path of the resource in all logical clusters.
 func (m *merging) collection() string {
 	t := m.targets[0]
 	return "/clusters/*" + t.group + "/" + t.domain.Resource
 }
 
-// versions are what a merged version says of each shard.
+// versions returns the resource version of each shard in a merged version.
 func (m *merging) versions(text string) (history.Versions, error) {
 	v, err := merge.ParseVersion(text)
 	if err != nil {
@@ -106,27 +107,27 @@ func (m *merging) versions(text string) (history.Versions, error) {
 	for _, p := range v.Positions() {
 		name, ok := m.shards[p.Shard]
 		if !ok {
-			return nil, fmt.Errorf("version %s names a shard %d", text, p.Shard)
+			return nil, fmt.Errorf("version %s contains the unknown shard %d", text, p.Shard)
 		}
 		versions[name] = p.Revision
 	}
 	return versions, nil
 }
 
-// item is an object as the history has it.
+// item converts an object to the type of the history.
 func (m *merging) item(o object) (history.Item, error) {
 	at, err := m.versions(o.Metadata.ResourceVersion)
 	if err != nil {
 		return history.Item{}, err
 	}
-	// Those that come later are found out in the end, see result.
-	server := m.homes[home(o)]
+	// The shards of new logical clusters are resolved at the end by recorder.result.
+	server := m.shardOf[shardKey(o)]
 	o.Metadata.ResourceVersion = strconv.FormatUint(at[server], 10)
-	seen, err := o.seen(history.Domain{Server: server, Resource: m.targets[0].domain.Resource})
+	seen, err := o.historyObject(history.Domain{Server: server, Resource: m.targets[0].domain.Resource})
 	return history.Item{Object: seen, Server: server, At: at}, err
 }
 
-// list reads a whole list and records it. It returns its version, as text, too.
+// list reads all pages of a list and records it. It also returns its version as text.
 func (m *merging) list(ctx context.Context, name string, scope history.Scope, limit int) (string, history.Versions, error) {
 	l := &history.MergedList{
 		ID: m.rec.id(), Name: fmt.Sprintf("%s limit=%d", name, limit), Resource: m.targets[0].domain.Resource, Scope: scope, Start: m.rec.now(),
@@ -137,13 +138,13 @@ func (m *merging) list(ctx context.Context, name string, scope history.Scope, li
 		if limit > 0 {
 			query.Set("limit", strconv.Itoa(limit))
 		}
-		answer, err := m.get(ctx, query)
+		answer, err := m.proxy.list(ctx, m.rec, "", m.collection(), query)
 		if err != nil {
 			return "", nil, err
 		}
 		at, err := m.versions(answer.Metadata.ResourceVersion)
 		if err != nil {
-			return "", nil, m.odd(err)
+			return "", nil, m.reportInvalid(err)
 		}
 		if first == "" {
 			first = answer.Metadata.ResourceVersion
@@ -152,7 +153,7 @@ func (m *merging) list(ctx context.Context, name string, scope history.Scope, li
 		for _, o := range answer.Items {
 			item, err := m.item(o)
 			if err != nil {
-				return "", nil, m.odd(err)
+				return "", nil, m.reportInvalid(err)
 			}
 			l.Items = append(l.Items, item)
 		}
@@ -165,48 +166,26 @@ func (m *merging) list(ctx context.Context, name string, scope history.Scope, li
 	return first, l.Pages[0], nil
 }
 
-// odd records an answer that nobody can make sense of.
-func (m *merging) odd(err error) error {
-	record(m.rec, &m.rec.history.Probes, history.Probe{Name: "merged answer: " + err.Error(), Code: http.StatusOK})
+// reportInvalid records a response that cannot be decoded.
+func (m *merging) reportInvalid(err error) error {
+	record(m.rec, &m.rec.history.Probes, history.Probe{Name: "merged response: " + err.Error(), Code: http.StatusOK})
 	return err
 }
 
-func (m *merging) get(ctx context.Context, query url.Values) (*list, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*opTimeout)
-	defer cancel()
-	code, answer, err := m.conn.do(ctx, http.MethodGet, m.collection()+"?"+query.Encode(), nil)
-	if err != nil {
-		return nil, err
-	}
-	if code != http.StatusOK {
-		m.rec.said("", answer)
-		return nil, &statusError{code, string(answer)}
-	}
-	got := &list{}
-	return got, json.Unmarshal(answer, got)
-}
-
-// mergedWatcher follows a scope of all shards, as watcher does one of a server.
+// mergedWatcher lists and watches a scope of all shards, as watcher does on one server.
 type mergedWatcher struct {
+	watchClient
 	*merging
 
-	name      string
-	scope     history.Scope
-	streaming bool
-	rng       *rand.Rand
-
-	mu     sync.Mutex
-	calm   bool
 	latest *history.MergedSession
-	// text is the version up to which it has seen everything, and at what that says;
-	// none within initial events.
+	// text is the version up to which all events were received, and at its value for each shard. They
+	// are not set within initial events.
 	text string
 	at   history.Versions
 }
 
-// run follows until ctx is done.
 func (w *mergedWatcher) run(ctx context.Context) {
-	var from string // none: start afresh
+	var from string // "": list again
 	var at history.Versions
 	for ctx.Err() == nil {
 		resumed := from != ""
@@ -220,12 +199,13 @@ func (w *mergedWatcher) run(ctx context.Context) {
 		s := &history.MergedSession{
 			ID: w.rec.id(), Name: w.name, Resource: w.targets[0].domain.Resource, Scope: w.scope, Streaming: from == "", From: at, Resumed: resumed,
 		}
-		w.begin(s, from)
-		err := w.stream(ctx, s, from)
+		w.mu.Lock()
+		w.latest, w.text, w.at = s, from, at
+		w.mu.Unlock()
+		err := w.read(ctx, w.rec, w.collection(), from, func(e watchEvent) error { return w.take(s, e) })
 		record(w.rec, &w.rec.history.Merged, s)
 		from, at = w.reached()
-		var refusal *statusError
-		if asStatus(err, &refusal) && expired(refusal.code) || w.streaming && w.rng.IntN(2) == 0 {
+		if isExpired(err) || w.streaming && w.rng.IntN(2) == 0 {
 			from, at = "", nil
 		}
 		if err != nil {
@@ -234,37 +214,20 @@ func (w *mergedWatcher) run(ctx context.Context) {
 	}
 }
 
-func (w *mergedWatcher) begin(s *history.MergedSession, from string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.latest, w.text, w.at = s, from, s.From
-}
-
 func (w *mergedWatcher) reached() (string, history.Versions) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text, w.at
 }
 
-// stopCutting has the watcher cut no more streams.
-func (w *mergedWatcher) stopCutting() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.calm = true
-}
-
-// has reports whether the watcher has seen everything up to the versions of its targets.
+// has reports whether the watcher has received all events up to the versions of its targets.
 func (w *mergedWatcher) has(goals map[*target]uint64) bool {
 	_, at := w.reached()
-	for _, t := range w.targets {
-		if goals[t] == 0 || at[t.domain.Server] < goals[t] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(w.targets, func(t *target) bool { return goals[t] == 0 || at[t.domain.Server] < goals[t] })
 }
 
-// through says that the current session had time to see all up to the versions of its targets.
+// through records that the current session had time to receive all events up to the versions of its
+// targets.
 func (w *mergedWatcher) through(goals map[*target]uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -275,21 +238,6 @@ func (w *mergedWatcher) through(goals map[*target]uint64) {
 	for _, t := range w.targets {
 		w.latest.Through[t.domain.Server] = goals[t]
 	}
-}
-
-// stream reads one watch into the session, until it ends or is cut.
-func (w *mergedWatcher) stream(ctx context.Context, s *history.MergedSession, from string) error {
-	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true", "resourceVersion", from)
-	if s.Streaming {
-		query.Set("sendInitialEvents", "true")
-		query.Set("resourceVersionMatch", "NotOlderThan")
-	}
-	r := streaming{rec: w.rec, conn: w.conn, rng: w.rng, calm: func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.calm
-	}}
-	return r.read(ctx, w.collection(), query, func(e watchEvent) error { return w.take(s, e) })
 }
 
 // take records an event.
@@ -306,7 +254,7 @@ func (w *mergedWatcher) take(s *history.MergedSession, e watchEvent) error {
 		event.Item, err = w.item(o)
 	}
 	if err != nil {
-		return w.odd(err)
+		return w.reportInvalid(err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,29 +13,29 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// notice is how a violation reads by which a mutant is known.
-type notice struct {
+// signature is the violation that a mutant causes.
+type signature struct {
 	property history.Property
 	text     string
 }
 
-// noticed says how each mutant of this suite is noticed.
-var noticed = map[string]notice{
-	"lost-event":      {history.Reliable, "it lacks"},
-	"skipped-page":    {history.ListsAgree, "and it shows {RV:0"},
+// signatures are the expected violations of the mutants of this suite.
+var signatures = map[string]signature{
+	"lost-event":      {history.Reliable, "the stream lacks"},
+	"skipped-page":    {history.ListsAgree, "and the list shows {RV:0"},
 	"duplicate-event": {history.Unique, "was sent twice"},
 	"repeating-watch": {history.Resumable, "came in a stream from"},
 	"early-bookmark":  {history.Bookmarkable, "followed a bookmark"},
-	"crossing-event":  {history.Isolated, "it shows"},
-	"stale-page":      {history.ReadsOwnWrites, "was answered at"},
+	"crossing-event":  {history.Isolated, "the response contains"},
+	"stale-page":      {history.ReadsOwnWrites, "returned at"},
 	"drifting-pages":  {history.ListsAgree, "the first one at"},
-	"unasked-list":    {history.Claimed, "the list shows"},
-	"unasked-event":   {history.Claimed, "MODIFIED shows"},
-	"leaving-unsaid":  {history.Transitions, "is MODIFIED and must be DELETED"},
+	"unasked-list":    {history.Claimed, "list contains"},
+	"unasked-event":   {history.Claimed, "MODIFIED contains"},
+	"leaving-unsaid":  {history.Transitions, "is MODIFIED, expected DELETED"},
 }
 
-// TestCatchesMutants runs a shard whose lists and watches have a bug of each
-// kind: what checks histories must be seen to find every one.
+// TestCatchesMutants runs a shard with a bug of each kind in its lists and watches, and checks that
+// each is detected.
 func TestCatchesMutants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: builds servers with mutants")
@@ -44,19 +44,19 @@ func TestCatchesMutants(t *testing.T) {
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Binary: harness.Mutated(t, names...), Without: []string{"cache-server", "front-proxy"}})
 	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 30 * time.Millisecond}
 	r.targets = []*target{configMaps.on("root", newConn(t, c.Shard(0)), nil, workspaces(t, c.Shard(0), "root", 2))}
-	r.addViews(r.targets[0].direct, r.targets[0].clusters[0], r.targets[0])
+	r.addExport(r.targets[0].direct, r.targets[0].clusters[0], r.targets[0])
 	h := r.work(func() {
 		r.progress(300)
-		require.Eventually(t, func() bool { return r.rec.claims() > len(r.views.claimed.clusters)+1 }, testTimeout, 10*time.Millisecond, "claims change")
+		require.Eventually(t, func() bool { return r.rec.claims() > len(r.export.claimed.clusters)+1 }, testTimeout, 10*time.Millisecond, "no claim changed")
 	})
 	violations := history.Check(h)
 	t.Logf("seed %d: %s; %d violations", r.seed, summary(h), len(violations))
 	for _, name := range names {
-		require.Contains(t, noticed, name, "how is it noticed?")
+		require.Contains(t, signatures, name, "the mutant %s has no signature", name)
 		found := slices.DeleteFunc(slices.Clone(violations), func(v history.Violation) bool {
-			return v.Property != noticed[name].property || !strings.Contains(v.What, noticed[name].text)
+			return v.Property != signatures[name].property || !strings.Contains(v.What, signatures[name].text)
 		})
-		require.NotEmpty(t, found, "nothing noticed the mutant %s", name)
-		t.Logf("noticed %s, %d times: %s", name, len(found), found[0])
+		require.NotEmpty(t, found, "mutant %s was not detected", name)
+		t.Logf("Detected %s %d times: %s", name, len(found), found[0])
 	}
 }

@@ -11,34 +11,39 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// recorder collects a history from many clients.
+// recorder collects the history of many clients.
 type recorder struct {
 	began time.Time
 
 	mu      sync.Mutex
 	nextID  int
 	history history.History
-	// acknowledged counts the writes that succeeded.
+	// acknowledged is the number of successful writes.
 	acknowledged int
 	// groups are the complete groups of lists.
 	groups []int
-	// versions are resource versions that somebody saw, by server, and latest the
-	// latest states that were acknowledged, by domain.
+	// versions are observed resource versions by server, and latest the latest acknowledged states
+	// by domain.
 	versions map[string][]uint64
 	latest   map[history.Domain][]history.Object
-	// homes are the shards of logical clusters that come and go.
-	homes map[string]string
+	// shards are the shards of logical clusters that are created during the run.
+	shards map[string]string
 }
 
-// latestMax is how many of the latest states are remembered.
+// latestMax is the number of latest states that are kept.
 const latestMax = 32
 
 func newRecorder() *recorder {
-	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}, homes: map[string]string{}}
+	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}, shards: map[string]string{}}
 }
 
-// version returns a resource version of a server that somebody saw, which may be
-// as old as the record; 0 if nobody did.
+func (r *recorder) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// version returns a random resource version that a client observed, or 0.
 func (r *recorder) version(server string, rng *rand.Rand) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,17 +54,12 @@ func (r *recorder) version(server string, rng *rand.Rand) uint64 {
 	return seen[rng.IntN(len(seen))]
 }
 
-// start forgets the resource versions that somebody saw: of what was before the first list of a
-// resource, nobody knows.
-func (r *recorder) start() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.versions)
-}
+// forgetVersions drops all observed resource versions. The history does not explain states before
+// the first list of a resource.
+func (r *recorder) forgetVersions() { r.locked(func() { clear(r.versions) }) }
 
-// goal returns the resource version of the latest acknowledged state in a scope,
-// which whoever watches the scope from an earlier one must come to see; 0 if
-// there is none.
+// goal returns the resource version of the latest acknowledged state in a scope, or 0. A watch of
+// the scope from an earlier version must reach it.
 func (r *recorder) goal(d history.Domain, scope history.Scope) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,14 +72,12 @@ func (r *recorder) goal(d history.Domain, scope history.Scope) uint64 {
 	return goal
 }
 
-// now is the time on the recorder's clock, which never goes back.
+// now returns the time since the start of the recorder. It is monotonic.
 func (r *recorder) now() int64 { return int64(time.Since(r.began)) }
 
-func (r *recorder) id() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.nextID++
-	return r.nextID
+func (r *recorder) id() (id int) {
+	r.locked(func() { r.nextID++; id = r.nextID })
+	return id
 }
 
 func (r *recorder) op(op *history.Op) {
@@ -103,81 +101,65 @@ func (r *recorder) list(l *history.List) {
 	r.versions[l.Domain.Server] = append(r.versions[l.Domain.Server], l.RV())
 }
 
-// record adds something to a part of the history.
-func record[T any](r *recorder, part *[]T, one T) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	*part = append(*part, one)
+// record appends to a part of the history.
+func record[T any](r *recorder, part *[]T, one T) { r.locked(func() { *part = append(*part, one) }) }
+
+func (r *recorder) errorResponse(cluster string, text []byte) {
+	record(r, &r.history.Errors, history.ErrorResponse{Cluster: cluster, Text: string(text)})
 }
 
-func (r *recorder) said(cluster string, text []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Errors = append(r.history.Errors, history.Said{Cluster: cluster, Text: string(text)})
+// claims returns the number of recorded claims.
+func (r *recorder) claims() (n int) {
+	r.locked(func() { n = len(r.history.Claims) })
+	return n
 }
 
-// claims is how many claims there were.
-func (r *recorder) claims() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.history.Claims)
-}
-
-// home notes which shard has a logical cluster.
-func (r *recorder) home(cluster, shard string) {
+// setShard records the shard of a logical cluster.
+func (r *recorder) setShard(cluster, shard string) {
 	if cluster == "" || shard == "" {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.homes[cluster] = shard
+	r.shards[cluster] = shard
 }
 
-// atHome says where an object of a merged answer is, and so which version it has there, if that was
-// not known when the answer came.
-func (r *recorder) atHome(item *history.Item) {
+// resolveShard sets the server and the resource version of an object in a merged response, if the
+// shard of its logical cluster was unknown when the response was received.
+func (r *recorder) resolveShard(item *history.Item) {
 	if item.Server != "" || item.Key.Name == "" {
 		return
 	}
-	item.Server = r.homes[item.Key.Cluster]
+	item.Server = r.shards[item.Key.Cluster]
 	if item.State.RV = item.At[item.Server]; item.Server == "" {
 		r.history.Probes = append(r.history.Probes, history.Probe{
-			Name: fmt.Sprintf("merged answer: nobody knows which shard has %v", item.Key), Code: http.StatusOK,
+			Name: fmt.Sprintf("merged response: unknown shard of %v", item.Key), Code: http.StatusOK,
 		})
 	}
 }
 
-func (r *recorder) inventory(i *history.Inventory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Inventory = i
+func (r *recorder) inventory(i *history.Inventory) { r.locked(func() { r.history.Inventory = i }) }
+
+func (r *recorder) writes() (n int) {
+	r.locked(func() { n = r.acknowledged })
+	return n
 }
 
-func (r *recorder) writes() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.acknowledged
-}
+// completeGroup marks a group of lists as complete. Other groups are ignored.
+func (r *recorder) completeGroup(group int) { record(r, &r.groups, group) }
 
-// complete says that all lists of a group were made; others are no groups.
-func (r *recorder) complete(group int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.groups = append(r.groups, group)
-}
-
-// result returns the history, once nobody adds to it.
+// result returns the history after all clients have finished.
 func (r *recorder) result() *history.History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.history.Merged {
 		for n := range s.Events {
-			r.atHome(&s.Events[n].Item)
+			r.resolveShard(&s.Events[n].Item)
 		}
 	}
 	for _, l := range r.history.MergedLists {
 		for n := range l.Items {
-			r.atHome(&l.Items[n])
+			r.resolveShard(&l.Items[n])
 		}
 	}
 	for _, l := range r.history.Lists {

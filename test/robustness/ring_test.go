@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// shardSelector is the selector of a scope's ranges.
+// shardSelector returns the shard selector for the ranges of a scope.
 func shardSelector(s history.Scope) string {
 	field := "object.metadata." + cmp.Or(string(s.By), "uid")
 	terms := make([]string, 0, len(s.Ranges))
@@ -23,7 +23,7 @@ func shardSelector(s history.Scope) string {
 	return strings.Join(terms, " || ")
 }
 
-// split cuts a range into n.
+// split divides a range into n parts.
 func split(r history.Range, n uint64) []history.Range {
 	step := (r.Last-r.First)/n + 1
 	parts := make([]history.Range, 0, n)
@@ -37,5 +37,5 @@ func split(r history.Range, n uint64) []history.Range {
 	return parts
 }
 
-// ring is all hashes.
+// ring is the range of all hashes.
 var ring = history.Range{First: 0, Last: math.MaxUint64}

@@ -24,32 +24,32 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// testTimeout is how long what must come may take.
+// testTimeout is the timeout of conditions that a test waits for.
 const testTimeout = 2 * time.Minute
 
-// run is one run of the workload against a cluster.
+// run applies the workload to a cluster.
 type run struct {
 	t       *testing.T
 	cluster *harness.Cluster
 	seed    uint64
 	rec     *recorder
 	targets []*target
-	// pause is the pace of each writer.
+	// pause is the average pause between two requests of a writer.
 	pause time.Duration
-	// short says that the run is to show each kind of fault once.
+	// short is true if each kind of fault is injected only once.
 	short bool
-	// components are what runs, and replicas the connections to those of a shard.
+	// components are the names of the components, and replicas the connections to those of a shard.
 	components []string
 	replicas   map[string]*conn
-	// defined is a target in whose first logical cluster definitions come and go,
-	// if any, and begun is sent to when one is about to be made.
-	defined *target
-	begun   chan struct{}
-	// views is what the view of an export shows of one of the targets, if any.
-	views *views
-	// merging is a resource of all shards, if several are followed at once.
+	// definitions of custom resources are created and deleted in the first logical cluster of
+	// defined, if set. A value is sent to defining before one is created.
+	defined  *target
+	defining chan struct{}
+	// export is an export that claims one of the targets, if set.
+	export *exportClient
+	// merging is a resource that clients list and watch on all shards, if set.
 	merging *merging
-	// workspaces is where workspaces come and go, if they do.
+	// workspaces are created and deleted, if set.
 	workspaces *workspaceChurn
 
 	clients  int
@@ -57,14 +57,14 @@ type run struct {
 	merged   []*mergedWatcher
 }
 
-// rng returns the random source of the next client: each has its own, so that
-// what one does depends on the seed and not on the others.
+// rng returns the random source of the next client. Each client has its own, because its choices
+// must depend on the seed only.
 func (r *run) rng() *rand.Rand {
 	r.clients++
 	return rand.New(rand.NewPCG(r.seed, uint64(r.clients)))
 }
 
-// workspaces makes logical clusters on a shard.
+// workspaces creates workspaces on a shard, and returns their logical clusters.
 func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string {
 	t.Helper()
 	factory, err := client.NewFactory(config)
@@ -83,17 +83,17 @@ func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string
 		require.Eventually(t, func() bool {
 			ws, err = in.Get(t.Context(), ws.Name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-		}, testTimeout, 10*time.Millisecond, "the workspace becomes Ready")
+		}, testTimeout, 10*time.Millisecond, "workspace %s did not become Ready", ws.Name)
 		clusters = append(clusters, ws.Spec.Cluster)
 	}
 	return clusters
 }
 
-// newWriter returns a writer to a target, through the front-proxy or not.
+// newWriter returns a writer to a target, optionally through the front-proxy.
 func (r *run) newWriter(t *target, proxied bool) *writer {
-	w := &writer{target: t, conn: t.direct, rec: r.rec, rng: r.rng(), pause: r.pause, known: map[history.Key]history.State{}}
+	w := &writer{target: t, conn: t.direct, rec: r.rec, rng: r.rng(), pause: r.pause, states: map[history.Key]history.State{}}
 	w.id = r.clients
-	if t.fleeting {
+	if t.shortWatchesOnly {
 		w.pause /= 3
 	}
 	if proxied && t.proxied != nil {
@@ -102,17 +102,17 @@ func (r *run) newWriter(t *target, proxied bool) *writer {
 	return w
 }
 
-// fill makes the objects that are never deleted. What others have made is listed
-// before: no stream tells of it again.
+// fill creates the objects that are never deleted. Existing objects are listed before, because streams
+// that begin later do not return them again.
 func (r *run) fill() {
 	for _, t := range r.targets {
 		reader := reader{target: t, rec: r.rec}
 		require.Eventually(r.t, func() bool {
-			_, err := reader.list(r.t.Context(), ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
+			_, err := reader.list(r.t.Context(), listOptions{conn: t.direct, scope: t.everything(), match: history.Consistent})
 			return err == nil
-		}, testTimeout, 50*time.Millisecond, "%v is listed", t.domain)
+		}, testTimeout, 50*time.Millisecond, "failed to list %v", t.domain)
 	}
-	r.rec.start()
+	r.rec.forgetVersions()
 	var wg sync.WaitGroup
 	for _, t := range r.targets {
 		w := r.newWriter(t, false)
@@ -120,7 +120,7 @@ func (r *run) fill() {
 			for _, cluster := range t.clusters {
 				for n := range stable {
 					key := history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("stable-%d", n)}
-					for range 100 { // a new logical cluster may need a moment
+					for range 100 { // requests to a new logical cluster may fail at first
 						if w.create(r.t.Context(), key).Outcome == history.OK {
 							break
 						}
@@ -133,8 +133,8 @@ func (r *run) fill() {
 	wg.Wait()
 }
 
-// work runs writers, listers and watchers while faults run, then lets all
-// watchers catch up, and returns what they saw.
+// work runs the clients and injects faults. It then waits until all watchers have caught up, and
+// returns the recorded history.
 func (r *run) work(faults func()) *history.History {
 	r.fill()
 	ctx, stop := context.WithCancel(r.t.Context())
@@ -143,26 +143,26 @@ func (r *run) work(faults func()) *history.History {
 	defer stopWriting()
 	var writers, watchers sync.WaitGroup
 	for _, t := range r.targets {
-		if !t.fleeting {
-			r.watch(ctx, &watchers, t)
+		if !t.shortWatchesOnly {
+			r.startWatchers(ctx, &watchers, t)
 		}
 		for i := range 2 {
 			w := r.newWriter(t, i == 1)
-			if i == 1 && t.beside != nil {
-				w.target = t.beside
+			if i == 1 && t.plain != nil {
+				w.target = t.plain
 			}
-			writers.Go(func() { w.run(writing) })
+			writers.Go(func() { repeat(writing, w.rng, w.pause, w.step) })
 		}
-		r.passBy(writing, &writers, t)
-		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), pause: 4 * r.pause}
-		writers.Go(func() { l.run(writing) })
+		r.startShortWatchers(writing, &writers, t)
+		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), tokens: map[string]string{}}
+		writers.Go(func() { repeat(writing, l.rng, 4*r.pause, l.step) })
 	}
 	var definers []*definer
 	if r.defined != nil {
 		definers = r.define(writing, ctx, &writers, &watchers, r.defined)
 	}
-	if r.views != nil {
-		r.views.begin(ctx, writing, r, &writers, &watchers)
+	if r.export != nil {
+		r.export.begin(ctx, writing, r, &writers, &watchers)
 	}
 	if r.merging != nil {
 		r.merge(ctx, writing, &writers, &watchers)
@@ -174,12 +174,12 @@ func (r *run) work(faults func()) *history.History {
 	stopWriting()
 	writers.Wait()
 	if r.workspaces != nil {
-		r.workspaces.quiet(r)
+		r.workspaces.awaitCompletion(r)
 	}
-	if r.views != nil {
-		r.views.openAll(r)
+	if r.export != nil {
+		r.export.acceptAll(r)
 	}
-	quiet(r.t, definers)
+	checkNamesFree(r.t, definers)
 	r.catchUp()
 	stop()
 	watchers.Wait()
@@ -191,8 +191,8 @@ func (r *run) work(faults func()) *history.History {
 	return h
 }
 
-// watch starts the watchers of a target.
-func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
+// startWatchers starts the watchers of a target.
+func (r *run) startWatchers(ctx context.Context, wg *sync.WaitGroup, t *target) {
 	everything := t.everything()
 	one, other := t.one(t.clusters[0]), t.one(t.clusters[len(t.clusters)-1])
 	coloured := one
@@ -204,18 +204,15 @@ func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
 		through = t.proxied
 	}
 	add := func(name string, c *conn, scope history.Scope, streaming bool) {
-		w := &watcher{
-			reader: reader{target: t, rec: r.rec}, name: t.domain.Server + " " + t.domain.Resource + " " + name,
-			conn: c, scope: scope, streaming: streaming, rng: r.rng(),
-		}
+		w := r.newWatcher(t, name, c, scope, streaming)
 		r.watchers = append(r.watchers, w)
 		wg.Go(func() { w.run(ctx) })
 	}
 	add("everything", t.direct, everything, false)
 	add("everything, streaming", t.direct, everything, true)
-	add("first half", t.direct, t.part(halves[0]), false)
-	add("second half, streaming", t.direct, t.part(halves[1]), true)
-	add("two thirds", t.direct, t.part(thirds[0], thirds[2]), false)
+	add("first half", t.direct, t.ranges(halves[0]), false)
+	add("second half, streaming", t.direct, t.ranges(halves[1]), true)
+	add("two thirds", t.direct, t.ranges(thirds[0], thirds[2]), false)
 	add("one", through, one, false)
 	add("one, by colour", t.direct, coloured, false)
 	add("the other, streaming", through, other, true)
@@ -224,20 +221,17 @@ func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
 		add("by namespace, the rest", t.direct, history.Scope{By: history.ByNamespace, Ranges: halves[1:]}, false)
 	}
 	for i, half := range halves {
-		scope := t.part(half)
+		scope := t.ranges(half)
 		scope.By = history.ByCluster
 		add(fmt.Sprint("by logical cluster, half ", i), t.direct, scope, i == 1)
 	}
-	h := &handover{watcher{
-		reader: reader{target: t, rec: r.rec}, name: t.domain.Server + " " + t.domain.Resource + " handover",
-		conn: t.direct, scope: t.part(ring), rng: r.rng(),
-	}}
+	h := &handover{r.newWatcher(t, "handover", t.direct, t.ranges(ring), false)}
 	wg.Go(func() { h.run(ctx) })
 }
 
-// passBy starts the clients of a target that come and go, and those that page
-// beside them: more where nobody else watches.
-func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
+// startShortWatchers starts the short watchers and the pagers of a target. Targets without other
+// watchers get more of them.
+func (r *run) startShortWatchers(ctx context.Context, wg *sync.WaitGroup, t *target) {
 	scopes := []history.Scope{t.everything()}
 	for _, cluster := range t.clusters {
 		one := t.one(cluster)
@@ -246,54 +240,54 @@ func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
 		scopes = append(scopes, one, coloured)
 	}
 	for _, part := range split(ring, 2) {
-		scopes = append(scopes, t.part(part))
+		scopes = append(scopes, t.ranges(part))
 	}
 	if t.namespace != "" {
 		scopes = append(scopes, history.Scope{By: history.ByNamespace, Ranges: split(ring, 2)[1:]})
 	}
 	number := 1
-	if t.fleeting {
+	if t.shortWatchesOnly {
 		number = 4
 	}
 	for n := range number {
-		name := fmt.Sprintf("%s %s passerby %d", t.domain.Server, t.domain.Resource, n)
-		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause, timeout: testTimeout}
-		wg.Go(func() { p.run(ctx) })
+		p := &shortWatcher{r.newWatcher(t, fmt.Sprint("short watcher ", n), t.direct, history.Scope{}, false), scopes, 8 * r.pause, testTimeout}
+		p.keepOpen.Store(true) // step ends the streams
+		wg.Go(func() { repeat(ctx, p.rng, p.pause/2, p.step) })
 		l := &pager{reader: reader{target: t, rec: r.rec}, conn: t.direct, scopes: scopes[:3], limit: 2 + 3*n, pause: 2 * r.pause}
 		wg.Go(func() { l.run(ctx) })
 	}
 }
 
-// catchUp writes until each watcher has seen something of it, or had time to.
+// catchUp creates objects until each watcher has received one of them, or the timeout expires.
 func (r *run) catchUp() {
 	fences := map[*target]uint64{}
-	pens := map[*target]*writer{}
+	fenceWriters := map[*target]*writer{}
 	for _, w := range r.watchers {
-		w.stopCutting()
+		w.keepOpen.Store(true)
 	}
 	for _, w := range r.merged {
-		w.stopCutting()
+		w.keepOpen.Store(true)
 	}
 	for _, t := range r.targets {
-		pens[t] = r.newWriter(t, false)
+		fenceWriters[t] = r.newWriter(t, false)
 	}
-	var latest uint64 // of what the views show
+	var latest uint64 // in the virtual workspace
 	deadline := time.Now().Add(testTimeout)
 	for n := 0; time.Now().Before(deadline); n++ {
 		for _, t := range r.targets {
 			for _, cluster := range t.clusters {
-				op := pens[t].create(r.t.Context(), history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("fence-%d", n)})
+				op := fenceWriters[t].create(r.t.Context(), history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("fence-%d", n)})
 				if op.Outcome == history.OK && fences[t] == 0 && cluster == t.clusters[len(t.clusters)-1] {
 					fences[t] = op.Result.RV
 				}
-				if r.views != nil && t.domain == r.views.claimed.domain {
+				if r.export != nil && t.domain == r.export.claimed.domain {
 					latest = max(latest, op.Result.RV)
 				}
 			}
 		}
 		behind := 0
 		for _, w := range r.watchers {
-			// A half of one namespace, or of two logical clusters, may hold nothing at all.
+			// A half of one namespace, or of two logical clusters, may be empty.
 			if w.scope.By == history.ByUID && (fences[w.target] == 0 || w.reached() < fences[w.target]) {
 				behind++
 			}
@@ -303,8 +297,8 @@ func (r *run) catchUp() {
 				behind++
 			}
 		}
-		if r.views != nil {
-			behind += r.views.behind(latest)
+		if r.export != nil {
+			behind += r.export.behind(latest)
 		}
 		if behind == 0 {
 			break
@@ -319,25 +313,24 @@ func (r *run) catchUp() {
 	for _, w := range r.merged {
 		w.through(fences)
 	}
-	if r.views != nil {
-		r.views.through(r)
+	if r.export != nil {
+		r.export.through(r)
 	}
 }
 
-// finalLists lists each target in every way once more.
+// finalLists lists each target in every way.
 func (r *run) finalLists(t *target) {
 	l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng()}
 	for _, scope := range []history.Scope{t.everything(), t.one(t.clusters[0])} {
 		for _, limit := range []int{0, 7} {
-			_, err := l.list(r.t.Context(), ask{conn: t.direct, scope: scope, match: history.Consistent, limit: limit})
+			_, err := l.list(r.t.Context(), listOptions{conn: t.direct, scope: scope, match: history.Consistent, limit: limit})
 			require.NoError(r.t, err)
 		}
 	}
-	l.parts(r.t.Context(), ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
+	l.parts(r.t.Context(), listOptions{conn: t.direct, scope: t.everything(), match: history.Consistent})
 }
 
-// verify checks a history and fails the test with what is wrong, and how to see
-// it again.
+// verify checks a history. It reports violations, and how to reproduce them.
 func (r *run) verify(h *history.History) {
 	r.t.Helper()
 	violations := history.Check(h)
@@ -347,73 +340,62 @@ func (r *run) verify(h *history.History) {
 	}
 	for i, v := range violations {
 		if i == 20 {
-			r.t.Errorf("and %d more", len(violations)-i)
+			r.t.Errorf("%d more violations", len(violations)-i)
 			break
 		}
 		r.t.Errorf("%s", v)
 	}
-	r.t.Logf("run it again with: go test ./test/robustness -run '^%s$' -seed %d", strings.Split(r.t.Name(), "/")[0], r.seed)
+	r.t.Logf("Reproduce with: go test ./test/robustness -run '^%s$' -seed %d", strings.Split(r.t.Name(), "/")[0], r.seed)
 	if file, err := os.CreateTemp("", "robustness-*.json"); err == nil {
 		defer func() { _ = file.Close() }()
 		if json.NewEncoder(file).Encode(h) == nil {
-			r.t.Logf("the history is in %s", file.Name())
+			r.t.Logf("The history is in %s", file.Name())
 		}
 	}
 }
 
-// summary says how much a history holds, so that nobody takes an empty one for
-// a good one.
+// summary returns the numbers of recorded requests and events, because an empty history has no
+// violations either.
 func summary(h *history.History) string {
-	outcomes := map[history.Outcome]int{}
+	outcomes, events, workspaces := map[history.Outcome]int{}, map[string]int{}, map[history.Kind]int{}
 	for _, op := range h.Ops {
 		outcomes[op.Outcome]++
 	}
-	var events, bookmarks, resumed, streamed int
 	for _, s := range h.Sessions {
 		for _, e := range s.Events {
-			if e.Type == history.Bookmark {
-				bookmarks++
-			} else {
-				events++
-			}
-		}
-		if s.Resumed {
-			resumed++
-		}
-		if s.Streaming {
-			streamed++
+			events[e.Type]++
 		}
 	}
-	pages := 0
+	for _, o := range h.WorkspaceOps {
+		if o.Outcome == history.OK {
+			workspaces[o.Kind]++
+		}
+	}
+	pages, merged := 0, 0
 	for _, l := range h.Lists {
 		pages += len(l.Pages)
 	}
-	expired := 0
-	for _, said := range h.Errors {
-		if strings.Contains(said.Text, `"code":410`) {
-			expired++
-		}
-	}
-	merged, initial := 0, 0
 	for _, s := range h.Merged {
 		merged += len(s.Events)
-		if s.Streaming {
-			initial++
+	}
+	resumed := count(h.Sessions, func(s *history.Session) bool { return s.Resumed })
+	streamed := count(h.Sessions, func(s *history.Session) bool { return s.Streaming })
+	mergedStreamed := count(h.Merged, func(s *history.MergedSession) bool { return s.Streaming })
+	expired := count(h.Errors, func(e history.ErrorResponse) bool { return strings.Contains(e.Text, `"code":410`) })
+	changed := count(h.Claims, func(c *history.Claim) bool { return c.Start > 1 })
+	return fmt.Sprintf("workspaces %v and %d uses, %d changes of claims, %d requests for definitions and %d uses, "+
+		"%d operations %v, %d lists with %d pages, %d streams (%d resumed, %d with initial events) with events %v, "+
+		"%d lists and %d streams (%d with initial events) with %d events of all shards, %d probes, %d error responses (%d expired)",
+		workspaces, len(h.WorkspaceUses), changed, len(h.Definitions), len(h.Uses),
+		len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events,
+		len(h.MergedLists), len(h.Merged), mergedStreamed, merged, len(h.Probes), len(h.Errors), expired)
+}
+
+func count[T any](all []T, is func(T) bool) (n int) {
+	for _, one := range all {
+		if is(one) {
+			n++
 		}
 	}
-	changed := 0
-	for _, c := range h.Claims {
-		if c.Start > 1 {
-			changed++
-		}
-	}
-	lived := map[string]int{}
-	for _, o := range h.WorkspaceOps {
-		if o.Outcome == history.OK {
-			lived[string(o.Kind)]++
-		}
-	}
-	return fmt.Sprintf("workspaces %v and %d uses, %d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d lists and %d streams (%d with initial events) of %d events of all shards, %d probes, %d refusals (%d expired)",
-		lived, len(h.WorkspaceUses), changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks,
-		len(h.MergedLists), len(h.Merged), initial, merged, len(h.Probes), len(h.Errors), expired)
+	return n
 }

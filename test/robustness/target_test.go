@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -10,37 +11,36 @@ import (
 
 const (
 	cacheServer = "cache-server"
-	// replicaShard is the shard in whose name the test writes to the cache
-	// server: no shard process minds its objects.
+	// replicaShard is the shard name under which the test writes to the cache server. No shard
+	// process manages its objects.
 	replicaShard = "robust"
 )
 
-// target is a resource of a server, with the ways to it.
+// target is a resource of a server, with connections to it.
 type target struct {
 	domain history.Domain
-	// direct reaches the server; proxied the front-proxy, or nothing.
+	// direct is connected to the server, and proxied to the front-proxy, if set.
 	direct, proxied *conn
 	// clusters are the logical clusters of the test on the server.
 	clusters []string
-	// group is the path of the API version; namespace is empty for
-	// cluster-scoped resources.
+	// group is the path of the API version. namespace is empty for cluster-scoped resources.
 	group, namespace string
 	apiVersion, kind string
-	// upserts says that an update makes what does not exist.
+	// upserts is true if an update creates a missing object.
 	upserts bool
-	// prefix is the path of the view that all requests go through, if any, beside the
-	// same resource without it, and claimed says that claims decide what is seen there.
+	// prefix is the path of the virtual workspace that all requests use, if any. plain is the same
+	// resource without it. claimed is true if permission claims determine the content.
 	prefix  string
-	beside  *target
+	plain   *target
 	claimed bool
-	// minded says that a controller writes the objects, too.
-	minded bool
-	// fleeting says that nobody watches for long, so that the server forgets
-	// events soon.
-	fleeting bool
+	// controllerWrites is true if a controller also writes the objects.
+	controllerWrites bool
+	// shortWatchesOnly is true if there are no long watches. The server then soon drops its events,
+	// so that watches start in the watch cache.
+	shortWatchesOnly bool
 }
 
-// shardOf is the shard in the keys of the target.
+// shardOf returns the shard in the keys of the target.
 func (t *target) shardOf() string {
 	if t.domain.Server == cacheServer {
 		return replicaShard
@@ -48,55 +48,47 @@ func (t *target) shardOf() string {
 	return ""
 }
 
-// collection is the path of the collection in a scope.
+// collection returns the path of the collection in a scope.
 func (t *target) collection(s history.Scope) string {
 	var path strings.Builder
 	if t.domain.Server == cacheServer {
-		path.WriteString("/services/cache/shards/" + orAll(s.Shard))
+		path.WriteString("/services/cache/shards/" + cmp.Or(s.Shard, "*"))
 	}
-	path.WriteString(t.prefix + "/clusters/" + orAll(s.Cluster) + t.group)
+	path.WriteString(t.prefix + "/clusters/" + cmp.Or(s.Cluster, "*") + t.group)
 	if s.Namespace != "" {
 		path.WriteString("/namespaces/" + s.Namespace)
 	}
 	return path.String() + "/" + t.domain.Resource
 }
 
-func orAll(name string) string {
-	if name == "" {
-		return "*"
-	}
-	return name
-}
-
-// object is the path of an object.
+// object returns the path of an object.
 func (t *target) object(k history.Key) string {
 	return t.collection(history.Scope{Shard: k.Shard, Cluster: k.Cluster, Namespace: k.Namespace}) + "/" + k.Name
 }
 
-// everything is all that the clients of the test write. On the cache server,
-// shards write beside them, and what they delete while nobody looks has no
-// explanation in the history.
+// everything is the scope of all objects that the clients write. On the cache server, it excludes
+// objects of real shards, because the history does not explain their deletion.
 func (t *target) everything() history.Scope { return history.Scope{Shard: t.shardOf()} }
 
-// part is a part of everything.
-func (t *target) part(ranges ...history.Range) history.Scope {
+// ranges returns a part of everything.
+func (t *target) ranges(ranges ...history.Range) history.Scope {
 	scope := t.everything()
 	scope.Ranges = ranges
 	return scope
 }
 
-// explained reports whether the history tells all that may happen to what a scope shows. Where
-// nobody watches for long, it knows nothing of what the servers delete, such as Leases of a ring.
+// explained reports whether the history explains all changes of an object in a scope. Without long
+// watches, it does not explain deletions by the server, e.g. of Leases of a ring.
 func (t *target) explained(s history.Scope, k history.Key) bool {
-	return !t.fleeting || s.Cluster != "" || slices.Contains(t.clusters, k.Cluster)
+	return !t.shortWatchesOnly || s.Cluster != "" || slices.Contains(t.clusters, k.Cluster)
 }
 
-// one is the scope of a logical cluster.
+// one returns the scope of a logical cluster.
 func (t *target) one(cluster string) history.Scope {
 	return history.Scope{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace}
 }
 
-// selectors are the query of a scope.
+// selectors returns the query of a scope, with additional parameters that are not empty.
 func selectors(s history.Scope, more ...string) url.Values {
 	query := url.Values{}
 	if s.Label != "" {

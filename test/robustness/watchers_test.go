@@ -3,13 +3,12 @@ package robustness
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,54 +16,106 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// watcher follows a scope of a target: it lists and watches, and goes on where a
-// stream ended; or it streams its lists, too.
-type watcher struct {
-	reader
-
-	name      string
-	conn      *conn
-	scope     history.Scope
+// watchClient sends watch requests for a scope.
+type watchClient struct {
+	name  string
+	conn  *conn
+	scope history.Scope
+	// streaming is true if lists are streamed with initial events.
 	streaming bool
 	rng       *rand.Rand
-	// goal is called when the watcher has first seen everything up to it.
+
+	// keepOpen is true if the client must not cut its streams any more.
+	keepOpen atomic.Bool
+	mu       sync.Mutex
+}
+
+// read sends a watch request, and passes its events to take until the stream ends, or is cut after a
+// random time. Without a resource version, it requests initial events.
+func (w *watchClient) read(ctx context.Context, rec *recorder, collection, from string, take func(watchEvent) error) error {
+	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true", "resourceVersion", from)
+	if from == "" {
+		query.Set("sendInitialEvents", "true")
+		query.Set("resourceVersionMatch", "NotOlderThan")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cut := time.AfterFunc(300*time.Millisecond+upTo(w.rng, 4*time.Second), func() {
+		if !w.keepOpen.Load() {
+			cancel()
+		}
+	})
+	defer cut.Stop()
+	if w.rng.IntN(3) == 0 {
+		query.Set("timeoutSeconds", "4") // the server sends a bookmark before it ends the stream
+	}
+	response, err := w.conn.open(ctx, http.MethodGet, collection+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	decoder := json.NewDecoder(response.Body)
+	if response.StatusCode != http.StatusOK {
+		var text json.RawMessage
+		_ = decoder.Decode(&text)
+		rec.errorResponse(w.scope.Cluster, text)
+		return &statusError{response.StatusCode, string(text)}
+	}
+	for {
+		var e watchEvent
+		if err := decoder.Decode(&e); err != nil {
+			return err
+		}
+		if e.Type == "ERROR" {
+			var status metav1.Status
+			if err := json.Unmarshal(e.Object, &status); err != nil {
+				return err
+			}
+			rec.errorResponse(w.scope.Cluster, e.Object)
+			return &statusError{int(status.Code), status.Message}
+		}
+		if err := take(e); err != nil {
+			return err
+		}
+	}
+}
+
+// watcher lists and watches a scope of a target, or streams its lists. It resumes where a stream ended.
+type watcher struct {
+	watchClient
+	reader
+
+	// atGoal is called when the watcher has first received all events up to goal.
 	goal   uint64
 	atGoal func()
-	// noticed is called for each object that is added.
-	noticed func(history.Key)
+	// onAdded is called for each ADDED event.
+	onAdded func(history.Key)
 
-	mu sync.Mutex
-	// calm says that the watcher is not to cut its streams any more.
-	calm bool
-	// position is up to where it has seen everything, or 0 within initial events.
+	// position is the version up to which all events were received, or 0 within initial events.
 	position uint64
 	latest   *history.Session
 }
 
-func asStatus(err error, into **statusError) bool { return errors.As(err, into) }
+// newWatcher returns a watcher of a target.
+func (r *run) newWatcher(t *target, name string, conn *conn, scope history.Scope, streaming bool) *watcher {
+	name = t.domain.Server + " " + t.domain.Resource + " " + name
+	return &watcher{watchClient: watchClient{name: name, conn: conn, scope: scope, streaming: streaming, rng: r.rng()}, reader: reader{target: t, rec: r.rec}}
+}
 
-// run follows until ctx is done.
 func (w *watcher) run(ctx context.Context) {
-	var from uint64 // 0: start afresh
+	var from uint64 // 0: list again
 	for ctx.Err() == nil {
 		resumed := from != 0
 		if !resumed && !w.streaming {
-			l, err := w.list(ctx, ask{conn: w.conn, scope: w.scope, match: history.Consistent, limit: 10 * w.rng.IntN(2)})
+			l, err := w.list(ctx, listOptions{conn: w.conn, scope: w.scope, match: history.Consistent, limit: 10 * w.rng.IntN(2)})
 			if err != nil {
 				pace(ctx, 100*time.Millisecond)
 				continue
 			}
 			from = l.RV()
 		}
-		s := &history.Session{
-			ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: w.scope,
-			Streaming: from == 0, From: from, Resumed: resumed, View: w.target.claimed, Start: w.rec.now(),
-		}
-		w.begin(s)
-		err := w.stream(ctx, s)
-		record(w.rec, &w.rec.history.Sessions, s)
-		var refusal *statusError
-		if asStatus(err, &refusal) && expired(refusal.code) {
+		err := w.stream(ctx, &history.Session{Streaming: from == 0, From: from, Resumed: resumed})
+		if isExpired(err) {
 			from = 0
 			continue
 		}
@@ -87,14 +138,7 @@ func (w *watcher) reached() uint64 {
 	return w.position
 }
 
-// stopCutting has the watcher cut no more streams.
-func (w *watcher) stopCutting() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.calm = true
-}
-
-// through says that the current session had time to see all up to rv.
+// through records that the current session had time to receive all events up to rv.
 func (w *watcher) through(rv uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,83 +147,19 @@ func (w *watcher) through(rv uint64) {
 	}
 }
 
-// stream reads one watch into the session, until it ends or is cut.
+// stream runs one watch, and records it in the session.
 func (w *watcher) stream(ctx context.Context, s *history.Session) error {
-	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true")
-	if s.Streaming {
-		query.Set("sendInitialEvents", "true")
-		query.Set("resourceVersionMatch", "NotOlderThan")
-	} else {
-		query.Set("resourceVersion", strconv.FormatUint(s.From, 10))
-	}
-	r := streaming{rec: w.rec, conn: w.conn, rng: w.rng, cluster: w.scope.Cluster, calm: func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.calm
-	}}
-	return r.read(ctx, w.target.collection(w.scope), query, func(e watchEvent) error { return w.take(s, e) })
-}
-
-// streaming reads watches, which it cuts after a while.
-type streaming struct {
-	rec  *recorder
-	conn *conn
-	rng  *rand.Rand
-	// cluster is the logical cluster that is watched, or none for several.
-	cluster string
-	// calm says that no stream is to be cut any more.
-	calm func() bool
-}
-
-// read reads one watch, and hands each event to take, until it ends or is cut.
-func (r *streaming) read(ctx context.Context, collection string, query url.Values, take func(watchEvent) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cut := time.AfterFunc(300*time.Millisecond+upTo(r.rng, 4*time.Second), func() {
-		if !r.calm() {
-			cancel()
-		}
-	})
-	defer cut.Stop()
-	if r.rng.IntN(3) == 0 {
-		query.Set("timeoutSeconds", "4") // before its end, the server sends a bookmark
-	}
-	response, err := r.conn.open(ctx, http.MethodGet, collection+"?"+query.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	decoder := json.NewDecoder(response.Body)
-	if response.StatusCode != http.StatusOK {
-		var text json.RawMessage
-		_ = decoder.Decode(&text)
-		r.rec.said(r.cluster, text)
-		return &statusError{response.StatusCode, string(text)}
-	}
-	for {
-		var e watchEvent
-		if err := decoder.Decode(&e); err != nil {
-			return err
-		}
-		if e.Type == "ERROR" {
-			var status metav1.Status
-			if err := json.Unmarshal(e.Object, &status); err != nil {
-				return err
-			}
-			r.rec.said(r.cluster, e.Object)
-			return &statusError{int(status.Code), status.Message}
-		}
-		if err := take(e); err != nil {
-			return err
-		}
-	}
-}
-
-func (w *watcher) begin(s *history.Session) {
+	s.ID, s.Name, s.Domain, s.Scope, s.VirtualWorkspace, s.Start = w.rec.id(), w.name, w.target.domain, w.scope, w.target.claimed, w.rec.now()
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.latest = s
-	w.position = s.From
+	w.latest, w.position = s, s.From
+	w.mu.Unlock()
+	from := ""
+	if !s.Streaming {
+		from = strconv.FormatUint(s.From, 10)
+	}
+	err := w.read(ctx, w.rec, w.target.collection(w.scope), from, func(e watchEvent) error { return w.take(s, e) })
+	record(w.rec, &w.rec.history.Sessions, s)
+	return err
 }
 
 // take records an event.
@@ -188,12 +168,12 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 	if err := json.Unmarshal(e.Object, &o); err != nil {
 		return err
 	}
-	seen, err := o.seen(w.target.domain)
+	seen, err := o.historyObject(w.target.domain)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.Type, err)
 	}
-	event := history.Event{Type: e.Type, Object: seen, InitialEnd: o.Metadata.Annotations["k8s.io/initial-events-end"] == "true"}
-	if s.View {
+	event := history.Event{Type: e.Type, Object: seen, InitialEnd: o.Metadata.Annotations[metav1.InitialEventsAnnotationKey] == "true"}
+	if s.VirtualWorkspace {
 		event.Time = w.rec.now()
 	}
 	if e.Type == history.Bookmark {
@@ -204,8 +184,8 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 	if e.Type == history.Bookmark || w.target.explained(w.scope, seen.Key) {
 		s.Events = append(s.Events, event)
 	}
-	if w.noticed != nil && e.Type == history.Added {
-		w.noticed(event.Object.Key)
+	if w.onAdded != nil && e.Type == history.Added {
+		w.onAdded(event.Object.Key)
 	}
 	if w.position != 0 || event.InitialEnd {
 		w.position = seen.State.RV
@@ -217,42 +197,35 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 	return nil
 }
 
-// handover follows a range as one, hands it over to several that go on where it
-// ended, and starts again.
-type handover struct {
-	watcher
-}
+// handover watches a range, then its halves with two watchers that resume from its version.
+type handover struct{ *watcher }
 
 func (h *handover) run(ctx context.Context) {
 	whole := h.scope
 	for ctx.Err() == nil {
-		h.scope = whole
-		l, err := h.list(ctx, ask{conn: h.conn, scope: h.scope, match: history.Consistent})
+		l, err := h.list(ctx, listOptions{conn: h.conn, scope: whole, match: history.Consistent})
 		if err != nil {
 			pace(ctx, 100*time.Millisecond)
 			continue
 		}
-		first, _ := h.follow(ctx, whole, l.RV(), false)
+		h.follow(ctx, l.RV(), false)
 		var wg sync.WaitGroup
 		for i, part := range split(whole.Ranges[0], 2) {
 			scope := whole
 			scope.Ranges = []history.Range{part}
-			heir := &watcher{reader: h.reader, name: fmt.Sprintf("%s, part %d", h.name, i), conn: h.conn, rng: rand.New(rand.NewPCG(h.rng.Uint64(), 0))}
-			wg.Go(func() { _, _ = heir.follow(ctx, scope, first, true) })
+			heir := &watcher{reader: h.reader, watchClient: watchClient{
+				name: fmt.Sprintf("%s, part %d", h.name, i), conn: h.conn, scope: scope, rng: rand.New(rand.NewPCG(h.rng.Uint64(), 0)),
+			}}
+			from := h.reached()
+			wg.Go(func() { heir.follow(ctx, from, true) })
 		}
 		wg.Wait()
 	}
 }
 
-// follow watches a scope once, and returns up to where.
-func (w *watcher) follow(ctx context.Context, scope history.Scope, from uint64, resumed bool) (uint64, error) {
-	w.scope = scope
-	s := &history.Session{ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: scope, From: from, Resumed: resumed}
-	w.begin(s)
-	err := w.stream(ctx, s)
-	record(w.rec, &w.rec.history.Sessions, s)
-	if err != nil {
+// follow watches once.
+func (w *watcher) follow(ctx context.Context, from uint64, resumed bool) {
+	if w.stream(ctx, &history.Session{From: from, Resumed: resumed}) != nil {
 		pace(ctx, 50*time.Millisecond)
 	}
-	return w.reached(), err
 }

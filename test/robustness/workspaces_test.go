@@ -23,19 +23,20 @@ const (
 	workspacesPath      = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
 	logicalClustersPath = "/apis/core.kcp.io/v1alpha1/logicalclusters"
 	secretsPath         = "/api/v1/namespaces/default/secrets"
-	// workspaceWriters write at once on few names, so that they conflict.
+	// workspaceWriters is the number of concurrent writers. They use few names, so that they
+	// conflict.
 	workspaceWriters = 2
 )
 
-// workspaceChurn is where workspaces come and go: in a logical cluster of each shard, by few names.
+// workspaceChurn creates and deletes workspaces with few names in a logical cluster of each shard.
 // Their logical clusters are on any shard.
 type workspaceChurn struct {
 	proxy  *conn
 	shards map[string]*conn
-	// parents are the logical clusters with the Workspaces, by their shards.
+	// parents are the logical clusters of the Workspaces, by shard.
 	parents map[string]string
 	names   []string
-	planted int
+	orphans int
 }
 
 func newWorkspaceChurn(r *run) *workspaceChurn {
@@ -47,14 +48,14 @@ func newWorkspaceChurn(r *run) *workspaceChurn {
 	return s
 }
 
-// begin starts the writers. Before that, logical clusters are made whose Workspaces have gone, as
-// by requests that come late: they have to be found.
+// begin starts the writers. It first creates logical clusters without Workspaces, like delayed
+// requests would. The garbage collector must delete them.
 func (s *workspaceChurn) begin(ctx context.Context, r *run, wg *sync.WaitGroup) {
 	for shard, at := range s.shards {
 		for owner, parent := range s.parents {
-			s.planted++
-			cluster := fmt.Sprintf("late%d", s.planted)
-			r.rec.home(cluster, shard)
+			s.orphans++
+			cluster := fmt.Sprintf("late%d", s.orphans)
+			r.rec.setShard(cluster, shard)
 			late := &corev1alpha1.LogicalCluster{
 				TypeMeta: metav1.TypeMeta{APIVersion: corev1alpha1.SchemeGroupVersion.String(), Kind: "LogicalCluster"},
 				ObjectMeta: metav1.ObjectMeta{
@@ -63,17 +64,17 @@ func (s *workspaceChurn) begin(ctx context.Context, r *run, wg *sync.WaitGroup) 
 					Annotations: map[string]string{"kcp.io/path": "root:" + cluster},
 				},
 				Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
-					APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: cluster, Cluster: parent, UID: "gone",
+					APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: cluster, Cluster: parent, UID: "deleted",
 				}},
 			}
-			code, says, err := at.do(ctx, http.MethodPost, "/clusters/"+cluster+logicalClustersPath, late)
+			code, answer, err := at.do(ctx, http.MethodPost, "/clusters/"+cluster+logicalClustersPath, late)
 			require.NoError(r.t, err)
-			require.Equal(r.t, http.StatusCreated, code, "a logical cluster on %s: %s", shard, says)
+			require.Equal(r.t, http.StatusCreated, code, "failed to create a logical cluster on %s: %s", shard, answer)
 		}
 	}
 	for range workspaceWriters {
 		one := s.writer(r)
-		wg.Go(func() { one.run(ctx) })
+		wg.Go(func() { repeat(ctx, one.rng, one.pause, one.step) })
 	}
 }
 
@@ -81,20 +82,20 @@ func (s *workspaceChurn) writer(r *run) *workspaceWriter {
 	return &workspaceWriter{workspaceChurn: s, rec: r.rec, rng: r.rng(), pause: 4 * r.pause}
 }
 
-// quiet has a Workspace of each name, and lists all that there is, once each has one logical
-// cluster, and the other way round, or when there was time for that.
-func (s *workspaceChurn) quiet(r *run) {
+// awaitCompletion creates a Workspace with each name. It records an inventory when each Workspace has one
+// logical cluster and vice versa, or the timeout has expired.
+func (s *workspaceChurn) awaitCompletion(r *run) {
 	last := s.writer(r)
 	ctx := r.t.Context()
 	for _, parent := range s.parents {
 		for _, name := range s.names {
 			require.Eventually(r.t, func() bool {
-				o := last.ask(ctx, history.Get, parent, name, history.Workspace{})
+				o := last.request(ctx, history.Get, parent, name, history.Workspace{})
 				if o.Outcome == history.NotFound {
-					o = last.ask(ctx, history.Create, parent, name, history.Workspace{})
+					o = last.request(ctx, history.Create, parent, name, history.Workspace{})
 				}
 				return o.Outcome == history.OK && !o.Seen.Terminating && last.useWhenReady(ctx, o)
-			}, testTimeout, 20*time.Millisecond, "workspace %s in %s is ready", name, parent)
+			}, testTimeout, 20*time.Millisecond, "workspace %s in %s is not Ready", name, parent)
 		}
 	}
 	var all *history.Inventory
@@ -108,7 +109,7 @@ func (s *workspaceChurn) quiet(r *run) {
 	r.rec.inventory(all)
 }
 
-// inventory lists all Workspaces, and all logical clusters of Workspaces, of the parents.
+// inventory lists all Workspaces of the parents, and their logical clusters.
 func (s *workspaceChurn) inventory(r *run) *history.Inventory {
 	all := &history.Inventory{At: r.rec.now()}
 	for _, parent := range s.parents {
@@ -116,7 +117,7 @@ func (s *workspaceChurn) inventory(r *run) *history.Inventory {
 		s.list(r, s.proxy, "/clusters/"+parent+workspacesPath, &list)
 		for i := range list.Items {
 			all.Workspaces = append(all.Workspaces, seenWorkspace(parent, &list.Items[i]))
-			r.rec.home(list.Items[i].Spec.Cluster, list.Items[i].Annotations["core.kcp.io/shard"])
+			r.rec.setShard(list.Items[i].Spec.Cluster, list.Items[i].Annotations["core.kcp.io/shard"])
 		}
 	}
 	parents := slices.Collect(maps.Values(s.parents))
@@ -137,23 +138,23 @@ func (s *workspaceChurn) list(r *run, at *conn, path string, into any) {
 	require.Eventually(r.t, func() bool {
 		code, answer, err := at.do(r.t.Context(), http.MethodGet, path, nil)
 		return err == nil && code == http.StatusOK && json.Unmarshal(answer, into) == nil
-	}, testTimeout, 50*time.Millisecond, "%s is listed", path)
+	}, testTimeout, 50*time.Millisecond, "failed to list %s", path)
 }
 
-// clear deletes all Workspaces, and with them their logical clusters.
+// clear deletes all Workspaces with their logical clusters.
 func (s *workspaceChurn) clear(r *run) {
 	last := s.writer(r)
 	require.Eventually(r.t, func() bool {
 		all := s.inventory(r)
 		for _, w := range all.Workspaces {
-			last.ask(r.t.Context(), history.Delete, w.Parent, w.Name, w)
+			last.request(r.t.Context(), history.Delete, w.Parent, w.Name, w)
 		}
 		return len(all.Workspaces)+len(all.Clusters) == 0
-	}, testTimeout, 100*time.Millisecond, "the workspaces are deleted, and their logical clusters")
+	}, testTimeout, 100*time.Millisecond, "workspaces or their logical clusters were not deleted")
 }
 
-// workspaceWriter makes Workspaces through the front-proxy, uses them as soon as they are Ready, and
-// deletes them.
+// workspaceWriter creates Workspaces through the front-proxy, uses them as soon as they are Ready,
+// and deletes them.
 type workspaceWriter struct {
 	*workspaceChurn
 
@@ -162,20 +163,13 @@ type workspaceWriter struct {
 	pause time.Duration
 }
 
-func (s *workspaceWriter) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		s.step(ctx)
-		pace(ctx, upTo(s.rng, 2*s.pause))
-	}
-}
-
 func (s *workspaceWriter) step(ctx context.Context) {
 	parent := s.parents[[]string{"root", "shard-1"}[s.rng.IntN(2)]]
 	name := s.names[s.rng.IntN(len(s.names))]
-	o := s.ask(ctx, history.Get, parent, name, history.Workspace{})
+	o := s.request(ctx, history.Get, parent, name, history.Workspace{})
 	switch {
 	case o.Outcome == history.NotFound:
-		if o = s.ask(ctx, history.Create, parent, name, history.Workspace{}); o.Outcome == history.OK {
+		if o = s.request(ctx, history.Create, parent, name, history.Workspace{}); o.Outcome == history.OK {
 			s.useWhenReady(ctx, o)
 		}
 	case o.Outcome != history.OK || o.Seen.Terminating:
@@ -186,13 +180,14 @@ func (s *workspaceWriter) step(ctx context.Context) {
 	}
 }
 
-// useWhenReady waits until a Workspace is Ready, and uses it at once. It reports whether it could.
+// useWhenReady waits until a Workspace is Ready, uses it immediately, and reports whether this
+// succeeded.
 func (s *workspaceWriter) useWhenReady(ctx context.Context, o *history.WorkspaceOp) bool {
 	this := o.Seen
 	for deadline := time.Now().Add(testTimeout); !o.Seen.Ready; pace(ctx, upTo(s.rng, s.pause/8)) {
-		o = s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
-		gone := o.Outcome == history.NotFound || o.Outcome == history.OK && (o.Seen.UID != this.UID || o.Seen.Terminating)
-		if gone || ctx.Err() != nil || time.Now().After(deadline) {
+		o = s.request(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
+		removed := o.Outcome == history.NotFound || o.Outcome == history.OK && (o.Seen.UID != this.UID || o.Seen.Terminating)
+		if removed || ctx.Err() != nil || time.Now().After(deadline) {
 			return false
 		}
 	}
@@ -201,10 +196,11 @@ func (s *workspaceWriter) useWhenReady(ctx context.Context, o *history.Workspace
 	return s.use(ctx, o.Seen, http.MethodPost, path, secret, true)/100 == 2
 }
 
-// remove deletes a Workspace, waits until it is gone, and looks whether its logical cluster is.
+// remove deletes a Workspace, waits until it is removed, and then sends a request to its logical
+// cluster.
 func (s *workspaceWriter) remove(ctx context.Context, this history.Workspace) {
 	for deadline := time.Now().Add(testTimeout); ctx.Err() == nil && time.Now().Before(deadline); pace(ctx, upTo(s.rng, s.pause/4)) {
-		o := s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
+		o := s.request(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
 		switch {
 		case o.Outcome == history.NotFound, o.Outcome == history.OK && o.Seen.UID != this.UID:
 			if this.Cluster != "" {
@@ -213,12 +209,12 @@ func (s *workspaceWriter) remove(ctx context.Context, this history.Workspace) {
 			return
 		case o.Outcome == history.OK && !o.Seen.Terminating:
 			this = o.Seen
-			s.ask(ctx, history.Delete, this.Parent, this.Name, this)
+			s.request(ctx, history.Delete, this.Parent, this.Name, this)
 		}
 	}
 }
 
-// use sends a request into a logical cluster, and returns the status code; 0 is none.
+// use sends a request to a logical cluster, and returns the status code, or 0 without a response.
 func (s *workspaceWriter) use(ctx context.Context, w history.Workspace, method, path string, body any, writes bool) int {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*opTimeout)
 	defer cancel()
@@ -236,8 +232,9 @@ func (s *workspaceWriter) use(ctx context.Context, w history.Workspace, method, 
 	return code
 }
 
-// ask sends a request about a Workspace and records the answer. A deletion is of one UID alone.
-func (s *workspaceWriter) ask(ctx context.Context, kind history.Kind, parent, name string, of history.Workspace) *history.WorkspaceOp {
+// request sends a request for a Workspace and records the response. Deletions have a UID
+// precondition.
+func (s *workspaceWriter) request(ctx context.Context, kind history.Kind, parent, name string, of history.Workspace) *history.WorkspaceOp {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
 	path := "/clusters/" + parent + workspacesPath
@@ -258,18 +255,15 @@ func (s *workspaceWriter) ask(ctx context.Context, kind history.Kind, parent, na
 	var ws tenancyv1alpha1.Workspace
 	switch {
 	case err != nil:
-	case code == http.StatusNotFound:
-		var status metav1.Status
-		if json.Unmarshal(answer, &status) == nil && status.Details != nil && status.Details.Name == name {
-			o.Outcome = history.NotFound
-		}
+	case code == http.StatusNotFound && concerns(answer, name):
+		o.Outcome = history.NotFound
 	case code == http.StatusConflict && kind == history.Create:
 		o.Outcome = history.Exists
 	case code == http.StatusConflict:
 		o.Outcome = history.Conflict
 	case code < http.StatusMultipleChoices && json.Unmarshal(answer, &ws) == nil && ws.Kind == "Workspace":
 		o.Outcome, o.Seen = history.OK, seenWorkspace(parent, &ws)
-		s.rec.home(ws.Spec.Cluster, ws.Annotations["core.kcp.io/shard"])
+		s.rec.setShard(ws.Spec.Cluster, ws.Annotations["core.kcp.io/shard"])
 	case code < http.StatusMultipleChoices && kind == history.Delete:
 		o.Outcome = history.OK
 	}
@@ -277,11 +271,12 @@ func (s *workspaceWriter) ask(ctx context.Context, kind history.Kind, parent, na
 	return o
 }
 
-// cameAndWent reports whether a history has workspaces that were used, and some that were seen gone.
-func cameAndWent(h *history.History) bool {
+// hasWorkspaceLifecycle reports whether a history contains workspaces that were used, and ones that
+// were deleted with their logical cluster.
+func hasWorkspaceLifecycle(h *history.History) bool {
 	used := slices.ContainsFunc(h.WorkspaceUses, func(u *history.WorkspaceUse) bool { return u.Writes && u.In == u.Cluster })
-	gone := slices.ContainsFunc(h.WorkspaceUses, func(u *history.WorkspaceUse) bool { return !u.Writes && u.In == "" })
-	return used && gone && h.Inventory != nil && len(h.Inventory.Clusters) > 0
+	deleted := slices.ContainsFunc(h.WorkspaceUses, func(u *history.WorkspaceUse) bool { return !u.Writes && u.In == "" })
+	return used && deleted && h.Inventory != nil && len(h.Inventory.Clusters) > 0
 }
 
 func seenWorkspace(parent string, ws *tenancyv1alpha1.Workspace) history.Workspace {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// hot objects come and go; stable ones are changed and never deleted.
+	// hot is the number of objects that are created and deleted, and stable that of objects that
+	// are only updated.
 	hot    = 6
 	stable = 24
-	// opTimeout bounds an operation; what did not answer by then has an unknown
-	// outcome.
+	// opTimeout is the timeout of an operation. Without a response, its outcome is unknown.
 	opTimeout = 5 * time.Second
 )
 
 var colours = []string{"red", "blue"}
 
-// writer is one client that writes to a target.
+// writer is a client that writes to a target.
 type writer struct {
 	id     int
 	target *target
@@ -36,21 +36,19 @@ type writer struct {
 	pause  time.Duration
 
 	n int
-	// known is what the writer last saw of an object.
-	known map[history.Key]history.State
+	// states are the last states that the writer observed.
+	states map[history.Key]history.State
 }
 
-// run writes until ctx is done.
-func (w *writer) run(ctx context.Context) {
-	w.known = map[history.Key]history.State{}
+// repeat runs step with random pauses until ctx is done. The pauses avoid that CPU time is the bottleneck.
+func repeat(ctx context.Context, rng *rand.Rand, pause time.Duration, step func(context.Context)) {
 	for ctx.Err() == nil {
-		w.step(ctx)
-		// The pace of a client, so that the machine is not the bottleneck.
-		pace(ctx, w.pause/2+time.Duration(w.rng.Int64N(int64(w.pause))))
+		step(ctx)
+		pace(ctx, upTo(rng, 2*pause))
 	}
 }
 
-// pace waits, or less if ctx is done.
+// pace waits for a duration, or until ctx is done.
 func pace(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -62,7 +60,7 @@ func pace(ctx context.Context, d time.Duration) {
 
 func (w *writer) step(ctx context.Context) {
 	key := w.key(fmt.Sprintf("hot-%d", w.rng.IntN(hot)))
-	state, known := w.known[key]
+	state, known := w.states[key]
 	switch dice := w.rng.IntN(100); {
 	case !known || dice < 15:
 		w.get(ctx, key)
@@ -72,7 +70,7 @@ func (w *writer) step(ctx context.Context) {
 		w.remove(ctx, key, state)
 	case dice < 60:
 		key = w.key(fmt.Sprintf("stable-%d", w.rng.IntN(stable)))
-		if state, known = w.known[key]; known {
+		if state, known = w.states[key]; known {
 			w.update(ctx, key, state)
 		} else {
 			w.get(ctx, key)
@@ -116,7 +114,7 @@ func (w *writer) get(ctx context.Context, key history.Key) {
 func (w *writer) begin(kind history.Kind, key history.Key, expected history.State) *history.Op {
 	w.n++
 	return &history.Op{
-		ID: w.rec.id(), Client: w.id, Domain: w.target.domain, Key: key, Kind: kind, Expected: expected, Upsert: w.target.upserts, Minded: w.target.minded,
+		ID: w.rec.id(), Client: w.id, Domain: w.target.domain, Key: key, Kind: kind, Expected: expected, Upsert: w.target.upserts, ControllerWrites: w.target.controllerWrites,
 		Value: history.Value(key, w.id, w.n),
 	}
 }
@@ -124,20 +122,22 @@ func (w *writer) begin(kind history.Kind, key history.Key, expected history.Stat
 func (w *writer) body(op *history.Op) *object {
 	return &object{APIVersion: w.target.apiVersion, Kind: w.target.kind, Metadata: metav1.ObjectMeta{
 		Name:        op.Key.Name,
-		Labels:      map[string]string{colour: colours[w.rng.IntN(len(colours))]},
+		Labels:      map[string]string{colour: w.colour()},
 		Annotations: map[string]string{valueAnnotation: op.Value},
 	}}
 }
 
-// finish sends the request of an operation and records what came of it.
+func (w *writer) colour() string { return colours[w.rng.IntN(len(colours))] }
+
+// finish sends the request of an operation, and records its outcome.
 func (w *writer) finish(ctx context.Context, op *history.Op, method, path string, body any) *history.Op {
 	w.finishAs(ctx, op, method, path, body)
 	return op
 }
 
-// finishAs is finish, and returns code and answer.
+// finishAs is like finish, but returns the status code and the response.
 func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path string, body any) (int, []byte) {
-	// An operation that was sent is waited for, whatever ends the writer.
+	// The end of the test must not cancel a request that was sent.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
 	if b, ok := body.(*object); ok && b == nil {
@@ -148,48 +148,51 @@ func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path stri
 	op.End = w.rec.now()
 	op.Outcome = outcome(op, code, answer, err)
 	if w.target.claimed && (code == http.StatusForbidden || code == http.StatusNotFound) {
-		op.Outcome = history.Refused // by the claims, or there is no such object
+		op.Outcome = history.Refused // the claims do not allow it, or the object does not exist
 	}
 	if code >= http.StatusBadRequest {
-		w.rec.said(op.Key.Cluster, answer)
+		w.rec.errorResponse(op.Key.Cluster, answer)
 	}
 	if op.Outcome == history.OK && op.Kind != history.Delete {
 		var o object
 		if err := json.Unmarshal(answer, &o); err == nil {
-			if seen, err := o.seen(op.Domain); err == nil {
+			if seen, err := o.historyObject(op.Domain); err == nil {
 				op.Result = seen.State
 			}
 		}
 	}
 	w.rec.op(op)
-	w.learn(op)
+	w.remember(op)
 	return code, answer
 }
 
-// learn remembers what an operation told.
-func (w *writer) learn(op *history.Op) {
+// remember stores the state of the object after an operation.
+func (w *writer) remember(op *history.Op) {
 	switch {
 	case op.Outcome == history.OK && op.Kind == history.Delete, op.Outcome == history.NotFound:
-		w.known[op.Key] = history.State{Deleted: true}
+		w.states[op.Key] = history.State{Deleted: true}
 	case op.Outcome == history.OK:
-		w.known[op.Key] = op.Result
+		w.states[op.Key] = op.Result
 	default:
-		delete(w.known, op.Key)
+		delete(w.states, op.Key)
 	}
 }
 
-// outcome reads an answer. What is neither a success nor a refusal that says why
-// may have taken effect.
-func outcome(op *history.Op, code int, answer []byte, err error) history.Outcome {
+// concerns reports whether an error response is about the object with the name.
+func concerns(answer []byte, name string) bool {
 	var status metav1.Status
-	_ = json.Unmarshal(answer, &status)
-	aboutObject := status.Details != nil && status.Details.Name == op.Key.Name
+	return json.Unmarshal(answer, &status) == nil && status.Details != nil && status.Details.Name == name
+}
+
+// outcome returns the outcome of a response. An operation may have taken effect unless the response
+// excludes it.
+func outcome(op *history.Op, code int, answer []byte, err error) history.Outcome {
 	switch {
 	case err != nil:
 		return history.Unknown
 	case code == http.StatusOK, code == http.StatusCreated:
 		return history.OK
-	case code == http.StatusNotFound && aboutObject && op.Kind != history.Create:
+	case code == http.StatusNotFound && op.Kind != history.Create && concerns(answer, op.Key.Name):
 		return history.NotFound
 	case code == http.StatusConflict && op.Kind == history.Create:
 		return history.Exists

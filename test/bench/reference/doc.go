@@ -1,4 +1,4 @@
-// Package reference is the plain API server that Shardplane is compared with. It uses the same
+// Package reference is the plain API server with which Shardplane is compared. It uses the same
 // library and stores the same built-in resources with upstream's storage and watch cache in an
 // embedded etcd, for one cluster.
 //

@@ -34,9 +34,9 @@ import (
 
 // Options specify where the server runs.
 type Options struct {
-	// Dir holds certificates, the kubeconfig and etcd's data.
+	// Dir contains certificates, the kubeconfig and etcd's data.
 	Dir string
-	// Port is where it listens on 127.0.0.1; 0 takes any free port.
+	// Port is the port on 127.0.0.1; 0 selects a free port.
 	Port int
 	// Ready is called with the path of the kubeconfig when the server serves.
 	Ready func(kubeconfig string)
@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}, registry.NoAccess()); err != nil {
 		return err
 	}
-	server.AddPostStartHookOrDie("tell-ready", func(genericapiserver.PostStartHookContext) error {
+	server.AddPostStartHookOrDie("report-ready", func(genericapiserver.PostStartHookContext) error {
 		kubeconfig := filepath.Join(o.Dir, "reference.kubeconfig")
 		if err := writeKubeconfig(kubeconfig, "https://"+listener.Addr().String(), certs); err != nil {
 			return err

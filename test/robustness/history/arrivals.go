@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// arrivals are, by server, resource versions at which clients have seen it, in order, each
-// with when the first of them had seen it there or further on.
+// arrivals contains, for each server, observed resource versions in ascending order, with the time
+// when a client first observed them or later ones.
 type arrivals map[string][]arrival
 
 type arrival struct {
@@ -36,7 +36,7 @@ func newArrivals(h *History) arrivals {
 	return a
 }
 
-// passed returns when a client first knew that a server was past a resource version.
+// passed returns when a client first observed a resource version after rv.
 func (a arrivals) passed(server string, rv uint64) int64 {
 	all := a[server]
 	n, _ := slices.BinarySearchFunc(all, rv, func(x arrival, rv uint64) int {

@@ -7,19 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// churned is a history of definitions in which nothing is wrong: things are
-// made, changed, and deleted; gadgets want the kind of things while these exist,
-// and have it when these are gone.
-func churned() *History {
-	d := func(name string, kind Kind, outcome Outcome, variant string, seconds int64, names ...string) *Definition {
-		start := seconds * int64(1e9)
+// validDefinitions is a history of definitions without violations. The definition things is created,
+// updated and deleted. gadgets claims the same kind, and gets it after the deletion.
+func validDefinitions() *History {
+	d := func(name string, kind Kind, outcome Outcome, variant string, minutes int64, names ...string) *Definition {
+		start := minutes * int64(1e9)
 		return &Definition{
 			Server: "root", Cluster: "aa", Name: name, Kind: kind, Outcome: outcome, Variant: variant, Names: names,
 			Start: start, End: start + 5, Established: outcome == OK, Accepted: outcome == OK,
 		}
 	}
-	use := func(name string, seconds int64, code int, variant string) *Use {
-		start := seconds * int64(1e9)
+	use := func(name string, minutes int64, code int, variant string) *Use {
+		start := minutes * int64(1e9)
 		return &Use{Server: "root", Cluster: "aa", Definition: name, Start: start, End: start + 5, Code: code, Variant: variant}
 	}
 	contested := d("gadgets", Create, OK, "a", 12, "gadgets", "Thing")
@@ -39,31 +38,19 @@ func churned() *History {
 	}
 }
 
-// TestDefinitions spoils the history of definitions in one place at a time.
 func TestDefinitions(t *testing.T) {
-	require.Empty(t, Check(churned()))
-	for _, c := range []struct {
-		name  string
-		want  Property
-		spoil func(*History)
-	}{
-		{"what was acknowledged is not served", DefinitionsServed, func(h *History) { h.Uses[0].Code = 404 }},
-		{"what was changed is not served", DefinitionsServed, func(h *History) { h.Uses[2].Code = 404 }},
-		{"the schema is the one before", DefinitionsServed, func(h *History) { h.Uses[2].Variant = "a" }},
-		{"what is gone is served", DefinitionsServed, func(h *History) { h.Uses[5].Code = 200 }},
-		{"a bad definition is taken", DefinitionsServed, func(h *History) { h.Probes[0].Code = 201 }},
-		{"a definition that is gone holds names", NamesFree, func(h *History) { h.Definitions[6].Accepted = false }},
-		{"a refused definition holds names", NamesFree, func(h *History) {
+	require.Empty(t, Check(validDefinitions()))
+	testCorruptions(t, validDefinitions, []corruption{
+		{name: "established definition not served", want: DefinitionsServed, apply: func(h *History) { h.Uses[0].Code = 404 }},
+		{name: "updated definition not served", want: DefinitionsServed, apply: func(h *History) { h.Uses[2].Code = 404 }},
+		{name: "schema before the update", want: DefinitionsServed, apply: func(h *History) { h.Uses[2].Variant = "a" }},
+		{name: "deleted definition served", want: DefinitionsServed, apply: func(h *History) { h.Uses[5].Code = 200 }},
+		{name: "invalid definition accepted", want: DefinitionsServed, apply: func(h *History) { h.Probes[0].Code = 201 }},
+		{name: "deleted definition owns names", want: NamesFree, apply: func(h *History) { h.Definitions[6].Accepted = false }},
+		{name: "refused definition owns names", want: NamesFree, apply: func(h *History) {
 			h.Definitions = slices.Delete(h.Definitions, 1, 2)
 			h.Definitions = append(h.Definitions[:2], h.Definitions[5:]...)
 			h.Uses = nil
 		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			h := churned()
-			c.spoil(h)
-			violations := Check(h)
-			require.True(t, slices.ContainsFunc(violations, func(v Violation) bool { return v.Property == c.want }), "want a violation of %q, got %v", c.want, violations)
-		})
-	}
+	})
 }

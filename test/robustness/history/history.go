@@ -1,8 +1,15 @@
+// Package history contains the records of clients, and checks them: pure functions from a History
+// to the Violations of the properties of lists and watches. It does not depend on servers.
+//
+//	Ops, Sessions, Lists, Probes ─► truth: every state of every object,
+//	                                merged from all observers
+//	                                     │
+//	                   compared with each stream and list ─► Violations
 package history
 
 import "fmt"
 
-// Domain is one space of resource versions and objects: a resource of a server.
+// Domain is a resource of a server. Its resource versions are comparable.
 type Domain struct{ Server, Resource string }
 
 // Key names an object within a Domain. Shard is set on the cache server only.
@@ -12,20 +19,22 @@ type Key struct{ Shard, Cluster, Namespace, Name string }
 type State struct {
 	RV  uint64
 	UID string
-	// Value is unique to the write that made it; empty for objects of others.
+	// Value is unique to the write that stored it. It is empty for objects that the test did not
+	// write.
 	Value string
-	// Label is the value of the label that selectors ask for.
+	// Label is the value of the label that selectors use.
 	Label string
-	// Deleted says that the object was deleted at RV. The rest is as it was.
+	// Deleted is true if the object was deleted at RV. The other fields are those of the last
+	// state.
 	Deleted bool
 }
 
-// sameContent compares what clients see of an object.
+// sameContent compares the fields that clients observe.
 func (s State) sameContent(o State) bool {
 	return s.UID == o.UID && s.Value == o.Value && s.Label == o.Label
 }
 
-// Object is a state of the object of a key.
+// Object is a state of the object with a key.
 type Object struct {
 	Key   Key
 	State State
@@ -39,13 +48,13 @@ const (
 	Bookmark = "BOOKMARK"
 )
 
-// Event is an event of a watch. A bookmark has a resource version only.
+// Event is a watch event. A bookmark has only a resource version.
 type Event struct {
 	Type   string
 	Object Object
-	// InitialEnd marks the bookmark that ends the initial events.
+	// InitialEnd is true for the bookmark that ends the initial events.
 	InitialEnd bool
-	// Time is when it came, where that matters: in views.
+	// Time is when the event was received. It is set for virtual workspaces only.
 	Time int64 `json:",omitempty"`
 }
 
@@ -55,29 +64,28 @@ type Session struct {
 	Name   string
 	Domain Domain
 	Scope  Scope
-	// Streaming says that the session started with initial events; otherwise
-	// it started at From.
+	// Streaming sessions start with initial events, others start at From.
 	Streaming bool
 	From      uint64
-	// Resumed says that the session continues another one.
+	// Resumed is true if the session continues another one.
 	Resumed bool
-	// View says that it was through the view of an export: what it shows depends on
-	// Claims, too. All sessions of a name are one client's, one after the other.
-	View bool `json:",omitempty"`
-	// Start is when it was asked for, where that matters: in views.
+	// VirtualWorkspace is true if the request used the virtual workspace of an export. Claims then
+	// determine its content. Sessions with the same name are consecutive sessions of one client.
+	VirtualWorkspace bool `json:",omitempty"`
+	// Start is when the request was sent. It is set for virtual workspaces only.
 	Start  int64 `json:",omitempty"`
 	Events []Event
-	// Through is the resource version up to which the session had time to see
-	// everything; where it is lower than that of the last event, it says nothing.
+	// Through is a resource version. The session had time to receive all events up to it.
+	// Values lower than the version of the last event have no meaning.
 	Through uint64
 }
 
 func (s *Session) String() string { return fmt.Sprintf("session %d (%s)", s.ID, s.Name) }
 
-// Match says which state a list asks for.
+// Match specifies which state a list requests.
 type Match string
 
-// The ways to ask for a list.
+// The kinds of matches.
 const (
 	Consistent   Match = "consistent"
 	Any          Match = "any"
@@ -85,7 +93,7 @@ const (
 	Exact        Match = "Exact"
 )
 
-// Page is one answer of a list.
+// Page is one response of a list.
 type Page struct {
 	RV        uint64
 	More      bool
@@ -93,25 +101,24 @@ type Page struct {
 	Items     int
 }
 
-// List is a whole list, of one page or many.
+// List is a complete list of one or more pages.
 type List struct {
 	ID     int
 	Name   string
 	Domain Domain
 	Scope  Scope
-	// Start and End are when the first request was sent and the last answer
-	// came.
+	// Start is when the first request was sent, and End when the last response was received.
 	Start, End int64
 	Match      Match
 	Wanted     uint64
 	Pages      []Page
 	Items      []Object
-	// View says that it was made through the view of an export, and Client for which
-	// sessions, if any.
-	View   bool   `json:",omitempty"`
-	Client string `json:",omitempty"`
-	// Group joins lists of the same Domain at one resource version: one of
-	// everything, and parts that make it up. 0 is no group.
+	// VirtualWorkspace is true if the request used the virtual workspace of an export. Client is the
+	// name of the sessions that continue from the list, if any.
+	VirtualWorkspace bool   `json:",omitempty"`
+	Client           string `json:",omitempty"`
+	// Group identifies lists of the same Domain at one resource version: a complete list, and lists
+	// of its parts. 0 is no group.
 	Group int
 }
 
@@ -125,7 +132,7 @@ func (l *List) RV() uint64 {
 
 func (l *List) String() string { return fmt.Sprintf("list %d (%s)", l.ID, l.Name) }
 
-// Kind is what an operation does.
+// Kind is the kind of an operation.
 type Kind string
 
 // The kinds of operations.
@@ -136,10 +143,10 @@ const (
 	Get    Kind = "get"
 )
 
-// Outcome is what came of an operation.
+// Outcome is the result of an operation.
 type Outcome string
 
-// The outcomes. An Unknown operation may have taken effect or not, then or
+// The outcomes. An operation with an Unknown outcome may or may not have taken effect, then or
 // later.
 const (
 	OK       Outcome = "ok"
@@ -157,56 +164,54 @@ type Op struct {
 	Kind       Kind
 	// Expected is the state that an update or delete requires.
 	Expected State
-	// Upsert says that an update makes the object where there is none, whatever it
-	// expects, as those of Leases do.
+	// Upsert is true if an update creates a missing object regardless of Expected, e.g. of Leases.
 	Upsert bool
-	// Minded says that a controller writes the object, too, without changing its value:
-	// a state that is expected may be gone at any time.
-	Minded bool `json:",omitempty"`
-	// Value is what a create or update writes.
+	// ControllerWrites is true if a controller also writes the object without changing its value.
+	// Updates may then conflict although no client wrote.
+	ControllerWrites bool `json:",omitempty"`
+	// Value is the value that a create or update writes.
 	Value      string
 	Start, End int64
 	Outcome    Outcome
-	// Result is what a create, update or get answered.
+	// Result is the state that a create, update or get returned.
 	Result State
 }
 
-// Said is a text that a client got in an answer about one logical cluster.
-type Said struct{ Cluster, Text string }
+// ErrorResponse is an error message that a client received for a request to a logical cluster.
+type ErrorResponse struct{ Cluster, Text string }
 
-// Probe is an attempt to read outside of one's own logical cluster, and the
-// status code that it was answered with. One with another Want is no such
-// attempt, but a request that has to be answered so.
+// Probe is an attempt to read data of another logical cluster, and the status code of the response.
+// If Want is set, it is instead a request that must be answered with this code.
 type Probe struct {
 	Name       string
 	Code, Want int
 }
 
-// History is all that was seen.
+// History contains the records of all clients.
 type History struct {
 	Ops      []*Op
 	Sessions []*Session
 	Lists    []*List
-	// Merged and MergedLists are watches and lists of several servers at once.
+	// Merged and MergedLists are watches and lists across several servers.
 	Merged      []*MergedSession
 	MergedLists []*MergedList
-	Errors      []Said
+	Errors      []ErrorResponse
 	Probes      []Probe
-	// Claims are what views showed, in order, and Replicas says that several processes
-	// did.
+	// Claims are permission claims in the order of their changes. Replicas is true if several
+	// processes served the requests.
 	Claims   []*Claim
 	Replicas bool
-	// Definitions and Uses are of custom resources whose definitions come and go.
+	// Definitions and Uses are requests for CustomResourceDefinitions and for their resources.
 	Definitions []*Definition
 	Uses        []*Use
-	// WorkspaceOps and WorkspaceUses are of Workspaces that come and go, and Inventory is what
-	// there is in the end.
+	// WorkspaceOps and WorkspaceUses are requests for Workspaces and their content. Inventory is
+	// the state at the end.
 	WorkspaceOps  []*WorkspaceOp
 	WorkspaceUses []*WorkspaceUse
 	Inventory     *Inventory
 }
 
-// Property is a number of the list in docs/listwatch.md, or one of those after it.
+// Property is a property of docs/listwatch.md, with the same number, or one of the additional ones.
 type Property int
 
 // The properties.
@@ -238,7 +243,7 @@ var propertyNames = [...]string{"", "ordered", "unique", "reliable", "resumable"
 
 func (p Property) String() string { return propertyNames[p] }
 
-// Violation is where a history breaks a property.
+// Violation is a part of a history that violates a property.
 type Violation struct {
 	Property Property
 	Where    string
@@ -247,22 +252,35 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Property, v.Where, v.What) }
 
-// Check returns where the history breaks any property.
+// reporter collects violations.
+type reporter struct{ violations []Violation }
+
+func (r *reporter) report(p Property, where fmt.Stringer, format string, args ...any) {
+	r.violations = append(r.violations, Violation{p, where.String(), fmt.Sprintf(format, args...)})
+}
+
+// text is a fmt.Stringer for violations that do not concern a single request.
+type text string
+
+func (t text) String() string { return string(t) }
+
+// Check returns all violations of the properties.
 func Check(h *History) []Violation {
-	violations := checkMerged(h)
-	h = parted(h)
-	t, contradictions := newTruth(h)
-	violations = append(violations, contradictions...)
-	violations = append(violations, checkDeletes(h, t)...)
+	r := &reporter{}
+	checkMerged(r, h)
+	h = splitByServer(h)
+	t := newTruth(r, h)
+	checkDeletes(r, h, t)
 	for _, s := range h.Sessions {
-		if !s.View {
-			violations = append(violations, checkSession(s, t)...)
+		if !s.VirtualWorkspace {
+			checkSession(r, s, t)
 		}
 	}
-	violations = append(violations, checkLists(h, t)...)
-	violations = append(violations, checkViews(h, t)...)
-	violations = append(violations, checkIsolation(h)...)
-	violations = append(violations, checkDefinitions(h)...)
-	violations = append(violations, checkWorkspaces(h)...)
-	return append(violations, checkLinearizable(h.Ops)...)
+	checkLists(r, h, t)
+	checkClaims(r, h, t)
+	checkIsolation(r, h)
+	checkDefinitions(r, h)
+	checkWorkspaces(r, h)
+	checkLinearizable(r, h.Ops)
+	return r.violations
 }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Value returns a value for a write to a key. It carries the tenant, so that
-// content that crosses is found.
+// Value returns a unique value for a write to a key. It contains the logical cluster, so that data
+// of another one is detected.
 func Value(k Key, client, n int) string {
 	return fmt.Sprintf("%s/%s#%d-%d", k.Shard, k.Cluster, client, n)
 }
 
-// checkIsolation holds property 10.
-func checkIsolation(h *History) []Violation {
-	c := &isolationCheck{written: map[string]Key{}, clusters: map[string]bool{}}
+// checkIsolation checks property 10.
+func checkIsolation(r *reporter, h *History) {
+	c := &isolationCheck{reporter: r, written: map[string]Key{}, clusters: map[string]bool{}}
 	for _, op := range h.Ops {
 		c.clusters[op.Key.Cluster] = true
 		if op.Kind == Create || op.Kind == Update {
@@ -38,35 +38,31 @@ func checkIsolation(h *History) []Violation {
 			}
 		}
 	}
-	for _, said := range h.Errors {
+	for _, e := range h.Errors {
 		for cluster := range c.clusters {
-			if said.Cluster != "" && cluster != said.Cluster && strings.Contains(said.Text, cluster) {
-				c.report("error in "+said.Cluster, "it tells of %s: %s", cluster, said.Text)
+			if e.Cluster != "" && cluster != e.Cluster && strings.Contains(e.Text, cluster) {
+				c.report(Isolated, text("error in "+e.Cluster), "the message contains the logical cluster %s: %s", cluster, e.Text)
 			}
 		}
 	}
 	for _, p := range h.Probes {
 		if p.Want == 0 && p.Code != http.StatusBadRequest {
-			c.report(p.Name, "it was answered %d", p.Code)
+			c.report(Isolated, text(p.Name), "status %d", p.Code)
 		}
 	}
-	return c.violations
 }
 
 type isolationCheck struct {
-	written    map[string]Key
-	clusters   map[string]bool
-	violations []Violation
+	*reporter
+
+	written  map[string]Key
+	clusters map[string]bool
 }
 
-func (c *isolationCheck) report(where, format string, args ...any) {
-	c.violations = append(c.violations, Violation{Isolated, where, fmt.Sprintf(format, args...)})
-}
-
-// object holds that what is shown is in scope, and was written to that key.
+// object checks that an object is in scope, and that its value was written to its key.
 func (c *isolationCheck) object(where fmt.Stringer, scope Scope, o Object) {
-	if !scope.holds(o.Key) {
-		c.report(where.String(), "it shows %v", o.Key)
+	if !scope.mayContain(o.Key) {
+		c.report(Isolated, where, "the response contains %v", o.Key)
 	}
 	if o.State.Value == "" {
 		return
@@ -74,8 +70,8 @@ func (c *isolationCheck) object(where fmt.Stringer, scope Scope, o Object) {
 	key, ok := c.written[o.State.Value]
 	switch {
 	case !ok:
-		c.report(where.String(), "%v has the value %q, which nobody wrote", o.Key, o.State.Value)
+		c.report(Isolated, where, "%v has the value %q, which no client wrote", o.Key, o.State.Value)
 	case key != o.Key:
-		c.report(where.String(), "%v has the value %q, which was written to %v", o.Key, o.State.Value, key)
+		c.report(Isolated, where, "%v has the value %q, which was written to %v", o.Key, o.State.Value, key)
 	}
 }

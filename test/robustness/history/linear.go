@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -8,15 +9,15 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// linearTimeout bounds the search for an order of the operations on one object.
-// Histories of an object are short, so that it is never reached.
+// linearTimeout limits the search for an order of the operations on one object. Histories of single
+// objects are short, so that it is never reached.
 const linearTimeout = 20 * time.Second
 
 // absent is the value of an object that does not exist.
 const absent = ""
 
-// model is an object as a register: its state is its value, and values are
-// unique, so that what requires a resource version requires a value.
+// model is a register with the value of an object as its state. Values are unique, so that the
+// value represents the required resource version.
 var model = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
 	Step: func(state, input, _ any) []any {
@@ -27,8 +28,8 @@ var model = (&porcupine.NondeterministicModel{
 	Equal: func(a, b any) bool { return a == b },
 }).ToModel()
 
-// step returns the states to which an operation with its outcome can lead; none
-// means that the outcome is impossible.
+// step returns the possible states after an operation. If there are none, its outcome is
+// impossible.
 func step(value string, op *Op) []any {
 	stays := []any{value}
 	after, possible := value, false
@@ -59,7 +60,7 @@ func step(value string, op *Op) []any {
 	case Exists:
 		fits = value != absent
 	case Conflict:
-		fits = value != op.Expected.Value || op.Minded
+		fits = value != op.Expected.Value || op.ControllerWrites
 	case Refused:
 		fits = true
 	}
@@ -69,9 +70,9 @@ func step(value string, op *Op) []any {
 	return nil
 }
 
-// checkLinearizable holds that there is one order of the operations on each
-// object that explains all answers, and agrees with real time.
-func checkLinearizable(ops []*Op) []Violation {
+// checkLinearizable checks that one order of the operations on each object explains all responses, and
+// agrees with real time.
+func checkLinearizable(rep *reporter, ops []*Op) {
 	type register struct {
 		domain Domain
 		key    Key
@@ -88,9 +89,8 @@ func checkLinearizable(ops []*Op) []Violation {
 		r := register{op.Domain, op.Key}
 		byObject[r] = append(byObject[r], porcupine.Operation{ClientId: op.Client, Input: op, Call: op.Start, Return: end})
 	}
-	var violations []Violation
 	for r, operations := range byObject {
-		// A client whose operation never returned goes on as another one.
+		// In the model, a client ends with an operation that never returns.
 		next := 1_000_000
 		for i := range operations {
 			if operations[i].Return == math.MaxInt64 {
@@ -98,16 +98,9 @@ func checkLinearizable(ops []*Op) []Violation {
 				next++
 			}
 		}
-		slices.SortFunc(operations, func(a, b porcupine.Operation) int {
-			if a.Call < b.Call {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(operations, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 		if porcupine.CheckOperationsTimeout(model, operations, linearTimeout) != porcupine.Ok {
-			violations = append(violations, Violation{Linearizable, r.domain.Server + " " + r.domain.Resource,
-				"no order explains the answers to the operations on " + r.key.Cluster + "/" + r.key.Name})
+			rep.report(Linearizable, text(r.domain.Server+" "+r.domain.Resource), "no order explains the responses to the operations on %s/%s", r.key.Cluster, r.key.Name)
 		}
 	}
-	return violations
 }

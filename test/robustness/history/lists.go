@@ -1,22 +1,16 @@
 package history
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 type listCheck struct {
-	truth      *truth
-	violations []Violation
+	*reporter
+
+	truth *truth
 }
 
-func (c *listCheck) report(p Property, l *List, format string, args ...any) {
-	c.violations = append(c.violations, Violation{p, l.String(), fmt.Sprintf(format, args...)})
-}
-
-// checkLists holds properties 7, 8 and 9.
-func checkLists(h *History, t *truth) []Violation {
-	c := &listCheck{truth: t}
+// checkLists checks properties 7, 8 and 9.
+func checkLists(r *reporter, h *History, t *truth) {
+	c := &listCheck{r, t}
 	groups := map[int][]*List{}
 	for _, l := range h.Lists {
 		if len(l.Pages) == 0 {
@@ -24,7 +18,7 @@ func checkLists(h *History, t *truth) []Violation {
 		}
 		c.pages(l)
 		c.version(l)
-		if !l.View {
+		if !l.VirtualWorkspace {
 			c.content(l)
 		}
 		if l.Match == Consistent {
@@ -40,68 +34,67 @@ func checkLists(h *History, t *truth) []Violation {
 	for _, s := range h.Sessions {
 		c.listAndWatch(s, h.Lists)
 	}
-	return c.violations
 }
 
-// pages holds what the pages of a list have in common.
+// pages checks that the pages of a list match.
 func (c *listCheck) pages(l *List) {
 	for i, p := range l.Pages {
 		if p.RV != l.RV() {
 			c.report(ListsAgree, l, "page %d is at %d, the first one at %d", i+1, p.RV, l.RV())
 		}
-		if p.Remaining && (l.View || l.Scope.Selective()) {
-			c.report(ListsAgree, l, "page %d tells how many items remain, though a selector filters", i+1)
+		if p.Remaining && (l.VirtualWorkspace || l.Scope.Selective()) {
+			c.report(ListsAgree, l, "page %d contains the number of remaining items although a selector filters", i+1)
 		}
 		if last := i == len(l.Pages)-1; p.More == last {
-			c.report(ListsAgree, l, "page %d of %d says that there are more: %t", i+1, len(l.Pages), p.More)
+			c.report(ListsAgree, l, "page %d of %d has a continue token: %t", i+1, len(l.Pages), p.More)
 		}
 	}
 }
 
-// version holds which resource version a list may have.
+// version checks the resource version of a list.
 func (c *listCheck) version(l *List) {
 	switch l.Match {
 	case Exact:
 		if l.RV() != l.Wanted {
-			c.report(ListsAgree, l, "it is at %d, and exactly %d was asked for", l.RV(), l.Wanted)
+			c.report(ListsAgree, l, "returned at %d, requested exactly %d", l.RV(), l.Wanted)
 		}
 	case NotOlderThan:
 		if l.RV() < l.Wanted {
-			c.report(ListsAgree, l, "it is at %d, and nothing older than %d was asked for", l.RV(), l.Wanted)
+			c.report(ListsAgree, l, "returned at %d, requested not older than %d", l.RV(), l.Wanted)
 		}
 	case Consistent, Any:
 	}
 }
 
-// content holds that a list shows the state at its resource version.
+// content checks that a list contains the state at its resource version.
 func (c *listCheck) content(l *List) {
 	got := map[Key]State{}
 	for _, o := range l.Items {
 		if _, twice := got[o.Key]; twice {
-			c.report(ListsAgree, l, "%v is in it twice", o.Key)
+			c.report(ListsAgree, l, "%v is contained twice", o.Key)
 		}
 		got[o.Key] = o.State
 		if o.State.RV > l.RV() {
-			c.report(ListsAgree, l, "it is at %d and shows %v at %d", l.RV(), o.Key, o.State.RV)
+			c.report(ListsAgree, l, "returned at %d and shows %v at %d", l.RV(), o.Key, o.State.RV)
 		}
 		if !l.Scope.Selects(o.Key, o.State) {
-			c.report(ListsAgree, l, "its selector does not select %v %+v", o.Key, o.State)
+			c.report(ListsAgree, l, "the selector does not match %v %+v", o.Key, o.State)
 		}
 	}
 	want := c.truth.at(l.Domain, l.Scope, l.RV())
 	for k, s := range want {
 		if g, ok := got[k]; (!ok && !c.truth.vanished[s.UID]) || (ok && g != s) {
-			c.report(ListsAgree, l, "at %d %v was %+v, and it shows %+v", l.RV(), k, s, g)
+			c.report(ListsAgree, l, "at %d %v was %+v, and the list shows %+v", l.RV(), k, s, g)
 		}
 	}
 	for k, s := range got {
 		if _, ok := want[k]; !ok {
-			c.report(ListsAgree, l, "at %d %v was not there, and it shows %+v", l.RV(), k, s)
+			c.report(ListsAgree, l, "at %d %v did not exist, and the list shows %+v", l.RV(), k, s)
 		}
 	}
 }
 
-// consistent holds property 8.
+// consistent checks property 8.
 func (c *listCheck) consistent(l *List, h *History) {
 	for _, op := range h.Ops {
 		if op.Domain.Server != l.Domain.Server || op.Outcome != OK || op.End >= l.Start {
@@ -110,25 +103,24 @@ func (c *listCheck) consistent(l *List, h *History) {
 		switch op.Kind {
 		case Create, Update, Get:
 			if op.Result.RV > l.RV() {
-				c.report(ReadsOwnWrites, l, "it is at %d, and began after %s was answered at %d", l.RV(), op, op.Result.RV)
+				c.report(ReadsOwnWrites, l, "returned at %d, although the request began after the response to %s at %d", l.RV(), op, op.Result.RV)
 			}
 		case Delete:
 			for _, o := range l.Items {
 				if o.State.UID == op.Expected.UID && op.Domain == l.Domain {
-					c.report(ReadsOwnWrites, l, "it shows %v, and began after %s was answered", o.Key, op)
+					c.report(ReadsOwnWrites, l, "the list shows %v, although the request began after the response to %s", o.Key, op)
 				}
 			}
 		}
 	}
 	for _, before := range h.Lists {
 		if before.Domain.Server == l.Domain.Server && before.End < l.Start && before.RV() > l.RV() {
-			c.report(ReadsOwnWrites, l, "it is at %d, and began after %s was answered at %d", l.RV(), before, before.RV())
+			c.report(ReadsOwnWrites, l, "returned at %d, although the request began after the response to %s at %d", l.RV(), before, before.RV())
 		}
 	}
 }
 
-// group holds property 9: of lists at one resource version, the parts make up
-// the whole.
+// group checks property 9: of lists at one resource version, the parts add up to the complete list.
 func (c *listCheck) group(lists []*List) {
 	whole := slices.IndexFunc(lists, func(l *List) bool { return len(l.Scope.Ranges) == 0 })
 	if whole < 0 {
@@ -144,39 +136,39 @@ func (c *listCheck) group(lists []*List) {
 			continue
 		}
 		if l.RV() != lists[whole].RV() {
-			c.report(ShardsAddUp, l, "it is at %d, the whole at %d", l.RV(), lists[whole].RV())
+			c.report(ShardsAddUp, l, "returned at %d, the complete list at %d", l.RV(), lists[whole].RV())
 		}
 		for _, o := range l.Items {
 			if other := shown[o.Key]; other != nil {
-				c.report(ShardsAddUp, l, "%v is in %s, too", o.Key, other)
+				c.report(ShardsAddUp, l, "%v is also in %s", o.Key, other)
 			}
 			shown[o.Key] = l
 			if s, ok := all[o.Key]; !ok || s != o.State {
-				c.report(ShardsAddUp, l, "it shows %v as %+v, the whole as %+v", o.Key, o.State, s)
+				c.report(ShardsAddUp, l, "the list shows %v as %+v, the complete list as %+v", o.Key, o.State, s)
 			}
 		}
 	}
 	for k := range all {
 		if shown[k] == nil {
-			c.report(ShardsAddUp, lists[whole], "%v is in no part", k)
+			c.report(ShardsAddUp, lists[whole], "no part contains %v", k)
 		}
 	}
 }
 
-// listAndWatch holds, without the truth, that a list and a watch from it make up
-// each later list.
+// listAndWatch checks, without the truth, that a list and a watch from it add up to each later
+// list.
 func (c *listCheck) listAndWatch(s *Session, lists []*List) {
-	if s.Streaming || s.View {
+	if s.Streaming || s.VirtualWorkspace {
 		return
 	}
 	start := slices.IndexFunc(lists, func(l *List) bool {
-		return l.Domain == s.Domain && !l.View && sameScope(l.Scope, s.Scope) && l.RV() == s.From && len(l.Pages) > 0
+		return l.Domain == s.Domain && !l.VirtualWorkspace && sameScope(l.Scope, s.Scope) && l.RV() == s.From && len(l.Pages) > 0
 	})
 	if start < 0 {
 		return
 	}
 	for _, l := range lists {
-		if l.Domain != s.Domain || l.View || !sameScope(l.Scope, s.Scope) || l.RV() <= s.From || l.RV() > reached(s, s.Events) || len(l.Pages) == 0 {
+		if l.Domain != s.Domain || l.VirtualWorkspace || !sameScope(l.Scope, s.Scope) || l.RV() <= s.From || l.RV() > reached(s, s.Events) || len(l.Pages) == 0 {
 			continue
 		}
 		state := map[Key]State{}
@@ -190,17 +182,17 @@ func (c *listCheck) listAndWatch(s *Session, lists []*List) {
 		}
 		for _, o := range l.Items {
 			if state[o.Key] != o.State {
-				c.report(ListsAgree, l, "it shows %v as %+v, and %s from %s led to %+v", o.Key, o.State, s, lists[start], state[o.Key])
+				c.report(ListsAgree, l, "the list shows %v as %+v, and %s from %s led to %+v", o.Key, o.State, s, lists[start], state[o.Key])
 			}
 			delete(state, o.Key)
 		}
 		for k := range state {
-			c.report(ListsAgree, l, "it does not show %v, and %s from %s does", k, s, lists[start])
+			c.report(ListsAgree, l, "the list lacks %v, which %s from %s contains", k, s, lists[start])
 		}
 	}
 }
 
 func sameScope(a, b Scope) bool {
 	return a.Shard == b.Shard && a.Cluster == b.Cluster && a.Namespace == b.Namespace && a.Label == b.Label &&
-		a.By == b.By && a.tenants == b.tenants && slices.Equal(a.Ranges, b.Ranges)
+		a.By == b.By && a.withoutSystem == b.withoutSystem && slices.Equal(a.Ranges, b.Ranges)
 }

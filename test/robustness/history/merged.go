@@ -6,19 +6,17 @@ import (
 	"slices"
 )
 
-// Versions is a version of several servers: how far each has been seen.
+// Versions is a resource version of several servers: the position of each of them.
 type Versions map[string]uint64
 
-// Item is an object in a merged answer, the server that has it, and the version that
-// it came with.
+// Item is an object in a merged response, its server, and its version.
 type Item struct {
 	Object
 	Server string
 	At     Versions
 }
 
-// MergedSession is one watch of a resource of several servers at once. Each of its
-// events is an Item; bookmarks have no server.
+// MergedSession is a watch of a resource on several servers. Bookmarks have no server.
 type MergedSession struct {
 	ID             int
 	Name, Resource string
@@ -37,7 +35,7 @@ type MergedEvent struct {
 	Item
 }
 
-// MergedList is one list of a resource of several servers.
+// MergedList is a list of a resource on several servers.
 type MergedList struct {
 	ID             int
 	Name, Resource string
@@ -52,36 +50,38 @@ func (s *MergedSession) String() string { return fmt.Sprintf("merged session %d 
 
 func (l *MergedList) String() string { return fmt.Sprintf("merged list %d (%s)", l.ID, l.Name) }
 
-// parted returns the history with what merged answers show of each server as sessions and
-// lists of that server, for which all properties hold that hold for its own.
-func parted(h *History) *History {
+// splitByServer returns the history with the merged responses as separate sessions and lists of
+// each server, so that all properties are checked for them as well.
+func splitByServer(h *History) *History {
 	all := *h
 	all.Sessions, all.Lists = slices.Clone(h.Sessions), slices.Clone(h.Lists)
 	for _, s := range h.Merged {
-		all.Sessions = append(all.Sessions, s.parts()...)
+		all.Sessions = append(all.Sessions, s.split()...)
 	}
 	for _, l := range h.MergedLists {
-		all.Lists = append(all.Lists, l.parts()...)
+		all.Lists = append(all.Lists, l.split()...)
 	}
 	return &all
 }
 
-// parts are the sessions of each server that the session is made of.
-func (s *MergedSession) parts() []*Session {
+// split returns a session for each server.
+func (s *MergedSession) split() []*Session {
 	servers := Versions{}
 	maps.Copy(servers, s.From)
 	for _, e := range s.Events {
 		maps.Copy(servers, e.At)
 	}
+	scope := s.Scope
+	scope.withoutSystem = true // as the front-proxy does
 	var parts []*Session
 	for _, server := range slices.Sorted(maps.Keys(servers)) {
 		part := &Session{
-			ID: s.ID, Name: s.Name + ", of " + server, Domain: Domain{server, s.Resource}, Scope: s.Scope.ofTenants(),
+			ID: s.ID, Name: s.Name + ", of " + server, Domain: Domain{server, s.Resource}, Scope: scope,
 			Streaming: s.Streaming, From: s.From[server], Resumed: s.Resumed, Through: s.Through[server],
 		}
 		for _, e := range s.Events {
-			switch rv, told := e.At[server]; {
-			case e.Type == Bookmark && told:
+			switch rv, ok := e.At[server]; {
+			case e.Type == Bookmark && ok:
 				part.Events = append(part.Events, Event{Type: Bookmark, InitialEnd: e.InitialEnd, Object: Object{State: State{RV: rv}}})
 			case e.Server == server:
 				part.Events = append(part.Events, Event{Type: e.Type, Object: e.Object})
@@ -92,15 +92,17 @@ func (s *MergedSession) parts() []*Session {
 	return parts
 }
 
-// parts are the lists of each server that the list is made of.
-func (l *MergedList) parts() []*List {
+// split returns a list for each server.
+func (l *MergedList) split() []*List {
 	if len(l.Pages) == 0 {
 		return nil
 	}
+	scope := l.Scope
+	scope.withoutSystem = true
 	var parts []*List
 	for _, server := range slices.Sorted(maps.Keys(l.Pages[0])) {
 		part := &List{
-			ID: l.ID, Name: l.Name + ", of " + server, Domain: Domain{server, l.Resource}, Scope: l.Scope.ofTenants(),
+			ID: l.ID, Name: l.Name + ", of " + server, Domain: Domain{server, l.Resource}, Scope: scope,
 			Start: l.Start, End: l.End, Match: Consistent, Pages: []Page{{RV: l.Pages[0][server]}},
 		}
 		for _, item := range l.Items {
@@ -114,45 +116,30 @@ func (l *MergedList) parts() []*List {
 	return parts
 }
 
-// checkMerged holds what versions of several servers promise.
-func checkMerged(h *History) []Violation {
-	var violations []Violation
+// checkMerged checks the properties of versions of several servers.
+func checkMerged(r *reporter, h *History) {
 	for _, s := range h.Merged {
-		c := mergedCheck{where: s.String()}
-		c.session(s)
-		violations = append(violations, c.violations...)
+		r.mergedSession(s)
 	}
 	for _, l := range h.MergedLists {
-		c := mergedCheck{where: l.String()}
-		c.list(l)
-		violations = append(violations, c.violations...)
+		r.mergedList(l)
 	}
-	return violations
 }
 
-type mergedCheck struct {
-	where      string
-	violations []Violation
-}
-
-func (c *mergedCheck) report(format string, args ...any) {
-	c.violations = append(c.violations, Violation{Merged, c.where, fmt.Sprintf(format, args...)})
-}
-
-// session holds that who resumes from any version of a session misses nothing: it goes on
-// for the server of an event only, and never back; among initial events, it has no server
-// that more of them follow of.
-func (c *mergedCheck) session(s *MergedSession) {
+// mergedSession checks that a client can resume from any version of a session without missing events.
+// Each event advances the version of its server only. Versions of initial events contain a server only
+// after all its initial events.
+func (r *reporter) mergedSession(s *MergedSession) {
 	now, initial := maps.Clone(s.From), s.Streaming
-	whole := Versions{} // the servers whose initial events are over
+	whole := Versions{} // the servers with complete initial events
 	for _, e := range s.Events {
 		switch {
 		case e.InitialEnd:
 			now, initial = maps.Clone(e.At), false
-			c.forward(whole, e, "")
+			r.forward(s, whole, e, "")
 		case initial && e.Type != Bookmark:
 			if _, over := whole[e.Server]; over {
-				c.report("%s of %v of %s is an initial event, and an earlier version has them all", e.Type, e.Key, e.Server)
+				r.report(Merged, s, "%s of %v of %s is an initial event, although an earlier version marks them as complete", e.Type, e.Key, e.Server)
 			}
 			for server, rv := range e.At {
 				if server != e.Server {
@@ -160,34 +147,34 @@ func (c *mergedCheck) session(s *MergedSession) {
 				}
 			}
 		case !initial:
-			c.forward(now, e, e.Server)
+			r.forward(s, now, e, e.Server)
 			now = e.At
 		}
 	}
 }
 
-// forward holds that an event's version is the one before, but for one server's part. Of
-// a bookmark, without a server, any part may be later.
-func (c *mergedCheck) forward(before Versions, e MergedEvent, server string) {
+// forward checks that an event advances the version of one server only. A bookmark has no server, and
+// may advance all.
+func (r *reporter) forward(where fmt.Stringer, before Versions, e MergedEvent, server string) {
 	for s, rv := range before {
 		if e.At[s] < rv || server != "" && s != server && e.At[s] != rv {
-			c.report("after %v, the version of %s of %v of %q is %v", before, e.Type, e.Key, e.Server, e.At)
+			r.report(Merged, where, "after %v, the version of %s of %v of %q is %v", before, e.Type, e.Key, e.Server, e.At)
 		}
 	}
 }
 
-// list holds that all pages have one version, and that no item's is ahead of it: who watches
-// from there, wherever in the list that is, misses nothing.
-func (c *mergedCheck) list(l *MergedList) {
+// mergedList checks that all pages have one version, and that no item has a later one. A watch from the
+// version of any item then misses no event.
+func (r *reporter) mergedList(l *MergedList) {
 	for i, page := range l.Pages {
 		if !maps.Equal(page, l.Pages[0]) {
-			c.report("page %d is at %v, the first one at %v", i+1, page, l.Pages[0])
+			r.report(Merged, l, "page %d is at %v, the first one at %v", i+1, page, l.Pages[0])
 		}
 	}
 	for _, item := range l.Items {
 		for server, rv := range l.Pages[0] {
 			if item.At[server] > rv {
-				c.report("%v of %s comes with %v in a list at %v", item.Key, item.Server, item.At, l.Pages[0])
+				r.report(Merged, l, "%v of %s has the version %v in a list at %v", item.Key, item.Server, item.At, l.Pages[0])
 			}
 		}
 	}

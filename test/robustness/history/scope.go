@@ -2,62 +2,57 @@ package history
 
 import (
 	"hash/fnv"
+	"slices"
 	"strings"
 )
 
-// Range is a range of hashes, Last included.
+// Range is a range of hashes, including Last.
 type Range struct{ First, Last uint64 }
 
-// Scope is what a list or watch selects. The zero value is everything.
+// Scope is the selection of a list or watch. The zero value selects everything.
 type Scope struct {
 	Shard, Cluster, Namespace string
 	// Label selects objects with this value of the label.
 	Label string
-	// By is what is hashed; the uid by default.
+	// By is the hashed field, by default the UID.
 	By By
-	// Ranges select by hash; none selects all.
+	// Ranges select by hash. If empty, all hashes are selected.
 	Ranges []Range
-	// tenants leaves out the logical clusters of the system, as the front-proxy does.
-	tenants bool
+	// withoutSystem excludes system logical clusters, as the front-proxy does.
+	withoutSystem bool
 }
 
-// ofTenants is the scope without the logical clusters of the system.
-func (s Scope) ofTenants() Scope {
-	s.tenants = true
-	return s
-}
-
-// By names what is hashed, as selectors do.
+// By is the name of the hashed field in selectors.
 type By string
 
-// What is hashed.
+// The hashed fields.
 const (
 	ByUID       By = ""
 	ByNamespace By = "namespace"
 	ByCluster   By = "cluster"
 )
 
-// selection is what of a Domain somebody sees.
+// selection is the part of a Domain that a client observes.
 type selection interface {
-	holds(k Key) bool
+	mayContain(k Key) bool
 	Selects(k Key, s State) bool
 }
 
-// whole reports whether the scope shows each event of an object as it is.
-func (s Scope) whole() bool { return s.Label == "" }
+// unfiltered reports whether the scope returns each event of an object unchanged.
+func (s Scope) unfiltered() bool { return s.Label == "" }
 
-// Selective reports whether the client asked for less than a collection.
+// Selective reports whether the scope selects less than a collection.
 func (s Scope) Selective() bool { return s.Label != "" || len(s.Ranges) > 0 }
 
-// holds reports whether objects of the key may be in the scope.
-func (s Scope) holds(k Key) bool {
+// mayContain reports whether objects with the key can be in the scope.
+func (s Scope) mayContain(k Key) bool {
 	return (s.Shard == "" || s.Shard == k.Shard) && (s.Cluster == "" || s.Cluster == k.Cluster) &&
-		(s.Namespace == "" || s.Namespace == k.Namespace) && (!s.tenants || !strings.HasPrefix(k.Cluster, "system:"))
+		(s.Namespace == "" || s.Namespace == k.Namespace) && (!s.withoutSystem || !strings.HasPrefix(k.Cluster, "system:"))
 }
 
-// Selects reports whether a state of the object of a key is in the scope.
+// Selects reports whether a state of the object with the key is in the scope.
 func (s Scope) Selects(k Key, state State) bool {
-	if !s.holds(k) || state.Deleted || (s.Label != "" && s.Label != state.Label) {
+	if !s.mayContain(k) || state.Deleted || (s.Label != "" && s.Label != state.Label) {
 		return false
 	}
 	if len(s.Ranges) == 0 {
@@ -74,10 +69,5 @@ func (s Scope) Selects(k Key, state State) bool {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(hashed)) // never fails
 	sum := h.Sum64()
-	for _, r := range s.Ranges {
-		if r.First <= sum && sum <= r.Last {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return r.First <= sum && sum <= r.Last })
 }

@@ -1,37 +1,33 @@
 package history
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
-// place is an object at a resource version.
-type place struct {
+// objectVersion is an object at a resource version.
+type objectVersion struct {
 	key Key
 	rv  uint64
 }
 
-func placeOf(e Event) place { return place{e.Object.Key, e.Object.State.RV} }
+func objectVersionOf(e Event) objectVersion { return objectVersion{e.Object.Key, e.Object.State.RV} }
 
 // checkSession checks a stream by itself, and against the truth.
-func checkSession(s *Session, t *truth) []Violation {
-	c := sessionCheck{session: s, truth: t}
+func checkSession(r *reporter, s *Session, t *truth) {
+	c := sessionCheck{r, s, t}
 	initial, rest, from, ok := split(s)
 	c.unique()
 	if s.Streaming {
 		if !ok {
-			return c.violations // cut off before the end of the initial events
+			return // cut off before the end of the initial events
 		}
 		c.initial(initial, from)
 	}
 	c.ordered(rest, from)
 	c.bookmarkable(rest)
 	c.complete(rest, from)
-	return c.violations
 }
 
-// split returns the initial events, the others, the resource version where
-// those start, and whether it is known.
+// split returns the initial events, the other events, and the resource version at which those start.
+// ok is false if the stream was cut off within the initial events.
 func split(s *Session) (initial, rest []Event, from uint64, ok bool) {
 	if !s.Streaming {
 		return nil, s.Events, s.From, true
@@ -45,30 +41,31 @@ func split(s *Session) (initial, rest []Event, from uint64, ok bool) {
 }
 
 type sessionCheck struct {
-	session    *Session
-	truth      *truth
-	violations []Violation
+	*reporter
+
+	session *Session
+	truth   *truth
 }
 
 func (c *sessionCheck) report(p Property, format string, args ...any) {
-	c.violations = append(c.violations, Violation{p, c.session.String(), fmt.Sprintf(format, args...)})
+	c.reporter.report(p, c.session, format, args...)
 }
 
-// unique holds property 2.
+// unique checks property 2.
 func (c *sessionCheck) unique() {
-	seen := map[place]bool{}
+	seen := map[objectVersion]bool{}
 	for _, e := range c.session.Events {
 		if e.Type == Bookmark {
 			continue
 		}
-		if seen[placeOf(e)] {
+		if seen[objectVersionOf(e)] {
 			c.report(Unique, "%s of %v at %d was sent twice", e.Type, e.Object.Key, e.Object.State.RV)
 		}
-		seen[placeOf(e)] = true
+		seen[objectVersionOf(e)] = true
 	}
 }
 
-// ordered holds property 1, and that nothing comes from before the start.
+// ordered checks property 1, and that all events are later than the start.
 func (c *sessionCheck) ordered(events []Event, from uint64) {
 	var last uint64
 	for _, e := range events {
@@ -83,21 +80,21 @@ func (c *sessionCheck) ordered(events []Event, from uint64) {
 	}
 }
 
-// bookmarkable holds property 5.
+// bookmarkable checks property 5.
 func (c *sessionCheck) bookmarkable(events []Event) {
-	var promised uint64
+	var bookmark uint64
 	for _, e := range events {
 		rv := e.Object.State.RV
 		switch {
 		case e.Type == Bookmark:
-			promised = max(promised, rv)
-		case rv <= promised:
-			c.report(Bookmarkable, "%s of %v at %d followed a bookmark at %d", e.Type, e.Object.Key, rv, promised)
+			bookmark = max(bookmark, rv)
+		case rv <= bookmark:
+			c.report(Bookmarkable, "%s of %v at %d followed a bookmark at %d", e.Type, e.Object.Key, rv, bookmark)
 		}
 	}
 }
 
-// initial holds that initial events, put together, are the state at their end.
+// initial checks that the initial events add up to the state at their end.
 func (c *sessionCheck) initial(events []Event, end uint64) {
 	state := map[Key]State{}
 	for _, e := range events {
@@ -107,21 +104,21 @@ func (c *sessionCheck) initial(events []Event, end uint64) {
 	want := c.truth.at(d, scope, end)
 	for k, s := range want {
 		if got, ok := state[k]; (!ok && !c.truth.vanished[s.UID]) || (ok && got != s) {
-			c.report(Reliable, "the initial events up to %d show %v as %+v, and it was %+v", end, k, got, s)
+			c.report(Reliable, "the initial events up to %d show %v as %+v, expected %+v", end, k, got, s)
 		}
 	}
 	for k, s := range state {
 		if _, ok := want[k]; !ok {
-			c.report(Reliable, "the initial events up to %d show %v as %+v, which was not there", end, k, s)
+			c.report(Reliable, "the initial events up to %d show %v as %+v, which did not exist", end, k, s)
 		}
 	}
 }
 
-// complete holds properties 3, 4 and 6: the events are exactly those that the
-// history of writes asks for.
+// complete checks properties 3, 4 and 6: the stream contains exactly the events that follow from
+// the truth.
 func (c *sessionCheck) complete(events []Event, from uint64) {
 	to := max(from, c.session.Through)
-	got := map[place]Event{}
+	got := map[objectVersion]Event{}
 	var first uint64
 	for _, e := range events {
 		to = max(to, e.Object.State.RV)
@@ -131,31 +128,31 @@ func (c *sessionCheck) complete(events []Event, from uint64) {
 		if first == 0 {
 			first = e.Object.State.RV
 		}
-		got[placeOf(e)] = e
+		got[objectVersionOf(e)] = e
 	}
 	d, scope := c.session.Domain, c.session.Scope
 	for _, want := range c.truth.between(d, scope, from, to) {
-		e, ok := got[placeOf(want)]
-		delete(got, placeOf(want))
+		e, ok := got[objectVersionOf(want)]
+		delete(got, objectVersionOf(want))
 		switch {
 		case !ok && c.session.Resumed && (first == 0 || want.Object.State.RV < first):
-			c.report(Resumable, "resumed at %d, it lacks %s of %v at %d", from, want.Type, want.Object.Key, want.Object.State.RV)
+			c.report(Resumable, "resumed at %d, the stream lacks %s of %v at %d", from, want.Type, want.Object.Key, want.Object.State.RV)
 		case !ok:
-			c.report(Reliable, "from %d to %d it lacks %s of %v at %d", from, to, want.Type, want.Object.Key, want.Object.State.RV)
+			c.report(Reliable, "from %d to %d the stream lacks %s of %v at %d", from, to, want.Type, want.Object.Key, want.Object.State.RV)
 		case e.Type != want.Type:
-			c.report(Transitions, "%v at %d is %s and must be %s", e.Object.Key, e.Object.State.RV, e.Type, want.Type)
+			c.report(Transitions, "event of %v at %d is %s, expected %s", e.Object.Key, e.Object.State.RV, e.Type, want.Type)
 		case !e.Object.State.sameContent(want.Object.State):
-			c.report(Transitions, "%s of %v at %d carries %+v and must carry %+v", e.Type, e.Object.Key, e.Object.State.RV, e.Object.State, want.Object.State)
+			c.report(Transitions, "%s of %v at %d contains %+v, expected %+v", e.Type, e.Object.Key, e.Object.State.RV, e.Object.State, want.Object.State)
 		}
 	}
 	for _, e := range got {
 		if e.Object.State.RV <= from {
 			continue // reported already
 		}
-		if e.Type == Deleted && c.truth.vanished[e.Object.State.UID] && !c.truth.known(d, e.Object.Key, e.Object.State.RV) {
-			continue // the only one who saw it
+		if e.Type == Deleted && c.truth.vanished[e.Object.State.UID] && !c.truth.observed(d, e.Object.Key, e.Object.State.RV) {
+			continue // only this session observed the deletion
 		}
-		c.report(Transitions, "%s of %v at %d is nothing that its selector asks for: %+v", e.Type, e.Object.Key, e.Object.State.RV, e.Object.State)
+		c.report(Transitions, "unexpected %s of %v at %d: %+v", e.Type, e.Object.Key, e.Object.State.RV, e.Object.State)
 	}
 }
 
@@ -169,11 +166,10 @@ func fold(state map[Key]State, e Event) {
 	}
 }
 
-// checkDeletes holds property 3 for deletions, of which the answer does not tell
-// the resource version: a stream from before a deletion to what was written
-// after it was acknowledged must have seen it.
-func checkDeletes(h *History, t *truth) []Violation {
-	var violations []Violation
+// checkDeletes checks property 3 for deletions. Their responses do not contain a resource version.
+// A stream that begins before a deletion, and contains a write that began after its response, must
+// contain the deletion.
+func checkDeletes(r *reporter, h *History, t *truth) {
 	for _, op := range h.Ops {
 		if op.Kind != Delete || op.Outcome != OK || !t.vanished[op.Expected.UID] {
 			continue
@@ -181,26 +177,25 @@ func checkDeletes(h *History, t *truth) []Violation {
 		before, after := around(h, op)
 		for _, s := range h.Sessions {
 			_, rest, from, ok := split(s)
-			if ok && after != 0 && !s.View && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after && !leaves(rest, op.Expected.UID, before) {
-				violations = append(violations, Violation{Reliable, s.String(),
-					fmt.Sprintf("from %d to %d it lacks the deletion of %v, which happened between %d and %d", from, reached(s, rest), op.Key, before, after)})
+			if ok && after != 0 && !s.VirtualWorkspace && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) &&
+				from <= before && reached(s, rest) >= after && !deletes(rest, op.Expected.UID, before) {
+				r.report(Reliable, s, "from %d to %d the stream lacks the deletion of %v, which happened between %d and %d",
+					from, reached(s, rest), op.Key, before, after)
 			}
 		}
 	}
-	return violations
 }
 
-// leaves reports whether events after a version say that an object is gone. Of
-// those of a stream with a selector that is all that is known: the object may
-// have been changed.
-func leaves(events []Event, uid string, after uint64) bool {
+// deletes reports whether events after a version remove an object. In a stream with a selector, the
+// object may have been changed instead.
+func deletes(events []Event, uid string, after uint64) bool {
 	return slices.ContainsFunc(events, func(e Event) bool {
 		return e.Type == Deleted && e.Object.State.UID == uid && e.Object.State.RV > after
 	})
 }
 
-// around returns the resource versions closest to a deletion that were certainly
-// before and after it; 0 if there is none.
+// around returns the closest resource versions that were certainly before and after a deletion, or
+// 0.
 func around(h *History, deletion *Op) (before, after uint64) {
 	before = deletion.Expected.RV
 	for _, op := range h.Ops {
@@ -217,7 +212,7 @@ func around(h *History, deletion *Op) (before, after uint64) {
 	return before, after
 }
 
-// reached returns up to where a session has seen everything.
+// reached returns the resource version up to which a session received all events.
 func reached(s *Session, rest []Event) uint64 {
 	to := s.Through
 	for _, e := range rest {

@@ -3,23 +3,21 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
-// truth is every state of every object, as far as anybody saw it.
+// truth contains every state of every object that any client observed.
 type truth struct {
 	states map[Domain]map[Key][]State
-	// vanished are the uids whose deletion nobody saw, though a client asked for
-	// it, or for that of their Workspace: they may be gone at any time after their
-	// last state.
+	// vanished contains the UIDs of objects without an observed deletion, although their deletion or
+	// that of their Workspace was requested. They may have been deleted at any time after their last state.
 	vanished map[string]bool
 }
 
-// newTruth puts together what all observers saw. They must not contradict one
-// another.
-func newTruth(h *History) (*truth, []Violation) {
+// newTruth merges the observations of all clients, and reports contradictions.
+func newTruth(r *reporter, h *History) *truth {
 	t := &truth{states: map[Domain]map[Key][]State{}, vanished: map[string]bool{}}
-	var violations []Violation
 	found := map[Domain]map[Key]map[uint64]State{}
 	add := func(where fmt.Stringer, d Domain, o Object) {
 		if found[d] == nil {
@@ -28,10 +26,8 @@ func newTruth(h *History) (*truth, []Violation) {
 		if found[d][o.Key] == nil {
 			found[d][o.Key] = map[uint64]State{}
 		}
-		before, known := found[d][o.Key][o.State.RV]
-		if known && (before.Deleted != o.State.Deleted || !before.sameContent(o.State)) {
-			violations = append(violations, Violation{Transitions, where.String(),
-				fmt.Sprintf("%v was %+v for another observer, and %+v for this one", o.Key, before, o.State)})
+		if before, ok := found[d][o.Key][o.State.RV]; ok && (before.Deleted != o.State.Deleted || !before.sameContent(o.State)) {
+			r.report(Transitions, where, "%v was %+v for another client, and %+v for this one", o.Key, before, o.State)
 			return
 		}
 		found[d][o.Key][o.State.RV] = o.State
@@ -51,7 +47,7 @@ func newTruth(h *History) (*truth, []Violation) {
 			switch {
 			case e.Type == Added || e.Type == Modified:
 				add(s, s.Domain, e.Object)
-			case e.Type == Deleted && s.Scope.whole() && !s.View:
+			case e.Type == Deleted && s.Scope.unfiltered() && !s.VirtualWorkspace:
 				o := e.Object
 				o.State.Deleted = true
 				add(s, s.Domain, o)
@@ -61,16 +57,11 @@ func newTruth(h *History) (*truth, []Violation) {
 	for d, keys := range found {
 		t.states[d] = map[Key][]State{}
 		for k, byRV := range keys {
-			all := make([]State, 0, len(byRV))
-			for _, s := range byRV {
-				all = append(all, s)
-			}
-			slices.SortFunc(all, func(a, b State) int { return cmp.Compare(a.RV, b.RV) })
-			t.states[d][k] = all
+			t.states[d][k] = slices.SortedFunc(maps.Values(byRV), func(a, b State) int { return cmp.Compare(a.RV, b.RV) })
 		}
 	}
 	t.findVanished(h)
-	return t, violations
+	return t
 }
 
 func (t *truth) findVanished(h *History) {
@@ -101,37 +92,34 @@ func (t *truth) findVanished(h *History) {
 	}
 }
 
-// removedClusters are those of Workspaces that somebody asked to delete: all that is in them
-// goes, too.
+// removedClusters returns the logical clusters of Workspaces that a client tried to delete, because
+// their content is deleted with them.
 func removedClusters(h *History) map[string]bool {
-	asked := map[string]bool{}
+	deleted := map[string]bool{}
 	for _, o := range h.WorkspaceOps {
 		if o.Kind == Delete {
-			asked[o.Seen.UID] = true
+			deleted[o.Seen.UID] = true
 		}
 	}
 	clusters := map[string]bool{}
 	for _, o := range h.WorkspaceOps {
-		if asked[o.Seen.UID] && o.Seen.Cluster != "" {
+		if deleted[o.Seen.UID] && o.Seen.Cluster != "" {
 			clusters[o.Seen.Cluster] = true
 		}
 	}
 	return clusters
 }
 
-// known reports whether anybody else saw, or wrote, the object at that version.
-func (t *truth) known(d Domain, k Key, rv uint64) bool {
-	_, ok := slices.BinarySearchFunc(t.states[d][k], rv, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
-	return ok
+// observed reports whether another client observed or wrote the object at that version.
+func (t *truth) observed(d Domain, k Key, rv uint64) bool {
+	s, ok := t.last(d, k, rv)
+	return ok && s.RV == rv
 }
 
 // last returns the last state of the object at or before rv.
 func (t *truth) last(d Domain, k Key, rv uint64) (State, bool) {
 	states := t.states[d][k]
-	i, exact := slices.BinarySearchFunc(states, rv, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
-	if exact {
-		return states[i], true
-	}
+	i, _ := slices.BinarySearchFunc(states, rv+1, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
 	if i == 0 {
 		return State{}, false
 	}
@@ -149,12 +137,11 @@ func (t *truth) at(d Domain, scope selection, rv uint64) map[Key]State {
 	return all
 }
 
-// between returns the events that a watch of the scope must send for what
-// happened after from, up to to.
+// between returns the events that a watch of the scope must send for changes after from, up to to.
 func (t *truth) between(d Domain, scope selection, from, to uint64) []Event {
 	var events []Event
 	for k, states := range t.states[d] {
-		if !scope.holds(k) {
+		if !scope.mayContain(k) {
 			continue
 		}
 		var before State
@@ -164,7 +151,7 @@ func (t *truth) between(d Domain, scope selection, from, to uint64) []Event {
 				break
 			}
 			if exists && before.UID != s.UID && !before.Deleted {
-				exists = false // its deletion went unseen
+				exists = false // its deletion was not observed
 			}
 			if s.RV > from {
 				if e, ok := transition(scope, k, before, exists, s); ok {
@@ -178,8 +165,7 @@ func (t *truth) between(d Domain, scope selection, from, to uint64) []Event {
 	return events
 }
 
-// transition returns the event by which an object enters, changes in or leaves
-// a scope, if it does.
+// transition returns the event for an object that enters, changes in or leaves a scope, if any.
 func transition(scope selection, k Key, before State, exists bool, now State) (Event, bool) {
 	was := exists && scope.Selects(k, before)
 	is := scope.Selects(k, now)
@@ -189,9 +175,8 @@ func transition(scope selection, k Key, before State, exists bool, now State) (E
 	case is:
 		return Event{Type: Added, Object: Object{k, now}}, true
 	case was:
-		left := before
-		left.RV = now.RV
-		return Event{Type: Deleted, Object: Object{k, left}}, true
+		before.RV = now.RV
+		return Event{Type: Deleted, Object: Object{k, before}}, true
 	default:
 		return Event{}, false
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inhabited is a history of workspaces in which nothing is wrong: one is made, used and deleted,
-// and another one takes its name, which is there in the end; so is a third, whose creation nobody
-// has answered.
-func inhabited() *History {
+// validWorkspaces is a history of workspaces without violations. u1 is created, used and deleted.
+// u2 has the same name and is in the inventory. So is u3, although the response to its creation was
+// lost.
+func validWorkspaces() *History {
 	op := func(kind Kind, outcome Outcome, start int64, name, uid, cluster string) *WorkspaceOp {
 		return &WorkspaceOp{
 			Parent: "aa", Name: name, Kind: kind, Outcome: outcome, Start: start, End: start + 5,
@@ -46,59 +46,56 @@ func inhabited() *History {
 	}
 }
 
-// TestWorkspaces spoils the history of workspaces in one place at a time.
 func TestWorkspaces(t *testing.T) {
-	require.Empty(t, Check(inhabited()))
-	for _, c := range []struct {
-		name  string
-		want  Property
-		spoil func(*History)
-	}{
-		{"what was acknowledged is lost", WorkspacesKept, func(h *History) {
+	require.Empty(t, Check(validWorkspaces()))
+	testCorruptions(t, validWorkspaces, []corruption{
+		{name: "lost workspace", want: WorkspacesKept, apply: func(h *History) {
 			h.WorkspaceOps[3] = &WorkspaceOp{Parent: "aa", Name: "x", Kind: Get, Outcome: NotFound, Start: 20, End: 25}
 		}},
-		{"what was acknowledged becomes another one", WorkspacesKept, func(h *History) { h.WorkspaceOps = slices.Delete(h.WorkspaceOps, 5, 8) }},
-		{"what was acknowledged is not there in the end", WorkspacesKept, func(h *History) {
+		{name: "workspace replaced without deletion", want: WorkspacesKept, apply: func(h *History) {
+			h.WorkspaceOps = slices.Delete(h.WorkspaceOps, 5, 8)
+		}},
+		{name: "workspace missing in the inventory", want: WorkspacesKept, apply: func(h *History) {
 			h.Inventory.Workspaces, h.Inventory.Clusters = h.Inventory.Workspaces[1:], h.Inventory.Clusters[1:]
 		}},
-		{"what was deleted comes back", Removed, func(h *History) { h.WorkspaceOps[9].Seen = h.WorkspaceOps[4].Seen }},
-		{"what was deleted is there in the end", Removed, func(h *History) {
+		{name: "deleted workspace reappears", want: Removed, apply: func(h *History) { h.WorkspaceOps[9].Seen = h.WorkspaceOps[4].Seen }},
+		{name: "deleted workspace in the inventory", want: Removed, apply: func(h *History) {
 			h.Inventory.Workspaces = append(h.Inventory.Workspaces, h.WorkspaceOps[4].Seen)
 			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "c1", Owner: "u1"})
 		}},
-		{"two of a name at once", Removed, func(h *History) { h.WorkspaceOps[6].Start, h.WorkspaceOps[6].End = 120, 125 }},
-		{"its logical cluster stays", Removed, func(h *History) { h.WorkspaceUses[4].Code, h.WorkspaceUses[4].In = 200, "c1" }},
-		{"its logical cluster is there in the end", Removed, func(h *History) {
+		{name: "two workspaces with a name", want: Removed, apply: func(h *History) {
+			h.WorkspaceOps[6].Start, h.WorkspaceOps[6].End = 120, 125
+		}},
+		{name: "logical cluster outlives its workspace", want: Removed, apply: func(h *History) {
+			h.WorkspaceUses[4].Code, h.WorkspaceUses[4].In = 200, "c1"
+		}},
+		{name: "logical cluster of a deleted workspace in the inventory", want: Removed, apply: func(h *History) {
 			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "c1", Owner: "u1"})
 		}},
-		{"a logical cluster that nobody has asked for stays", Removed, func(h *History) {
-			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "late", Owner: "gone"})
+		{name: "logical cluster without a workspace", want: Removed, apply: func(h *History) {
+			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "root", Name: "late", Owner: "deleted"})
 		}},
-		{"two logical clusters, one after the other", OneLogicalCluster, func(h *History) { h.WorkspaceOps[6].Seen.Cluster = "c9" }},
-		{"another one in the end", OneLogicalCluster, func(h *History) {
+		{name: "changed logical cluster", want: OneLogicalCluster, apply: func(h *History) { h.WorkspaceOps[6].Seen.Cluster = "c9" }},
+		{name: "other logical cluster in the inventory", want: OneLogicalCluster, apply: func(h *History) {
 			h.Inventory.Workspaces[0].Cluster, h.Inventory.Clusters[0].Name = "c9", "c9"
 		}},
-		{"none in the end", OneLogicalCluster, func(h *History) { h.Inventory.Clusters = h.Inventory.Clusters[1:] }},
-		{"not ready in the end", OneLogicalCluster, func(h *History) { h.Inventory.Workspaces[0].Ready = false }},
-		{"one on two shards", OneLogicalCluster, func(h *History) {
+		{name: "no logical cluster in the inventory", want: OneLogicalCluster, apply: func(h *History) {
+			h.Inventory.Clusters = h.Inventory.Clusters[1:]
+		}},
+		{name: "not ready in the inventory", want: OneLogicalCluster, apply: func(h *History) { h.Inventory.Workspaces[0].Ready = false }},
+		{name: "logical cluster on two shards", want: OneLogicalCluster, apply: func(h *History) {
 			h.Inventory.Clusters = append(h.Inventory.Clusters, LogicalCluster{Shard: "shard-1", Name: "c2", Owner: "u2"})
 		}},
-		{"another one answers", OneLogicalCluster, func(h *History) { h.WorkspaceUses[0].In = "c2" }},
-		{"ready without its namespace", ReadyIsUsable, func(h *History) { h.WorkspaceUses[5].Code = 404 }},
-		{"ready, and nobody may enter", ReadyIsUsable, func(h *History) { h.WorkspaceUses[0].Code = 403 }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			h := inhabited()
-			c.spoil(h)
-			violations := Check(h)
-			require.True(t, slices.ContainsFunc(violations, func(v Violation) bool { return v.Property == c.want }), "want a violation of %q, got %v", c.want, violations)
-		})
-	}
+		{name: "response of another logical cluster", want: OneLogicalCluster, apply: func(h *History) { h.WorkspaceUses[0].In = "c2" }},
+		{name: "ready without its namespace", want: ReadyIsUsable, apply: func(h *History) { h.WorkspaceUses[5].Code = 404 }},
+		{name: "ready but forbidden", want: ReadyIsUsable, apply: func(h *History) { h.WorkspaceUses[0].Code = 403 }},
+	})
 }
 
-// TestLateLogicalClusters: where a Workspace goes before it is Ready, its logical cluster may come after it.
+// TestLateLogicalClusters checks that a logical cluster may be created after its Workspace was
+// deleted, if the Workspace was never Ready.
 func TestLateLogicalClusters(t *testing.T) {
-	h := inhabited()
+	h := validWorkspaces()
 	h.WorkspaceUses[4].Code, h.WorkspaceUses[4].In = 200, "c1"
 	for _, o := range h.WorkspaceOps {
 		o.Seen.Ready = o.Seen.Ready && o.Seen.UID != "u1"
@@ -106,15 +103,15 @@ func TestLateLogicalClusters(t *testing.T) {
 	require.Empty(t, Check(h))
 }
 
-// TestContentOfRemovedWorkspaces: what is in a Workspace may go without anybody who sees it, but
-// only when somebody has asked to delete that.
+// TestContentOfRemovedWorkspaces checks that the content of a Workspace may disappear without an
+// event, but only if the deletion of the Workspace was requested.
 func TestContentOfRemovedWorkspaces(t *testing.T) {
-	h := good()
+	h := validHistory()
 	h.Sessions = append(h.Sessions,
 		&Session{ID: 20, Name: "there", Domain: configMaps, Scope: Scope{Cluster: "c1"}, From: 10, Events: []Event{event(Added, key("c1", "a"), State{RV: 11, UID: "uid-c"})}},
-		&Session{ID: 21, Name: "gone", Domain: configMaps, Scope: Scope{Cluster: "c1"}, Streaming: true, Events: []Event{initialEnd(15)}},
+		&Session{ID: 21, Name: "deleted", Domain: configMaps, Scope: Scope{Cluster: "c1"}, Streaming: true, Events: []Event{initialEnd(15)}},
 	)
-	h.WorkspaceOps, h.Inventory = inhabited().WorkspaceOps, inhabited().Inventory
+	h.WorkspaceOps, h.Inventory = validWorkspaces().WorkspaceOps, validWorkspaces().Inventory
 	require.Empty(t, Check(h))
 	for _, o := range h.WorkspaceOps {
 		if o.Seen.UID == "u1" {

@@ -29,49 +29,50 @@ const (
 	cacheServer = "cache-server"
 )
 
-// who is somebody who sends requests: a certificate, a token, or both.
-type who struct {
+// attacker has a certificate, a token, or both.
+type attacker struct {
 	name  string
 	cert  *tls.Certificate
 	token string
-	// renewed replaces the token once it is set.
+	// renewed replaces the token if set.
 	renewed atomic.Pointer[string]
-	// insider has all rights in alpha; the others have none anywhere.
+	// insider is true for administrators of alpha. The others have no rights.
 	insider bool
-	// at are the only targets where this is no legitimate power; empty: all.
+	// at are the targets to attack, because the attacker has legitimate rights at the others. Empty
+	// means all.
 	at []string
 }
 
-func (p *who) attacks(target string) bool {
+func (p *attacker) attacks(target string) bool {
 	return len(p.at) == 0 || slices.Contains(p.at, target)
 }
 
-// bearer is the token to send, if there is one.
-func (p *who) bearer() string {
+// bearer returns the token to send, if any.
+func (p *attacker) bearer() string {
 	if renewed := p.renewed.Load(); renewed != nil {
 		return *renewed
 	}
 	return p.token
 }
 
-// newWhos makes the attackers. None of them has rights in bravo or blind.
-func (w *world) newWhos() []*who {
+// newAttackers returns the attackers. None of them has rights in bravo or blind.
+func (w *world) newAttackers() []*attacker {
 	w.bind("mallory", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"mallory"}`)
 	w.bind("user-1", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"user-1"}`)
 	shared := filepath.Join(w.Dir, ".kcp")
-	client := w.authority(shared, "client-ca", time.Now)
+	client := w.certificateAuthority(shared, "client-ca", time.Now)
 	past := func() time.Time { return time.Now().AddDate(-3, 0, 0) }
-	foreign := w.authority(w.t.TempDir(), "client-ca", time.Now)
+	foreign := w.certificateAuthority(w.t.TempDir(), "client-ca", time.Now)
 	proxyOnly := []string{frontProxy}
 	token := w.robotToken(`{"spec":{}}`)
-	return append([]*who{
+	return append([]*attacker{
 		{name: "mallory", cert: w.cert(client, time.Now, "mallory", "crooks"), insider: true},
 		{name: "dev token", token: "user-1-token", insider: true},
 		{name: "service account", token: token, insider: true},
 		{name: "legacy token", token: w.legacyToken(), insider: true},
 		{name: "both", cert: w.cert(client, time.Now, "mallory", "crooks"), token: token, insider: true},
-		{name: "nobody"},
-		{name: "stranger", token: "user-5-token"},
+		{name: "anonymous"},
+		{name: "unrelated user", token: "user-5-token"},
 		{name: "certificate of a foreign CA", cert: w.cert(foreign, time.Now, "kcp-admin", "system:masters", "system:kcp:admin")},
 		{name: "expired certificate", cert: w.cert(client, past, "kcp-admin", "system:masters", "system:kcp:admin")},
 		{name: "serving certificate", cert: w.load(shared, "apiserver")},
@@ -79,34 +80,34 @@ func (w *world) newWhos() []*who {
 		{name: "system:masters at the front-proxy", cert: w.load(shared, "shard-admin"), at: proxyOnly},
 		{name: "privileged groups at the front-proxy", at: proxyOnly, cert: w.cert(client, time.Now, "climber", "devs",
 			"system:kcp:logical-cluster-admin", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal")},
-		{name: aReader, cert: w.cert(client, time.Now, "reader", "shardplane:cache:readers"), at: []string{frontProxy, "root", "shard-1"}},
-		{name: aShard, cert: w.load(shared, "shard-client-shard-1"), at: proxyOnly},
+		{name: cacheReader, cert: w.cert(client, time.Now, "reader", "shardplane:cache:readers"), at: []string{frontProxy, "root", "shard-1"}},
+		{name: shardClient, cert: w.load(shared, "shard-client-shard-1"), at: proxyOnly},
 		{name: "privileged groups", cert: w.cert(client, time.Now, "climber", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal", "system:authenticated")},
 		{name: "privileged groups with blanks", cert: w.cert(client, time.Now, "climber", " system:masters", "system:kcp:admin ")},
 		{name: "name of a service account", cert: w.cert(client, time.Now, "system:serviceaccount:default:robot", "system:serviceaccounts", "system:serviceaccounts:default")},
 		{name: "global name of a service account", cert: w.cert(client, time.Now, "system:kcp:serviceaccount:"+w.alpha.name+":default:robot")},
-	}, w.forgers(token)...)
+	}, w.forgedTokens(token)...)
 }
 
-// forgers hold tokens that are not what they say.
-func (w *world) forgers(token string) []*who {
+// forgedTokens returns attackers with forged or invalid tokens.
+func (w *world) forgedTokens(token string) []*attacker {
 	victim := func(claims map[string]any) { kubernetes(claims)["clusterName"] = w.bravo.name }
-	ours, other := w.signingKey(), w.anyKey()
-	deleted := w.tokenOfDeleted()
-	return []*who{
+	ours, other := w.signingKey(), w.newKey()
+	deleted := w.deletedAccountToken()
+	return []*attacker{
 		{name: "edited claims", token: edit(w, token, victim)},
 		{name: "edited claims, no signature", token: strings.Join(strings.Split(edit(w, token, victim), ".")[:2], ".") + "."},
 		{name: "alg none", token: w.none(token, victim)},
 		{name: "foreign key", token: w.sign(other, token, victim)},
-		{name: "the victim's account, another's uid", token: w.sign(ours, token, victim)},
+		{name: "account of the victim with another UID", token: w.sign(ours, token, victim)},
 		{name: "no cluster in the token", token: w.sign(ours, token, func(c map[string]any) { delete(kubernetes(c), "clusterName") })},
 		{name: "all clusters in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "*" })},
 		{name: "a path in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = w.bravo.path })},
-		{name: "a way out in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "system:x/../" + w.bravo.name })},
+		{name: "a path traversal in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "system:x/../" + w.bravo.name })},
 		{name: "expired token", token: w.sign(ours, token, func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() })},
 		{name: "another issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "https://elsewhere.test" })},
 		{name: "legacy issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "kubernetes/serviceaccount" })},
-		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["elsewhere"]}}`)},
+		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["other"]}}`)},
 		{name: "deleted account", token: deleted},
 		{name: "unknown token", token: "user-6-token"},
 	}
@@ -116,7 +117,7 @@ func kubernetes(claims map[string]any) map[string]any {
 	return claims["kubernetes.io"].(map[string]any)
 }
 
-// bind makes a subject administrator of alpha.
+// bind makes a subject an administrator of alpha.
 func (w *world) bind(name, subject string) {
 	w.t.Helper()
 	w.must(w.admin, http.MethodPost, w.alpha.path, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -142,21 +143,21 @@ func (w *world) legacyToken() string {
 	require.Eventually(w.t, func() bool {
 		w.must(w.admin, http.MethodGet, w.alpha.path, secrets+"/robot-token", "", &secret)
 		return len(secret.Data["token"]) > 0
-	}, testTimeout, 20*time.Millisecond, "the secret gets its token")
+	}, testTimeout, 20*time.Millisecond, "the Secret has no token")
 	return string(secret.Data["token"])
 }
 
-func (w *world) tokenOfDeleted() string {
+func (w *world) deletedAccountToken() string {
 	w.t.Helper()
-	w.must(w.admin, http.MethodPost, w.alpha.path, accounts, `{"metadata":{"name":"gone"}}`, nil)
-	w.bind("gone", `{"kind":"ServiceAccount","namespace":"default","name":"gone"}`)
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts, `{"metadata":{"name":"deleted"}}`, nil)
+	w.bind("deleted", `{"kind":"ServiceAccount","namespace":"default","name":"deleted"}`)
 	var answer struct{ Status struct{ Token string } }
-	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/gone/token", `{"spec":{}}`, &answer)
-	w.must(w.admin, http.MethodDelete, w.alpha.path, accounts+"/gone", "", nil)
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/deleted/token", `{"spec":{}}`, &answer)
+	w.must(w.admin, http.MethodDelete, w.alpha.path, accounts+"/deleted", "", nil)
 	return answer.Status.Token
 }
 
-func (w *world) authority(dir, name string, now func() time.Time) *pki.Authority {
+func (w *world) certificateAuthority(dir, name string, now func() time.Time) *pki.Authority {
 	w.t.Helper()
 	ca, err := pki.NewStore(dir, now).Authority(name)
 	require.NoError(w.t, err)
@@ -188,8 +189,8 @@ func (w *world) pair(cert, key []byte) *tls.Certificate {
 	return &pair
 }
 
-// signingKey is the one that signs the tokens of service accounts: even who
-// had it signed by it could not lie about what is looked up.
+// signingKey returns the key that signs tokens of service accounts. Even tokens signed with it are
+// verified against existing objects.
 func (w *world) signingKey() *ecdsa.PrivateKey {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.Dir, ".kcp", "service-account.key"))
@@ -201,14 +202,14 @@ func (w *world) signingKey() *ecdsa.PrivateKey {
 	return key
 }
 
-func (w *world) anyKey() *ecdsa.PrivateKey {
+func (w *world) newKey() *ecdsa.PrivateKey {
 	w.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(w.t, err)
 	return key
 }
 
-// claims are those of a token, edited.
+// claims returns the modified claims of a token.
 func (w *world) claims(token string, change func(map[string]any)) []byte {
 	w.t.Helper()
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
@@ -222,18 +223,18 @@ func (w *world) claims(token string, change func(map[string]any)) []byte {
 	return out
 }
 
-// edit changes the claims of a token and leaves the signature.
+// edit modifies the claims of a token without updating its signature.
 func edit(w *world, token string, change func(map[string]any)) string {
 	parts := strings.Split(token, ".")
 	return parts[0] + "." + base64.RawURLEncoding.EncodeToString(w.claims(token, change)) + "." + parts[2]
 }
 
-// none makes a token that claims to need no signature.
+// none returns a token with the algorithm "none".
 func (w *world) none(token string, change func(map[string]any)) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString(w.claims(token, change)) + "."
 }
 
-// sign signs the edited claims of a token.
+// sign signs the modified claims of a token.
 func (w *world) sign(key *ecdsa.PrivateKey, token string, change func(map[string]any)) string {
 	w.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
@@ -245,9 +246,9 @@ func (w *world) sign(key *ecdsa.PrivateKey, token string, change func(map[string
 	return text
 }
 
-// setToken replaces an attacker's token by a new one.
+// setToken replaces the token of an attacker.
 func (w *world) setToken(name, token string) {
-	for _, p := range w.whos {
+	for _, p := range w.attackers {
 		if p.name == name || name == "service account" && p.name == "both" {
 			p.renewed.Store(&token)
 		}
