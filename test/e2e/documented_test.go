@@ -17,11 +17,10 @@ import (
 
 var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
 
-// TestDocumentedCommands runs the commands of pages as scripts, each in a new directory. Only the
-// address of the cluster is replaced.
+// TestDocumentedCommands runs the commands of pages as scripts, each in a new directory, with the address of the test's cluster.
 func TestDocumentedCommands(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
-	for _, tour := range []struct {
+	for _, page := range []struct {
 		file, section string
 		wants         []string
 	}{
@@ -80,17 +79,16 @@ func TestDocumentedCommands(t *testing.T) {
 		}},
 		{"docs/tasks/roll-back.md", "", []string{`k8s.io/apiserver v`}},
 	} {
-		t.Run(tour.file, func(t *testing.T) {
-			output := runPage(t, cluster, tour.file, tour.section)
-			for _, want := range tour.wants {
+		t.Run(page.file, func(t *testing.T) {
+			output := runPage(t, cluster, page.file, page.section)
+			for _, want := range page.wants {
 				require.Regexp(t, want, output)
 			}
 		})
 	}
 }
 
-// TestInstall runs the commands of the installation, and of the addition of a shard, with ports of
-// this machine instead of those of several hosts.
+// TestInstall runs the commands for installing a cluster and adding a shard, on ports of this machine instead of several hosts.
 func TestInstall(t *testing.T) {
 	base := ports.Free(t, 5)
 	var replacements []string
@@ -107,7 +105,7 @@ func TestInstall(t *testing.T) {
 	require.Regexp(t, `(?m)^shard.core.kcp.io/shard-2 condition met$`, output)
 }
 
-// runPage runs the commands in a section of a page, or in all of it, and returns their output.
+// runPage runs the commands in a section, or in all sections if it is "", and returns their output.
 func runPage(t *testing.T, cluster *harness.Cluster, file, section string) string {
 	commands := strings.ReplaceAll(commandsOf(t, file, section), "https://127.0.0.1:6443", cluster.Proxy().Host)
 	require.NotContains(t, commands, ":6443")
@@ -121,10 +119,9 @@ func runPage(t *testing.T, cluster *harness.Cluster, file, section string) strin
 	return runScript(t, dir, commands)
 }
 
-// commandsOf returns the commands in a section of a page, or in all of it.
+// commandsOf returns the commands in a section, or in all sections if it is "".
 func commandsOf(t *testing.T, file, section string) string {
-	content, err := os.ReadFile(filepath.Join(harness.Root(), file))
-	require.NoError(t, err)
+	content := harness.ReadFile(t, filepath.Join(harness.Root(), file))
 	text := string(content)
 	if section != "" {
 		var found bool
@@ -136,7 +133,7 @@ func commandsOf(t *testing.T, file, section string) string {
 	var script strings.Builder
 	for _, fence := range codeFence.FindAllStringSubmatch(text, -1) {
 		if strings.HasPrefix(fence[1], "NAME ") || fence[1] == "make dev\n" {
-			continue // output of a command, or the cluster that is already running
+			continue // output of a command, or the command that starts the cluster
 		}
 		script.WriteString(fence[1])
 	}
@@ -144,8 +141,7 @@ func commandsOf(t *testing.T, file, section string) string {
 	return script.String()
 }
 
-// runScript runs commands with bash in a directory until one fails, ends what they have started,
-// and returns their output.
+// runScript runs commands with bash in a directory until one fails, stops the background processes, and returns the output.
 func runScript(t *testing.T, dir, commands string) string {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		require.FailNow(t, "the documented commands need openssl: install it, e.g. apt-get install openssl")
