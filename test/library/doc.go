@@ -1,4 +1,3 @@
-// Package library tests what is public, pkg/client and pkg/reconcile, as a product of its own: what
-// it takes to use it, and that what is documented works. Package greeter is the controller of the
-// documentation.
+// Package library tests the public packages pkg/client and pkg/reconcile as a separate product: its dependencies, its compatibility, and
+// the documentation. Package greeter is the controller in the documentation.
 package library

@@ -17,17 +17,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// testTimeout is how long tests wait for what happens at once on an idle machine.
+// testTimeout limits waiting for a state.
 const testTimeout = 2 * time.Minute
 
-// cluster is that of all tests, as shardplane dev starts it.
+// cluster is shared by the tests.
 var cluster = harness.Shared{}
 
-// block returns the first block of docs/client.md that begins so.
+// block returns the first code block of docs/client.md with an opening line.
 func block(t *testing.T, begins string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/client.md")
-	require.NoError(t, err)
+	page := harness.ReadFile(t, "../../docs/client.md")
 	_, after, found := strings.Cut(string(page), "\n"+begins+"\n")
 	require.True(t, found, begins)
 	content, _, found := strings.Cut(after, "```\n")
@@ -35,18 +34,16 @@ func block(t *testing.T, begins string) string {
 	return content
 }
 
-// TestDocumentedController: the program of docs/client.md, in a module of its own that requires
-// this one, is a controller that works, after the commands that stand there.
+// TestDocumentedController checks that the program of docs/client.md, in a separate module that requires this one, works with the
+// documented commands.
 func TestDocumentedController(t *testing.T) {
-	file, err := os.ReadFile("greeter/main.go")
-	require.NoError(t, err)
+	file := harness.ReadFile(t, "greeter/main.go")
 	page := block(t, "```go")
-	require.Equal(t, string(file), page, "docs/client.md has what is in test/library/greeter")
+	require.Equal(t, string(file), page, "docs/client.md must contain test/library/greeter/main.go")
 	program := build(t, page)
 
 	dir := t.TempDir()
-	kubeconfig, err := os.ReadFile(cluster.Get(t).Kubeconfig())
-	require.NoError(t, err)
+	kubeconfig := harness.ReadFile(t, cluster.Get(t).Kubeconfig())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, ".kcp"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".kcp", "admin.kubeconfig"), kubeconfig, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "greetings.yaml"), []byte(block(t, "```yaml")), 0o600))
@@ -67,29 +64,27 @@ func TestDocumentedController(t *testing.T) {
 	command := exec.CommandContext(ctx, program, "--kubeconfig", "greetings.kubeconfig")
 	command.Dir = dir
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	said := &strings.Builder{}
-	command.Stdout, command.Stderr = said, said
+	output := &strings.Builder{}
+	command.Stdout, command.Stderr = output, output
 	require.NoError(t, command.Start())
 	out, err = sh(after)
 	stop()
 	_ = command.Wait()
-	require.NoError(t, err, "%s%s", out, said)
-	require.Zero(t, command.ProcessState.ExitCode(), "it ends when it is told to: %s", said)
+	require.NoError(t, err, "%s%s", out, output)
+	require.Zero(t, command.ProcessState.ExitCode(), "the program must end gracefully: %s", output)
 }
 
-// build builds a program in a module of its own, by the versions that this one requires.
+// build builds a program in a separate module with the dependencies of this one.
 func build(t *testing.T, program string) string {
 	t.Helper()
 	dir := t.TempDir()
-	house, err := filepath.Abs("../..")
+	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	mod, err := os.ReadFile(filepath.Join(house, "go.mod"))
-	require.NoError(t, err)
-	sum, err := os.ReadFile(filepath.Join(house, "go.sum"))
-	require.NoError(t, err)
+	mod := harness.ReadFile(t, filepath.Join(root, "go.mod"))
+	sum := harness.ReadFile(t, filepath.Join(root, "go.sum"))
 	own := strings.TrimSuffix(module, "/")
 	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module example.io/greeter"))
-	mod = append(mod, "\nrequire "+own+" v0.0.0\nreplace "+own+" => "+house+"\n"...)
+	mod = append(mod, "\nrequire "+own+" v0.0.0\nreplace "+own+" => "+root+"\n"...)
 	for name, content := range map[string][]byte{"go.mod": mod, "go.sum": sum, "main.go": []byte(program)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}

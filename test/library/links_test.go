@@ -10,18 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLinksOnlyWhatIsUsed: who imports what is public links the kinds that it uses, and no others,
-// and nothing of servers.
-func TestLinksOnlyWhatIsUsed(t *testing.T) {
+// TestLinksOnlyUsedPackages checks that users of the public packages link only the kinds that they use, and no servers.
+func TestLinksOnlyUsedPackages(t *testing.T) {
 	for _, test := range []struct {
 		name, pkg string
 		kinds     []string
 	}{
 		{"a controller with one kind of its own", "./greeter", nil},
 		{"a ring", module + "pkg/client/ring", []string{"k8s.io/api/coordination/v1"}},
-		{"a view of all shards", module + "pkg/client/shards", []string{
+		{"all shards", module + "pkg/client/shards", []string{
 			"github.com/kcp-dev/sdk/apis/core", "github.com/kcp-dev/sdk/apis/core/v1alpha1",
-			// What the kind Shard needs.
+			// Dependencies of the kind Shard.
 			"github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1", "github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions",
 			"k8s.io/api/authentication/v1", "k8s.io/api/core/v1",
 		}},
@@ -35,7 +34,7 @@ func TestLinksOnlyWhatIsUsed(t *testing.T) {
 			require.Equal(t, test.kinds, kinds)
 			for dep := range strings.FieldsSeq(string(out)) {
 				if own, ok := strings.CutPrefix(dep, module); ok {
-					require.Regexp(t, `^(pkg/(client|reconcile|request|lifecycle)(/|$)|test/library/)`, own, "not public, or below it")
+					require.Regexp(t, `^(pkg/(client|reconcile|request|lifecycle)(/|$)|test/library/)`, own, "neither public nor used by public packages")
 				}
 			}
 		})

@@ -1,5 +1,5 @@
-// Command greeter is a controller with one kind of its own, over all logical clusters of a server:
-// it says in the status of each Greeting what it greets with.
+// Command greeter is a controller for one kind in all logical clusters of a server. It writes a greeting to the status
+// of each Greeting.
 package main
 
 import (
@@ -71,7 +71,7 @@ func run(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	// All Greetings, of all logical clusters, by one watch.
+	// One watch for the Greetings of all logical clusters.
 	informer := greetings.Informer(factory.Wildcard(), client.InformerOptions[*Greeting]{})
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name:    "greeter",
@@ -79,9 +79,9 @@ func run(ctx context.Context, kubeconfig string) error {
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			found, err := informer.Lister().Get(key)
 			if err != nil {
-				return reconcile.Result{}, nil //nolint:nilerr // it was deleted
+				return reconcile.Result{}, nil //nolint:nilerr // the Greeting was deleted
 			}
-			updated := found.DeepCopyObject().(*Greeting) //nolint:forcetypeassert // its own copy
+			updated := found.DeepCopyObject().(*Greeting) //nolint:forcetypeassert // a deep copy
 			updated.Status.Message = "Hello, " + found.Spec.Name + "!"
 			scope := factory.Cluster(key.Cluster.Path())
 			_, err = reconcile.Commit(ctx, greetings.InNamespace(scope, key.Namespace), found, updated)
@@ -106,7 +106,7 @@ func run(ctx context.Context, kubeconfig string) error {
 }
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "the server, and who to be there")
+	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "path of the kubeconfig")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
