@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestShardingOff disables the feature gate ShardedListAndWatch. The servers must not support shardSelector: OpenAPI does not contain it,
-// lists have no shardInfo, and deletions are rejected. TestFiltered of pkg/client covers informers with such a server.
+// TestShardingOff disables the feature gate ShardedListAndWatch. If it is disabled, OpenAPI must not contain shardSelector, lists must have
+// no shardInfo, and deletions with it must be rejected. TestFiltered of pkg/client covers informers with such a server.
 func TestShardingOff(t *testing.T) {
 	off := []string{"--feature-gates=ShardedListAndWatch=false"}
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": off, "cache-server": off}})

@@ -144,7 +144,7 @@ func (s *oidcSuite) testTooManyGroups(others string) {
 	require.NoError(s.t, err)
 }
 
-// testForgeries checks that tokens for other purposes are rejected. TestOIDC of pkg/authn covers forged tokens.
+// testForgeries checks that a token is rejected if it is for another purpose. TestOIDC of pkg/authn covers forged tokens.
 func (s *oidcSuite) testForgeries(good string) {
 	jane := identity{Username: "jane", Groups: []string{"devs"}}
 	parts := strings.Split(good, ".")

@@ -66,7 +66,7 @@ func (o oneShard) serves(user string, clusters ...string) {
 	}
 }
 
-// unavailable requires that requests of a user fail immediately and can be retried.
+// unavailable requires that requests of a user fail immediately, and that the user can retry them.
 func (o oneShard) unavailable(user, message string, clusters ...string) {
 	o.t.Helper()
 	for _, cluster := range clusters {

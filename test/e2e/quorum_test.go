@@ -20,9 +20,9 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestExternalEtcdUnavailable checks two replicas of a shard on an external etcd that hangs, e.g. because it has lost its quorum, or is
-// killed. Reads at any version succeed, and all other requests fail within their timeout. When etcd is available again, requests
-// succeed, and watches have missed no event.
+// TestExternalEtcdUnavailable checks two replicas of a shard if their external etcd hangs, e.g. because it has lost its quorum, or is
+// killed. Reads at any version must succeed, and all other requests must fail within their timeout. After etcd is available again, requests
+// must succeed, and watches must have missed no event.
 func TestExternalEtcdUnavailable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: stops members of an etcd cluster")

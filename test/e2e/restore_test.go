@@ -296,7 +296,7 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 		}
 	}
 
-	// Versions from before the restore are expired, and are not used again.
+	// If a version is from before the restore, it must be expired, and must not be used again.
 	for _, version := range []string{before, restored.ResourceVersion} {
 		w, err := configMaps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
 		if err == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// answer is a response of a server in JSON, line by line. Responses to the same request are returned in order, and the last one repeatedly.
+// answer is a response of a server in JSON, line by line. If a request is sent again, its next response is returned, or else the last one.
 type answer struct {
 	// Request contains the method, the path, and the query parameters that change the form of the response.
 	Request string   `json:"request"`

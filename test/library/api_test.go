@@ -32,7 +32,8 @@ var public = []string{
 
 var update = flag.Bool("update", false, "write exported declarations to testdata/api, and removed ones to its incompatible.txt")
 
-// TestAPI checks that the exported declarations of the public packages have not changed. See testdata/api/README.md.
+// TestAPI checks that the exported declarations of the public packages have not changed. If a change is intended, the files in testdata/api
+// must be updated as described in README.md.
 func TestAPI(t *testing.T) {
 	load := loader(t)
 	var lost []string
