@@ -191,7 +191,7 @@ ring: ## Have the members of rings fail in 10000 ways, in time that passes at on
 leaks: export CHANGES := $(or $(CHANGES),10000)
 leaks: ## Change ranges, shards and logical clusters 10000 times each, of which nothing may be left
 	$(GO_TEST) ./pkg/client ./pkg/client/shards -run LeaveNothing -count=1 -timeout 60m -v
-	cd contrib/mcprovider && $(GO_TEST) . -run '^TestComeAndGo$$' -count=1 -timeout 60m -v
+	cd contrib/mcprovider && $(GO_TEST) . -run '^TestLeaks$$' -count=1 -timeout 60m -v
 
 # RING_FLAGS='-duration 2h -defaults' breaks it for longer, with the default times of a ring.
 .PHONY: ring-processes

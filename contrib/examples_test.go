@@ -14,24 +14,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// testTimeout is how long tests wait for what takes seconds on an idle machine.
+// testTimeout limits waiting for conditions that become true in seconds on an idle machine.
 const testTimeout = 2 * time.Minute
 
-// leaseDuration is how long replicas of tests wait for one that has crashed: the default where
-// it is measured. A fifth of it is what work may take to end.
+// leaseDuration is the time after which a crashed replica is replaced. Measurements use the default.
 func leaseDuration() time.Duration {
 	if os.Getenv(workspacesEnv) != "" {
 		return 15 * time.Second
@@ -39,7 +30,7 @@ func leaseDuration() time.Duration {
 	return 10 * time.Second
 }
 
-// programsIn is where the examples are, which programs builds once.
+// programsIn is the directory with the examples, which are built once by programs.
 var (
 	programsIn string
 	programs   = sync.OnceValue(func() error {
@@ -61,51 +52,51 @@ type replica struct {
 	name    string
 	url     string
 	command *exec.Cmd
-	said    *bytes.Buffer
+	output  *bytes.Buffer
 	ended   chan struct{}
 }
 
-// start starts a replica of an example, which ends with the test.
+// start starts a replica of an example, which is killed when the test ends.
 func start(t *testing.T, program, name string, args ...string) *replica {
 	t.Helper()
 	require.NoError(t, programs())
 	address := fmt.Sprint("127.0.0.1:", harness.FreePort(t))
-	r := &replica{t: t, name: name, url: "http://" + address, said: &bytes.Buffer{}, ended: make(chan struct{})}
+	r := &replica{t: t, name: name, url: "http://" + address, output: &bytes.Buffer{}, ended: make(chan struct{})}
 	r.command = exec.Command(filepath.Join(programsIn, program), append([]string{"--listen=" + address, "--id=" + name, "--lease-duration=" + leaseDuration().String()}, args...)...)
-	r.command.Stdout, r.command.Stderr = r.said, r.said
+	r.command.Stdout, r.command.Stderr = r.output, r.output
 	require.NoError(t, r.command.Start())
 	go func() {
 		defer close(r.ended)
-		_ = r.command.Wait() // how it ended is in its state
+		_ = r.command.Wait() // the error is also in ProcessState
 	}()
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
-			t.Logf("%s of %s said:\n%s", name, program, r.said)
+			t.Logf("Output of %s of %s:\n%s", name, program, r.output)
 		}
 	})
 	return r
 }
 
-// kill ends it as kill -9 does.
+// kill kills the replica.
 func (r *replica) kill() {
 	_ = r.command.Process.Kill() // it may have ended
 	<-r.ended
 }
 
-// stop ends it as a rolling update does.
+// stop interrupts the replica, like a rolling update, and waits until it has ended.
 func (r *replica) stop() {
 	r.t.Helper()
 	require.NoError(r.t, r.command.Process.Signal(os.Interrupt))
 	select {
 	case <-r.ended:
 	case <-time.After(testTimeout):
-		require.Fail(r.t, "it does not end", "%s", r.name)
+		require.Fail(r.t, "the replica does not end", "%s", r.name)
 	}
 	require.Zero(r.t, r.command.ProcessState.ExitCode(), "%s", r.name)
 }
 
-// get returns what it answers, with an error unless that is 200.
+// get returns the body of a response, and an error if its code is not 200.
 func (r *replica) get(path string) (string, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
 	defer cancel()
@@ -126,7 +117,7 @@ func (r *replica) get(path string) (string, error) {
 	return body.String(), err
 }
 
-// metrics returns its metrics by job.
+// metrics returns the metrics of the replica by job.
 func (r *replica) metrics(job string) (Served, error) {
 	text, err := r.get("/metrics")
 	if err != nil {
@@ -136,7 +127,7 @@ func (r *replica) metrics(job string) (Served, error) {
 	return served, served.Add(job, bytes.NewBufferString(text))
 }
 
-// divided waits until the replicas, and no others, have equal parts, but for a slot or two of 256.
+// divided waits until these replicas are the only members of the ring and have equal shares. They may differ by two slots of 256.
 func divided(t *testing.T, what string, replicas ...*replica) {
 	t.Helper()
 	eventually(t, what, func() error {
@@ -152,23 +143,23 @@ func divided(t *testing.T, what string, replicas ...*replica) {
 				}
 			}
 			if math.Abs(share-1/float64(len(replicas))) > 2.5/256 {
-				return fmt.Errorf("%s has %.3f of all", r.name, share)
+				return fmt.Errorf("%s has a share of %.3f", r.name, share)
 			}
 		}
 		page, err := replicas[0].get("/debug/ring")
 		if err == nil && !strings.Contains(page, replicas[0].name+"-") {
-			err = fmt.Errorf("it is not on its page:\n%s", page)
+			err = fmt.Errorf("the replica is not on its page:\n%s", page)
 		}
 		return err
 	})
 }
 
-// eventually waits until what returns nil, and fails with its last error.
-func eventually(t *testing.T, what string, tried func() error) {
+// eventually waits until try returns nil, and otherwise fails with its last error.
+func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	deadline := time.Now().Add(testTimeout)
 	for {
-		err := tried()
+		err := try()
 		if err == nil {
 			return
 		}
@@ -179,41 +170,11 @@ func eventually(t *testing.T, what string, tried func() error) {
 	}
 }
 
-func factoryOf(t *testing.T, config *rest.Config) *client.Factory {
-	t.Helper()
-	f, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(f.CloseIdleConnections)
-	return f
-}
-
-// workspace makes a workspace of root on a shard, and returns its logical cluster when it is Ready.
-func workspace(t *testing.T, proxy *client.Factory, name, shard string) logicalcluster.Name {
-	t.Helper()
-	in := kinds.Workspaces.In(proxy.Cluster(logicalcluster.NewPath("root")))
-	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
-	eventually(t, "the workspace "+name+" is Ready", func() error {
-		_, err := in.Create(t.Context(), ws, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		found, err := in.Get(t.Context(), name, metav1.GetOptions{})
-		if err == nil && found.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
-			return fmt.Errorf("it is %q", found.Status.Phase)
-		}
-		ws = found
-		return err
-	})
-	return logicalcluster.Name(ws.Spec.Cluster)
-}
-
-// dashboardIsServed holds the dashboard of an example against what its replicas serve.
+// dashboardIsServed checks that the replicas serve all metrics in the dashboard of an example.
 func dashboardIsServed(t *testing.T, example string, replicas ...*replica) {
 	t.Helper()
 	file := filepath.Join("examples", example, "dashboard.json")
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := harness.ReadFile(t, file)
 	uses, err := dashboardExprs(content)
 	require.NoError(t, err)
 	require.NotEmpty(t, uses)

@@ -2,17 +2,16 @@ package contrib_test
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestUses checks that every expression of the files can be read and uses
-// something. What the metrics are called is checked against running servers in
-// test/integration.
+// TestUses checks that all expressions in the files can be parsed and contain metrics. TestMetricsAreServed checks their names.
 func TestUses(t *testing.T) {
 	uses, err := Uses()
 	require.NoError(t, err)
@@ -29,8 +28,7 @@ func TestUses(t *testing.T) {
 	require.Contains(t, places, "alert ShardplaneComponentDown")
 }
 
-// TestJobs checks that the scrape configuration and the expressions speak of
-// the same jobs.
+// TestJobs checks that the scrape configuration contains the jobs in the expressions.
 func TestJobs(t *testing.T) {
 	jobs, err := Jobs()
 	require.NoError(t, err)
@@ -58,8 +56,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestDashboardLayout checks what Grafana would silently get wrong: panels that
-// share an id or lie on each other.
+// TestDashboardLayout checks for mistakes that Grafana does not report: panels with the same ID, and overlapping panels.
 func TestDashboardLayout(t *testing.T) {
 	files, err := filepath.Glob("examples/*/dashboard.json")
 	require.NoError(t, err)
@@ -71,8 +68,7 @@ func TestDashboardLayout(t *testing.T) {
 
 func checkLayout(t *testing.T, file string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := harness.ReadFile(t, file)
 	var dashboard struct {
 		UID    string `json:"uid"`
 		Panels []struct {
@@ -94,14 +90,14 @@ func checkLayout(t *testing.T, file string) {
 		for x := range panel.Grid.W {
 			for y := range panel.Grid.H {
 				cell := [2]int{panel.Grid.X + x, panel.Grid.Y + y}
-				require.Empty(t, taken[cell], "%s lies on another panel", panel.Title)
+				require.Empty(t, taken[cell], "%s overlaps with another panel", panel.Title)
 				taken[cell] = panel.Title
 			}
 		}
 	}
 }
 
-const answer = `# TYPE requests_total counter
+const response = `# TYPE requests_total counter
 requests_total{verb="GET",code="200"} 3
 # TYPE latency_seconds histogram
 latency_seconds_bucket{verb="GET",le="+Inf"} 3
@@ -116,11 +112,10 @@ size_bytes 7
 # TYPE unused_total counter
 `
 
-// TestMissing shows that what is not served is found, and that what is served
-// is not.
+// TestMissing checks that only missing metrics and labels are reported.
 func TestMissing(t *testing.T) {
 	served := Served{}
-	require.NoError(t, served.Add("shard", strings.NewReader(answer)))
+	require.NoError(t, served.Add("shard", strings.NewReader(response)))
 	require.NoError(t, served.Add("front-proxy", strings.NewReader("# TYPE proxied_total counter\nproxied_total{shard=\"root\"} 1\n")))
 	for expr, want := range map[string]string{
 		`rate(requests_total{verb="GET"}[5m])`:                                    "",
@@ -128,7 +123,7 @@ func TestMissing(t *testing.T) {
 		`latency_seconds_sum / latency_seconds_count`:                             "",
 		`pause_seconds{quantile="0.5"} + pause_seconds_count`:                     "",
 		`size_bytes{job=~"sh.*|other", instance!="x"}`:                            "",
-		`proxied_total{job=~"$job"} or up{job="gone"}`:                            "",
+		`proxied_total{job=~"$job"} or up{job="none"}`:                            "",
 		`size_bytes{job="front-proxy"}`:                                           "metric size_bytes is not served by [front-proxy]",
 		`size_bytes{job!="shard"}`:                                                "metric size_bytes is not served by [front-proxy]",
 		`size_bytes{job!~"shard|x"}`:                                              "metric size_bytes is not served by [front-proxy]",
@@ -140,7 +135,7 @@ func TestMissing(t *testing.T) {
 		`requests_total{verb="WATCH"}`:                                            `no series of requests_total has verb="WATCH"`,
 		`pause_seconds{quantile="0.99"}`:                                          `no series of pause_seconds has quantile="0.99"`,
 		`requests_total{code=~"5..", verb!="WATCH"}`:                              "",
-		`sum by (resource) (requests_total)`:                                      "groups by resource, which no series of it has",
+		`sum by (resource) (requests_total)`:                                      "groups by resource, but none of its series have the label",
 		`requests_total{job=~"("}`:                                                "metric requests_total is not served by []",
 		`sum by (code) (size_bytes) + on (code) group_left (verb) requests_total`: "",
 	} {
@@ -154,5 +149,5 @@ func TestMissing(t *testing.T) {
 		require.Len(t, missing, 1, expr)
 		require.Contains(t, missing[0].String(), want, expr)
 	}
-	require.ErrorContains(t, served.Add("shard", strings.NewReader("{nonsense")), "reading the metrics of shard")
+	require.ErrorContains(t, served.Add("shard", strings.NewReader("{nonsense")), "parsing the metrics of shard")
 }

@@ -12,15 +12,11 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -36,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// two is what `shardplane dev` runs, for all tests; those of the examples run after this one.
+// two is a cluster like that of `shardplane dev`, for all tests. Those of the examples run after TestMetricsAreServed.
 var two = harness.Shared{Options: harness.Options{Mode: harness.Processes, Shards: 2}}
 
 func TestMain(m *testing.M) {
@@ -47,9 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// silent are metrics that have no series as long as nothing goes wrong, or nothing is relayed. They
-// must exist all the same: the test looks them up in registries that code of the servers has
-// filled in this process.
+// silent are metrics that only have series if errors occur or objects are relayed. The test checks that they are registered, in registries
+// that are filled by code of the servers in this process.
 var silent = []string{
 	"apiserver_terminated_watchers_total",
 	"shardplane_reconcile_failures_total",
@@ -61,21 +56,18 @@ var silent = []string{
 	"shardplane_replication_restarts_total",
 }
 
-// TestMetricsAreServed holds every metric and label of the dashboard and the
-// alerts against what the components of a running cluster serve.
+// TestMetricsAreServed checks that a running cluster serves all metrics and labels in the dashboard and the alerts.
 func TestMetricsAreServed(t *testing.T) {
 	uses, err := Uses()
 	require.NoError(t, err)
 	cluster := two.Get(t)
 	use(t, cluster)
 
-	// A shard takes part in a ring, and has its metrics, only where it has replicas: another member
-	// stands for it.
+	// A shard only has metrics of a ring if it has replicas, so another member is used instead.
 	replicas := takePart(t, cluster)
-	shard, err := kubernetes.NewForConfig(harness.In(cluster.Shard(0), "*"))
-	require.NoError(t, err)
-	eventually(t, "all that is used is served", func() error {
-		// A watch cache that is not ready yet leaves lists to etcd.
+	shard := harness.Clientset(t, cluster.Shard(0), "*")
+	eventually(t, "all metrics are served", func() error {
+		// If a watch cache is not ready yet, it does not serve lists.
 		if _, err := shard.CoreV1().ConfigMaps("").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
 			return err
 		}
@@ -92,13 +84,12 @@ func TestMetricsAreServed(t *testing.T) {
 		return nil
 	})
 
-	cachermetrics.Register() // as each server with a watch cache does
+	cachermetrics.Register() // like servers with a watch cache
 	own := prometheus.NewRegistry()
 	reconcile.WithMetrics(t.Context(), own)
 	limits.New(limits.Config{Metrics: own})
 	health.NewCacheCheck(health.CheckedCache{Metrics: own})
-	unused, err := client.NewFactory(cluster.Cache())
-	require.NoError(t, err)
+	unused := harness.NewFactory(t, cluster.Cache())
 	_, err = push.New(push.Config{Shard: "unused", Local: unused, Cache: unused, Metrics: own})
 	require.NoError(t, err)
 	_, err = relay.New(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})
@@ -112,8 +103,7 @@ func TestMetricsAreServed(t *testing.T) {
 func takePart(t *testing.T, cluster *harness.Cluster) prometheus.Gatherer {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	leases, err := client.NewFactory(cluster.Shard(0))
-	require.NoError(t, err)
+	leases := harness.NewFactory(t, cluster.Shard(0))
 	member, err := ring.New(ring.Config{
 		Name: "measured", ID: "one", Key: client.ByCluster, Leases: leases.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Metrics: registry,
 	})
@@ -124,58 +114,38 @@ func takePart(t *testing.T, cluster *harness.Cluster) prometheus.Gatherer {
 	t.Cleanup(func() {
 		leave()
 		require.NoError(t, <-ended)
-		leases.CloseIdleConnections()
 	})
 	return registry
 }
 
-// use makes the cluster do what the dashboard shows.
+// use sends requests that change the metrics of the dashboard.
 func use(t *testing.T, cluster *harness.Cluster) {
 	t.Helper()
-	root, err := dynamic.NewForConfig(harness.In(cluster.Proxy(), "root"))
-	require.NoError(t, err)
-	workspaces := root.Resource(tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"))
+	proxy := harness.NewFactory(t, cluster.Proxy())
 	for i, shard := range []string{"root", "shard-1"} {
 		name := fmt.Sprintf("metrics-%d", i)
-		_, err := workspaces.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": tenancyv1alpha1.SchemeGroupVersion.String(),
-			"kind":       "Workspace",
-			"metadata":   map[string]any{"name": name},
-			"spec":       map[string]any{"location": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"name": shard}}}},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			workspace, err := workspaces.Get(t.Context(), name, metav1.GetOptions{})
-			require.NoError(t, err)
-			phase, _, _ := unstructured.NestedString(workspace.Object, "status", "phase")
-			return phase == string(corev1alpha1.LogicalClusterPhaseReady)
-		}, 30*time.Second, 20*time.Millisecond, "workspace %s is not ready", name)
+		harness.Workspace(t, proxy, "root", name, shard)
 		useWorkspace(t, cluster, i, "root:"+name)
 	}
 
-	// A shard that pushes to the cache server and is not registered.
-	cache, err := client.NewFactory(cluster.Cache())
-	require.NoError(t, err)
-	t.Cleanup(cache.CloseIdleConnections)
-	pushed := kinds.Shards.In(cache.Shard("stranger").Cluster(logicalcluster.NewPath("root")))
-	_, err = pushed.Create(t.Context(), &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pushed.Delete(context.Background(), "stranger", metav1.DeleteOptions{})) })
+	// A shard that pushes to the cache server, but is not registered.
+	pushed := kinds.Shards.In(harness.NewFactory(t, cluster.Cache()).Shard("unregistered").Cluster(logicalcluster.NewPath("root")))
+	harness.Create(t, pushed, &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: "unregistered"}})
+	t.Cleanup(func() {
+		require.NoError(t, pushed.Delete(context.Background(), "unregistered", metav1.DeleteOptions{}))
+	})
 
-	// A shard that does not answer.
+	// A shard that is not available.
 	cluster.Component("shard-1").Kill()
-	gone, err := kubernetes.NewForConfig(harness.In(cluster.Proxy(), "root:metrics-1"))
-	require.NoError(t, err)
-	_, err = gone.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	_, err := harness.Clientset(t, cluster.Proxy(), "root:metrics-1").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 	require.Error(t, err)
 	cluster.Component("shard-1").Start()
 }
 
-// useWorkspace writes, lists and watches in a workspace and across its shard.
+// useWorkspace sends requests to a workspace, and watches on all logical clusters of its shard.
 func useWorkspace(t *testing.T, cluster *harness.Cluster, shard int, path string) {
 	t.Helper()
-	all, err := kubernetes.NewForConfig(harness.In(cluster.Shard(shard), "*"))
-	require.NoError(t, err)
+	all := harness.Clientset(t, cluster.Shard(shard), "*")
 	for _, selector := range []string{
 		"",
 		"shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",
@@ -185,16 +155,14 @@ func useWorkspace(t *testing.T, cluster *harness.Cluster, shard int, path string
 		require.NoError(t, err)
 		t.Cleanup(watching.Stop)
 	}
-	one, err := kubernetes.NewForConfig(harness.In(cluster.Proxy(), path))
-	require.NoError(t, err)
+	one := harness.Clientset(t, cluster.Proxy(), path)
 	require.Eventually(t, func() bool {
 		_, err := one.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
 		return err == nil
-	}, 30*time.Second, 20*time.Millisecond, "%s cannot be written to", path)
+	}, 30*time.Second, 20*time.Millisecond, "writes in %s fail", path)
 }
 
-// scrape asks every component for its metrics, as the Prometheus configuration
-// says it.
+// scrape returns the metrics of all components in the Prometheus configuration.
 func scrape(t *testing.T, cluster *harness.Cluster) Served {
 	t.Helper()
 	served := Served{}
@@ -223,12 +191,11 @@ func scrape(t *testing.T, cluster *harness.Cluster) Served {
 	return served
 }
 
-// registered reports whether a metric of this name is in a registry, or that of the process: another one
-// of that name cannot be added then.
+// registered reports whether a metric with this name is in own or in the global registry. If it is, another one cannot be registered.
 func registered(own *prometheus.Registry, name string) bool {
-	if own.Register(prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: "not the real one"}, []string{"no_metric_has_this_label"})) != nil {
+	if own.Register(prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: "duplicate"}, []string{"no_metric_has_this_label"})) != nil {
 		return true
 	}
-	other := metrics.NewGaugeVec(&metrics.GaugeOpts{Name: name, Help: "not the real one"}, []string{"no_metric_has_this_label"})
+	other := metrics.NewGaugeVec(&metrics.GaugeOpts{Name: name, Help: "duplicate"}, []string{"no_metric_has_this_label"})
 	return legacyregistry.Register(other) != nil
 }

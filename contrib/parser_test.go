@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// Selector is one use of a metric in a PromQL expression.
+// Selector is a metric in a PromQL expression.
 type Selector struct {
-	// Metric is the name as written, with the suffix that selects a part of a
-	// histogram, such as _bucket.
+	// Metric is the name in the expression, including a suffix such as _bucket for a part of a histogram.
 	Metric   string
 	Matchers []Matcher
 }
 
-// Matcher is one condition of a selector, such as code=~"5..".
+// Matcher is a condition of a selector, e.g. code=~"5..".
 type Matcher struct {
 	Label string
 	// Op is =, !=, =~ or !~.
@@ -23,7 +22,7 @@ type Matcher struct {
 	Value string
 }
 
-// Query is what a PromQL expression asks for.
+// Query contains the names in a PromQL expression.
 type Query struct {
 	Selectors []Selector
 	// Grouping are the labels in by, without, on, ignoring and group clauses.
@@ -41,15 +40,14 @@ var (
 	keywords = []string{"and", "bool", "inf", "nan", "offset", "or", "unless", "group_left", "group_right"}
 )
 
-// ParseQuery finds the metrics and labels of a PromQL expression. It does not check that
-// Prometheus would evaluate the expression.
+// ParseQuery returns the metrics and labels in a PromQL expression. It does not check the syntax completely.
 func ParseQuery(expr string) (Query, error) {
 	var query Query
 	rest := ranges.ReplaceAllString(expr, "")
 	for _, clause := range clauses.FindAllStringSubmatch(rest, -1) {
 		query.Grouping = append(query.Grouping, labels.FindAllString(clause[1], -1)...)
 	}
-	// Without its clause, an aggregation is like a function.
+	// Without clauses, aggregations look like functions.
 	rest = clauses.ReplaceAllString(rest, "")
 	for _, word := range words.FindAllStringSubmatch(rest, -1) {
 		if word[2] == "(" || slices.Contains(keywords, strings.ToLower(word[1])) {
@@ -61,9 +59,9 @@ func ParseQuery(expr string) (Query, error) {
 		}
 		query.Selectors = append(query.Selectors, selector)
 	}
-	// A selector without a name, or what is not understood, would hide what it uses.
+	// Metrics must not be missed because of a selector without a name or an unsupported expression.
 	if left := words.ReplaceAllString(rest, ""); strings.ContainsAny(left, `{}[]"'`) {
-		return Query{}, fmt.Errorf("reading PromQL %q: %q is not understood", expr, left)
+		return Query{}, fmt.Errorf("parsing PromQL %q: %q is not supported", expr, left)
 	}
 	return query, nil
 }

@@ -14,16 +14,15 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Served is what the components serve at /metrics, by scrape job.
+// Served contains the metrics of components by scrape job.
 type Served map[string][]*dto.MetricFamily
 
-// Add reads an answer of /metrics in Prometheus' text format as job's. Several
-// answers of one job are taken together.
-func (s Served) Add(job string, answer io.Reader) error {
+// Add adds a response of /metrics in Prometheus' text format. A job may have several responses.
+func (s Served) Add(job string, response io.Reader) error {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(answer)
+	families, err := parser.TextToMetricFamilies(response)
 	if err != nil {
-		return fmt.Errorf("reading the metrics of %s: %w", job, err)
+		return fmt.Errorf("parsing the metrics of %s: %w", job, err)
 	}
 	for _, family := range families {
 		s[job] = append(s[job], family)
@@ -31,29 +30,28 @@ func (s Served) Add(job string, answer io.Reader) error {
 	return nil
 }
 
-// added are the metrics and labels that Prometheus adds to what it scrapes.
+// addedMetrics and addedLabels are added by Prometheus.
 var (
 	addedMetrics = []string{"up", "scrape_duration_seconds"}
 	addedLabels  = []string{"job", "instance", "shard"}
 )
 
-// Gap is something that an expression uses and nobody serves.
+// Gap is a metric or label of an expression that is not served.
 type Gap struct {
 	Place string
-	// Metric is not served by any of Jobs if Label is empty; otherwise none of its
-	// series has the label, or the label with the value if there is one. Without a
-	// metric, the expression groups by the label.
+	// If Label is empty, none of Jobs serve Metric. Otherwise none of its series have the label, or the label with Value if that is
+	// set. If Metric is empty, the expression groups by the label.
 	Metric, Label, Value string
 	Jobs                 []string
 }
 
-// String says what is missing where.
+// String returns a description.
 func (g Gap) String() string {
 	switch {
 	case g.Label == "":
 		return fmt.Sprintf("%s: metric %s is not served by %s", g.Place, g.Metric, g.Jobs)
 	case g.Metric == "":
-		return fmt.Sprintf("%s: groups by %s, which no series of it has", g.Place, g.Label)
+		return fmt.Sprintf("%s: groups by %s, but none of its series have the label", g.Place, g.Label)
 	case g.Value == "":
 		return fmt.Sprintf("%s: no series of %s has the label %s", g.Place, g.Metric, g.Label)
 	default:
@@ -61,10 +59,8 @@ func (g Gap) String() string {
 	}
 }
 
-// Missing returns what the expressions use and nobody serves: metrics, labels
-// that no series of a metric carries, and values that a label never has. A
-// misspelt label is as bad as a misspelt metric, since both give an empty panel
-// and no error.
+// Missing returns metrics, labels and values in the expressions that are not served. They must be found because a dashboard shows an
+// empty panel for them instead of an error.
 func (s Served) Missing(uses []Use) []Gap {
 	missing := make([]Gap, 0, len(uses))
 	for _, use := range uses {
@@ -100,7 +96,7 @@ func (s Served) missing(use Use) []Gap {
 		}
 	}
 	for _, label := range use.Query.Grouping {
-		// What an absent metric would have cannot be told.
+		// The labels of a missing metric are unknown.
 		if complete && !slices.Contains(known, label) {
 			gaps = append(gaps, Gap{Place: use.Place, Label: label})
 		}
@@ -108,8 +104,7 @@ func (s Served) missing(use Use) []Gap {
 	return gaps
 }
 
-// labels returns the labels of the metric's series in the jobs that the
-// selector chooses, with their values; nil where there is no series.
+// labels returns the labels and values of a metric in the jobs that the selector matches, or nil if there is no series.
 func (s Served) labels(selector Selector) map[string][]string {
 	var labels map[string][]string
 	for _, job := range s.jobs(selector) {
@@ -136,8 +131,7 @@ func (s Served) labels(selector Selector) map[string][]string {
 	return labels
 }
 
-// jobs returns the jobs that a selector's matchers on job let through. A
-// matcher with one of Grafana's variables lets everything through.
+// jobs returns the jobs that a selector matches. A matcher with a variable of Grafana matches all.
 func (s Served) jobs(selector Selector) []string {
 	var jobs []string
 	for job := range s {
@@ -158,8 +152,7 @@ func (m Matcher) matches(value string) bool {
 	return strings.Contains(m.Value, "$") || equal != strings.HasPrefix(m.Op, "!")
 }
 
-// hasPart reports whether name is the family's or that of a part of its histogram
-// or summary.
+// hasPart reports whether name is the name of the family, or of a part of its histogram or summary.
 func hasPart(family *dto.MetricFamily, name string) bool {
 	suffix, ok := strings.CutPrefix(name, family.GetName())
 	kind := family.GetType()

@@ -15,10 +15,10 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// exported are the series of a replica of state-metrics: the logical clusters, by name, and how
-// many namespaces there are.
+// exported contains series of a replica of state-metrics: the names of logical clusters, and the number of namespaces.
 type exported struct {
 	clusters   map[string]bool
 	namespaces int
@@ -44,7 +44,7 @@ func exportedBy(r *replica) (exported, error) {
 	return e, err
 }
 
-// complete returns nil if the replicas, each some, have all that there is, and nothing twice.
+// complete returns nil if the replicas together export all objects exactly once, and each exports some.
 func complete(ctx context.Context, proxy *client.Factory, replicas ...*replica) error {
 	clusters, err := tenants(ctx, kinds.LogicalClusters.In(proxy.Wildcard()))
 	if err != nil {
@@ -62,12 +62,12 @@ func complete(ctx context.Context, proxy *client.Factory, replicas ...*replica) 
 			return err
 		}
 		if e.namespaces == 0 {
-			return fmt.Errorf("%s has nothing", r.name)
+			return fmt.Errorf("%s exports nothing", r.name)
 		}
 		counted += e.namespaces
 		for name := range e.clusters {
 			if by[name] != "" {
-				return fmt.Errorf("%s and %s have %s", by[name], r.name, name)
+				return fmt.Errorf("%s and %s export %s", by[name], r.name, name)
 			}
 			by[name] = r.name
 		}
@@ -78,7 +78,7 @@ func complete(ctx context.Context, proxy *client.Factory, replicas ...*replica) 
 	return nil
 }
 
-// tenants returns how many objects there are, but for those of the system.
+// tenants returns the number of objects outside of system logical clusters.
 func tenants[T client.Object, L runtime.Object](ctx context.Context, of *client.Client[T, L]) (int, error) {
 	list, err := of.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -94,13 +94,13 @@ func tenants[T client.Object, L runtime.Object](ctx context.Context, of *client.
 	return n, err
 }
 
-// doubled returns what two replicas have at the same time: each has it before and after the other
-// one was asked.
+// doubled returns an error if two replicas export the same logical cluster at the same time, i.e. each before and after a request to the
+// other.
 func doubled(replicas ...*replica) error {
 	var rounds [2][]exported
 	for i := range rounds {
 		for _, r := range replicas {
-			e, _ := exportedBy(r) // one that is killed has nothing
+			e, _ := exportedBy(r) // a killed replica exports nothing
 			rounds[i] = append(rounds[i], e)
 		}
 	}
@@ -109,7 +109,7 @@ func doubled(replicas ...*replica) error {
 		for name := range rounds[0][i].clusters {
 			if rounds[1][i].clusters[name] {
 				if had[name] != "" {
-					return fmt.Errorf("%s and %s have %s", had[name], r.name, name)
+					return fmt.Errorf("%s and %s export %s", had[name], r.name, name)
 				}
 				had[name] = r.name
 			}
@@ -118,17 +118,17 @@ func doubled(replicas ...*replica) error {
 	return nil
 }
 
-// TestStateMetrics has replicas of the example export what is on two shards while some of them
-// are killed, leave and come: soon everything is exported again, and nothing by two at any time.
+// TestStateMetrics checks replicas of the example that export objects of two shards, while some of them are killed, stopped and started:
+// no object is exported twice, and all are exported again after a short time.
 func TestStateMetrics(t *testing.T) {
 	if testing.Short() {
-		t.Skip("nightly: builds and runs an example among restarts")
+		t.Skip("nightly: builds, runs and restarts an example")
 	}
 	t.Parallel()
 	cluster := two.Get(t)
-	proxy := factoryOf(t, cluster.Proxy())
+	proxy := harness.NewFactory(t, cluster.Proxy())
 	for n := range 8 {
-		workspace(t, proxy, fmt.Sprint("state-", n), []string{"root", "shard-1"}[n%2])
+		harness.Workspace(t, proxy, "root", fmt.Sprint("state-", n), []string{"root", "shard-1"}[n%2])
 	}
 	begin := func(name string) *replica {
 		return start(t, "state-metrics", name, "--kubeconfig="+cluster.Kubeconfig())
@@ -150,26 +150,26 @@ func TestStateMetrics(t *testing.T) {
 			}
 		}
 	})
-	wait("each of three exports its part", one, two, three)
+	wait("three replicas export all objects", one, two, three)
 	dashboardIsServed(t, "state-metrics", one, two, three)
-	divided(t, "each has a third", one, two, three)
+	divided(t, "each replica has a third", one, two, three)
 	for _, path := range []string{"/healthz", "/readyz"} {
 		_, err := one.get(path)
 		require.NoError(t, err, path)
 	}
 	two.kill()
-	wait("two take what a third one had, which was killed", one, three)
+	wait("two replicas take over from a killed one", one, three)
 	one.stop()
-	wait("one takes what another one gave away", three)
+	wait("one replica takes over from a stopped one", three)
 	stop()
 	watched.Wait()
 	alone := start(t, "state-metrics", "alone", "--kubeconfig="+cluster.ShardKubeconfig(1), "--ring-cluster=system:admin")
 	four := begin("four")
-	wait("a new one takes its part", three, four)
-	eventually(t, "one at a shard exports what is there", func() error {
+	wait("a new replica exports its share", three, four)
+	eventually(t, "a replica that uses one shard exports its objects", func() error {
 		e, err := exportedBy(alone)
 		if err == nil && len(e.clusters) < 4 {
-			err = fmt.Errorf("it has %d", len(e.clusters))
+			err = fmt.Errorf("it exports %d logical clusters", len(e.clusters))
 		}
 		return err
 	})

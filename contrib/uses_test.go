@@ -18,14 +18,14 @@ var (
 	dashboardJSON []byte
 )
 
-// Use is one PromQL expression in one of the files, and where it is.
+// Use is a PromQL expression in a file, and its position.
 type Use struct {
 	Place string
 	Expr  string
 	Query Query
 }
 
-// Uses returns every expression of the dashboard and the alerts.
+// Uses returns all expressions in the dashboard and the alerts.
 func Uses() ([]Use, error) {
 	uses, err := dashboardExprs(dashboardJSON)
 	if err != nil {
@@ -45,10 +45,10 @@ func Uses() ([]Use, error) {
 	return uses, nil
 }
 
-// Job is one scrape job of the Prometheus configuration.
+// Job is a scrape job in the Prometheus configuration.
 type Job struct {
 	Name string `json:"job_name"`
-	// Scheme and MetricsPath say how a target is asked.
+	// Scheme and MetricsPath are used for requests to a target.
 	Scheme      string `json:"scheme"`
 	MetricsPath string `json:"metrics_path"`
 	TLS         struct {
@@ -62,7 +62,7 @@ type Job struct {
 	} `json:"static_configs"`
 }
 
-// Jobs returns the scrape jobs of the Prometheus configuration.
+// Jobs returns the scrape jobs in the Prometheus configuration.
 func Jobs() ([]Job, error) {
 	var config struct {
 		Jobs []Job `json:"scrape_configs"`
@@ -73,7 +73,7 @@ func Jobs() ([]Job, error) {
 	return config.Jobs, nil
 }
 
-// panel is a panel of a dashboard, or a row of them.
+// panel is a panel or a row of panels in a dashboard.
 type panel struct {
 	Title   string  `json:"title"`
 	Panels  []panel `json:"panels"`
@@ -124,7 +124,7 @@ func appendPanels(uses []Use, panels []panel) []Use {
 	return uses
 }
 
-// labelValues takes Grafana's label_values(<selector>, <label>) apart.
+// labelValues parses Grafana's label_values(<selector>, <label>).
 func labelValues(text string) (selector, label string, ok bool) {
 	inner, ok := strings.CutPrefix(strings.TrimSpace(text), "label_values(")
 	if !ok {

@@ -33,8 +33,7 @@ const (
 	byLabel   = "workspace-sync.shardplane.io/by"
 )
 
-// workspacesEnv is the environment variable with how many workspaces TestWorkspaceSync has, which
-// are few without it.
+// workspacesEnv is an environment variable with the number of workspaces of TestWorkspaceSync, which is small by default.
 const workspacesEnv = "SYNC_WORKSPACES"
 
 func workspaces(t *testing.T) int {
@@ -48,11 +47,10 @@ func workspaces(t *testing.T) int {
 	return n
 }
 
-// applyRules makes the roles and bindings of a file of workspace-sync.
+// applyRules creates the roles and bindings in a file of workspace-sync.
 func applyRules(t *testing.T, scope client.Scope, file string) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("examples", "workspace-sync", file))
-	require.NoError(t, err)
+	content := harness.ReadFile(t, filepath.Join("examples", "workspace-sync", file))
 	documents := strings.Split(string(content), "\n---\n")
 	require.Len(t, documents, 2)
 	if strings.Contains(documents[0], "kind: ClusterRole\n") {
@@ -73,7 +71,7 @@ func applyRule[T client.Object, L runtime.Object](t *testing.T, in *client.Clien
 	}
 }
 
-// userKubeconfig returns a kubeconfig for the front-proxy, of a user without any groups.
+// userKubeconfig returns a kubeconfig for the front-proxy with a user without groups.
 func userKubeconfig(t *testing.T, cluster *harness.Cluster, user string) string {
 	t.Helper()
 	store := pki.NewStore(filepath.Join(cluster.Dir, ".kcp"), time.Now)
@@ -98,7 +96,7 @@ type synced struct {
 	targets []logicalcluster.Name
 }
 
-// copies returns the copies in all workspaces, as the front-proxy lists them.
+// copies returns the copies in all workspaces, listed through the front-proxy.
 func (s *synced) copies(ctx context.Context) (map[logicalcluster.Name]*corev1.ConfigMap, error) {
 	list, err := kinds.ConfigMaps.In(s.proxy.Wildcard()).List(ctx, metav1.ListOptions{LabelSelector: byLabel + "=workspace-sync"})
 	if err != nil {
@@ -113,14 +111,13 @@ func (s *synced) copies(ctx context.Context) (map[logicalcluster.Name]*corev1.Co
 	return copies, nil
 }
 
-// everywhere waits until each workspace, but for those that are left out, has a copy with a
-// content, and no other has, and returns how long that took.
+// everywhere waits until all workspaces have a copy with a content, except for some that have none, and returns the duration.
 func (s *synced) everywhere(what, content string, without ...logicalcluster.Name) time.Duration {
 	s.Helper()
 	since := time.Now()
-	out := map[logicalcluster.Name]bool{}
+	excluded := map[logicalcluster.Name]bool{}
 	for _, name := range without {
-		out[name] = true
+		excluded[name] = true
 	}
 	eventually(s.T, what, func() error {
 		copies, err := s.copies(s.Context())
@@ -128,7 +125,7 @@ func (s *synced) everywhere(what, content string, without ...logicalcluster.Name
 			return err
 		}
 		for _, name := range s.targets {
-			if c := copies[name]; !out[name] && (c == nil || c.Data["content"] != content) {
+			if c := copies[name]; !excluded[name] && (c == nil || c.Data["content"] != content) {
 				return fmt.Errorf("%s does not have %q", name, content)
 			}
 		}
@@ -140,8 +137,8 @@ func (s *synced) everywhere(what, content string, without ...logicalcluster.Name
 	return time.Since(since)
 }
 
-// told waits until there is an Event about the copy in a workspace.
-func (s *synced) told(name logicalcluster.Name, message string) {
+// untilEvent waits for an Event for the copy in a workspace.
+func (s *synced) untilEvent(name logicalcluster.Name, message string) {
 	s.Helper()
 	list := client.DefineResource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
 	eventually(s.T, message, func() error {
@@ -154,27 +151,26 @@ func (s *synced) told(name logicalcluster.Name, message string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d Events do not tell of it", len(found.Items))
+		return fmt.Errorf("none of %d Events contain the message", len(found.Items))
 	})
 }
 
-// TestWorkspaceSync has four replicas of the example copy into the workspaces of two shards, with
-// the rights of its manifests only, while some of them are killed, leave and come. What others
-// have or change is left alone and told; nothing is deleted that is to stay, and nothing stays.
+// TestWorkspaceSync checks four replicas of the example with copies in workspaces of two shards and only the permissions of its manifests,
+// while some of them are killed, stopped and started. If a user has or changes an object, it is not overwritten, but reported by an Event.
 func TestWorkspaceSync(t *testing.T) {
 	if testing.Short() {
-		t.Skip("nightly: builds and runs an example, and kills it")
+		t.Skip("nightly: builds, runs and restarts an example")
 	}
 	t.Parallel()
 	cluster := two.Get(t)
-	s := &synced{T: t, proxy: factoryOf(t, cluster.Proxy())}
+	s := &synced{T: t, proxy: harness.NewFactory(t, cluster.Proxy())}
 	for n := range 2 {
-		applyRules(t, factoryOf(t, cluster.Shard(n)).Cluster(logicalcluster.NewPath("system:admin")), "rbac-shards.yaml")
+		applyRules(t, harness.NewFactory(t, cluster.Shard(n)).Cluster(logicalcluster.NewPath("system:admin")), "rbac-shards.yaml")
 	}
 	applyRules(t, s.proxy.Cluster(logicalcluster.NewPath("root")), "rbac-root.yaml")
-	workspace(t, s.proxy, "platform", "root")
+	harness.Workspace(t, s.proxy, "root", "platform", "root")
 	for n := range workspaces(t) {
-		name := workspace(t, s.proxy, fmt.Sprint("synced-", n), []string{"root", "shard-1"}[n%2])
+		name := harness.Workspace(t, s.proxy, "root", fmt.Sprint("synced-", n), []string{"root", "shard-1"}[n%2])
 		s.targets = append(s.targets, name)
 		s.label(name, "yes")
 	}
@@ -183,13 +179,12 @@ func TestWorkspaceSync(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "policy", Labels: map[string]string{copyLabel: "true"}}, Data: map[string]string{"content": "first", "more": "x"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	// An object of that name that is somebody's own.
+	// An existing object with the same name that is not a copy.
 	taken := s.targets[0]
 	in := func(name logicalcluster.Name) *client.Client[*corev1.ConfigMap, *corev1.ConfigMapList] {
 		return kinds.ConfigMaps.InNamespace(s.proxy.Cluster(name.Path()), "default")
 	}
-	_, err = in(taken).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "policy"}, Data: map[string]string{"content": "own"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, in(taken), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "policy"}, Data: map[string]string{"content": "own"}})
 
 	kubeconfig := userKubeconfig(t, cluster, "workspace-sync")
 	begin := func(name string) *replica {
@@ -197,11 +192,11 @@ func TestWorkspaceSync(t *testing.T) {
 			"--from=root:platform", "--selector=synced=yes")
 	}
 	replicas := []*replica{begin("one"), begin("two"), begin("three"), begin("four")}
-	s.everywhere("all have copies", "first", taken)
-	s.told(taken, "not a copy")
+	s.everywhere("all workspaces have copies", "first", taken)
+	s.untilEvent(taken, "not a copy")
 	before, err := s.copies(t.Context())
 	require.NoError(t, err)
-	divided(t, "each of four has its part", replicas...)
+	divided(t, "each replica has a quarter", replicas...)
 	dashboardIsServed(t, "workspace-sync", replicas...)
 	for _, path := range []string{"/healthz", "/readyz"} {
 		_, err := replicas[0].get(path)
@@ -214,40 +209,39 @@ func TestWorkspaceSync(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put("second")
-	took := s.everywhere("a change is everywhere", "second", taken)
+	took := s.everywhere("a change is copied", "second", taken)
 	put("third")
 	replicas[1].kill()
-	t.Logf("%d workspaces: a change was everywhere after %s, and after %s with a replica that was killed meanwhile (its Lease lasts for %s)",
-		len(s.targets), took, s.everywhere("a change is everywhere, though a replica was killed", "third", taken), leaseDuration())
+	t.Logf("%d workspaces: a change was copied after %s, and after %s when a replica was killed (the lease duration is %s)",
+		len(s.targets), took, s.everywhere("a change is copied while a replica is killed", "third", taken), leaseDuration())
 	put("fourth")
 	replicas[2].stop()
-	s.everywhere("a change is everywhere, though a replica has left", "fourth", taken)
-	divided(t, "a new one has its part", replicas[0], replicas[3], begin("five"))
+	s.everywhere("a change is copied after a replica was stopped", "fourth", taken)
+	divided(t, "a new replica has its share", replicas[0], replicas[3], begin("five"))
 	now, err := s.copies(t.Context())
 	require.NoError(t, err)
 	for name, c := range before {
-		require.Equal(t, c.UID, now[name].UID, "no copy was made anew")
-		require.NotContains(t, now[name].Data, "more", "what the source has no more")
+		require.Equal(t, c.UID, now[name].UID, "copies must not be created again")
+		require.NotContains(t, now[name].Data, "more", "copies must not contain removed keys")
 	}
 
-	// What somebody changes in a copy is theirs, and told.
+	// If a user changes a copy, the change is kept, and reported by an Event.
 	changed := s.targets[1]
 	_, err = in(changed).Patch(t.Context(), "policy", types.MergePatchType, []byte(`{"data":{"content":"changed"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	s.told(changed, ".data.content")
-	// What is deleted is made again; what is not selected any more goes.
+	s.untilEvent(changed, ".data.content")
+	// If a copy is deleted, it is created again. If its workspace is no longer selected, it is deleted.
 	require.NoError(t, in(changed).Delete(t.Context(), "policy", metav1.DeleteOptions{}))
-	s.everywhere("a deleted copy is made again", "fourth", taken)
+	s.everywhere("a deleted copy is created again", "fourth", taken)
 	s.label(s.targets[2], "no")
-	s.everywhere("what is not selected has no copy", "fourth", taken, s.targets[2])
+	s.everywhere("workspaces that are not selected have no copy", "fourth", taken, s.targets[2])
 	require.NoError(t, sources.Delete(t.Context(), "policy", metav1.DeleteOptions{}))
-	s.everywhere("nothing stays", "", s.targets...)
-	own, err := in(taken).Get(t.Context(), "policy", metav1.GetOptions{})
-	require.NoError(t, err)
+	s.everywhere("all copies are deleted", "", s.targets...)
+	own := harness.Get(t, in(taken), "policy")
 	require.Equal(t, map[string]string{"content": "own"}, own.Data)
 }
 
-// label says by a label of its LogicalCluster whether a workspace gets copies.
+// label sets the label of a LogicalCluster that selects its workspace.
 func (s *synced) label(name logicalcluster.Name, value string) {
 	s.Helper()
 	_, err := kinds.LogicalClusters.In(s.proxy.Cluster(name.Path())).Patch(s.Context(), "cluster", types.MergePatchType, []byte(`{"metadata":{"labels":{"synced":"`+value+`"}}}`), metav1.PatchOptions{})

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the gate's tests again and again, half of the runs beside four busy loops, and prints
-# every test that failed at least once, with the log of the run. It exits non-zero if one did.
+# Runs the tests of make test several times, and prints all tests that failed. In every second run,
+# four busy loops run at the same time. The exit code is not 0 if a test failed.
 #
 #   tools/flakes.sh RUNS PACKAGE...
 #
-# Each test binary is linked once. Logs are in bin/flakes.
+# Each test binary is linked only once. Logs are in bin/flakes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 GO="${GO:-go}"
@@ -20,7 +20,7 @@ stop() {
 }
 trap stop EXIT
 
-# One package more than there are processors at a time, as in make test.
+# As in make test, one package more than there are processors runs at the same time.
 export out
 run_package() {
   IFS=' ' read -r path directory <<<"$1"
@@ -49,16 +49,16 @@ for ((run = 1; run <= runs; run++)); do
   xargs -P $((1 + $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
   stop
   failed="$([[ -f "$out/run-$run/failed" ]] && wc -l <"$out/run-$run/failed" || echo 0)"
-  echo "run $run of $runs: $((SECONDS - started)) s, load: $load, packages that failed: $failed"
+  echo "run $run of $runs: $((SECONDS - started)) s, load: $load, failed packages: $failed"
 done
 
-# A package that fails without a failed test, such as a panic, is printed as a package.
+# If a package fails without a failed test, e.g. because of a panic, the package is printed.
 failures="$({
   { grep -rhoE '^ *--- FAIL: [^ ]+' "$out"/run-*/ --include='*.log' || true; } | sed 's/^ *--- FAIL: //'
   cat "$out"/run-*/failed 2>/dev/null || true
 } | sort | uniq -c | sort -rn)"
 if [[ -n "$failures" ]]; then
-  echo "failed, with the number of runs (logs in bin/flakes):"
+  echo "failures and their number of runs (logs are in bin/flakes):"
   echo "$failures"
   exit 1
 fi

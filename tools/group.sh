@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command in a process group of its own. If this script is interrupted or terminated, it
-# ends the whole group: go test does not end the test binaries, and these do not end the
-# processes that they started.
+# Runs a command in a separate process group. If this script is interrupted or terminated, it ends the
+# whole group, because go test does not end test binaries, and these do not end their child processes.
 set -m
 "$@" &
 group=$!

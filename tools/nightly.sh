@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the suites that take too long for the gate, and prints a table: suite, tests, duration,
-# result. It exits non-zero if a suite failed. Logs are in bin/nightly.
+# Runs the suites that are too slow for make test, and prints a table with suite, tests, duration and
+# result. The exit code is not 0 if a suite failed. Logs are in bin/nightly.
 #
-#   tools/nightly.sh REGEXP   only the suites whose name matches
+#   tools/nightly.sh REGEXP   runs only suites with a matching name
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 only="$1"

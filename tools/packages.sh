@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Prints packages whose tests start no servers, as arguments for go test.
+# Prints packages with tests that do not start servers, as arguments for go test.
 #
-#   tools/packages.sh unit [PATTERN]  those that match the pattern, ./... by default
-#   tools/packages.sh changed         those that the working tree changes compared with HEAD,
-#                                     and those that import them directly
+#   tools/packages.sh unit [PATTERN]  packages that match the pattern, which is ./... by default
+#   tools/packages.sh changed         packages that differ from HEAD, and packages that import
+#                                     them directly
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 GO="${GO:-go}"
 
-# Tests that start servers import one of these. One line per package:
-# <import path> <directory> <its imports and those of its tests>
+# Tests that start servers must import one of the packages in the pattern. The output of go list has
+# one line per package: <import path> <directory> <imports of the package and its tests>
 packages() {
   "$GO" list -e -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}' "$@" |
     awk '{
@@ -25,14 +25,14 @@ unit)
   packages "${2:-./...}" | cut -d ' ' -f 1
   ;;
 changed)
-  # A file that is no Go file, such as testdata, belongs to the nearest package above it.
+  # Other files, e.g. testdata, belong to the package in the nearest parent directory.
   directories="$({ git diff --name-only HEAD; git ls-files --others --exclude-standard; } | while read -r file; do
     directory="$PWD/$(dirname "$file")"
     until [[ "$directory" == "$PWD" ]] || compgen -G "$directory/*.go" >/dev/null; do directory="$(dirname "$directory")"; done
     [[ "$directory" == "$PWD" ]] || echo "$directory"
   done | sort -u)"
   if [[ -z "$directories" ]]; then
-    echo "no Go package of the working tree differs from HEAD" >&2
+    echo "no Go package differs from HEAD" >&2
     exit 1
   fi
   module="$("$GO" list -m)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that what is derived is up to date: formatting, the module files and
-# generated code. It changes nothing: code is generated in a copy of the tree.
+# Checks that formatting, module files and generated code are up to date. It changes no files, because
+# code is generated in a copy of the tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,13 +20,13 @@ for module in . tools test/compat; do
   "$GO" -C "$module" mod tidy -diff || fail "$module/go.mod or go.sum is not tidy; run 'go -C $module mod tidy'"
 done
 "$GO" -C tools vet ./openapi-prune ./diagrams || fail "go vet reports errors in tools"
-# go vet would analyze everything that these two import, for a minute.
+# go vet is not used for these, because it would analyze all their imports for a minute.
 "$GO" -C tools build -o /dev/null ./kubectl ./dex || fail "tools do not compile"
 
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
-# A module that is tied to this one by a go.work asks for no version of it.
+# A module that uses this one by a go.work must not require a version of it.
 for module in contrib/mcprovider; do
   cp "$module/go.mod" "$scratch/nested.mod"
   cp "$module/go.sum" "$scratch/nested.sum"
@@ -34,7 +34,7 @@ for module in contrib/mcprovider; do
   GOWORK=off "$GO" -C "$module" mod tidy -modfile "$scratch/nested.mod"
   "$GO" mod edit -dropreplace github.com/shardplane/shardplane -droprequire github.com/shardplane/shardplane "$scratch/nested.mod"
   { diff "$module/go.mod" "$scratch/nested.mod" && diff "$module/go.sum" "$scratch/nested.sum"; } ||
-    fail "$module/go.mod or go.sum is not tidy; change it by what is shown"
+    fail "$module/go.mod or go.sum is not tidy; apply the printed changes"
 done
 
 mkdir -p "$scratch/before" "$scratch/after"
@@ -42,6 +42,6 @@ tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C 
 cp -a "$scratch/before/." "$scratch/after"
 make -C "$scratch/after" --no-print-directory -s generate
 diff -r "$scratch/before" "$scratch/after" ||
-  fail "generated files are not up to date; run 'make generate' and commit what it changes"
+  fail "generated files are not up to date; run 'make generate' and commit the changes"
 
 exit "$failed"

@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/contrib/mcprovider"
 )
 
-// crowd makes logical clusters with one ConfigMap each.
+// crowd creates logical clusters with one ConfigMap each.
 func crowd(t testing.TB, n int) (servers, []logicalcluster.Name) {
 	t.Helper()
 	s := newServers(t, 1)
@@ -42,7 +42,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// startSource runs a provider and a source of ConfigMaps, and waits until it has told of n.
+// startSource runs a provider and a source of ConfigMaps, and waits for n requests.
 func startSource(t testing.TB, options mcprovider.Options, n int) (p *mcprovider.Provider, queue mcprovider.Queue, stop func()) {
 	t.Helper()
 	options.NoEngage = true
@@ -59,7 +59,7 @@ func startSource(t testing.TB, options mcprovider.Options, n int) (p *mcprovider
 	return p, queue, stop
 }
 
-// processor returns the processor time that this process has had, in nanoseconds.
+// processor returns the CPU time of this process in nanoseconds.
 func processor(b *testing.B) float64 {
 	b.Helper()
 	var usage syscall.Rusage
@@ -67,14 +67,14 @@ func processor(b *testing.B) float64 {
 	return float64(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestGoroutines: how many there are does not depend on the number of logical clusters.
+// TestGoroutines checks that the number of goroutines does not depend on the number of logical clusters.
 func TestGoroutines(t *testing.T) {
 	count := func(n int) (count int) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s, _ := crowd(t, n)
 			startSource(t, s.options(), n)
 			least := 0
-			eventually(t, "those of the start have ended", func() bool {
+			eventually(t, "goroutines of the start have ended", func() bool {
 				now := runtime.NumGoroutine()
 				caughtUp := now == least
 				least = now
@@ -88,8 +88,7 @@ func TestGoroutines(t *testing.T) {
 	require.InDelta(t, few, many, 15, "goroutines with 10 and with 1000 logical clusters")
 }
 
-// BenchmarkEvent is what an event takes, from the write to the request in the queue, by Source and
-// by For, with the processor time of the server in it, and the goroutines that there are.
+// BenchmarkEvent measures an event by Source and by For, from the write to the request in the queue. The CPU time includes the server.
 func BenchmarkEvent(b *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10000} {
 		b.Run(fmt.Sprintf("source/clusters=%d", n), func(b *testing.B) {
@@ -134,8 +133,7 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory is what the provider takes for a logical cluster, and what one more that is used
-// takes: its client has read and its resources were asked for.
+// BenchmarkMemory measures the memory for a logical cluster, and for its client and resources after they have been used.
 func BenchmarkMemory(b *testing.B) {
 	for _, kept := range []bool{false, true} {
 		b.Run(fmt.Sprintf("readYourWrites=%v", kept), func(b *testing.B) {
@@ -162,7 +160,7 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkGet is what a reconciler takes to read an object: its cluster, a client, and the read.
+// BenchmarkGet measures how a reconciler reads an object: its cluster, a client, and the read.
 func BenchmarkGet(b *testing.B) {
 	s, names := crowd(b, 100)
 	p, _, _ := startSource(b, s.options(), 100)

@@ -20,9 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// cacheOf reads what the provider has of one logical cluster, as long as this replica has it. What
-// is only about to come is held, too. Handlers of its informers are told of that: an engagement is
-// over when the logical cluster goes.
+// cacheOf reads the objects of a logical cluster while it is assigned to this replica. Objects may be loaded before that, and handlers of
+// informers already receive them. The engagement ends if the logical cluster is reassigned.
 type cacheOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -54,7 +53,7 @@ func (c cacheOf) Get(ctx context.Context, key ctrlclient.ObjectKey, out ctrlclie
 	}
 	to, from := reflect.ValueOf(out), reflect.ValueOf(found)
 	if !from.Type().AssignableTo(to.Type()) {
-		return fmt.Errorf("there are objects of %T, and %T was asked for", found, out)
+		return fmt.Errorf("the cached objects are of type %T, not %T", found, out)
 	}
 	to.Elem().Set(from.Elem())
 	if !shared {
@@ -70,7 +69,7 @@ func (c cacheOf) List(ctx context.Context, out ctrlclient.ObjectList, opts ...ct
 	}
 	o := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
 	if o.Continue != "" {
-		return errors.New("the cache has no pages: list without Continue")
+		return errors.New("the cache does not support pages: list without Continue")
 	}
 	of, err := c.provider.keyOf(out)
 	if err != nil {
@@ -103,7 +102,7 @@ func (c cacheOf) List(ctx context.Context, out ctrlclient.ObjectList, opts ...ct
 	return meta.SetList(out, items)
 }
 
-// selected returns the objects of the logical cluster that are selected.
+// selected returns the selected objects of the logical cluster.
 func (c cacheOf) selected(k kind, of kindKey, o *ctrlclient.ListOptions) ([]ctrlclient.Object, error) {
 	var found []ctrlclient.Object
 	if o.FieldSelector == nil || o.FieldSelector.Empty() {
@@ -120,16 +119,16 @@ func (c cacheOf) selected(k kind, of kindKey, o *ctrlclient.ListOptions) ([]ctrl
 	}), nil
 }
 
-// byFields returns the objects that have all the values, each field by its index.
+// byFields returns the objects with all field values, each by the index of the field.
 func (c cacheOf) byFields(k kind, of kindKey, o *ctrlclient.ListOptions) ([]ctrlclient.Object, error) {
 	var found []ctrlclient.Object
 	for i, r := range o.FieldSelector.Requirements() {
 		if r.Operator != selection.Equals && r.Operator != selection.DoubleEquals {
-			return nil, fmt.Errorf("the cache selects fields by equal values only, not by %s %s %q", r.Field, r.Operator, r.Value)
+			return nil, fmt.Errorf("the cache only supports field selectors with equality, not %s %s %q", r.Field, r.Operator, r.Value)
 		}
 		having, err := k.byIndex(r.Field, indexKey(c.name, o.Namespace, r.Value))
 		if err != nil {
-			return nil, fmt.Errorf("%s has no index of field %q: add it by IndexField: %w", of.GroupKind(), r.Field, err)
+			return nil, fmt.Errorf("%s has no index of field %q, which must be added by IndexField: %w", of.GroupKind(), r.Field, err)
 		}
 		if i == 0 {
 			found = having
@@ -176,8 +175,8 @@ func (c cacheOf) informer(ctx context.Context, key kindKey, opts []ctrlcache.Inf
 	return informerOf{c, k}, nil
 }
 
-// RemoveInformer implements ctrlcache.Informers. What a logical cluster has of its own goes with
-// its handlers; the streams are of all.
+// RemoveInformer implements ctrlcache.Informers. It does nothing, because watches are for all logical clusters, and handlers are removed
+// separately.
 func (cacheOf) RemoveInformer(context.Context, ctrlclient.Object) error { return nil }
 
 // IndexField implements ctrlclient.FieldIndexer, for all logical clusters.
@@ -185,7 +184,7 @@ func (c cacheOf) IndexField(ctx context.Context, obj ctrlclient.Object, field st
 	return c.provider.IndexField(ctx, obj, field, f)
 }
 
-// Start implements ctrlcache.Informers. The provider runs what there is.
+// Start implements ctrlcache.Informers. The provider runs the informers.
 func (cacheOf) Start(ctx context.Context) error {
 	<-ctx.Done()
 	return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// changes is how many logical clusters come and go.
+// changes returns the number of logical clusters that are created and deleted.
 func changes(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("CHANGES"))
@@ -32,12 +32,12 @@ func changes(t *testing.T) int {
 	return n
 }
 
-// TestComeAndGo has logical clusters, with kinds of their own, come, be used and engaged, and go,
-// while somebody still works in them: nothing is left of them, in memory or running.
-func TestComeAndGo(t *testing.T) {
+// TestLeaks creates, uses and engages logical clusters with separate kinds, and deletes them while they are used. Memory and goroutines
+// must be released.
+func TestLeaks(t *testing.T) {
 	running := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		eventually(t, "all that was started has ended", func() bool { return goleak.Find(running) == nil })
+		eventually(t, "all goroutines have ended", func() bool { return goleak.Find(running) == nil })
 	})
 	s := newServers(t, 1)
 	options := s.options()
@@ -47,26 +47,26 @@ func TestComeAndGo(t *testing.T) {
 	const few = 50
 	base, goroutines := uint64(0), 0
 	for n := 0; n < changes(t); n += few {
-		gone := comeAndGo(t, s, p, n, few)
+		deleted := createAndDelete(t, s, p, n, few)
 		eventually(t, "none is engaged", func() bool { return len(a.names()) == 0 })
-		use(t, gone)
+		use(t, deleted)
 		served, different, clients := p.Kept()
-		require.Zero(t, served, "logical clusters of which it is kept what they serve")
+		require.Zero(t, served, "logical clusters with mappings")
 		require.Zero(t, different, "mappings")
 		require.Zero(t, clients, "clients")
-		if n == few { // the first ones fill caches
+		if n == few { // caches are filled by the first ones
 			s[0].Compact()
 			base, goroutines = heap(), runtime.NumGoroutine()
 		}
 	}
 	s[0].Compact()
 	eventually(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
-	eventually(t, "memory comes back", func() bool { return heap() < base+2<<20 })
+	eventually(t, "memory is released", func() bool { return heap() < base+2<<20 })
 	runtime.KeepAlive(p)
 }
 
-// comeAndGo makes logical clusters, uses them, deletes them, and returns them as they were got.
-func comeAndGo(t *testing.T, s servers, p *mcprovider.Provider, from, few int) []cluster.Cluster {
+// createAndDelete creates, uses and deletes logical clusters, and returns them.
+func createAndDelete(t *testing.T, s servers, p *mcprovider.Provider, from, few int) []cluster.Cluster {
 	t.Helper()
 	var names []logicalcluster.Name
 	for n := range few {
@@ -76,7 +76,7 @@ func comeAndGo(t *testing.T, s servers, p *mcprovider.Provider, from, few int) [
 	}
 	var got []cluster.Cluster
 	for _, name := range names {
-		eventually(t, "it is there", func() bool {
+		eventually(t, "the logical cluster exists", func() bool {
 			c, err := p.Get(t.Context(), multicluster.ClusterName(name))
 			if err == nil {
 				got = append(got, c)
@@ -87,7 +87,7 @@ func comeAndGo(t *testing.T, s servers, p *mcprovider.Provider, from, few int) [
 	use(t, got)
 	served, different, clients := p.Kept()
 	require.Equal(t, []int{few, few, few}, []int{served, different, clients})
-	// Some are used while they go.
+	// Some are used while they are deleted.
 	var using sync.WaitGroup
 	using.Go(func() { use(t, got) })
 	for _, name := range names {
@@ -95,14 +95,14 @@ func comeAndGo(t *testing.T, s servers, p *mcprovider.Provider, from, few int) [
 		s[0].Delete(t, kinds.LogicalClusters.GroupVersionResource, "", name, "", corev1alpha1.LogicalClusterName)
 	}
 	using.Wait()
-	eventually(t, "they are gone", func() bool {
+	eventually(t, "the logical clusters are deleted", func() bool {
 		_, err := p.Get(t.Context(), multicluster.ClusterName(names[few-1]))
 		return err != nil
 	})
 	return got
 }
 
-// use reads in logical clusters, and asks what they serve.
+// use reads objects and discovers resources in logical clusters.
 func use(t *testing.T, clusters []cluster.Cluster) {
 	t.Helper()
 	for _, c := range clusters {

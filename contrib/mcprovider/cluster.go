@@ -17,9 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// clusterOf is a logical cluster. It is a value, made where it is needed; two of one logical
-// cluster are equal. With a ring, one that another replica has can be neither read nor written,
-// also by a value from when it was this one's.
+// clusterOf is a logical cluster. It is a value that is created when it is needed. Values of the same logical cluster are equal. If a ring
+// assigns it to another replica, it must not be read or written, even by a value from before.
 type clusterOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -69,8 +68,7 @@ func (c clusterOf) GetEventRecorderFor(name string) record.EventRecorder {
 // GetEventRecorder implements cluster.Cluster.
 func (c clusterOf) GetEventRecorder(name string) recorder.EventRecorder { return recorderOf{c, name} }
 
-// GetClient implements cluster.Cluster: reads are from the cache, but those of unstructured
-// objects, as everywhere in controller-runtime.
+// GetClient implements cluster.Cluster. It reads from the cache, except for unstructured objects, as usual in controller-runtime.
 func (c clusterOf) GetClient() ctrlclient.Client {
 	p := c.provider
 	if !p.options.ReadYourWrites {
@@ -78,12 +76,12 @@ func (c clusterOf) GetClient() ctrlclient.Client {
 	}
 	kept, isNew := c.kept()
 	if isNew {
-		p.forgetGone(c.name)
+		p.forgetDeleted(c.name)
 	}
 	return kept
 }
 
-// kept returns the client that is kept of the logical cluster, and whether that begins now.
+// kept returns the client that is kept for the logical cluster, and whether it is new.
 func (c clusterOf) kept() (kept ctrlclient.Client, isNew bool) {
 	p := c.provider
 	p.mu.Lock()
@@ -104,12 +102,12 @@ func (c clusterOf) client(cache *ctrlclient.CacheOptions) ctrlclient.Client {
 		HTTPClient: c.GetHTTPClient(), Scheme: c.GetScheme(), Mapper: c.GetRESTMapper(), Cache: cache,
 	})
 	if err != nil {
-		panic(err) // it cannot be: the factory has parsed the host, and all else is given
+		panic(err) // impossible, because the factory has parsed the host, and all options are set
 	}
 	return made
 }
 
-// Start implements cluster.Cluster. Nothing is to be started for one logical cluster.
+// Start implements cluster.Cluster. There is nothing to start.
 func (clusterOf) Start(ctx context.Context) error {
 	<-ctx.Done()
 	return nil

@@ -33,7 +33,7 @@ func gadget(namespace string) *unstructured.Unstructured {
 	return obj
 }
 
-// label labels what it is asked to reconcile, which it reads by read.
+// label returns a reconciler that labels objects that are read by read.
 func label(m mcmanager.Manager, read func(context.Context, mcreconcile.Request, *unstructured.Unstructured) error) mcreconcile.Reconciler {
 	return mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
 		cluster, err := m.GetCluster(ctx, request.ClusterName)
@@ -49,8 +49,8 @@ func label(m mcmanager.Manager, read func(context.Context, mcreconcile.Request, 
 	})
 }
 
-// make makes a gadget as soon as the kind is served, and waits until the controller has seen it.
-func (w *world) make(t *testing.T, name logicalcluster.Name, namespace string) {
+// make creates a gadget once the kind is served, and waits until the controller has labelled it.
+func (w *fixture) make(t *testing.T, name logicalcluster.Name, namespace string) {
 	t.Helper()
 	dyn, err := w.proxy.Cluster(name.Path()).Dynamic()
 	require.NoError(t, err)
@@ -59,16 +59,16 @@ func (w *world) make(t *testing.T, name logicalcluster.Name, namespace string) {
 		_, err := in.Create(t.Context(), gadget(namespace), metav1.CreateOptions{})
 		return err == nil
 	})
-	eventually(t, "it is worked on", func() bool {
+	eventually(t, "the object is labelled", func() bool {
 		got, err := in.Get(t.Context(), "a", metav1.GetOptions{})
 		return err == nil && got.GetLabels()["seen"] == "yes"
 	})
 }
 
-// TestDefinitions follows a kind that some workspaces define, after the start, and each as it
-// likes: of such there are metadata over all of them.
+// TestDefinitions watches a kind that some workspaces define after the start, with different schemas. Only metadata can be watched for all
+// of them.
 func TestDefinitions(t *testing.T) {
-	w := newWorld(t, "defines", 4)
+	w := newFixture(t, "defines", 4)
 	w.options.NoEngage = true
 	p, err := mcprovider.New(w.options)
 	require.NoError(t, err)
@@ -105,9 +105,9 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestIdentity follows a kind that workspaces have bound, by the identity of its export.
+// TestIdentity watches a kind that workspaces have bound, by the identity of its export.
 func TestIdentity(t *testing.T) {
-	w := newWorld(t, "binds", 4)
+	w := newFixture(t, "binds", 4)
 	provider := w.proxy.Cluster(w.names[0].Path())
 	names := apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: gadgets.Kind, ListKind: "GadgetList"}
 	_, err := kinds.APIResourceSchemas.In(provider).Create(t.Context(), &apisv1alpha1.APIResourceSchema{

@@ -14,12 +14,12 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// listener is told of the objects of one logical cluster, or of all if it has none.
+// listener receives the events of one logical cluster, or of all if cluster is empty.
 type listener struct {
 	cluster logicalcluster.Name
 	handler toolscache.ResourceEventHandler
 	gone    atomic.Bool
-	// synced is closed when it has been told of all that there was.
+	// synced is closed after it has received all initial objects.
 	synced chan struct{}
 }
 
@@ -27,7 +27,7 @@ func newListener(cluster logicalcluster.Name, handler toolscache.ResourceEventHa
 	return &listener{cluster: cluster, handler: handler, synced: make(chan struct{})}
 }
 
-// verb says what happened.
+// verb is the type of a change.
 type verb int8
 
 const (
@@ -38,29 +38,28 @@ const (
 	left
 )
 
-// change is what listeners are told.
+// change is an event, or a change of listeners.
 type change struct {
 	verb     verb
 	old, obj ctrlclient.Object
-	// initial and tombstone are as those of client.Handler.
+	// initial and tombstone are those of client.Handler.
 	initial, tombstone bool
-	// listener is who joins, or leaves, and present what it is told of first.
+	// listener joins or leaves. If it joins, it receives the objects present first.
 	listener *listener
 	present  []ctrlclient.Object
 }
 
-// dispatcher tells listeners of events, in order, on one goroutine for all logical clusters. They
-// are found by the logical cluster of the object. What waits is not bounded, since listeners may
-// wait for the informers that push.
+// dispatcher sends events to listeners in order, in one goroutine for all logical clusters. Listeners are found by the logical cluster of
+// the object. The number of waiting events is not limited, because listeners may wait for the informers that send them.
 type dispatcher struct {
 	mu      sync.Mutex
 	waiting []change
 	wake    chan struct{}
 
-	// These are of the goroutine.
+	// The goroutine uses these without a lock.
 	all []*listener
 	of  map[logicalcluster.Name][]*listener
-	// unsynced are those who joined before all was read.
+	// unsynced are listeners that have joined before all objects were read.
 	unsynced []*listener
 }
 
@@ -83,8 +82,7 @@ func (d *dispatcher) remove(l *listener) {
 	d.push(change{verb: left, listener: l})
 }
 
-// dispatch tells listeners of events until ctx is done. When synced is closed, all has been pushed
-// that is initial.
+// dispatch sends events to listeners until ctx is done. synced is closed after all initial events have been pushed.
 func (d *dispatcher) dispatch(ctx context.Context, synced <-chan struct{}) {
 	for {
 		select {
@@ -118,10 +116,10 @@ func (d *dispatcher) handle(ctx context.Context, e change) {
 		d.leave(e.listener)
 	default:
 		for _, l := range d.all {
-			l.tell(ctx, e)
+			l.send(ctx, e)
 		}
 		for _, l := range d.of[logicalcluster.From(e.obj)] {
-			l.tell(ctx, e)
+			l.send(ctx, e)
 		}
 	}
 }
@@ -129,7 +127,7 @@ func (d *dispatcher) handle(ctx context.Context, e change) {
 func (d *dispatcher) join(ctx context.Context, e change) {
 	l := e.listener
 	for _, obj := range e.present {
-		l.tell(ctx, change{verb: added, obj: obj, initial: true})
+		l.send(ctx, change{verb: added, obj: obj, initial: true})
 	}
 	if l.cluster == "" {
 		d.all = append(d.all, l)
@@ -150,8 +148,8 @@ func (d *dispatcher) leave(l *listener) {
 	}
 }
 
-// tell calls the handler. One that panics is logged, and the others go on.
-func (l *listener) tell(ctx context.Context, e change) {
+// send calls the handler. If it panics, the panic is logged, and other listeners are not affected.
+func (l *listener) send(ctx context.Context, e change) {
 	if l.gone.Load() {
 		return
 	}

@@ -1,12 +1,10 @@
-// Package mcprovider has controllers of multicluster-runtime work in all logical clusters of a
-// Shardplane at the cost of one: of each kind there is one stream from each shard, whatever the
-// number of logical clusters, and what a logical cluster takes by itself is an entry in a map.
+// Package mcprovider runs controllers of multicluster-runtime in all logical clusters of a Shardplane at the cost of one: there is one
+// watch per kind and shard, and each logical cluster only needs an entry in a map.
 //
 //	New ─► Provider ─┬─► Source(obj)      events of all logical clusters, for WatchesRawSource
-//	                 ├─► Get(name)        cluster.Cluster: a value, made where it is needed
+//	                 ├─► Get(name)        cluster.Cluster: a value, created when it is needed
 //	                 ├─► Start(aware)     runs all; engages each logical cluster, unless NoEngage
-//	                 └─► Gate(reconciler) work on what a ring gives to this replica, and no other
+//	                 └─► Gate(reconciler) only reconciles logical clusters that a ring assigns to this replica
 //
-// A cluster's reads are from what the streams have brought, and its writes go through the
-// front-proxy, over one transport for all.
+// A cluster reads from the watches, and writes through the front-proxy, by one transport for all clusters.
 package mcprovider

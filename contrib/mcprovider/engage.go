@@ -13,20 +13,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// engageAgain is when a logical cluster is tried again that could not be engaged.
+// engageAgain is the delay after which a failed engagement is retried.
 const engageAgain = 2 * time.Second
 
-// engager engages the logical clusters that this replica has, and ends that when they go.
+// engager engages the logical clusters of this replica, and ends the engagement if they are reassigned or deleted.
 type engager struct {
 	provider *Provider
 	wake     chan struct{}
 
 	mu sync.Mutex
-	// changed are the logical clusters to look at. Those that are true have come, and are engaged
-	// anew: what was to be done there while this replica did not have them was dropped.
+	// changed are the logical clusters to check. If the value is true, the logical cluster has been assigned to this replica, and must be
+	// engaged again, because earlier events were dropped.
 	changed map[logicalcluster.Name]bool
 
-	// engaged are those that are, of the goroutine.
+	// engaged are the current engagements. Only the goroutine uses it.
 	engaged map[logicalcluster.Name]context.CancelFunc
 }
 
@@ -38,21 +38,21 @@ func newEngager(p *Provider) *engager {
 	if p.options.NoEngage {
 		return e
 	}
-	look := func(obj *corev1alpha1.LogicalCluster) { e.look(false, logicalcluster.From(obj)) }
+	enqueue := func(obj *corev1alpha1.LogicalCluster) { e.enqueue(false, logicalcluster.From(obj)) }
 	p.clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { look(obj) },
-		OnDelete: func(obj *corev1alpha1.LogicalCluster, _ bool) { look(obj) },
-		OnLeave:  func(obj *corev1alpha1.LogicalCluster, _ client.Leave) { look(obj) },
+		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { enqueue(obj) },
+		OnDelete: func(obj *corev1alpha1.LogicalCluster, _ bool) { enqueue(obj) },
+		OnLeave:  func(obj *corev1alpha1.LogicalCluster, _ client.Leave) { enqueue(obj) },
 	})
 	return e
 }
 
-// look has logical clusters looked at, which have come if anew is set.
-func (e *engager) look(anew bool, names ...logicalcluster.Name) {
+// enqueue adds logical clusters to changed. gained is set if they have been assigned to this replica.
+func (e *engager) enqueue(gained bool, names ...logicalcluster.Name) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range names {
-		e.changed[name] = anew || e.changed[name]
+		e.changed[name] = gained || e.changed[name]
 	}
 	select {
 	case e.wake <- struct{}{}:
@@ -67,7 +67,7 @@ func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 		defer ring.OnGain(func(gained client.Ranges) {
 			for _, name := range e.provider.clusters.Lister().Clusters() {
 				if gained.Contains(marker(name)) {
-					e.look(true, name)
+					e.enqueue(true, name)
 				}
 			}
 		})()
@@ -77,13 +77,13 @@ func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 		if ring != nil {
 			moved = ring.Changed()
 			for name := range e.engaged {
-				e.look(false, name)
+				e.enqueue(false, name)
 			}
 		}
 		for again := true; again; {
 			select {
 			case <-ctx.Done():
-				return // with it ends what was engaged
+				return // the engagements end with ctx
 			case <-moved:
 				again = false
 			case <-e.wake:
@@ -93,19 +93,19 @@ func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 	}
 }
 
-// sync does what is to be done for the logical clusters that have changed.
+// sync engages or disengages the logical clusters in changed.
 func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 	e.mu.Lock()
 	names := e.changed
 	e.changed = map[logicalcluster.Name]bool{}
 	e.mu.Unlock()
-	for name, anew := range names {
+	for name, gained := range names {
 		if ctx.Err() != nil {
 			return
 		}
 		owns := e.provider.find(ctx, name) == nil
 		if end := e.engaged[name]; end != nil {
-			if owns && !anew {
+			if owns && !gained {
 				continue
 			}
 			end()
@@ -118,7 +118,7 @@ func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 		if err := aware.Engage(engaged, multicluster.ClusterName(name), clusterOf{e.provider, name}); err != nil {
 			cancel()
 			klog.FromContext(ctx).Error(err, "Cannot engage a logical cluster, trying again", "cluster", name)
-			time.AfterFunc(engageAgain, func() { e.look(false, name) })
+			time.AfterFunc(engageAgain, func() { e.enqueue(false, name) })
 			continue
 		}
 		e.engaged[name] = cancel

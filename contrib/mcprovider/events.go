@@ -15,14 +15,13 @@ import (
 )
 
 const (
-	// maxEvents is how many Events wait to be written.
+	// maxEvents is the maximum number of waiting Events.
 	maxEvents = 1000
-	// eventTimeout is how long the writing of one may take.
+	// eventTimeout is the timeout for writing an Event.
 	eventTimeout = 10 * time.Second
 )
 
-// eventQueue writes the Events of all logical clusters, one after the other. What finds no room
-// is lost, as everywhere with Events.
+// eventQueue writes the Events of all logical clusters sequentially. If it is full, Events are lost, as usual.
 type eventQueue struct {
 	provider *Provider
 	waiting  chan waitingEvent
@@ -56,8 +55,8 @@ func (q *eventQueue) write(ctx context.Context, e waitingEvent) {
 	}
 }
 
-// recorderOf records Events in a logical cluster. One that says the same of the same object is
-// there once. Events have no annotations, actions and related objects.
+// recorderOf records Events in a logical cluster. Equal Events for an object are stored once. Events have no annotations, actions or
+// related objects.
 type recorderOf struct {
 	of        clusterOf
 	component string
@@ -69,7 +68,7 @@ var _ recorder.EventRecorder = recorderOf{}
 func (r recorderOf) Eventf(regarding, _ runtime.Object, eventtype, reason, _, note string, args ...any) {
 	about, err := reference.GetReference(r.of.GetScheme(), regarding)
 	if err != nil {
-		klog.ErrorS(err, "Cannot record an Event about an object", "cluster", r.of.name, "reason", reason)
+		klog.ErrorS(err, "Cannot record an Event for an object", "cluster", r.of.name, "reason", reason)
 		return
 	}
 	e := waitingEvent{of: r.of, Event: events.Event{
@@ -78,7 +77,7 @@ func (r recorderOf) Eventf(regarding, _ runtime.Object, eventtype, reason, _, no
 	select {
 	case r.of.provider.events.waiting <- e:
 	default:
-		klog.ErrorS(nil, "Lost an Event, since too many wait to be written", "cluster", r.of.name, "about", about, "reason", reason)
+		klog.ErrorS(nil, "Lost an Event, because the queue is full", "cluster", r.of.name, "about", about, "reason", reason)
 	}
 }
 
@@ -87,7 +86,7 @@ func (r recorderOf) AnnotatedEventf(regarding, related runtime.Object, _ map[str
 	r.Eventf(regarding, related, eventtype, reason, action, note, args...)
 }
 
-// oldRecorder is the recorder by the old interface.
+// oldRecorder implements the old interface.
 type oldRecorder struct{ recorderOf }
 
 var _ record.EventRecorder = oldRecorder{}

@@ -2,7 +2,6 @@ package mcprovider_test
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/ring"
 	"github.com/shardplane/shardplane/pkg/client/shards"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // greeter labels ConfigMaps.
@@ -41,8 +41,8 @@ func (g greeter) Reconcile(ctx context.Context, request mcreconcile.Request) (re
 	return reconcile.Result{}, cluster.GetClient().Patch(ctx, obj, patch)
 }
 
-// Replicas of a controller divide the logical clusters of all shards, and label ConfigMaps there.
-// proxy is the configuration of a client of the front-proxy, and shard of a shard.
+// Replicas of a controller divide the logical clusters of all shards, and label ConfigMaps. proxy is the configuration of a client of the
+// front-proxy, and shard of a shard.
 func Example() {
 	greet := func(ctx context.Context, proxy, shard *rest.Config) error {
 		reach, err := client.NewFactory(proxy)
@@ -76,17 +76,15 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		return replicas.Run(ctx, m.Start) // which works on until what it has is given away; then end the process: others are about to begin the work
+		return replicas.Run(ctx, m.Start) // works until other replicas take over. Then the process must end
 	}
 	_ = greet
 }
 
-// TestREADME: what the README shows is a part of the example, as it stands there.
+// TestREADME checks that the code in the README is a part of the example.
 func TestREADME(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	example, err := os.ReadFile("example_test.go")
-	require.NoError(t, err)
+	readme := harness.ReadFile(t, "README.md")
+	example := harness.ReadFile(t, "example_test.go")
 	_, shown, found := strings.Cut(string(readme), "```go\n")
 	require.True(t, found)
 	shown, _, found = strings.Cut(shown, "```")

@@ -1,7 +1,6 @@
 package mcprovider
 
-// Kept returns of how many logical clusters something is kept: what they serve, and clients; and
-// how many different things are served.
+// Kept returns the number of logical clusters with mappings, the number of different mappings, and the number of clients.
 func (p *Provider) Kept() (served, different, clients int) {
 	p.mappings.mu.Lock()
 	defer p.mappings.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// workingKey is the key of contexts of work that the ring has let begin.
+// workingKey is the context key of work that the ring has permitted.
 type workingKey struct{}
 
-// working returns the logical cluster that the work of ctx is in, if that has not ended.
+// working returns the logical cluster of the work of ctx, unless that has ended.
 func working(ctx context.Context) logicalcluster.Name {
 	name, _ := ctx.Value(workingKey{}).(logicalcluster.Name)
 	if ctx.Err() != nil {
@@ -27,17 +27,16 @@ func working(ctx context.Context) logicalcluster.Name {
 	return name
 }
 
-// Gate returns a reconciler that works on what the ring gives to this replica. Other requests are
-// dropped: who has the logical cluster has them, too. The context of the work ends when the
-// logical cluster goes to another replica, and the work has to end soon after. Without a ring it
-// is the reconciler itself.
+// Gate returns a reconciler for the logical clusters that the ring assigns to this replica. Other requests are dropped, because the replica
+// with the logical cluster has them as well. If the logical cluster is reassigned, the context ends, and the work must end soon. If there
+// is no ring, Gate returns the reconciler itself.
 func (p *Provider) Gate(reconciler mcreconcile.Reconciler) mcreconcile.Reconciler {
 	if p.options.Ring == nil {
 		return reconciler
 	}
 	return mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
 		if request.ClusterName == "" {
-			return reconciler.Reconcile(ctx, request) // of the local cluster
+			return reconciler.Reconcile(ctx, request) // the local cluster
 		}
 		work, end, ok := p.options.Ring.Begin(ctx, client.HashOf(request.ClusterName.String()))
 		if !ok {
@@ -47,14 +46,14 @@ func (p *Provider) Gate(reconciler mcreconcile.Reconciler) mcreconcile.Reconcile
 		work = context.WithValue(work, workingKey{}, logicalcluster.Name(request.ClusterName))
 		result, err := reconciler.Reconcile(work, request)
 		if work.Err() != nil && ctx.Err() == nil {
-			return reconcile.Result{}, nil // it goes on elsewhere
+			return reconcile.Result{}, nil // another replica continues
 		}
 		return result, err
 	})
 }
 
-// begin begins something in a logical cluster, and fails if another replica has that. What is done
-// in work that Gate has begun there may go on until that ends.
+// begin begins an operation in a logical cluster, and fails if that is assigned to another replica. If ctx is from Gate, the operation is
+// permitted until the work ends.
 func (p *Provider) begin(ctx context.Context, name logicalcluster.Name) (work context.Context, end func(), err error) {
 	if p.options.Ring == nil || working(ctx) == name {
 		return ctx, func() {}, nil
@@ -66,7 +65,7 @@ func (p *Provider) begin(ctx context.Context, name logicalcluster.Name) (work co
 	return work, end, nil
 }
 
-// owns returns ErrNotOwned if another replica has a logical cluster, or is about to begin there.
+// owns returns ErrNotOwned if a logical cluster is assigned to another replica, or is about to be.
 func (p *Provider) owns(ctx context.Context, name logicalcluster.Name) error {
 	_, end, err := p.begin(ctx, name)
 	if err == nil {
@@ -75,9 +74,8 @@ func (p *Provider) owns(ctx context.Context, name logicalcluster.Name) error {
 	return err
 }
 
-// owned sends requests to a logical cluster while this replica has that. Each is work of its own,
-// unless it is a part of work that Gate has begun: it ends when the logical cluster goes, and the
-// logical cluster goes when it has ended.
+// owned sends requests to a logical cluster while it is assigned to this replica. Requests outside of work from Gate are separate work: if
+// the logical cluster is reassigned, they are cancelled, and the reassignment waits until they have ended.
 type owned struct {
 	http.RoundTripper
 
@@ -98,24 +96,24 @@ func (o owned) RoundTrip(request *http.Request) (*http.Response, error) {
 		end()
 		return nil, err
 	}
-	response.Body = answer{response.Body, sync.OnceFunc(end)}
+	response.Body = body{response.Body, sync.OnceFunc(end)}
 	return response, nil
 }
 
-// answer is the body of an answer, with which the request is over.
-type answer struct {
+// body is a response body. The request ends when it is closed.
+type body struct {
 	io.ReadCloser
 
 	end func()
 }
 
 // Close implements io.Closer.
-func (a answer) Close() error {
-	defer a.end()
-	return a.ReadCloser.Close()
+func (b body) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
-// marker is an object by which ranges know a logical cluster.
+// marker returns an object in a logical cluster, to check ranges.
 func marker(name logicalcluster.Name) metav1.Object {
 	return &metav1.ObjectMeta{Annotations: map[string]string{logicalcluster.AnnotationKey: name.String()}}
 }

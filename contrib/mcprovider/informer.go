@@ -8,7 +8,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// informerOf is what there is of a kind in one logical cluster.
+// informerOf is the part of an informer in one logical cluster.
 type informerOf struct {
 	in   cacheOf
 	kind kind
@@ -17,14 +17,14 @@ type informerOf struct {
 var _ ctrlcache.Informer = informerOf{}
 
 var (
-	errOtherHandle = errors.New("the registration is not one of this informer")
-	errIndexers    = errors.New("the informer is a part of one of all logical clusters: add indexes by IndexField")
+	errOtherHandle = errors.New("the registration is from another informer")
+	errIndexers    = errors.New("the informer is shared by all logical clusters: add indexes by IndexField")
 )
 
-// registration is a handler that was added.
+// registration is a registered handler.
 type registration struct{ *listener }
 
-// done says when a handler has been told of all that there was.
+// done reports when a handler has received all initial objects.
 type done struct {
 	name string
 	done <-chan struct{}
@@ -78,7 +78,7 @@ func (i informerOf) RemoveEventHandler(handle toolscache.ResourceEventHandlerReg
 	return nil
 }
 
-// AddIndexers implements ctrlcache.Informer: it fails, since what it adds could be read by nobody.
+// AddIndexers implements ctrlcache.Informer. It fails, because ctrlcache.Informer has no method to read indexes.
 func (informerOf) AddIndexers(toolscache.Indexers) error { return errIndexers }
 
 // HasSynced implements ctrlcache.Informer.

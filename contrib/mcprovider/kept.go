@@ -8,13 +8,12 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// keptClient is a client that is kept of a logical cluster: it knows which of its writes the cache
-// has, by handlers that it adds to that and does not remove. They are removed when the client is
-// dropped, and what waits for them ends.
+// keptClient is a client that is kept for a logical cluster. It adds handlers to the cache to find out which of its writes are in the
+// cache. If the client is dropped, its handlers are removed, and waiting reads end.
 type keptClient struct {
 	ctrlclient.Client
 
-	kept context.Context //nolint:containedctx // it is the client's life, and not that of a call
+	kept context.Context //nolint:containedctx // for the lifetime of the client
 	drop context.CancelFunc
 }
 
@@ -40,7 +39,7 @@ func (k *keptClient) List(ctx context.Context, list ctrlclient.ObjectList, opts 
 	return k.Client.List(ctx, list, opts...)
 }
 
-// within returns a context that ends with the client, too.
+// within returns a context that also ends with the client.
 func (k *keptClient) within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(k.kept, cancel)
@@ -50,7 +49,7 @@ func (k *keptClient) within(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// keptCache is the cache of a client that is kept.
+// keptCache is the cache of a kept client.
 type keptCache struct {
 	ctrlcache.Cache
 
@@ -63,7 +62,7 @@ func (c keptCache) GetInformer(ctx context.Context, obj ctrlclient.Object, opts 
 	return keptInformer{informer, c.client}, err
 }
 
-// keptInformer is an informer whose handlers go with the client.
+// keptInformer is an informer. Its handlers are removed with the client.
 type keptInformer struct {
 	ctrlcache.Informer
 

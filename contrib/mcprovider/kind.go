@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// form is how objects of a kind are held.
+// form is the Go representation of objects.
 type form int8
 
 const (
@@ -30,56 +30,56 @@ const (
 	metadata
 )
 
-// kindKey is what there is one view of.
+// kindKey identifies an informer.
 type kindKey struct {
 	schema.GroupVersionKind
 
 	form form
 }
 
-// kind is the view of a kind's objects in all logical clusters.
+// kind is the informer of a kind in all logical clusters.
 type kind interface {
 	client.Runner
 
-	// add adds a listener, who is told of what there is first.
+	// add adds a listener. It receives existing objects first.
 	add(l *listener)
-	// remove removes one.
+	// remove removes a listener.
 	remove(l *listener)
 	get(key client.Key) (ctrlclient.Object, error)
-	// list returns the objects of one logical cluster, or of all.
+	// list returns the objects of one logical cluster, or of all if it is "".
 	list(cluster logicalcluster.Name) []ctrlclient.Object
 	byIndex(index, value string) ([]ctrlclient.Object, error)
 	addIndex(name string, f ctrlclient.IndexerFunc) error
-	// unread returns why not all objects of a logical cluster are known, or nil.
+	// unread returns an error if not all objects of a logical cluster have been read.
 	unread(cluster logicalcluster.Name) error
 	missing() []shards.Missing
-	// readOnce is closed when all has been read.
+	// readOnce is closed when all objects have been read.
 	readOnce() <-chan struct{}
 }
 
-// view is a shards.Multi as a part of a client.Group.
-type view[T client.Object] struct {
+// runner adapts shards.Multi to client.Group.
+type runner[T client.Object] struct {
 	*shards.Multi[T]
 }
 
 // HasSynced implements client.Runner.
-func (v view[T]) HasSynced() bool { return v.Multi.HasSynced(shards.Reachable) }
+func (r runner[T]) HasSynced() bool { return r.Multi.HasSynced(shards.Reachable) }
 
 // WaitForSync implements client.Runner.
-func (v view[T]) WaitForSync(ctx context.Context) error {
-	return v.Multi.WaitForSync(ctx, shards.Reachable)
+func (r runner[T]) WaitForSync(ctx context.Context) error {
+	return r.Multi.WaitForSync(ctx, shards.Reachable)
 }
 
-// kindOf is a kind whose objects are of type T.
+// kindOf is a kind with objects of type T.
 type kindOf[T ctrlclient.Object] struct {
-	view[T]
+	runner[T]
 	*dispatcher
 
 	provider *Provider
 	synced   <-chan struct{}
 }
 
-// formOf returns how an object, or a list, wants its kind to be held.
+// formOf returns the representation of an object or list.
 func formOf(obj runtime.Object) form {
 	switch obj.(type) {
 	case *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList:
@@ -91,13 +91,13 @@ func formOf(obj runtime.Object) form {
 	}
 }
 
-// keyOf returns the kind that an object is of.
+// keyOf returns the kind of an object.
 func (p *Provider) keyOf(obj runtime.Object) (kindKey, error) {
 	gvk, err := apiutil.GVKForObject(obj, p.options.Scheme)
 	return kindKey{gvk, formOf(obj)}, err
 }
 
-// kind returns the view of a kind, which is followed from then on.
+// kind returns the informer of a kind. It is started if it does not exist.
 func (p *Provider) kind(key kindKey) (kind, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *Provider) kind(key kindKey) (kind, error) {
 	}
 	k, err := p.open(key)
 	if err != nil {
-		return nil, fmt.Errorf("following %s: %w", key.GroupVersionKind, err)
+		return nil, fmt.Errorf("watching %s: %w", key.GroupVersionKind, err)
 	}
 	for field, f := range p.indexes[key] {
 		if err := k.addIndex(field, f); err != nil {
@@ -120,7 +120,7 @@ func (p *Provider) kind(key kindKey) (kind, error) {
 	return k, nil
 }
 
-// open makes the view of a kind.
+// open returns a new informer.
 func (p *Provider) open(key kindKey) (kind, error) {
 	gvr, _ := meta.UnsafeGuessKindToResource(key.GroupVersionKind)
 	if name := p.options.Resources[key.GroupKind()]; name != "" {
@@ -150,7 +150,7 @@ func (p *Provider) open(key kindKey) (kind, error) {
 	}
 }
 
-// hasProtobuf reports whether a kind has a protobuf encoding, which its Go type has methods for.
+// hasProtobuf reports whether the Go type of a kind has methods for protobuf.
 func hasProtobuf(obj runtime.Object) bool {
 	_, ok := obj.(interface {
 		Marshal() ([]byte, error)
@@ -168,7 +168,7 @@ func newKind[T ctrlclient.Object](p *Provider, key kindKey, open shards.Open[T])
 	if err != nil {
 		return nil, err
 	}
-	k := &kindOf[T]{view: view[T]{multi}, dispatcher: newDispatcher(), provider: p}
+	k := &kindOf[T]{runner: runner[T]{multi}, dispatcher: newDispatcher(), provider: p}
 	k.synced = multi.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, initial bool) { k.push(change{verb: added, obj: obj, initial: initial}) },
 		OnUpdate: func(old, obj T) { k.push(change{verb: updated, old: old, obj: obj}) },
@@ -229,12 +229,12 @@ func (k *kindOf[T]) addIndex(field string, f ctrlclient.IndexerFunc) error {
 	}})
 }
 
-// indexKey is what an index has objects with a value under, in a namespace or in all.
+// indexKey returns the key of a value in an index, for a namespace, or for all if it is "".
 func indexKey(cluster logicalcluster.Name, namespace, value string) string {
 	return cluster.String() + "|" + namespace + "/" + value
 }
 
-// errNotRead says that it is not known which objects there are.
+// errNotRead is the error if objects may be missing.
 var errNotRead = errors.New("its shard has not been read")
 
 func (k *kindOf[T]) unread(cluster logicalcluster.Name) error {
@@ -248,14 +248,14 @@ func (k *kindOf[T]) unread(cluster logicalcluster.Name) error {
 		return errNotRead
 	}
 	if !informer.HasSynced() {
-		why := informer.LastError()
-		if apierrors.IsNotFound(why) {
-			return nil // a shard that does not serve the kind has none
+		err := informer.LastError()
+		if apierrors.IsNotFound(err) {
+			return nil // the shard does not serve the kind
 		}
-		return errors.Join(errNotRead, why)
+		return errors.Join(errNotRead, err)
 	}
 	if k.provider.options.Ring != nil && !informer.LoadedRanges().Contains(marker(cluster)) {
-		return client.ErrNotOwned // or not read yet, of what has just come
+		return client.ErrNotOwned // or not read yet after an assignment
 	}
 	return nil
 }
@@ -264,8 +264,7 @@ func (k *kindOf[T]) missing() []shards.Missing { return k.Missing() }
 
 func (k *kindOf[T]) readOnce() <-chan struct{} { return k.synced }
 
-// IndexField implements multicluster.Provider. An index of a field that there is already is not
-// made again: it is for all logical clusters.
+// IndexField implements multicluster.Provider. Indexes are for all logical clusters. If a field already has one, IndexField does nothing.
 func (p *Provider) IndexField(_ context.Context, obj ctrlclient.Object, field string, f ctrlclient.IndexerFunc) error {
 	key, err := p.keyOf(obj)
 	if err != nil {
@@ -288,7 +287,7 @@ func (p *Provider) IndexField(_ context.Context, obj ctrlclient.Object, field st
 	return nil
 }
 
-// ready returns the view of a kind when it has been read.
+// ready returns the informer of a kind after it has read all objects.
 func (p *Provider) ready(ctx context.Context, key kindKey) (kind, error) {
 	k, err := p.kind(key)
 	if err != nil {

@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	// testTimeout is how long tests wait for what happens at once on an idle machine.
+	// testTimeout limits waiting for conditions that become true immediately on an idle machine.
 	testTimeout = 2 * time.Minute
 	tick        = 10 * time.Millisecond
 )
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// servers are shards in memory, the first of which stands for the front-proxy, too.
+// servers are shards in memory. The first is also used as the front-proxy.
 type servers []*clienttest.Server
 
 func newServers(t testing.TB, n int) servers {
@@ -68,8 +68,7 @@ func (s servers) source() shards.Source {
 	return shards.Static(static)
 }
 
-// describing returns the configuration of a client of the first server, which also says which
-// resources there are. Of each logical cluster there is one that no other has.
+// describing returns the configuration of a client of the first server with discovery. Each logical cluster has one separate resource.
 func (s servers) describing(t testing.TB) *rest.Config {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +103,7 @@ func in(cluster logicalcluster.Name) map[string]string {
 	return map[string]string{logicalcluster.AnnotationKey: cluster.String()}
 }
 
-// cluster makes a logical cluster on a shard.
+// cluster creates a logical cluster on a shard.
 func (s servers) cluster(t testing.TB, shard int, name logicalcluster.Name) {
 	t.Helper()
 	s[shard].Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
@@ -120,7 +119,7 @@ func (s servers) put(t testing.TB, shard int, cluster logicalcluster.Name, names
 	})
 }
 
-// start runs a provider until the test ends, or stop is called.
+// start runs a provider until the test ends or stop is called.
 func start(t testing.TB, options mcprovider.Options, aware multicluster.Aware) (p *mcprovider.Provider, stop func()) {
 	t.Helper()
 	p, err := mcprovider.New(options)
@@ -132,7 +131,7 @@ func start(t testing.TB, options mcprovider.Options, aware multicluster.Aware) (
 	return p, stop
 }
 
-// run runs something until the test ends, or stop is called.
+// run runs f until the test ends or stop is called.
 func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,17 +147,15 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// newManager returns a manager over a provider, which serves nothing.
+// newManager returns a manager with a provider, without HTTP servers.
 func newManager(t testing.TB, config *rest.Config, p multicluster.Provider) mcmanager.Manager {
 	t.Helper()
-	m, err := mcmanager.New(config, p, manager.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-	})
+	m, err := mcmanager.New(config, p, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0"})
 	require.NoError(t, err)
 	return m
 }
 
-// seen are the requests that a reconciler was given, and what it found.
+// seen contains the requests of a reconciler, and the content that it read.
 type seen struct {
 	mu      sync.Mutex
 	content map[mcreconcile.Request]string
@@ -181,7 +178,7 @@ func (s *seen) get(request mcreconcile.Request) string {
 	return s.content[request]
 }
 
-// forget drops what was noted of a request.
+// forget removes a request.
 func (s *seen) forget(request mcreconcile.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +202,7 @@ func requestOf(cluster logicalcluster.Name, namespace, name string) mcreconcile.
 	}
 }
 
-// reader reads ConfigMaps by the cluster of the request, as controllers do.
+// reader returns a reconciler that reads ConfigMaps by the cluster of the request, like controllers.
 func (s *seen) reader(m mcmanager.Manager) mcreconcile.Reconciler {
 	return mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
 		c, err := m.GetCluster(ctx, request.ClusterName)
@@ -221,7 +218,7 @@ func (s *seen) reader(m mcmanager.Manager) mcreconcile.Reconciler {
 	})
 }
 
-// unnamed lets tests of one process have controllers of the same name.
+// unnamed permits controllers with the same name in one process.
 var unnamed = func() (o mccontroller.Options) {
 	yes := true
 	o.SkipNameValidation = &yes
@@ -233,5 +230,5 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	require.Eventually(t, condition, testTimeout, tick, what)
 }
 
-// reconcileEnds reports whether a reconciler's error is not tried again.
+// reconcileEnds reports whether an error of a reconciler is not retried.
 func reconcileEnds(err error) bool { return errors.Is(err, reconcile.TerminalError(nil)) }

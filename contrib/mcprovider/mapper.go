@@ -17,21 +17,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
-// mappings are what is known of the kinds of logical clusters. Those that serve the same share it.
+// mappings contains discovered kinds of logical clusters. If they serve the same resources, they share a mapping.
 type mappings struct {
 	mu sync.Mutex
-	// of are the mappings of each logical cluster's groups and versions that were asked for.
+	// of contains the mappings of groups and versions that have been discovered in a logical cluster.
 	of map[logicalcluster.Name]map[schema.GroupVersion]*mapping
-	// known are all that some logical cluster has, by what they are made from.
+	// known contains all mappings by hash.
 	known map[uint64]*mapping
 }
 
-// mapping is what logical clusters serve of a group and version.
+// mapping contains the resources of a group and version.
 type mapping struct {
 	meta.RESTMapper
 
 	hash uint64
-	// uses is how many logical clusters have it.
+	// uses is the number of logical clusters with this mapping.
 	uses int
 }
 
@@ -57,14 +57,14 @@ func (m *mappings) forget(name logicalcluster.Name) {
 	delete(m.of, name)
 }
 
-// release drops one use, under the lock.
+// release removes one use. The lock must be held.
 func (m *mappings) release(old *mapping) {
 	if old.uses--; old.uses == 0 {
 		delete(m.known, old.hash)
 	}
 }
 
-// learn notes what a logical cluster serves of a group and version.
+// learn adds the resources of a group and version in a logical cluster.
 func (m *mappings) learn(name logicalcluster.Name, gv schema.GroupVersion, resources []metav1.APIResource) meta.RESTMapper {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, gv)
@@ -93,9 +93,8 @@ func (m *mappings) learn(name logicalcluster.Name, gv schema.GroupVersion, resou
 	return now
 }
 
-// mapperOf is the mapper of a logical cluster. It asks that for the resources of a group and
-// version once; other questions are asked anew each time. It does so whoever has the logical
-// cluster: which kinds there are has to be known until the last work ends.
+// mapperOf is the mapper of a logical cluster. It discovers resources of a group and version once, and everything else on each call. It
+// works for logical clusters of other replicas as well, because it is needed until the last work ends.
 type mapperOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -103,7 +102,7 @@ type mapperOf struct {
 
 var _ meta.RESTMapper = mapperOf{}
 
-// version returns the mapper of a group and version.
+// version calls serves with the mapper of a group and version.
 func (m mapperOf) version(gv schema.GroupVersion, serves func(meta.RESTMapper) error) error {
 	all := m.provider.mappings
 	if known := all.get(m.name, gv); known != nil && serves(known) == nil {
@@ -118,27 +117,33 @@ func (m mapperOf) version(gv schema.GroupVersion, serves func(meta.RESTMapper) e
 	case apierrors.IsNotFound(err):
 		return serves(meta.MultiRESTMapper{})
 	case err != nil:
-		return fmt.Errorf("asking logical cluster %q for its resources of %s: %w", m.name, gv, err)
+		return fmt.Errorf("discovering resources in logical cluster %q for %s: %w", m.name, gv, err)
 	}
 	learnt := all.learn(m.name, gv, list.APIResources)
-	m.provider.forgetGone(m.name)
+	m.provider.forgetDeleted(m.name)
 	return serves(learnt)
 }
 
-// whole returns a mapper of all that the logical cluster has now.
+// whole returns a new mapper of all resources in the logical cluster.
 func (m mapperOf) whole() (meta.RESTMapper, error) {
 	return apiutil.NewDynamicRESTMapper(clusterOf(m).scope().Config(), m.provider.reach.HTTPClient())
+}
+
+// byWhole calls f with a new mapper of all resources.
+func byWhole[T any](m mapperOf, f func(meta.RESTMapper) (T, error)) (T, error) {
+	whole, err := m.whole()
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return f(whole)
 }
 
 // RESTMapping implements meta.RESTMapper.
 func (m mapperOf) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	versions = slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return version == "" })
 	if len(versions) == 0 {
-		whole, err := m.whole()
-		if err != nil {
-			return nil, err
-		}
-		return whole.RESTMapping(kind)
+		return byWhole(m, func(whole meta.RESTMapper) (*meta.RESTMapping, error) { return whole.RESTMapping(kind) })
 	}
 	var mapping *meta.RESTMapping
 	var err error
@@ -156,47 +161,29 @@ func (m mapperOf) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.
 
 // RESTMappings implements meta.RESTMapper.
 func (m mapperOf) RESTMappings(kind schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
-	whole, err := m.whole()
-	if err != nil {
-		return nil, err
-	}
-	return whole.RESTMappings(kind, versions...)
+	return byWhole(m, func(whole meta.RESTMapper) ([]*meta.RESTMapping, error) { return whole.RESTMappings(kind, versions...) })
 }
 
 // KindFor implements meta.RESTMapper.
 func (m mapperOf) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
-	whole, err := m.whole()
-	if err != nil {
-		return schema.GroupVersionKind{}, err
-	}
-	return whole.KindFor(resource)
+	return byWhole(m, func(whole meta.RESTMapper) (schema.GroupVersionKind, error) { return whole.KindFor(resource) })
 }
 
 // KindsFor implements meta.RESTMapper.
 func (m mapperOf) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
-	whole, err := m.whole()
-	if err != nil {
-		return nil, err
-	}
-	return whole.KindsFor(resource)
+	return byWhole(m, func(whole meta.RESTMapper) ([]schema.GroupVersionKind, error) { return whole.KindsFor(resource) })
 }
 
 // ResourceFor implements meta.RESTMapper.
 func (m mapperOf) ResourceFor(resource schema.GroupVersionResource) (schema.GroupVersionResource, error) {
-	whole, err := m.whole()
-	if err != nil {
-		return schema.GroupVersionResource{}, err
-	}
-	return whole.ResourceFor(resource)
+	return byWhole(m, func(whole meta.RESTMapper) (schema.GroupVersionResource, error) { return whole.ResourceFor(resource) })
 }
 
 // ResourcesFor implements meta.RESTMapper.
 func (m mapperOf) ResourcesFor(resource schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
-	whole, err := m.whole()
-	if err != nil {
-		return nil, err
-	}
-	return whole.ResourcesFor(resource)
+	return byWhole(m, func(whole meta.RESTMapper) ([]schema.GroupVersionResource, error) {
+		return whole.ResourcesFor(resource)
+	})
 }
 
 // ResourceSingularizer implements meta.RESTMapper.

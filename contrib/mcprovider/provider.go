@@ -26,52 +26,45 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// ErrNotOwned is the error of Get for a logical cluster that another replica has, and of reads and
-// writes of one that was got before it went there. It is a multicluster.ErrClusterNotFound: the
-// builder's wrapper drops the request, and the object comes again when its logical cluster comes to
-// this replica.
-var ErrNotOwned = fmt.Errorf("%w: another replica has it", multicluster.ErrClusterNotFound)
+// ErrNotOwned is returned by Get if a logical cluster is assigned to another replica, and by reads and writes if it was reassigned after
+// Get. It is a multicluster.ErrClusterNotFound, so that the wrapper of the builder drops the request. If the logical cluster is assigned to
+// this replica again, so are requests for its objects.
+var ErrNotOwned = fmt.Errorf("%w: it is assigned to another replica", multicluster.ErrClusterNotFound)
 
 var logicalClusters = client.DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
 
-// Options say what a provider is of. Config and Shards are needed.
+// Options configure a provider. Config and Shards must be set.
 type Options struct {
-	// Config is how logical clusters are reached to write, and to read past the cache: the
-	// front-proxy, or the only shard.
+	// Config is used for writes, and for reads without the cache: the front-proxy, or the only shard.
 	Config *rest.Config
-	// Shards says which shards there are, whose objects are followed at their addresses.
+	// Shards are the shards. Their objects are read directly.
 	Shards shards.Source
-	// Dial says how to connect to a shard, and Partition selects shards by the labels of their
-	// Shard objects, as for shards.Options.
+	// Dial connects to a shard, and Partition selects shards by labels, as in shards.Options.
 	Dial      shards.Dial
 	Partition labels.Selector
-	// Scheme has the Go types of what is read; that of client-go by default.
+	// Scheme contains the Go types. The default is the scheme of client-go.
 	Scheme *runtime.Scheme
-	// Resources are the names of the resources of kinds, where these are not their plurals as
-	// meta.UnsafeGuessKindToResource makes them. A custom resource that comes from an APIExport
-	// has the export's identity in it: "widgets:<identity hash>".
+	// Resources are the names of resources that meta.UnsafeGuessKindToResource does not return. If a custom resource is from an APIExport,
+	// it contains the identity of the export: "widgets:<identity hash>".
 	Resources map[schema.GroupKind]string
-	// Select says which logical clusters there are for the provider; nil is all. It is asked
-	// again whenever the LogicalCluster object changes.
+	// Select selects logical clusters, or all if it is nil. It is called if a LogicalCluster changes.
 	Select func(*corev1alpha1.LogicalCluster) bool
-	// Ring divides the logical clusters among replicas, unless it is nil: this one holds, yields
-	// and engages its part. Its Key is client.ByCluster. Whoever made it runs it.
+	// Ring divides the logical clusters among replicas unless it is nil. Its Key must be client.ByCluster. The provider does not run it.
 	Ring *ring.Ring
-	// NoEngage has logical clusters not engaged, for controllers that have nothing but Sources:
-	// multicluster-runtime keeps goroutines for each logical cluster that is.
+	// NoEngage disables engagements, for controllers that only have Sources, because multicluster-runtime starts goroutines for each
+	// engaged logical cluster.
 	NoEngage bool
-	// ReadYourWrites has reads of a logical cluster wait for its writes before, as
-	// EnableReadYourWritesConsistency of controller-runtime does. The client of each logical
-	// cluster that is used is kept then, as long as there is the logical cluster. Get it anew
-	// for each request: reads that wait fail when the logical cluster goes to another replica.
+	// ReadYourWrites lets reads wait for previous writes, like EnableReadYourWritesConsistency of controller-runtime. If it is set, the
+	// client of each used logical cluster is kept until that is deleted. It must be retrieved again for each request, because waiting reads
+	// fail if the logical cluster is assigned to another replica.
 	ReadYourWrites bool
-	// KeepManagedFields keeps metadata.managedFields of what is read, as client.InformerOptions.
+	// KeepManagedFields keeps metadata.managedFields, as in client.InformerOptions.
 	KeepManagedFields bool
-	// Metrics is where the metrics of the informers are registered; nil is nowhere.
+	// Metrics registers the metrics of informers unless it is nil.
 	Metrics prometheus.Registerer
 }
 
-// Provider implements multicluster.Provider and multicluster.ProviderRunnable. Make one with New.
+// Provider implements multicluster.Provider and multicluster.ProviderRunnable. It must be created by New.
 type Provider struct {
 	options  Options
 	reach    *client.Factory
@@ -79,17 +72,17 @@ type Provider struct {
 	engager  *engager
 	events   *eventQueue
 	mappings *mappings
-	// over is set when what it follows is not followed any more.
+	// over is set after the informers have ended.
 	over atomic.Bool
 
 	mu sync.Mutex
-	// kinds are what is followed, and indexes the indexes of each kind, by field.
+	// kinds are the informers, and indexes contains their indexes by field.
 	kinds   map[kindKey]kind
 	indexes map[kindKey]map[string]ctrlclient.IndexerFunc
-	// start runs a kind once the provider runs.
+	// start runs a kind. It is set when the provider starts.
 	start   func(kind)
 	started bool
-	// clients are kept for ReadYourWrites only.
+	// clients contains clients if ReadYourWrites is set.
 	clients map[logicalcluster.Name]*keptClient
 }
 
@@ -98,10 +91,10 @@ var (
 	_ multicluster.ProviderRunnable = &Provider{}
 )
 
-// New returns a provider. It connects to nothing before it starts.
+// New returns a provider. It sends no requests before Start.
 func New(options Options) (*Provider, error) {
 	if options.Config == nil {
-		return nil, errors.New("set Config to how logical clusters are reached: the front-proxy, or the only shard")
+		return nil, errors.New("set Config to the configuration of the front-proxy, or of the only shard")
 	}
 	if options.Scheme == nil {
 		options.Scheme = clientgoscheme.Scheme
@@ -130,7 +123,7 @@ func New(options Options) (*Provider, error) {
 	return p, nil
 }
 
-// ranges returns what is held of each shard; nil is all.
+// ranges returns the loaded ranges of a shard, or nil for all objects.
 func (p *Provider) ranges() func(string) client.RangeSource {
 	if p.options.Ring == nil {
 		return nil
@@ -142,7 +135,7 @@ func (p *Provider) selects(obj *corev1alpha1.LogicalCluster) bool {
 	return obj.Name == corev1alpha1.LogicalClusterName && (p.options.Select == nil || p.options.Select(obj))
 }
 
-// bare keeps of a LogicalCluster that there is one.
+// bare returns a LogicalCluster with only the required metadata.
 func bare(obj *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: obj.Name, UID: obj.UID, ResourceVersion: obj.ResourceVersion,
@@ -150,7 +143,7 @@ func bare(obj *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error
 	}}, nil
 }
 
-// forget drops what is kept of a logical cluster.
+// forget drops the data of a logical cluster.
 func (p *Provider) forget(name logicalcluster.Name) {
 	p.mappings.forget(name)
 	p.mu.Lock()
@@ -161,22 +154,21 @@ func (p *Provider) forget(name logicalcluster.Name) {
 	}
 }
 
-// forgetGone drops what is kept of a logical cluster that has gone. Whoever keeps something calls
-// it after that: the logical cluster may have gone before, and nobody else would drop it.
-func (p *Provider) forgetGone(name logicalcluster.Name) {
+// forgetDeleted drops the data of a logical cluster if it does not exist. It must be called after data was added, because the logical
+// cluster may have been deleted before.
+func (p *Provider) forgetDeleted(name logicalcluster.Name) {
 	if _, err := p.known(name); err != nil {
 		p.forget(name)
 	}
 }
 
-// known returns what is known of a logical cluster.
+// known returns a LogicalCluster from the cache.
 func (p *Provider) known(name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	return p.clusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 }
 
-// Get implements multicluster.Provider. It fails with multicluster.ErrClusterNotFound if there is
-// no such logical cluster, with ErrNotOwned if another replica has it, and with another error
-// while not all shards have been read that may have it.
+// Get implements multicluster.Provider. It returns multicluster.ErrClusterNotFound if the logical cluster does not exist, ErrNotOwned if it
+// is assigned to another replica, and another error if a shard that may have it has not been read.
 func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error) {
 	if err := p.find(ctx, logicalcluster.Name(name)); err != nil {
 		return nil, err
@@ -184,7 +176,7 @@ func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (clus
 	return clusterOf{p, logicalcluster.Name(name)}, nil
 }
 
-// find returns why a logical cluster cannot be worked on.
+// find returns an error if a logical cluster must not be used.
 func (p *Provider) find(ctx context.Context, name logicalcluster.Name) error {
 	if err := p.owns(ctx, name); err != nil {
 		return err
@@ -202,8 +194,7 @@ func (p *Provider) find(ctx context.Context, name logicalcluster.Name) error {
 	}
 }
 
-// Missing returns which shards are away or cannot be followed, and why: those of the logical
-// clusters, and those of each kind.
+// Missing returns shards that are unavailable or cannot be watched, with the reason, for logical clusters and for each kind.
 func (p *Provider) Missing() []shards.Missing {
 	missing := p.clusters.Missing()
 	for _, k := range p.all() {
@@ -212,7 +203,7 @@ func (p *Provider) Missing() []shards.Missing {
 	return missing
 }
 
-// all returns the kinds that are followed.
+// all returns the kinds with informers.
 func (p *Provider) all() []kind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,18 +214,17 @@ func (p *Provider) all() []kind {
 	return all
 }
 
-// Start implements multicluster.ProviderRunnable: it follows the shards until ctx is done and all
-// that it has started has ended. A manager calls it.
+// Start implements multicluster.ProviderRunnable. A manager calls it. It runs informers until ctx is done and all goroutines have ended.
 func (p *Provider) Start(ctx context.Context, aware multicluster.Aware) error {
 	group := &client.Group{}
 	p.mu.Lock()
 	if p.started {
 		p.mu.Unlock()
-		return errors.New("the provider was started already: make a new one")
+		return errors.New("the provider has already been started: create another one")
 	}
 	p.started = true
 	p.start = func(k kind) { group.Add(k) }
-	group.Add(view[*corev1alpha1.LogicalCluster]{p.clusters})
+	group.Add(runner[*corev1alpha1.LogicalCluster]{p.clusters})
 	for _, k := range p.kinds {
 		group.Add(k)
 	}
@@ -252,7 +242,7 @@ func (p *Provider) Start(ctx context.Context, aware multicluster.Aware) error {
 	return group.Run(ctx)
 }
 
-// Synced waits until the logical clusters are known of all shards that answer.
+// Synced waits until the logical clusters of all available shards have been read.
 func (p *Provider) Synced(ctx context.Context) error {
 	return p.clusters.WaitForSync(ctx, shards.Reachable)
 }

@@ -29,8 +29,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
-// TestReads reads what is in one logical cluster, by keys, selectors and indexes, in all forms of
-// objects, beside others with the same names.
+// TestReads checks reads in a logical cluster by keys, selectors and indexes, for all representations of objects. Other logical clusters
+// have objects with the same names.
 func TestReads(t *testing.T) {
 	s := newServers(t, 2)
 	for n := range 6 {
@@ -89,18 +89,18 @@ func TestReads(t *testing.T) {
 	same, err := p.Get(t.Context(), "cluster0")
 	require.NoError(t, err)
 	require.Equal(t, c, same)
-	require.True(t, c == same, "the same logical cluster is the same value") //nolint:testifylint // as multicluster-runtime compares them
+	require.True(t, c == same, "values of a logical cluster must be equal") //nolint:testifylint // multicluster-runtime uses ==
 
 	_, err = p.Get(t.Context(), "none")
 	require.ErrorIs(t, err, multicluster.ErrClusterNotFound)
 	s[0].Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "cluster0", "", corev1alpha1.LogicalClusterName)
-	eventually(t, "a logical cluster that is deleted is not found", func() bool {
+	eventually(t, "a deleted logical cluster is not found", func() bool {
 		_, err := p.Get(t.Context(), "cluster0")
 		return errors.Is(err, multicluster.ErrClusterNotFound)
 	})
 }
 
-// TestNotStarted shows that reads before the start fail at once, and not with NotFound.
+// TestNotStarted checks that reads before the start fail immediately, and must not return NotFound.
 func TestNotStarted(t *testing.T) {
 	s := newServers(t, 1)
 	p, err := mcprovider.New(s.options())
@@ -111,13 +111,13 @@ func TestNotStarted(t *testing.T) {
 
 	s[0].Fail(500)
 	run(t, func(ctx context.Context) error { return p.Start(ctx, nil) })
-	eventually(t, "what is missing is told", func() bool { return len(p.Missing()) > 0 && p.Synced(t.Context()) == nil })
+	eventually(t, "missing shards are reported", func() bool { return len(p.Missing()) > 0 && p.Synced(t.Context()) == nil })
 	_, err = p.Get(t.Context(), "cluster0")
 	require.ErrorIs(t, err, client.ErrIncomplete)
 }
 
-// TestInformers has handlers in two logical clusters: each is told of its own, in order, first of
-// what there is, until it is removed.
+// TestInformers checks handlers in two logical clusters. They must only receive events of their logical cluster, in order and first for
+// existing objects, until they are removed.
 func TestInformers(t *testing.T) {
 	s := newServers(t, 1)
 	for _, name := range []logicalcluster.Name{"one", "two"} {
@@ -126,7 +126,7 @@ func TestInformers(t *testing.T) {
 	}
 	p, _ := start(t, s.options(), nil)
 	var mu sync.Mutex
-	told := map[string][]string{}
+	events := map[string][]string{}
 	note := func(cluster, what string, obj any) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -134,14 +134,14 @@ func TestInformers(t *testing.T) {
 			obj, what = last.Obj, what+" unseen"
 		}
 		cm := obj.(*corev1.ConfigMap)
-		told[cluster] = append(told[cluster], fmt.Sprintf("%s %s %s of %s", what, cm.Name, cm.Data["content"], logicalcluster.From(cm)))
+		events[cluster] = append(events[cluster], fmt.Sprintf("%s %s %s of %s", what, cm.Name, cm.Data["content"], logicalcluster.From(cm)))
 	}
 	waitFor := func(cluster string, what ...string) {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			mu.Lock()
 			defer mu.Unlock()
-			require.Equal(c, what, told[cluster])
+			require.Equal(c, what, events[cluster])
 		}, testTimeout, tick)
 	}
 	remove := map[string]func() error{}
@@ -183,8 +183,8 @@ func TestInformers(t *testing.T) {
 	waitFor("one", "initial a first of one", "add b second of one", "update a third of one", "delete b second of one")
 }
 
-// TestSource has a controller that nothing but a Source feeds: it is told of all logical
-// clusters, also of objects that are known before their logical cluster.
+// TestSource checks a controller with a Source. It must receive events of all logical clusters, also if an object is read before its
+// logical cluster.
 func TestSource(t *testing.T) {
 	s := newServers(t, 2)
 	for n := range 20 {
@@ -207,13 +207,13 @@ func TestSource(t *testing.T) {
 	s.put(t, 1, "cluster1", "default", "ignored", "x")
 	s.put(t, 1, "cluster1", "default", "a", "second")
 	s.cluster(t, 0, "early")
-	eventually(t, "a change, and a logical cluster that came after its object", func() bool {
+	eventually(t, "a change, and a logical cluster that is created after its object", func() bool {
 		return read.get(requestOf("cluster1", "default", "a")) == "second" && read.get(requestOf("early", "default", "a")) == "first"
 	})
 	require.Empty(t, read.get(requestOf("cluster1", "default", "ignored")))
 }
 
-// TestEngage has a controller as multicluster-runtime's builder makes it, with For.
+// TestEngage checks a controller that is built with For.
 func TestEngage(t *testing.T) {
 	s := newServers(t, 2)
 	for n := range 20 {
@@ -236,7 +236,7 @@ func TestEngage(t *testing.T) {
 	})
 }
 
-// awares notes which logical clusters are engaged.
+// awares records engaged logical clusters.
 type awares struct {
 	mu      sync.Mutex
 	engaged map[multicluster.ClusterName]bool
@@ -268,8 +268,7 @@ func (a *awares) names() (names []string) {
 	return names
 }
 
-// TestEngagement engages the logical clusters that there are and are selected, again after a
-// failure, and no others any more.
+// TestEngagement checks that only existing and selected logical clusters are engaged, and that failures are retried.
 func TestEngagement(t *testing.T) {
 	s := newServers(t, 1)
 	for _, name := range []logicalcluster.Name{"one", "two", "out"} {
@@ -292,7 +291,7 @@ func TestEngagement(t *testing.T) {
 	are("one", "three")
 }
 
-// replica is a controller that shares the work with others.
+// replica is a replica of a controller.
 type replica struct {
 	*seen
 
@@ -300,7 +299,7 @@ type replica struct {
 	stop     func()
 }
 
-// quick is the configuration of a member of a ring that finds out soon what others do.
+// quick returns the configuration of a member of a ring with short intervals.
 func quick(name string, leases client.Scope) ring.Config {
 	return ring.Config{
 		Name: "greeter", ID: name, Leases: leases, Namespace: "default", Key: client.ByCluster,
@@ -328,15 +327,15 @@ func startReplica(t *testing.T, name string, options mcprovider.Options, leases 
 	return r
 }
 
-// sourcesAndEngaged runs a test of both ways to make a controller.
+// sourcesAndEngaged runs a test for both kinds of controllers.
 func sourcesAndEngaged(t *testing.T, test func(t *testing.T, noEngage bool)) {
 	t.Helper()
 	t.Run("sources", func(t *testing.T) { test(t, true) })
 	t.Run("engaged", func(t *testing.T) { test(t, false) })
 }
 
-// TestRing has replicas come and go: each works on its part, reads nothing else, and what moves
-// is worked on anew.
+// TestRing starts and stops replicas. Each must only read and reconcile its own logical clusters, and reconcile them again after they have
+// been reassigned.
 func TestRing(t *testing.T) {
 	sourcesAndEngaged(t, func(t *testing.T, noEngage bool) {
 		s := newServers(t, 1)

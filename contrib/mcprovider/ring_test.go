@@ -23,9 +23,10 @@ import (
 	"github.com/shardplane/shardplane/contrib/mcprovider"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/ring"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// exclusive fails the test if two replicas work in one logical cluster at a time.
+// exclusive fails the test if two replicas work in a logical cluster simultaneously.
 func exclusive(t *testing.T, replica string, working *sync.Map, of mcreconcile.Reconciler) mcreconcile.Reconciler {
 	t.Helper()
 	return mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
@@ -37,13 +38,13 @@ func exclusive(t *testing.T, replica string, working *sync.Map, of mcreconcile.R
 	})
 }
 
-// others holds that a logical cluster that was got cannot be had any more, by whatever road.
-func others(t *testing.T, c cluster.Cluster) {
+// notOwned checks that a logical cluster cannot be used anymore, by any method.
+func notOwned(t *testing.T, c cluster.Cluster) {
 	t.Helper()
 	key, mine := ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mine"}}
 	configured, err := ctrlclient.New(c.GetConfig(), ctrlclient.Options{Scheme: c.GetScheme(), Mapper: c.GetRESTMapper()})
 	require.NoError(t, err)
-	for road, err := range map[string]error{
+	for method, err := range map[string]error{
 		"client, read":        c.GetClient().Get(t.Context(), key, &corev1.ConfigMap{}),
 		"client, write":       c.GetClient().Create(t.Context(), mine.DeepCopy()),
 		"cache, read":         c.GetCache().Get(t.Context(), key, &corev1.ConfigMap{}),
@@ -52,20 +53,16 @@ func others(t *testing.T, c cluster.Cluster) {
 		"configuration":       configured.Get(t.Context(), key, &corev1.ConfigMap{}),
 		"configuration, list": configured.List(t.Context(), &corev1.ConfigMapList{}),
 	} {
-		require.ErrorIs(t, err, mcprovider.ErrNotOwned, road)
+		require.ErrorIs(t, err, mcprovider.ErrNotOwned, method)
 	}
 }
 
-// testRing has two replicas share the logical clusters, each of which has a ConfigMap
-// default/a whose content put changes.
+// testRing divides logical clusters among two replicas. Each has a ConfigMap default/a that is changed by put.
 func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.Name, put func(logicalcluster.Name, string)) {
 	t.Helper()
-	reach, err := client.NewFactory(options.Config)
-	require.NoError(t, err)
-	t.Cleanup(reach.CloseIdleConnections)
-	leases := reach.Cluster(logicalcluster.NewPath("root"))
+	leases := harness.NewFactory(t, options.Config).Cluster(logicalcluster.NewPath("root"))
 	var working sync.Map
-	// all have the content by one of the replicas, and each replica does some.
+	// Each logical cluster must be read by one replica, and each replica must have some.
 	worked := func(what, content string, replicas ...*replica) {
 		t.Helper()
 		eventually(t, what, func() bool {
@@ -86,7 +83,7 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 		})
 	}
 	first := startReplica(t, "first", options, leases, &working)
-	worked("one does all", "first", first)
+	worked("one replica reads all", "first", first)
 	got := map[logicalcluster.Name]cluster.Cluster{}
 	for _, name := range names {
 		c, err := first.provider.Get(t.Context(), multicluster.ClusterName(name))
@@ -94,19 +91,19 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 		got[name] = c
 	}
 	second := startReplica(t, "second", options, leases, &working)
-	worked("the second one does what comes to it, though nothing has changed", "first", first, second)
+	worked("the second replica reads reassigned logical clusters, although they have not changed", "first", first, second)
 	for _, name := range names {
 		put(name, "second")
 	}
-	worked("each does its part", "second", first, second)
+	worked("each replica reads its own logical clusters", "second", first, second)
 	for _, name := range names {
 		_, one := first.provider.Get(t.Context(), multicluster.ClusterName(name))
 		_, other := second.provider.Get(t.Context(), multicluster.ClusterName(name))
-		require.False(t, one == nil && other == nil, "%s is both replicas'", name)
+		require.False(t, one == nil && other == nil, "both replicas have %s", name)
 		refused, holder := errors.Join(one, other), first
 		if one != nil {
 			holder = second
-			others(t, got[name])
+			notOwned(t, got[name])
 		}
 		require.ErrorIs(t, refused, mcprovider.ErrNotOwned)
 		require.ErrorIs(t, refused, multicluster.ErrClusterNotFound)
@@ -115,19 +112,19 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 		require.NoError(t, c.GetCache().List(t.Context(), &corev1.ConfigMapList{}))
 		require.NoError(t, c.GetAPIReader().Get(t.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
 	}
-	// What the second one has is as if the first one had never done it.
+	// The first replica must read them again.
 	for _, name := range names {
 		if _, err := second.provider.Get(t.Context(), multicluster.ClusterName(name)); err == nil {
 			first.forget(requestOf(name, "default", "a"))
 		}
 	}
 	second.stop()
-	worked("the first one does again what comes back to it, though nothing has changed", "second", first)
+	worked("the first replica reads reassigned logical clusters again, although they have not changed", "second", first)
 }
 
-// TestComing has a replica that cannot load all of what is to come to it: no handler of a Source is
-// given a logical cluster that is only about to come, and each is when it has.
-func TestComing(t *testing.T) {
+// TestLoading checks a replica that cannot load all objects. Handlers of a Source must receive logical clusters only after they have been
+// assigned.
+func TestLoading(t *testing.T) {
 	s := newServers(t, 2)
 	var names []logicalcluster.Name
 	for n := range 20 {
@@ -135,9 +132,7 @@ func TestComing(t *testing.T) {
 		s.cluster(t, 0, names[n])
 		s.put(t, 0, names[n], "default", "a", "first")
 	}
-	reach, err := client.NewFactory(s[0].ClientConfig())
-	require.NoError(t, err)
-	t.Cleanup(reach.CloseIdleConnections)
+	reach := harness.NewFactory(t, s[0].ClientConfig())
 	member := func(name string) (*ring.Ring, *mcprovider.Provider) {
 		config := quick(name, reach.Cluster(logicalcluster.NewPath("root")))
 		config.LoadTimeout = time.Hour
@@ -161,7 +156,7 @@ func TestComing(t *testing.T) {
 		}
 		return some
 	}
-	eventually(t, "one has all", func() bool {
+	eventually(t, "one replica has all", func() bool {
 		owned, _ := first.Ranges()
 		return len(within(owned)) == len(names)
 	})
@@ -177,23 +172,23 @@ func TestComing(t *testing.T) {
 	given := map[multicluster.ClusterName]bool{}
 	require.NoError(t, p.Source(&corev1.ConfigMap{}, mcprovider.WithHandler(func(name multicluster.ClusterName, c cluster.Cluster) mchandler.EventHandler {
 		if err := c.GetCache().Get(t.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}); err != nil {
-			t.Errorf("a handler is given %s: %v", name, err)
+			t.Errorf("a handler receives %s: %v", name, err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		given[name] = true
 		return mchandler.EnqueueRequestForObject(name, c)
 	})).Start(t.Context(), queue()))
-	all := queue() // has what is about to come, too, after the handler would
+	all := queue() // also receives loaded objects, after the handler
 	require.NoError(t, p.Source(&corev1.ConfigMap{}).Start(t.Context(), all))
 	run(t, func(ctx context.Context) error { return second.Run(ctx) })
-	var comes map[multicluster.ClusterName]bool
-	eventually(t, "something is about to come", func() bool {
+	var loading map[multicluster.ClusterName]bool
+	eventually(t, "logical clusters are being loaded", func() bool {
 		_, coming := second.Ranges()
-		comes = within(coming)
-		return len(comes) > 0
+		loading = within(coming)
+		return len(loading) > 0
 	})
-	for known := map[multicluster.ClusterName]bool{}; len(known) < len(comes); {
+	for known := map[multicluster.ClusterName]bool{}; len(known) < len(loading); {
 		request, _ := all.Get()
 		all.Done(request)
 		known[request.ClusterName] = true
@@ -203,9 +198,9 @@ func TestComing(t *testing.T) {
 	mu.Unlock()
 
 	s[1].Fail(0)
-	eventually(t, "what has come is given to handlers", func() bool {
+	eventually(t, "handlers receive assigned logical clusters", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(given) == len(comes)
+		return len(given) == len(loading)
 	})
 }

@@ -8,8 +8,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,51 +27,31 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// two are a Shardplane of two shards, which tests share. Each has workspaces with names of its own.
+// two is a Shardplane with two shards that tests share. Each uses separate names of workspaces.
 var two = harness.Shared{Options: harness.Options{Shards: 2}}
 
-// world is the Shardplane, with workspaces on both shards.
-type world struct {
+// fixture contains workspaces on both shards.
+type fixture struct {
 	options mcprovider.Options
 	proxy   *client.Factory
 	names   []logicalcluster.Name
 }
 
-// newWorld makes workspaces, whose names begin with prefix.
-func newWorld(t *testing.T, prefix string, workspaces int) *world {
+// newFixture creates workspaces with a prefix.
+func newFixture(t *testing.T, prefix string, workspaces int) *fixture {
 	t.Helper()
 	c := two.Get(t)
-	factory := func(f *client.Factory, err error) *client.Factory {
-		require.NoError(t, err)
-		t.Cleanup(f.CloseIdleConnections)
-		return f
-	}
-	shard := factory(client.NewFactory(c.Shard(0)))
-	w := &world{
-		proxy:   factory(client.NewFactory(c.Proxy())),
-		options: mcprovider.Options{Config: c.Proxy(), Shards: shards.FromRoot(shard.Cluster(core.RootCluster.Path()))},
-	}
-	in := kinds.Workspaces.In(w.proxy.Cluster(core.RootCluster.Path()))
-	for n := range workspaces {
-		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(prefix, n)}}
-		on := map[string]string{"name": []string{"root", "shard-1"}[n%2]}
-		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: on}}
-		_, err := in.Create(t.Context(), ws, metav1.CreateOptions{})
-		require.NoError(t, err)
+	w := &fixture{
+		proxy:   harness.NewFactory(t, c.Proxy()),
+		options: mcprovider.Options{Config: c.Proxy(), Shards: shards.FromRoot(harness.NewFactory(t, c.Shard(0)).Cluster(core.RootCluster.Path()))},
 	}
 	for n := range workspaces {
-		var ws *tenancyv1alpha1.Workspace
-		eventually(t, "the workspace is Ready", func() bool {
-			var err error
-			ws, err = in.Get(t.Context(), fmt.Sprint(prefix, n), metav1.GetOptions{})
-			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-		})
-		w.names = append(w.names, logicalcluster.Name(ws.Spec.Cluster))
+		w.names = append(w.names, harness.Workspace(t, w.proxy, "root", fmt.Sprint(prefix, n), harness.ShardName(n%2)))
 	}
 	return w
 }
 
-func (w *world) put(t *testing.T, name logicalcluster.Name, content string) {
+func (w *fixture) put(t *testing.T, name logicalcluster.Name, content string) {
 	t.Helper()
 	in := kinds.ConfigMaps.InNamespace(w.proxy.Cluster(name.Path()), "default")
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"content": content}}
@@ -84,7 +62,7 @@ func (w *world) put(t *testing.T, name logicalcluster.Name, content string) {
 	require.NoError(t, err)
 }
 
-func (w *world) secret(t *testing.T, name logicalcluster.Name) string {
+func (w *fixture) secret(t *testing.T, name logicalcluster.Name) string {
 	t.Helper()
 	obj, err := kinds.Secrets.InNamespace(w.proxy.Cluster(name.Path()), "default").Get(t.Context(), "a", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -94,7 +72,7 @@ func (w *world) secret(t *testing.T, name logicalcluster.Name) string {
 	return string(obj.Data["content"])
 }
 
-// copier copies each ConfigMap default/a into a Secret that it owns, and tells so.
+// copier copies each ConfigMap default/a to a Secret that it owns, and records an Event.
 type copier struct{ mcmanager.Manager }
 
 func (r copier) Reconcile(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
@@ -119,7 +97,7 @@ func (r copier) Reconcile(ctx context.Context, request mcreconcile.Request) (rec
 		return reconcile.Result{}, err
 	}
 	cluster.GetEventRecorder("copier").Eventf(from, to, corev1.EventTypeNormal, "Copied", "Copy", "%s: %s", did, from.Data["content"])
-	// What was written is read at once.
+	// Reads return the last write.
 	read := &corev1.Secret{}
 	if err := c.Get(ctx, request.NamespacedName, read); err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(err)
@@ -130,9 +108,8 @@ func (r copier) Reconcile(ctx context.Context, request mcreconcile.Request) (rec
 	return reconcile.Result{}, nil
 }
 
-// TestShardplane has a controller over the workspaces of two shards, once as the builder makes
-// it, and once by Sources: it works in each of them, mends what somebody else deletes, and reads
-// what it has written.
+// TestShardplane checks a controller in workspaces of two shards, built with For and with Sources. It must restore deleted objects, and
+// read its own writes.
 func TestShardplane(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -148,7 +125,7 @@ func TestShardplane(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, test.name, 6)
+			w := newFixture(t, test.name, 6)
 			w.options.NoEngage = test.name == "sources"
 			w.options.ReadYourWrites = true
 			p, err := mcprovider.New(w.options)
@@ -167,19 +144,19 @@ func TestShardplane(t *testing.T) {
 			for _, name := range w.names {
 				w.put(t, name, "first")
 			}
-			copied("what is new is copied", "first")
+			copied("new objects are copied", "first")
 			for _, name := range w.names {
 				w.put(t, name, "second")
 			}
-			copied("what changes is copied", "second")
+			copied("changes are copied", "second")
 			for _, name := range w.names {
 				require.NoError(t, kinds.Secrets.InNamespace(w.proxy.Cluster(name.Path()), "default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 			}
-			copied("what somebody deletes is made again", "second")
+			copied("deleted copies are created again", "second")
 			require.Empty(t, errs.all())
 			events := client.DefineResource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
 			for _, name := range w.names {
-				eventually(t, "it is told", func() bool {
+				eventually(t, "an Event is recorded", func() bool {
 					list, err := events.InNamespace(w.proxy.Cluster(name.Path()), "default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Copied"})
 					return err == nil && len(list.Items) >= 2 && list.Items[0].InvolvedObject.Name == "a"
 				})
@@ -188,7 +165,7 @@ func TestShardplane(t *testing.T) {
 	}
 }
 
-// failures are the terminal errors of a reconciler.
+// failures records terminal errors of a reconciler.
 type failures struct {
 	mcreconcile.Reconciler
 
@@ -212,10 +189,10 @@ func (f *failures) all() []error {
 	return f.errs
 }
 
-// TestShardplaneRing has two replicas share the workspaces of two shards.
+// TestShardplaneRing divides the workspaces of two shards among two replicas.
 func TestShardplaneRing(t *testing.T) {
 	sourcesAndEngaged(t, func(t *testing.T, noEngage bool) {
-		w := newWorld(t, fmt.Sprintf("ring-%t-", noEngage), 10)
+		w := newFixture(t, fmt.Sprintf("ring-%t-", noEngage), 10)
 		for _, name := range w.names {
 			w.put(t, name, "first")
 		}

@@ -2,6 +2,7 @@ package mcprovider
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -22,28 +23,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Queue is what a controller works off.
+// Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[mcreconcile.Request]
 
-// SourceOption says more of a source than the kind.
+// SourceOption is an option of Source.
 type SourceOption func(*source)
 
-// WithPredicates has the source tell only of what all predicates let pass.
+// WithPredicates drops events unless all predicates accept them.
 func WithPredicates(predicates ...predicate.Predicate) SourceOption {
 	return func(s *source) { s.predicates = append(s.predicates, predicates...) }
 }
 
-// WithHandler has a handler say which requests follow from an event, as for Watches of
-// multicluster-runtime's builder, instead of the one of the object itself. The handler is made
-// for each event. With a ring it is not told of what is only about to come: it is told of all of
-// that when it has come.
+// WithHandler sets a handler that returns the requests for an event, as in Watches of multicluster-runtime's builder. The default is a
+// request for the object itself. The handler is created for each event. If there is a ring, it only receives objects of logical clusters
+// after they have been assigned to this replica.
 func WithHandler(f mchandler.EventHandlerFunc) SourceOption {
 	return func(s *source) { s.handler = f }
 }
 
-// Source returns the events of the objects of a kind in all logical clusters, for
-// WatchesRawSource of multicluster-runtime's builder. Its cost does not depend on how many there
-// are. What there is when the controller starts, or comes from another replica, is of low priority.
+// Source returns the events of the objects of a kind in all logical clusters, for WatchesRawSource of multicluster-runtime's builder. Its
+// cost does not depend on the number of logical clusters. Initial objects, and those assigned from another replica, have a low priority.
 func (p *Provider) Source(obj ctrlclient.Object, options ...SourceOption) ctrlsource.TypedSyncingSource[mcreconcile.Request] {
 	s := &source{provider: p, obj: obj}
 	for _, option := range options {
@@ -72,7 +71,7 @@ func (s *source) Start(ctx context.Context, queue Queue) error {
 	f := &feed{source: s, ctx: ctx, queue: queue}
 	l := newListener("", f)
 	k.add(l)
-	// An object may be known before its logical cluster is.
+	// An object may be read before its logical cluster.
 	clusters := s.provider.clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd: func(obj *corev1alpha1.LogicalCluster, _ bool) { f.again(k.list(logicalcluster.From(obj))) },
 	}, client.Buffered())
@@ -113,11 +112,11 @@ func (s *source) WaitForSync(ctx context.Context) error {
 // String implements fmt.Stringer.
 func (s *source) String() string { return "objects of all logical clusters" }
 
-// feed puts the requests of a source into a queue.
+// feed adds requests of a source to a queue.
 type feed struct {
 	*source
 
-	ctx   context.Context //nolint:containedctx // handlers of controller-runtime are given one
+	ctx   context.Context //nolint:containedctx // handlers of controller-runtime have a context parameter
 	queue Queue
 }
 
@@ -151,12 +150,12 @@ func (f *feed) OnUpdate(before, after any) {
 }
 
 // OnDelete implements toolscache.ResourceEventHandler.
-func (f *feed) OnDelete(gone any) {
-	tombstone, unseen := gone.(toolscache.DeletedFinalStateUnknown)
+func (f *feed) OnDelete(last any) {
+	tombstone, unseen := last.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
-		gone = tombstone.Obj
+		last = tombstone.Obj
 	}
-	obj, ok := gone.(ctrlclient.Object)
+	obj, ok := last.(ctrlclient.Object)
 	e := event.DeleteEvent{Object: obj, DeleteStateUnknown: unseen}
 	if !ok || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Delete(e) }) {
 		return
@@ -165,16 +164,10 @@ func (f *feed) OnDelete(gone any) {
 }
 
 func (f *feed) passes(lets func(predicate.Predicate) bool) bool {
-	for _, p := range f.predicates {
-		if !lets(p) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(f.predicates, func(p predicate.Predicate) bool { return !lets(p) })
 }
 
-// handle has the handler of the object's logical cluster called, or enqueues the object where there
-// is none.
+// handle calls the handler of the object's logical cluster, or adds a request for the object if there is no handler.
 func (f *feed) handle(obj ctrlclient.Object, initial bool, call func(mchandler.EventHandler)) {
 	if f.handler == nil {
 		f.enqueue(obj, initial)

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContinuousIntegrationRunsTheREADME checks that there is one test command:
-// .ci/run takes it from the README, and it is a target of the Makefile.
+// TestContinuousIntegrationRunsTheREADME checks that .ci/run uses the test command of the README, which must be a target of the Makefile.
 func TestContinuousIntegrationRunsTheREADME(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "../../.ci/run", "--test-command").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -30,7 +29,7 @@ func TestContinuousIntegrationRunsTheREADME(t *testing.T) {
 	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(target)+`:.*## `, string(makefile))
 }
 
-// TestDocsAreListed checks that a page can be found from the index.
+// TestDocsAreListed checks that the index lists all pages.
 func TestDocsAreListed(t *testing.T) {
 	index, err := os.ReadFile("../../docs/README.md")
 	require.NoError(t, err)

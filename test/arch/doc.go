@@ -1,13 +1,8 @@
-// Package arch holds the house's structure as rules with reasons and checks
-// the source tree against them: who may import whom, which files of a package
-// use which, what go.mod may ask for,
-// that every package says what it is for, that controllers share their workers
-// among logical clusters, that files stay small, and that
-// links in the documentation lead somewhere.
+// Package arch checks the structure of the source code by rules with reasons: imports between packages, dependencies between the files of
+// a package, requirements in go.mod, package comments, workers of controllers, file lengths, and links in the documentation.
 //
-//	Load(dir) ──► Tree ──► Rule.Check ──► Violations (the test's failures)
+//	Load(dir) ──► Tree ──► Rule.Check ──► violations (the failures of the test)
 //
-// The layers, top to bottom in layers.go, are the picture of the house that
-// cannot go out of date: a package that is not in the table fails the test, and
-// whoever adds it says there why it stands where it stands.
+// layers.go contains a table of all packages, from top to bottom. If a package is not in the table, the test fails. It must be added with
+// a reason for its position.
 package arch

@@ -9,20 +9,18 @@ import (
 	"strings"
 )
 
-// Names are what the files of a package know each other by. They are names alone, without
-// types: an exported method, whose name other packages use as well, one that two files declare, or
-// one that is called like a field, gives no dependency.
+// Names are the names in a file by which dependencies on other files of the package are found. As types are not resolved, a method is
+// ignored if it is exported, is declared in two files, or has the name of a field.
 type Names struct {
-	// Declared are constants, variables, types and functions of the package.
+	// Declared are the constants, variables, types and functions of the file.
 	Declared []string
-	// Methods are the methods that the file declares, and Members the fields of its types and
-	// the methods of its interfaces.
+	// Methods are the methods of the file. Members are the fields of its types, and the methods of its interfaces.
 	Methods, Members []string
-	// Used are identifiers that the file does not declare, and Selected what it selects.
+	// Used are identifiers that are not declared in the file. Selected are those after a dot.
 	Used, Selected []string
 }
 
-// namesIn returns the names of a file that was parsed with object resolution.
+// namesIn returns the names in a file, which must be parsed with object resolution.
 func namesIn(file *ast.File) Names {
 	var n Names
 	imported := map[string]bool{}
@@ -36,7 +34,7 @@ func namesIn(file *ast.File) Names {
 	for _, decl := range file.Decls {
 		n.declare(decl)
 	}
-	keys := map[*ast.Ident]bool{} // of fields, which the parser does not resolve
+	keys := map[*ast.Ident]bool{} // of fields, because the parser does not resolve them
 	ast.Inspect(file, func(node ast.Node) bool {
 		switch node := node.(type) {
 		case *ast.CompositeLit:
@@ -102,10 +100,10 @@ func fieldNames(fields *ast.FieldList) (names []string) {
 	return names
 }
 
-// dependency says that a file uses what another one of the same package declares.
+// dependency is a pair of files in a package: from uses declarations in to.
 type dependency struct{ from, to string }
 
-// dependencies returns how the files of a package depend on each other, and by which names.
+// dependencies returns the dependencies between the files of a package, and the used names.
 func dependencies(pkg *Package) map[dependency][]string {
 	declared, methods, members := map[string]string{}, map[string][]string{}, map[string]bool{}
 	for _, file := range pkg.Files {
@@ -146,8 +144,7 @@ func dependencies(pkg *Package) map[dependency][]string {
 	return all
 }
 
-// upward returns the dependencies that point from a file to a later one, in the order of the
-// files that has fewest of them as far as moving one file at a time finds it.
+// upward returns the dependencies on later files in the best order of the files that is found by moving one file at a time.
 func upward(all map[dependency][]string) []dependency {
 	files := map[string]bool{}
 	for d := range all {
@@ -170,8 +167,8 @@ func upward(all map[dependency][]string) []dependency {
 	return up
 }
 
-// firstOrder puts files that use none of the others first, and files that no other uses last. Where
-// there is a cycle, it takes the file next that is used most compared with what it uses.
+// firstOrder returns an order with files first if they use no others, and last if no others use them. If there is a cycle, the next file
+// is the one with the greatest difference between its users and the files that it uses.
 func firstOrder(files map[string]bool, all map[dependency][]string) []string {
 	var first, last []string
 	left := maps.Clone(files)
@@ -210,7 +207,7 @@ func firstOrder(files map[string]bool, all map[dependency][]string) []string {
 	return append(first, last...)
 }
 
-// against returns the dependencies that point to a later file of an order.
+// against returns the dependencies on later files in an order.
 func against(order []string, all map[dependency][]string) (up []dependency) {
 	at := make(map[string]int, len(order))
 	for i, file := range order {
@@ -224,7 +221,7 @@ func against(order []string, all map[dependency][]string) (up []dependency) {
 	return up
 }
 
-// checkFiles holds that the files of a package can be read in an order in which each uses only earlier ones.
+// checkFiles checks that the files of a package have an order in which each uses only earlier ones.
 func checkFiles(t *Tree, allowed map[string]int) (bad []string) {
 	for _, pkg := range t.sortedPackages() {
 		if !within(pkg.Path, "pkg") && !within(pkg.Path, "cmd") {
@@ -239,9 +236,9 @@ func checkFiles(t *Tree, allowed map[string]int) (bad []string) {
 				lines = append(lines, fmt.Sprintf("%s uses %s of %s", path.Base(d.from), strings.Join(all[d], ", "), path.Base(d.to)))
 			}
 			slices.Sort(lines)
-			bad = append(bad, fmt.Sprintf("%s has %d upward dependencies between its files, %d are allowed: %s", pkg.Path, len(up), most, strings.Join(lines, "; ")))
+			bad = append(bad, fmt.Sprintf("%s has %d upward dependencies between its files, but %d are allowed: %s", pkg.Path, len(up), most, strings.Join(lines, "; ")))
 		case len(up) < most:
-			bad = append(bad, fmt.Sprintf("%s has %d upward dependencies between its files: lower the number in test/arch/layers.go from %d", pkg.Path, len(up), most))
+			bad = append(bad, fmt.Sprintf("%s has %d upward dependencies between its files: reduce the number in test/arch/layers.go from %d", pkg.Path, len(up), most))
 		}
 	}
 	return bad

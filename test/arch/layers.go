@@ -6,34 +6,28 @@ import (
 	"strings"
 )
 
-// Layer is a set of packages that stand on the same step. A package may import
-// the layers above its own, which are those before it in the table, and nothing
-// else of the module: neither what stands below nor a sibling.
+// Layer is a set of packages at the same height. A package must not import packages of this module that are in its own layer or below.
+// It may import those of layers above, i.e. earlier in the table, if Only permits it.
 type Layer struct {
-	// Units are directories. The packages of one unit may import each other; the
-	// units of one layer may not. A unit that ends in /* stands for every
-	// directory below it, each a unit of its own.
+	// Units are directories. Packages in one unit may import each other, but units of one layer must not. If a unit ends with /*, each
+	// directory in it is a separate unit.
 	Units []string
-	// Reason says why these packages stand here.
+	// Reason is the reason for the position.
 	Reason string
-	// Only is all that the layer may import, as units of layers above; one that ends
-	// in /* stands for each of its kind. Tests may import any layer above, except where
-	// there is nothing but tests, and what is ForTests anywhere. Nil is refused: what
-	// imports nothing says so.
+	// Only lists the units above that the layer may import. It may end with /* as well. It must not be nil, but can be empty. Tests
+	// may import all layers above, and layers that are ForTests. In packages that consist of tests, Only applies to tests.
 	Only []string
-	// Leaf marks layers that nothing imports.
+	// Leaf is set if no other layer may import it.
 	Leaf bool
-	// ForTests marks layers that tests of every package may use, where they
-	// stand in the way of nothing: tests run against the real thing.
+	// ForTests is set if tests of all packages may import it, e.g. because they use servers.
 	ForTests bool
 }
 
-// Layers is the house from its roof to its foundation: what is generic and
-// knows nothing first, what assembles everything last.
+// Layers lists generic packages first, and those that combine others last.
 var Layers = []Layer{
 	{
 		Units:  []string{"config"},
-		Reason: "embedded manifests are data: whoever applies them imports them, they import nothing",
+		Reason: "embedded manifests: they are imported by code that applies them, and import nothing",
 		Only:   []string{},
 	},
 	{
@@ -44,205 +38,190 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/request"},
-		Reason: "the contract at the centre: the tenant of a request. All else depends on it, so it depends on nothing",
+		Reason: "the logical cluster of a request: most packages depend on it, so it must not depend on others",
 		Only:   []string{},
 	},
 	{
 		Units:  []string{"pkg/apis"},
-		Reason: "what is valid in exports and bindings, and how their versions become each other: rules that servers and controllers share",
+		Reason: "validation and conversion of exports and bindings: rules that servers and controllers share",
 		Only:   []string{"pkg/request"},
 	},
 	{
-		Units:  []string{"pkg/lifecycle"},
-		Reason: "order of starting and stopping, of whatever it is given",
-		Only:   []string{},
-	},
-	{
-		Units:  []string{"pkg/plaintext"},
-		Reason: "texts of others, for terminals",
-		Only:   []string{},
-	},
-	{
-		Units:  []string{"pkg/instruments"},
-		Reason: "metrics of a server, and not of its process, for whoever is given the registry",
-		Only:   []string{},
-	},
-	{
-		Units:  []string{"pkg/merge"},
-		Reason: "one list and watch of those of several shards: it knows what they answer, and neither who they are nor who asks",
+		Units:  []string{"pkg/lifecycle", "pkg/plaintext", "pkg/instruments", "pkg/merge"},
+		Reason: "generic functions: they must not depend on objects, servers or each other",
 		Only:   []string{},
 	},
 	{
 		Units:  []string{"pkg/storage"},
-		Reason: "tenancy lives here and knows resources by their keys only, so that any registry can be put on top",
+		Reason: "stores objects of all tenants. It must only depend on keys, so that it works with any registry",
 		Only:   []string{"pkg/request", "pkg/instruments"},
 	},
 	{
 		Units:    []string{"pkg/etcd"},
-		Reason:   "gives one etcd client to storage; it knows servers and certificates, not objects",
+		Reason:   "gives one etcd client to storage; it depends on servers and certificates, not on objects",
 		Only:     []string{},
 		ForTests: true,
 	},
 	{
 		Units:  []string{"pkg/etcd/snapshot"},
-		Reason: "asks a server for what its etcd holds, whose address it takes from a kubeconfig with a logical cluster in it",
+		Reason: "downloads a snapshot of etcd from a server. The URL in a kubeconfig may contain a logical cluster",
 		Only:   []string{"pkg/request", "pkg/etcd"},
 	},
 	{
 		Units:  []string{"pkg/registry"},
-		Reason: "built-in resources are tables over upstream's registry; they see storage only as generic.RESTOptions",
+		Reason: "built-in resources are tables over registries of Kubernetes; they must access storage only as generic.RESTOptions",
 		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/webhooktransport"},
-		Reason: "how URLs are called that tenants, or the operator's files, name: one policy for all who call them, which know more than it",
+		Reason: "calls URLs that are configured by tenants or by files of the operator, with one policy for all callers",
 		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/customresource/documents/openapigate"},
-		Reason: "which fields of documents a feature gate hides, for documents of built-in and of custom resources alike",
+		Reason: "hides fields of a disabled feature gate in documents of built-in and custom resources",
 		Only:   []string{},
 	},
 	{
 		Units:  []string{"pkg/customresource/packed"},
-		Reason: "one object in few bytes: a form of memory, which knows neither who defines the object nor who serves it",
+		Reason: "encodes objects in memory: it must not depend on definitions or handlers",
 		Only:   []string{},
 	},
 	{
 		Units:  []string{"pkg/customresource/patterns"},
-		Reason: "bounds a map of a library, which belongs to the process: it knows neither definitions nor requests",
+		Reason: "bounds a map of a library, which is global: it must not depend on definitions or requests",
 		Only:   []string{"pkg/instruments"},
 	},
 	{
 		Units:  []string{"pkg/customresource/definitions"},
-		Reason: "which custom resource is served where, for those who keep the objects and those who tell of them",
+		Reason: "which custom resources are served in a logical cluster, for packages that serve objects or documents",
 		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage"},
 	},
 	{
 		Units:  []string{"pkg/customresource/versions"},
-		Reason: "the objects in all versions, by their definitions: what documents tell of them is no matter here",
+		Reason: "serves objects in all versions: it must not depend on documents",
 		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/packed", "pkg/customresource/definitions"},
 	},
 	{
 		Units:  []string{"pkg/customresource/documents"},
-		Reason: "discovery and OpenAPI are made from definitions, never from objects",
+		Reason: "discovery and OpenAPI are generated from definitions, not from objects",
 		Only:   []string{"pkg/instruments", "pkg/request", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource/documents/openapigate"},
 	},
 	{
 		Units:  []string{"pkg/customresource"},
-		Reason: "custom resources are served by upstream's handler over shared caches, which it joins with the rest; built-in ones do not know of them",
+		Reason: "serves custom resources by the handler of Kubernetes over shared caches. Built-in resources must not depend on it",
 		Only:   []string{"pkg/instruments", "pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/*"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},
-		Reason:   "an API server around what its tests are about, over an etcd that they share",
+		Reason:   "an API server for tests of custom resources, with a shared etcd",
 		Only:     []string{"pkg/dev/pki", "pkg/etcd", "pkg/request", "pkg/storage"},
 		ForTests: true,
 	},
 	{
 		Units:  []string{"pkg/client"},
-		Reason: "clients and informers speak HTTP: everything below uses them, so they know nothing of servers",
+		Reason: "clients and informers use HTTP only. They must not depend on servers, because most packages below use them",
 		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/replicas"},
-		Reason: "how a shard reads what other shards have replicated to a cache server: informers with what that takes beyond the library, for everything that runs in a shard",
+		Reason: "informers of a shard for objects that other shards have replicated to a cache server",
 		Only:   []string{"pkg/client", "pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/tenancy"},
-		Reason: "the words by which the rest agrees on logical clusters and workspaces, so that it need not agree through each other's code",
+		Reason: "names and functions of logical clusters and workspaces that other packages share, so that they need not depend on each other",
 		Only:   []string{"config", "pkg/client", "pkg/replicas", "pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/plugin"},
-		Reason: "kubectl's plugin is a client: it knows the words of workspaces and nothing of servers",
+		Reason: "kubectl's plugin is a client: it must not depend on servers",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/plaintext"},
 	},
 	{
 		Units:  []string{"pkg/peers"},
-		Reason: "who the other shards are and whether they answer is known once in a process, whoever asks them",
+		Reason: "the other shards and their health are observed once per process, for all packages that need them",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
 	},
 	{
 		Units:  []string{"pkg/bindings"},
-		Reason: "which API is bound where: what is served, and by whose policy, is asked of one index. It reads objects by the API as everybody else",
+		Reason: "one index of bindings, for serving and for policies. It must read objects by the API like other clients",
 		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/client", "pkg/tenancy"},
 	},
 	{
 		Units:  []string{"pkg/cachedresources"},
-		Reason: "which objects are replicated because a cached resource says so: served as other custom resources are, to whom replicates them",
+		Reason: "which objects are replicated because of a cached resource. They are served like other custom resources",
 		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/customresource/definitions"},
 	},
 	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
-		Reason: "who you are and what you may do are asked one after the other, never of each other",
+		Reason: "authentication and authorization must not depend on each other",
 		Only:   []string{"pkg/instruments", "pkg/client", "pkg/replicas", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/admission"},
-		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
+		Reason: "admission comes last. Quotas count the objects in storage",
 		Only:   []string{"pkg/instruments", "config", "pkg/apis", "pkg/client", "pkg/replicas", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/serving/metriclabels"},
-		Reason: "labels of metrics come from what the system serves, which tables and definitions say",
+		Reason: "labels of metrics are derived from the served resources, i.e. from tables and definitions",
 		Only:   []string{"config", "pkg/registry"},
 	},
 	{
 		Units:  []string{"pkg/serving"},
-		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
+		Reason: "one chain of filters for all servers. It must be generic, except for snapshots of etcd and documents of built-in resources",
 		Only:   []string{"pkg/instruments", "pkg/authn", "pkg/request", "pkg/etcd", "pkg/etcd/snapshot", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
 	},
 	{
 		Units:  []string{"pkg/virtual/board"},
-		Reason: "objects that are stored elsewhere, served to be read: any of them, wherever they come from",
+		Reason: "serves objects for reading that are stored elsewhere, of any kind",
 		Only:   []string{"pkg/request", "pkg/client"},
 	},
 	{
 		Units:  []string{"pkg/virtual/*"},
-		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves, but what a shard knows of others",
+		Reason: "virtual workspaces restrict requests to the same handlers and storage. They serve nothing themselves, except objects that a shard has from others",
 		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource", "pkg/client", "pkg/replicas", "pkg/bindings", "pkg/authz"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
-		Reason: "the plumbing of controllers: queue, workers, one committer; it decides nothing",
+		Reason: "queue, workers and committer of controllers; it must not contain logic of controllers",
 		Only:   []string{"pkg/client", "pkg/lifecycle"},
 	},
 	{
 		Units:  []string{"pkg/workspaceindex"},
-		Reason: "where a workspace path leads: shards and front-proxy ask the same index. It knows objects, and not where they come from",
+		Reason: "resolves workspace paths in shards and the front-proxy. It must not depend on the source of its objects",
 		Only:   []string{"pkg/tenancy"},
 	},
 	{
 		Units:    []string{"pkg/controllers/customresourcedefinition"},
-		Reason:   "a controller as the others, which knows definitions by an interface: what serves them is tested with it, since deleting them takes both",
+		Reason:   "a controller that uses definitions by an interface. Tests of the handler need it, because both delete definitions together",
 		Only:     []string{"pkg/request", "pkg/client", "pkg/reconcile"},
 		ForTests: true,
 	},
 	{
 		Units:  []string{"pkg/controllers/garbagecollector", "pkg/controllers/mount"},
-		Reason: "controllers as the others, but of whatever is stored: they follow the storage, since a watch of each resource would cost what all objects do",
+		Reason: "controllers for all stored resources: they watch the storage, because watches of all resources would be too expensive",
 		Only:   []string{"pkg/instruments", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile", "pkg/storage"},
 	},
 	{
 		Units:  []string{"pkg/controllers/*"},
-		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
+		Reason: "controllers must exchange information by objects only, so that each can be read, tested and removed separately. pkg/authz contains the default rules",
 		Only:   []string{"pkg/instruments", "config", "pkg/request", "pkg/apis", "pkg/client", "pkg/replicas", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/replication"},
-		Reason: "pushes what shards replicate to cache servers, between any two servers: shards run it, and cache servers that relay",
+		Reason: "replicates objects of shards to cache servers. It is used by shards and by cache servers that relay",
 		Only:   []string{"pkg/instruments", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/controllers"},
-		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
+		Reason: "the list of controllers, which servers start",
 		Only:   []string{"pkg/controllers/*", "pkg/replication", "pkg/request", "pkg/apis", "pkg/client", "pkg/replicas", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/shard"},
-		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
+		Reason: "combines packages to the server that stores logical clusters. Servers run as separate processes, and must use each other by URL only",
 		Only: []string{
 			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport",
 			"pkg/customresource/packed", "pkg/customresource/definitions", "pkg/customresource/versions", "pkg/customresource", "pkg/client", "pkg/replicas", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
@@ -251,14 +230,14 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/frontproxy"},
-		Reason: "forwards requests and stores nothing but Events: it knows shards by their URLs and logical clusters by the index",
+		Reason: "forwards requests and stores only Events: it finds shards by their URLs, and logical clusters by the index",
 		Only: []string{
 			"pkg/request", "pkg/instruments", "pkg/lifecycle", "pkg/merge", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
 		},
 	},
 	{
 		Units:  []string{"pkg/cacheserver"},
-		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
+		Reason: "stores replicas as custom resources: their kinds are in pkg/replication and pkg/tenancy, and those of cached resources in pkg/apis",
 		Only: []string{
 			"config", "pkg/request", "pkg/instruments", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
 			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/reconcile", "pkg/replication", "pkg/apis", "pkg/plaintext",
@@ -266,49 +245,31 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/dev"},
-		Reason: "starts the servers as child processes, by the command line, and writes their files, in which logical clusters have their names. Of pkg/etcd it knows the errors, which become exit codes",
+		Reason: "starts the servers as child processes by the command line, and writes their files. Errors of pkg/etcd become exit codes",
 		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/etcd", "pkg/plaintext"},
 	},
 	{
 		Units:  []string{"cmd/shardplane"},
-		Reason: "the command line only joins flags to servers, and to the plugin: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
+		Reason: "the command line must only connect flags to servers and to the plugin, where decisions can be tested. Errors of pkg/etcd become exit codes",
 		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/etcd/snapshot", "pkg/plugin", "pkg/plaintext"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"contrib"},
-		Reason: "what operators take away; its own Go code only reads those files, and runs the examples",
+		Reason: "files for operators; the Go code only checks them, and runs the examples",
 		Only:   []string{},
 	},
 	{
 		Units:  []string{"contrib/examples/*"},
-		Reason: "controllers to copy, of what is public and nothing else of the module",
+		Reason: "controllers that users can copy must only use public packages",
 		Only:   []string{"pkg/client", "pkg/reconcile"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/arch"},
-		Reason: "reads source text, runs nothing of it",
+		Reason: "reads source files, and does not run them",
 		Only:   []string{},
 		Leaf:   true,
-	},
-	{
-		Units:    []string{"test/bubble"},
-		Reason:   "a clock for tests, which works around a fault of the race detector",
-		Only:     []string{},
-		ForTests: true,
-	},
-	{
-		Units:    []string{"test/mutants"},
-		Reason:   "bugs on purpose, as patches of source text; the product must not be able to import it",
-		Only:     []string{},
-		ForTests: true,
-	},
-	{
-		Units:    []string{"test/logs"},
-		Reason:   "what is logged, for whatever a test tries",
-		Only:     []string{},
-		ForTests: true,
 	},
 	{
 		Units:    []string{"test/reference"},
@@ -317,73 +278,61 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
-		Units:    []string{"test/documented"},
-		Reason:   "reads documentation, for tests that compare it with the code",
-		Only:     []string{},
-		ForTests: true,
-	},
-	{
-		Units:    []string{"test/ports"},
-		Reason:   "ports, for whatever a test stops and starts again",
-		Only:     []string{},
-		ForTests: true,
-	},
-	{
-		Units:    []string{"test/programs"},
-		Reason:   "programs that tests run, for tests with and without whole servers",
+		Units:    []string{"test/bubble", "test/mutants", "test/logs", "test/documented", "test/ports", "test/programs"},
+		Reason:   "helpers for tests of any package; other code must not import them",
 		Only:     []string{},
 		ForTests: true,
 	},
 	{
 		Units:    []string{"test/harness"},
-		Reason:   "starts whole servers for tests; the product must not be able to import it",
-		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants", "test/ports", "test/programs"},
+		Reason:   "starts servers for tests; other code must not import it",
+		Only:     []string{"pkg/client", "pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants", "test/ports", "test/programs"},
 		ForTests: true,
 	},
 	{
 		Units:  []string{"test/bench"},
-		Reason: "measures any server through its public API. Its reference server uses the tables of built-in resources and the certificates of the development cluster, and a test runs the library's informers against it",
+		Reason: "measures servers through their public API. Its reference server uses the tables of built-in resources and the certificates of the development cluster, and a test runs the informers against it",
 		Only:   []string{"pkg/registry", "pkg/dev/pki", "pkg/client"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/isolation"},
-		Reason: "attacks the servers from outside, at their ports and handlers: what it shared with them, it could not judge. It makes certificates, and reads what etcd stores",
+		Reason: "attacks the servers from outside, and should not share code with them. It creates certificates, and reads etcd",
 		Only:   []string{"pkg/dev/pki", "pkg/etcd", "test/harness"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/neighbours"},
-		Reason: "judges what one tenant costs the others at the servers' ports, by the counters of the process: it uses nothing of theirs",
+		Reason: "measures at the ports of servers how much tenants slow each other down, by the counters of the process: it must not use code of servers",
 		Only:   []string{"test/harness"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/library"},
-		Reason: "uses what is public as who imports it does, against servers, and nothing else of the module",
+		Reason: "uses the public packages like code that imports the module",
 		Only:   []string{"pkg/client", "pkg/reconcile", "test/harness"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/integration/kit"},
-		Reason: "what the packages of integration tests share",
+		Reason: "helpers of the integration tests",
 		Only:   []string{"pkg/client", "pkg/dev/pki", "test/harness"},
 	},
 	{
 		Units:  []string{"test/integration/*"},
-		Reason: "one suite in several packages, by topic, so that it runs in parallel. It sees servers as users do, and compares what is served with the generated documents",
+		Reason: "one suite in several packages, by topic, so that it runs in parallel. It must use servers like users do, and compares responses with the generated documents",
 		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage", "pkg/merge", "test/integration/kit"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/*"},
-		Reason: "test suites see servers as users do, and nothing uses them. Conformance compares lists with the pages of storage; robustness takes versions of all shards apart",
+		Reason: "test suites must use servers like users do. Conformance compares lists with pages of storage, and robustness splits resource versions of all shards",
 		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage", "pkg/merge"},
 		Leaf:   true,
 	},
 }
 
-// mayImport reports whether Only has a unit.
+// mayImport reports whether Only contains a unit.
 func (l *Layer) mayImport(unit string) bool {
 	return slices.ContainsFunc(l.Only, func(only string) bool {
 		kind, each := strings.CutSuffix(only, "/*")
@@ -391,14 +340,14 @@ func (l *Layer) mayImport(unit string) bool {
 	})
 }
 
-// place is where a package stands.
+// place is the position of a package.
 type place struct {
 	layer *Layer
 	index int
 	unit  string
 }
 
-// placeOf finds the package's layer and unit: the longest unit that holds it.
+// placeOf returns the layer and unit of a package. The longest unit that contains it is used.
 func placeOf(layers []Layer, pkg string) (place, bool) {
 	var best place
 	found := false
@@ -413,8 +362,7 @@ func placeOf(layers []Layer, pkg string) (place, bool) {
 	return best, found
 }
 
-// unitOf matches pkg against a unit of the table and returns the directory
-// that is the unit.
+// unitOf reports whether a unit of the table contains pkg, and returns the directory of the unit.
 func unitOf(unit, pkg string) (string, bool) {
 	dir, each := strings.CutSuffix(unit, "/*")
 	if !each {
@@ -428,9 +376,8 @@ func unitOf(unit, pkg string) (string, bool) {
 	return dir + "/" + name, true
 }
 
-// upwardAllowed are the packages whose files depend on each other in circles, with the number of
-// dependencies that point upwards in the best order of files. The numbers only become smaller; a
-// package that is not listed has none.
+// upwardAllowed are the packages with cyclic dependencies between their files. The number of upward dependencies in the best order of
+// the files must not become greater. It is 0 for other packages.
 var upwardAllowed = map[string]int{
 	"pkg/admission/limits":    2,
 	"pkg/admission/policy":    1,

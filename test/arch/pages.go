@@ -10,9 +10,7 @@ import (
 	"strings"
 )
 
-// checkChildren compares package comments with the directories below the
-// package: a comment names every subpackage, and where it has a list of them,
-// the list has nothing else.
+// checkChildren checks that package comments name all subpackages, and that their lists of subpackages contain nothing else.
 func checkChildren(t *Tree) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
@@ -28,20 +26,19 @@ func checkChildren(t *Tree) []string {
 		words := strings.FieldsFunc(comment, func(r rune) bool { return !isName(r) })
 		for _, child := range children {
 			if !slices.Contains(words, child) {
-				bad = append(bad, fmt.Sprintf("the comment of %s does not name %s below it", pkg.Path, child))
+				bad = append(bad, fmt.Sprintf("the comment of %s does not name its subpackage %s", pkg.Path, child))
 			}
 		}
 		for _, entry := range listed(comment, children) {
 			if !slices.Contains(children, entry) && entry != path.Base(pkg.Path) {
-				bad = append(bad, fmt.Sprintf("the comment of %s lists %s, which is not below it", pkg.Path, entry))
+				bad = append(bad, fmt.Sprintf("the comment of %s lists %s, which is not a subpackage", pkg.Path, entry))
 			}
 		}
 	}
 	return bad
 }
 
-// children returns the names of the directories right below dir that hold
-// packages, at whatever depth.
+// children returns the names of the directories in dir that contain packages at any depth.
 func (t *Tree) children(dir string) []string {
 	var names []string
 	for _, pkg := range t.sortedPackages() {
@@ -57,9 +54,8 @@ func isName(r rune) bool {
 	return r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// listed returns the entries of a comment's lists of children. A list is a
-// block of indented lines, at least half of which begin with the name of a
-// child; lines that are indented further continue the one above.
+// listed returns the entries of lists of children in a comment. A list is a block of indented lines of which at least half begin with the
+// name of a child. Lines with further indentation belong to the line above.
 func listed(comment string, children []string) []string {
 	var all []string
 	for block := range strings.SplitSeq(comment, "\n\n") {
@@ -84,7 +80,7 @@ func listed(comment string, children []string) []string {
 	return all
 }
 
-// architecturePage has the table of packages that checkArchitecture reads.
+// architecturePage contains the table of packages.
 const architecturePage = "docs/architecture.md"
 
 var (
@@ -92,9 +88,8 @@ var (
 	codeName   = regexp.MustCompile("`([^`]+)`")
 )
 
-// checkArchitecture compares the table of packages in docs/architecture.md with
-// the layers: each unit stands in it, in the order of the layers, and what it
-// names exists.
+// checkArchitecture checks that the table of packages in docs/architecture.md contains each unit in the order of the layers, and that all
+// its names exist.
 func checkArchitecture(t *Tree, layers []Layer) []string {
 	content, err := os.ReadFile(filepath.Join(t.Root, architecturePage))
 	if os.IsNotExist(err) {
@@ -103,19 +98,19 @@ func checkArchitecture(t *Tree, layers []Layer) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	var bad, told []string
+	var bad, names []string
 	last, lastName := 0, ""
 	for _, row := range packageRow.FindAllStringSubmatch(string(content), -1) {
 		for _, match := range codeName.FindAllStringSubmatch(row[1], -1) {
 			name := strings.TrimSuffix(match[1], "/…")
-			told = append(told, name)
+			names = append(names, name)
 			if len(t.children(name)) == 0 && t.Packages[name] == nil {
-				bad = append(bad, fmt.Sprintf("%s tells of %s, which does not exist", architecturePage, name))
+				bad = append(bad, fmt.Sprintf("%s lists %s, which does not exist", architecturePage, name))
 				continue
 			}
 			index := lastLayer(t, layers, name)
 			if index < last {
-				bad = append(bad, fmt.Sprintf("%s tells of %s after %s, which stands below it", architecturePage, name, lastName))
+				bad = append(bad, fmt.Sprintf("%s lists %s after %s, which is below it", architecturePage, name, lastName))
 			}
 			if index >= last {
 				last, lastName = index, name
@@ -123,14 +118,14 @@ func checkArchitecture(t *Tree, layers []Layer) []string {
 		}
 	}
 	for _, pkg := range t.sortedPackages() {
-		if !slices.ContainsFunc(told, func(name string) bool { return within(pkg.Path, name) }) {
-			bad = append(bad, fmt.Sprintf("%s does not tell of %s", architecturePage, pkg.Path))
+		if !slices.ContainsFunc(names, func(name string) bool { return within(pkg.Path, name) }) {
+			bad = append(bad, fmt.Sprintf("%s does not list %s", architecturePage, pkg.Path))
 		}
 	}
 	return bad
 }
 
-// lastLayer returns the lowest layer on which a package at or below dir stands.
+// lastLayer returns the index of the lowest layer with packages in dir.
 func lastLayer(t *Tree, layers []Layer, dir string) int {
 	last := 0
 	for _, pkg := range t.sortedPackages() {

@@ -4,105 +4,105 @@ import (
 	"fmt"
 	"go/build/constraint"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 )
 
-// MaxLines is the number of lines that a file stays below.
+// MaxLines is a limit. Files must have fewer lines.
 const MaxLines = 500
 
-// Rule is one rule of the house.
+// Rule is a rule for the source code.
 type Rule struct {
 	Name string
-	// Reason is printed with each violation: a rule that nobody can explain is
-	// one that nobody should keep.
+	// Reason is printed with each violation.
 	Reason string
-	// Check returns what breaks the rule, each with its place.
+	// Check returns the violations, with their positions.
 	Check func(*Tree) []string
 }
 
-// Rules are the rules of this house, given its layers.
+// Rules returns all rules for a module with these layers.
 func Rules(layers []Layer) []Rule {
 	return []Rule{
 		{
 			Name:   "layers",
-			Reason: "imports point to the layers above, so that a part can be understood, tested and replaced without what uses it",
+			Reason: "a package must only import layers above, so that it can be understood, tested and replaced without its users",
 			Check:  func(t *Tree) []string { return checkLayers(t, layers) },
 		},
 		{
 			Name:   "files",
-			Reason: "the files of a package form layers as packages do, so that each can be read, tested and replaced without those above it",
+			Reason: "files of a package form layers like packages, so that each can be understood and tested without its users",
 			Check:  func(t *Tree) []string { return checkFiles(t, upwardAllowed) },
 		},
 		{
-			Name:   "tests stay outside",
-			Reason: "what ships must not depend on test libraries or test code",
+			Name:   "test code",
+			Reason: "the product must not depend on test libraries or test code",
 			Check:  checkTestCode,
 		},
 		{
 			Name:   "build constraints",
-			Reason: "what is tested is what ships: bugs on purpose are overlays of test/mutants, not builds of the product",
+			Reason: "tests must run the code of the product. Intentional bugs are overlays of test/mutants",
 			Check:  checkConstraints,
 		},
 		{
 			Name:   "foreign imports",
-			Reason: "k8s.io/kubernetes is no library, and of the kcp SDK only the API types are contract",
+			Reason: "k8s.io/kubernetes is not a library, and only the API types of the kcp SDK are stable",
 			Check:  checkForeign,
 		},
 		{
 			Name:   "go.mod",
-			Reason: "no replace and no exclude, so that the module builds as a dependency as it builds here; one version of Kubernetes' modules, which are released together",
+			Reason: "without replace and exclude, the module builds in the same way as a dependency. Modules of Kubernetes must have one version, because they are released together",
 			Check:  checkMods,
 		},
 		{
 			Name:   "package comments",
-			Reason: "the architecture is told beside the code: a package that cannot say its one purpose has none",
+			Reason: "the purpose of each package must be documented",
 			Check:  checkComments,
 		},
 		{
 			Name:   "subpackages",
-			Reason: "a comment that leaves out what stands below the package, or names what does not, misleads those who look there first",
+			Reason: "package comments should list exactly the existing subpackages",
 			Check:  checkChildren,
 		},
 		{
 			Name:   "table of packages",
-			Reason: "the page is the map: newcomers find each package on it, in the order of the layers",
+			Reason: "new developers should find each package on this page, in the order of the layers",
 			Check:  func(t *Tree) []string { return checkArchitecture(t, layers) },
 		},
 		{
 			Name:   "file length",
-			Reason: "a file is one subject, read in one sitting",
+			Reason: "a file should have one subject",
 			Check:  checkLengths,
 		},
 		{
 			Name:   "words",
-			Reason: "a key that is written in two places is changed in one of them",
+			Reason: "if a key is written twice, a change may only affect one of them",
 			Check:  checkWords,
 		},
 		{
 			Name:   "dialect",
-			Reason: "who knows kube-apiserver learns no other words for what has one: timeouts and grace periods, who is denied, and \"reports whether\"",
+			Reason: "use the terms of kube-apiserver: timeout, grace period, denied, and \"reports whether\"",
 			Check:  checkDialect,
 		},
 		{
 			Name:   "waits",
-			Reason: "a test that waits for time fails on a busy machine, and wastes it on an idle one: wait for the state, or for a later event, or use test/bubble",
+			Reason: "if a test sleeps, it fails on a slow machine and is slow on a fast one: wait for the state or an event, or use test/bubble",
 			Check:  checkWaits,
 		},
 		{
 			Name:   "workers",
-			Reason: "a controller shares its workers among logical clusters by their names: without them one tenant can have all",
+			Reason: "workers of a controller are shared fairly by logical cluster. If keys do not contain it, one tenant can use all workers",
 			Check:  checkWorkers,
 		},
 		{
 			Name:   "links",
-			Reason: "documentation that points nowhere is worse than none",
+			Reason: "links in the documentation must work",
 			Check:  checkLinks,
 		},
 	}
 }
 
-// Check runs the rules and returns every violation as a line to print.
+// Check returns the violations of all rules as lines.
 func Check(t *Tree, rules []Rule) []string {
 	var all []string
 	for _, rule := range rules {
@@ -118,16 +118,16 @@ func checkLayers(t *Tree, layers []Layer) []string {
 	for _, pkg := range t.sortedPackages() {
 		from, ok := placeOf(layers, pkg.Path)
 		if !ok {
-			bad = append(bad, fmt.Sprintf("%s has no layer: give it one in test/arch/layers.go, with the reason", pkg.Path))
+			bad = append(bad, fmt.Sprintf("%s has no layer: add it to test/arch/layers.go with a reason", pkg.Path))
 			continue
 		}
 		if from.layer.Only == nil {
-			bad = append(bad, fmt.Sprintf("%s may import whatever stands above it: give its layer an Only", pkg.Path))
+			bad = append(bad, fmt.Sprintf("the layer of %s must have a list of imports: set Only", pkg.Path))
 		}
 		for _, file := range pkg.Files {
 			for _, imported := range file.Imports {
-				if why := forbidden(t, layers, from, file, imported); why != "" {
-					bad = append(bad, fmt.Sprintf("%s imports %s: %s", file.Name, imported, why))
+				if reason := forbidden(t, layers, from, file, imported); reason != "" {
+					bad = append(bad, fmt.Sprintf("%s imports %s: %s", file.Name, imported, reason))
 				}
 			}
 		}
@@ -135,7 +135,7 @@ func checkLayers(t *Tree, layers []Layer) []string {
 	return bad
 }
 
-// forbidden says why a file at from must not import what it imports, or "".
+// forbidden returns the reason why a file must not import a package, or "".
 func forbidden(t *Tree, layers []Layer, from place, file *File, imported string) string {
 	local, ok := t.local(imported)
 	if !ok {
@@ -150,101 +150,86 @@ func forbidden(t *Tree, layers []Layer, from place, file *File, imported string)
 	case file.Test && to.layer.ForTests:
 		return ""
 	case to.layer.Leaf:
-		return "nothing imports " + to.unit + ": " + to.layer.Reason
+		return to.unit + " must not be imported: " + to.layer.Reason
 	case to.index == from.index:
-		return to.unit + " and " + from.unit + " are siblings: " + from.layer.Reason
+		return to.unit + " and " + from.unit + " are in the same layer: " + from.layer.Reason
 	case to.index > from.index:
-		return to.unit + " stands below " + from.unit + ": " + from.layer.Reason
-	case (!file.Test || onlyTests(from.unit)) && !from.layer.mayImport(to.unit):
-		return "not among what " + from.unit + " may import: " + from.layer.Reason
+		return to.unit + " is below " + from.unit + ": " + from.layer.Reason
+	case (!file.Test || within(from.unit, "test")) && !from.layer.mayImport(to.unit):
+		return from.unit + " must not import it: " + from.layer.Reason
 	default:
 		return ""
 	}
 }
 
-// onlyTests reports whether a unit is there for tests, so that these are what its
-// layer is about.
-func onlyTests(unit string) bool { return within(unit, "test") }
-
 func checkTestCode(t *Tree) []string {
 	libraries := []string{"testing", "github.com/stretchr/testify", "go.uber.org/goleak"}
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		if testSupport(pkg.Path) {
+	for _, file := range t.files() {
+		if file.Test || testSupport(path.Dir(file.Name)) {
 			continue
 		}
-		for _, file := range pkg.Files {
-			for _, imported := range file.Imports {
-				local, isLocal := t.local(imported)
-				if !file.Test && (slices.ContainsFunc(libraries, func(lib string) bool { return within(imported, lib) }) ||
-					isLocal && testSupport(local)) {
-					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
-				}
+		for _, imported := range file.Imports {
+			local, isLocal := t.local(imported)
+			if isLocal && testSupport(local) || slices.ContainsFunc(libraries, func(lib string) bool { return within(imported, lib) }) {
+				bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
 			}
 		}
 	}
 	return bad
 }
 
-// checkConstraints finds build constraints other than those of systems and
-// architectures.
+// checkConstraints returns build constraints with other tags than operating systems and architectures.
 func checkConstraints(t *Tree) []string {
-	known := func(tag string) bool {
+	permitted := func(tag string) bool {
 		return slices.Contains([]string{"linux", "unix", "darwin", "windows", "amd64", "arm64"}, tag)
 	}
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		for _, file := range pkg.Files {
-			if file.Constraint == "" || file.Generated {
-				continue
-			}
-			expression, err := constraint.Parse(file.Constraint)
-			own := err != nil
-			if err == nil {
-				expression.Eval(func(tag string) bool {
-					own = own || !known(tag)
-					return known(tag)
-				})
-			}
-			if own {
-				bad = append(bad, file.Name+" is built under a condition of its own: "+file.Constraint)
-			}
+	for _, file := range t.files() {
+		if file.Constraint == "" || file.Generated {
+			continue
+		}
+		expression, err := constraint.Parse(file.Constraint)
+		other := err != nil
+		if err == nil {
+			expression.Eval(func(tag string) bool {
+				other = other || !permitted(tag)
+				return permitted(tag)
+			})
+		}
+		if other {
+			bad = append(bad, file.Name+" has a build constraint: "+file.Constraint)
 		}
 	}
 	return bad
 }
 
-// testSupport reports whether a package is for tests only: what is below test, and
-// packages of helpers, which are named for the package that they help to test,
-// such as clienttest.
+// testSupport reports whether a package is for tests only: in test, or a package of helpers with a name like clienttest.
 func testSupport(pkg string) bool {
 	return within(pkg, "test") || strings.HasPrefix(pkg, "pkg/") && strings.HasSuffix(pkg, "test")
 }
 
 func checkForeign(t *Tree) []string {
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		for _, file := range pkg.Files {
-			for _, imported := range file.Imports {
-				sdk := within(imported, "github.com/kcp-dev/sdk") && !within(imported, "github.com/kcp-dev/sdk/apis")
-				if sdk || within(imported, "k8s.io/kubernetes") || within(imported, "github.com/kcp-dev/kcp") {
-					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
-				}
+	for _, file := range t.files() {
+		for _, imported := range file.Imports {
+			sdk := within(imported, "github.com/kcp-dev/sdk") && !within(imported, "github.com/kcp-dev/sdk/apis")
+			if sdk || within(imported, "k8s.io/kubernetes") || within(imported, "github.com/kcp-dev/kcp") {
+				bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
 			}
 		}
 	}
 	return bad
 }
 
-// released are Kubernetes' modules that carry the release in their version;
-// others of k8s.io have versions of their own.
+// released are modules with versions of Kubernetes releases. Other modules of k8s.io have different versions.
 var released = []string{
 	"k8s.io/api", "k8s.io/apiextensions-apiserver", "k8s.io/apimachinery", "k8s.io/apiserver", "k8s.io/cli-runtime",
 	"k8s.io/client-go", "k8s.io/code-generator", "k8s.io/component-base", "k8s.io/component-helpers", "k8s.io/kms",
 	"k8s.io/kubectl", "k8s.io/metrics",
 }
 
-// compat is the module of kcp's clients, with the release of Kubernetes that they are made for.
+// compat is a module with the clients of kcp, which require another release of Kubernetes.
 const compat = "test/compat"
 
 func checkMods(t *Tree) []string {
@@ -255,7 +240,7 @@ func checkMods(t *Tree) []string {
 		mod := t.Mods[dir]
 		name := strings.TrimPrefix(dir+"/go.mod", "./")
 		for _, r := range mod.Replace {
-			if dir != compat { // nobody requires it, and what it requires has modules that are not published
+			if dir != compat { // no module requires it, and its dependencies require modules that are not published
 				bad = append(bad, fmt.Sprintf("%s replaces %s", name, r.Old.Path))
 			}
 		}
@@ -277,7 +262,7 @@ func checkMods(t *Tree) []string {
 	return bad
 }
 
-// differs reports a version that is not the first one seen.
+// differs returns a violation if the version is not the first one.
 func differs(name, module, version string, first *string) []string {
 	if *first == "" {
 		*first = version
@@ -292,7 +277,7 @@ func checkComments(t *Tree) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
 		if !slices.ContainsFunc(pkg.Files, func(f *File) bool { return f.Doc != "" }) {
-			bad = append(bad, pkg.Path+" has no package comment: say in doc.go what it is for")
+			bad = append(bad, pkg.Path+" has no package comment: describe its purpose in doc.go")
 		}
 	}
 	return bad
@@ -300,11 +285,9 @@ func checkComments(t *Tree) []string {
 
 func checkLengths(t *Tree) []string {
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		for _, file := range pkg.Files {
-			if !file.Generated && file.Lines >= MaxLines {
-				bad = append(bad, fmt.Sprintf("%s has %d lines, %d is the limit", file.Name, file.Lines, MaxLines))
-			}
+	for _, file := range t.files() {
+		if !file.Generated && file.Lines >= MaxLines {
+			bad = append(bad, fmt.Sprintf("%s has %d lines, but the limit is %d", file.Name, file.Lines, MaxLines))
 		}
 	}
 	return bad

@@ -20,25 +20,23 @@ import (
 	"strings"
 )
 
-// Tree is a module's source as the rules see it.
+// Tree is the source code of a module.
 type Tree struct {
 	// Root is the directory with go.mod.
 	Root string
 	// Module is the module's path.
 	Module string
-	// Mods are the go.mod files by directory relative to Root; "." is the
-	// module itself.
+	// Mods are the go.mod files by directory relative to Root, which is "." for the module itself.
 	Mods map[string]GoMod
-	// Packages are the module's packages by path relative to the module;
-	// packages of nested modules and testdata are not among them.
+	// Packages are the packages by path relative to the module, without nested modules and testdata.
 	Packages map[string]*Package
 	// Docs are the Markdown files, relative to Root.
 	Docs []string
 }
 
-// Package is one directory with Go files.
+// Package is a directory with Go files.
 type Package struct {
-	// Path is relative to the module, such as pkg/storage.
+	// Path is relative to the module, e.g. pkg/storage.
 	Path  string
 	Files []*File
 }
@@ -49,31 +47,28 @@ type File struct {
 	Name string
 	// Test is set for _test.go files.
 	Test bool
-	// Generated is set for files that carry Go's generated-code line.
+	// Generated is set for files with the comment for generated code.
 	Generated bool
-	// Doc is the text of the file's package comment, if it has one.
+	// Doc is the package comment, or empty.
 	Doc   string
 	Lines int
-	// Constraint is the file's build constraint, if it has one.
+	// Constraint is the build constraint, or empty.
 	Constraint string
 	Imports    []string
-	// Words are the literals that must have one home; see checkWords.
+	// Words are literals that must not be repeated; see checkWords.
 	Words []string
-	// Dialect are words of ours, in identifiers and comments, where the field has one; see
-	// checkDialect.
+	// Dialect are words that should be replaced by common ones; see checkDialect.
 	Dialect []string
-	// Waits are the lines that wait for time alone; see checkWaits.
+	// Waits are lines that only sleep; see checkWaits.
 	Waits []int
-	// Workers are the controllers' configurations, and ClusterKeys the types of keys that name
-	// their logical cluster; see checkWorkers.
+	// Workers are configurations of controllers. ClusterKeys are types of keys that contain a logical cluster; see checkWorkers.
 	Workers     []Workers
 	ClusterKeys []string
-	// Names are what other files of the package know it by; see checkFiles.
+	// Names are identifiers by which other files use it; see checkFiles.
 	Names Names
 }
 
-// GoMod is what the rules want to know of a go.mod file; its form is that of
-// `go mod edit -json`.
+// GoMod is the part of a go.mod file that rules use, in the format of `go mod edit -json`.
 type GoMod struct {
 	Module  struct{ Path string }
 	Require []struct{ Path, Version string }
@@ -81,7 +76,7 @@ type GoMod struct {
 	Exclude []struct{ Path string }
 }
 
-// Load reads the tree below root.
+// Load reads the source code in root.
 func Load(ctx context.Context, root string) (*Tree, error) {
 	t := &Tree{Root: root, Mods: map[string]GoMod{}, Packages: map[string]*Package{}}
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -95,18 +90,18 @@ func Load(ctx context.Context, root string) (*Tree, error) {
 		return t.visit(ctx, filepath.ToSlash(rel), d)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the source tree at %s: %w", root, err)
+		return nil, fmt.Errorf("reading the source code in %s: %w", root, err)
 	}
 	mod, ok := t.Mods["."]
 	if !ok {
-		return nil, fmt.Errorf("no go.mod in %s: give the module's root", root)
+		return nil, fmt.Errorf("no go.mod in %s: the directory must be the root of a module", root)
 	}
 	t.Module = mod.Module.Path
 	t.dropNestedModules()
 	return t, nil
 }
 
-// visit takes one file or directory in.
+// visit adds a file or directory.
 func (t *Tree) visit(ctx context.Context, rel string, d fs.DirEntry) error {
 	switch {
 	case d.IsDir():
@@ -135,7 +130,7 @@ func (t *Tree) addMod(ctx context.Context, dir string) error {
 	}
 	var mod GoMod
 	if err := json.Unmarshal(out, &mod); err != nil {
-		return fmt.Errorf("reading what go mod edit says of %s/go.mod: %w", dir, err)
+		return fmt.Errorf("decoding the output of go mod edit for %s/go.mod: %w", dir, err)
 	}
 	t.Mods[dir] = mod
 	return nil
@@ -185,8 +180,7 @@ func (t *Tree) addFile(rel string) error {
 	return nil
 }
 
-// dropNestedModules removes the packages that belong to other modules in the
-// tree: those have rules of their own.
+// dropNestedModules removes packages of nested modules, because they have their own rules.
 func (t *Tree) dropNestedModules() {
 	for dir := range t.Mods {
 		for pkg := range t.Packages {
@@ -197,7 +191,7 @@ func (t *Tree) dropNestedModules() {
 	}
 }
 
-// local returns imported relative to the module, and whether it is in it.
+// local returns imported relative to the module, and whether the module contains it.
 func (t *Tree) local(imported string) (string, bool) {
 	if imported == t.Module {
 		return ".", true
@@ -205,9 +199,17 @@ func (t *Tree) local(imported string) (string, bool) {
 	return strings.CutPrefix(imported, t.Module+"/")
 }
 
-// sortedPackages returns the packages in a stable order.
+// sortedPackages returns the packages sorted by path.
 func (t *Tree) sortedPackages() []*Package {
 	return slices.SortedFunc(maps.Values(t.Packages), func(a, b *Package) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// files returns the files of all packages, sorted by package.
+func (t *Tree) files() (all []*File) {
+	for _, pkg := range t.sortedPackages() {
+		all = append(all, pkg.Files...)
+	}
+	return all
 }
 
 // within reports whether pkg is dir or below it.

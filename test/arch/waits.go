@@ -8,20 +8,17 @@ import (
 	"strings"
 )
 
-// pauses are the files of tests in which something takes its time on purpose, with the reason.
-// Nothing is expected of what happens meanwhile.
+// pauses are files of tests that may sleep, with the reason. They must not expect that something happened meanwhile.
 var pauses = map[string]string{
-	"contrib/examples_test.go":                 "between two looks at a state",
-	"pkg/cacheserver/replication_test.go":      "between two looks at a state",
-	"pkg/replication/push/modelserver_test.go": "a server that is slow, in the bubble of model_test.go",
-	"pkg/frontproxy/hide_test.go":              "a shard that is slow",
-	"test/conformance/versions_test.go":        "a webhook that is slow",
-	"pkg/reconcile/ring_test.go":               "work that takes time",
+	"contrib/examples_test.go":                 "between two reads of a state",
+	"pkg/cacheserver/replication_test.go":      "between two reads of a state",
+	"pkg/replication/push/modelserver_test.go": "a slow server, in the bubble of model_test.go",
+	"pkg/frontproxy/hide_test.go":              "a slow shard",
+	"test/conformance/versions_test.go":        "a slow webhook",
+	"pkg/reconcile/ring_test.go":               "slow work",
 }
 
-// waitsIn returns the lines at which a file does nothing but wait for time to pass. Where
-// there is a select, something else may happen. In a bubble time passes when nothing else can
-// happen.
+// waitsIn returns the lines in which a file only sleeps. Other events may happen in a select, and a bubble does not wait for real time.
 func waitsIn(file *ast.File, set *token.FileSet) []int {
 	for _, imported := range file.Imports {
 		if path, err := strconv.Unquote(imported.Path.Value); err == nil && strings.HasSuffix(path, "/test/bubble") {
@@ -57,15 +54,11 @@ func isTimeAfter(e ast.Expr) bool {
 	return ok && pkg.Name == "time"
 }
 
-// checkWaits finds tests that wait for time.
 func checkWaits(t *Tree) []string {
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		for _, file := range pkg.Files {
-			if !file.Test || pauses[file.Name] != "" {
-				continue
-			}
-			for _, line := range file.Waits {
+	for _, file := range t.files() {
+		for _, line := range file.Waits {
+			if file.Test && pauses[file.Name] == "" {
 				bad = append(bad, fmt.Sprintf("%s:%d waits for time.After", file.Name, line))
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,14 +15,11 @@ import (
 	"strings"
 )
 
-// word matches what stands for one thing on the wire or in etcd: names of API
-// groups, keys of annotations, labels, finalizers and extra attributes, what is named
-// system: (groups, users, roles, logical clusters), headers, what any of these start with, where logical clusters and views
-// begin in URLs, and prefixes of keys in etcd.
+// word matches identifiers in requests and in etcd: API groups, keys of annotations, labels, finalizers and extra attributes, names with
+// the prefix system:, headers, prefixes of these, parts of URLs before logical clusters and virtual workspaces, and prefixes of etcd keys.
 var word = regexp.MustCompile(`^([a-z0-9-]+\.)*(kcp|shardplane)\.io(/[A-Za-z0-9._/-]*)?$|^([a-z0-9-]+\.)*(kubernetes|k8s)\.io/[A-Za-z0-9._/-]+$|^system:|^(?i:x-(kcp|remote|shardplane)-[a-z-]*)$|^/(clusters|services|shards)/[a-z/]*$|^/(registry|shardplane)[a-z-]*$`)
 
-// wordsIn returns the words among a file's literals, in their order. Import
-// paths are none.
+// wordsIn returns the matching literals of a file in their order, without import paths.
 func wordsIn(file *ast.File) []string {
 	var found []string
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -43,46 +41,36 @@ func wordsIn(file *ast.File) []string {
 	return found
 }
 
-// checkWords finds words that product code writes as a literal more than once. What is
-// below contrib is for others to copy, who have only what is public.
+// checkWords checks that product code contains each word once. contrib is excluded, because users copy it.
 func checkWords(t *Tree) []string {
 	places := map[string][]string{}
-	for _, pkg := range t.sortedPackages() {
-		if testSupport(pkg.Path) || within(pkg.Path, "contrib") {
+	for _, file := range t.files() {
+		if file.Test || file.Generated || testSupport(path.Dir(file.Name)) || within(file.Name, "contrib") {
 			continue
 		}
-		for _, file := range pkg.Files {
-			if file.Test || file.Generated {
-				continue
-			}
-			for _, text := range file.Words {
-				places[text] = append(places[text], file.Name)
-			}
+		for _, text := range file.Words {
+			places[text] = append(places[text], file.Name)
 		}
 	}
 	var bad []string
 	for _, text := range slices.Sorted(maps.Keys(places)) {
 		if in := places[text]; len(in) > 1 {
-			bad = append(bad, fmt.Sprintf("%q is written %d times, in %s: give it one constant", text, len(in), strings.Join(slices.Compact(in), ", ")))
+			bad = append(bad, fmt.Sprintf("%q is written %d times, in %s: use a constant", text, len(in), strings.Join(slices.Compact(in), ", ")))
 		}
 	}
 	return bad
 }
 
-// dialect matches identifiers by which we once called a timeout, a grace period, somebody
-// who is denied, whatever a package looks at, or, in one word, several things for which
-// there are better ones.
+// dialect matches identifiers that were used for timeouts, grace periods and users without access, or for several different things.
 var dialect = regexp.MustCompile(`(?i)patience|farewell|stranger|settl(e|ing)|^worlds?$|^grace$|^hides$|^encodings$`)
 
-// testDialect is what of it tests do without, too: their worlds and strangers are parts in
-// a play.
+// testDialect is dialect for tests, which may use some of the words.
 var testDialect = regexp.MustCompile(`(?i)patience|farewell|settl(e|ing)|^hides$`)
 
-// phrases match in comments and on pages what is said in another way of what returns a boolean.
+// phrases matches other expressions for "reports whether" in comments and pages.
 var phrases = regexp.MustCompile(`(?i)\b(says|tells) (whether|if)\b`)
 
-// dialectIn returns the identifiers of a file that match dialect, or testDialect if it is a
-// test, and the phrases of its comments, each once.
+// dialectIn returns the identifiers of a file that match dialect or testDialect, and the phrases in its comments, each once.
 func dialectIn(file *ast.File, test bool) []string {
 	words := dialect
 	if test {
@@ -105,7 +93,7 @@ func dialectIn(file *ast.File, test bool) []string {
 	return found
 }
 
-// phrasesIn returns the phrases of a text, wherever its lines end.
+// phrasesIn returns the phrases in a text, also if they contain line breaks.
 func phrasesIn(text string) []string {
 	found := phrases.FindAllString(strings.Join(strings.Fields(text), " "), -1)
 	for i, phrase := range found {
@@ -114,16 +102,12 @@ func phrasesIn(text string) []string {
 	return found
 }
 
-// checkDialect finds such words.
 func checkDialect(t *Tree) []string {
 	var bad []string
-	for _, pkg := range t.sortedPackages() {
-		for _, file := range pkg.Files {
-			if file.Generated {
-				continue
-			}
-			for _, name := range file.Dialect {
-				bad = append(bad, fmt.Sprintf("%s has %s", file.Name, name))
+	for _, file := range t.files() {
+		for _, name := range file.Dialect {
+			if !file.Generated {
+				bad = append(bad, fmt.Sprintf("%s contains %s", file.Name, name))
 			}
 		}
 	}
@@ -133,7 +117,7 @@ func checkDialect(t *Tree) []string {
 			bad = append(bad, fmt.Sprintf("%s: %v", doc, err))
 		}
 		for _, phrase := range phrasesIn(string(content)) {
-			bad = append(bad, fmt.Sprintf("%s has %s", doc, phrase))
+			bad = append(bad, fmt.Sprintf("%s contains %s", doc, phrase))
 		}
 	}
 	return bad

@@ -7,19 +7,18 @@ import (
 	"slices"
 )
 
-// Workers is a configuration of a controller of pkg/reconcile, as it is written.
+// Workers is a configuration of a controller of pkg/reconcile.
 type Workers struct {
 	// Key is the type of the controller's keys.
 	Key string
-	// One is set where it says that there is one worker.
+	// One is set if the configuration sets Workers to 1.
 	One bool
 }
 
-// clusterKeys are the key types of other packages that name the logical cluster.
+// clusterKeys are the types of keys in other packages that contain a logical cluster.
 var clusterKeys = []string{"client.Key", "logicalcluster.Name"}
 
-// workersIn returns the configurations in a file, and the types that it gives the method by
-// which other keys name their logical cluster.
+// workersIn returns the configurations in a file, and its types with a method LogicalCluster.
 func workersIn(file *ast.File) (configs []Workers, clustered []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -45,8 +44,8 @@ func hasOneWorker(config *ast.CompositeLit) bool {
 	})
 }
 
-// checkWorkers finds controllers with several workers whose keys do not name their logical
-// cluster: to them all are one.
+// checkWorkers checks that a controller has one worker if its keys do not contain a logical cluster, because their workers are not shared
+// fairly.
 func checkWorkers(t *Tree) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
@@ -57,7 +56,7 @@ func checkWorkers(t *Tree) []string {
 		for _, file := range pkg.Files {
 			for _, config := range file.Workers {
 				if !file.Test && !config.One && !slices.Contains(known, config.Key) {
-					bad = append(bad, fmt.Sprintf("%s has a controller with keys of type %s: give that a method LogicalCluster, or write Workers: 1", file.Name, config.Key))
+					bad = append(bad, fmt.Sprintf("%s has a controller with keys of type %s: add a method LogicalCluster to the type, or set Workers: 1", file.Name, config.Key))
 				}
 			}
 		}

@@ -6,8 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKubectlAuth asks what kubectl asks, as a user with other rights in each of
-// two workspaces.
+// TestKubectlAuth checks kubectl auth for a user with different permissions in two workspaces.
 func TestKubectlAuth(t *testing.T) {
 	c := withTokens.Get(t)
 	k := newKubectl(t, c)
@@ -19,11 +18,10 @@ func TestKubectlAuth(t *testing.T) {
 		k.run(t, path, "", "create", "role", "same", "--verb="+verb, "--resource=configmaps")
 		k.run(t, path, "", "create", "rolebinding", "same", "--role=same", "--group=team-1")
 	}
-	// Client certificates of the kubeconfig would win over a token, so the user
-	// is impersonated by the administrator, and by a token where it counts.
+	// The administrator impersonates the user, because client certificates in the kubeconfig take precedence over a token.
 	as := []string{"--as=user-1", "--as-group=team-1", "auth"}
 	auth := func(path string, args ...string) string {
-		output, _ := k.try(t, path, "", append(append([]string{}, as...), args...)...) // "no" is a failure, too
+		output, _ := k.try(t, path, "", append(append([]string{}, as...), args...)...) // kubectl fails if the response is "no"
 		return output
 	}
 	require.Equal(t, "yes\n", auth("root:one", "can-i", "get", "configmaps"))
@@ -44,7 +42,7 @@ func TestKubectlAuth(t *testing.T) {
 	require.Contains(t, output, "workspace access not permitted")
 	output, err = k.try(t, "root:two", "", "--as=user-5", "get", "configmaps")
 	require.Error(t, err)
-	require.Contains(t, output, "Warning: workspace access not permitted: there is no such workspace, or", "though kubectl only says that it is unknown")
+	require.Contains(t, output, "Warning: workspace access not permitted: there is no such workspace, or", "kubectl itself only reports an unknown resource")
 	table := k.run(t, "root:one", "", "get", "rolebindings,clusterrolebindings", "-o", "wide")
 	require.Regexp(t, `same +Role/same +\S+ +team-1`, table)
 	require.Regexp(t, `workspace-admin +ClusterRole/cluster-admin +\S+ +kcp-admin`, table)

@@ -3,13 +3,11 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 var (
@@ -30,33 +29,12 @@ var (
 	schemasOf    = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha1", Resource: "apiresourceschemas"}
 )
 
-func factory(t *testing.T, config *rest.Config) *client.Factory {
-	t.Helper()
-	f, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(f.CloseIdleConnections)
-	return f
-}
-
 func path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 
-// workspace creates a workspace on a shard, waits until it is Ready and returns
-// the name of its logical cluster.
+// workspace creates a workspace on a shard, waits until it is Ready, and returns its logical cluster.
 func workspace(t *testing.T, proxy *client.Factory, parent, name, shard string) string {
 	t.Helper()
-	in := kinds.Workspaces.In(proxy.Cluster(path(parent)))
-	ws, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		ws, err = in.Get(t.Context(), name, metav1.GetOptions{})
-		return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-	}, testTimeout, 10*time.Millisecond, "workspace %s:%s becomes Ready", parent, name)
-	return ws.Spec.Cluster
+	return harness.Workspace(t, proxy, parent, name, shard).String()
 }
 
 // watchConfigMaps runs an informer until the test ends.
@@ -74,7 +52,7 @@ func watchConfigMaps(t *testing.T, scope client.Scope, label string) *client.Inf
 	return informer
 }
 
-// configMap has the label that a test's informers select by.
+// configMap returns a ConfigMap with the label that the informers of a test select.
 func configMap(test, name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"e2e": test}}}
 }
@@ -82,9 +60,18 @@ func configMap(test, name string) *corev1.ConfigMap {
 func dynamicOf(f *client.Factory, cluster string) dynamic.Interface {
 	d, err := f.Cluster(path(cluster)).Dynamic()
 	if err != nil {
-		panic(err) // of a configuration that works already
+		panic(err) // the configuration was used before
 	}
 	return d
+}
+
+// send sends a JSON request, and returns the status code and the body of the response.
+func send(t *testing.T, config *rest.Config, method, path, body string) (int, string) {
+	t.Helper()
+	header := http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"}}
+	code, response, err := harness.Send(t.Context(), config, method, path, header, body)
+	require.NoError(t, err)
+	return code, string(response)
 }
 
 func parse(text string, args ...any) *unstructured.Unstructured {

@@ -22,7 +22,7 @@ var codeFence = regexp.MustCompile("(?ms)^```(go|)\n(.*?)^```$") //nolint:gocrit
 // address of the cluster and the path of the checkout are replaced.
 func TestDocumentedCommands(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
-	for _, tour := range []struct {
+	for _, page := range []struct {
 		file, section string
 		wants         []string
 	}{
@@ -84,17 +84,16 @@ func TestDocumentedCommands(t *testing.T) {
 		}},
 		{"docs/tasks/roll-back.md", "", []string{`k8s.io/apiserver v`}},
 	} {
-		t.Run(tour.file, func(t *testing.T) {
-			output := runPage(t, cluster, tour.file, tour.section)
-			for _, want := range tour.wants {
+		t.Run(page.file, func(t *testing.T) {
+			output := runPage(t, cluster, page.file, page.section)
+			for _, want := range page.wants {
 				require.Regexp(t, want, output)
 			}
 		})
 	}
 }
 
-// TestInstall runs the commands of the installation, and of the addition of a shard, with ports of
-// this machine instead of those of several hosts.
+// TestInstall runs the commands for installing a cluster and adding a shard, on ports of this machine instead of several hosts.
 func TestInstall(t *testing.T) {
 	base := ports.Free(t, 5)
 	var replacements []string
@@ -111,7 +110,7 @@ func TestInstall(t *testing.T) {
 	require.Regexp(t, `(?m)^shard.core.kcp.io/shard-2 condition met$`, output)
 }
 
-// runPage runs the commands in a section of a page, or in all of it, and returns their output.
+// runPage runs the commands in a section, or in all sections if it is "", and returns their output.
 func runPage(t *testing.T, cluster *harness.Cluster, file, section string) string {
 	commands := strings.ReplaceAll(commandsOf(t, file, section), "https://127.0.0.1:6443", cluster.Proxy().Host)
 	require.NotContains(t, commands, ":6443")
@@ -126,10 +125,9 @@ func runPage(t *testing.T, cluster *harness.Cluster, file, section string) strin
 	return runScript(t, dir, commands)
 }
 
-// commandsOf returns the commands in a section of a page, or in all of it.
+// commandsOf returns the commands in a section, or in all sections if it is "".
 func commandsOf(t *testing.T, file, section string) string {
-	content, err := os.ReadFile(filepath.Join(harness.Root(), file))
-	require.NoError(t, err)
+	content := harness.ReadFile(t, filepath.Join(harness.Root(), file))
 	text := string(content)
 	if section != "" {
 		var found bool
@@ -144,7 +142,7 @@ func commandsOf(t *testing.T, file, section string) string {
 		case language == "go":
 			script.WriteString("cat >main.go <<'END'\n" + block + "END\n")
 		case strings.HasPrefix(block, "NAME ") || block == "make dev\n":
-			// output of a command, or the cluster that is already running
+			// output of a command, or the command that starts the cluster
 		default:
 			script.WriteString(block)
 		}
@@ -153,8 +151,7 @@ func commandsOf(t *testing.T, file, section string) string {
 	return script.String()
 }
 
-// runScript runs commands with bash in a directory until one fails, ends what they have started,
-// and returns their output.
+// runScript runs commands with bash in a directory until one fails, stops the background processes, and returns the output.
 func runScript(t *testing.T, dir, commands string) string {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		require.FailNow(t, "the documented commands need openssl: install it, e.g. apt-get install openssl")

@@ -23,10 +23,10 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// audience is the client of the issuer that is Shardplane.
+// audience is the client ID of Shardplane at the issuer.
 const audience = "shardplane"
 
-// issuer is a dex: a process of its own, which a test starts and stops.
+// issuer is a dex process that a test starts and stops.
 type issuer struct {
 	t       *testing.T
 	url     string
@@ -36,7 +36,7 @@ type issuer struct {
 	process *exec.Cmd
 }
 
-// newIssuer returns an issuer that is not started.
+// newIssuer returns an issuer that is not running.
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
 	store := pki.NewStore(t.TempDir(), time.Now)
@@ -49,7 +49,7 @@ func newIssuer(t *testing.T) *issuer {
 	i := &issuer{t: t, url: fmt.Sprintf("https://127.0.0.1:%d", harness.FreePort(t)), ca: ca, serving: serving}
 	i.http = &http.Client{
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}},
-		// Where the issuer sends the user back to, nobody listens.
+		// No server listens at the redirect URI.
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error {
 			if strings.HasPrefix(r.URL.String(), i.url) {
 				return nil
@@ -61,7 +61,7 @@ func newIssuer(t *testing.T) *issuer {
 	return i
 }
 
-// start starts the issuer, with keys that it never had.
+// start starts the issuer with new keys.
 func (i *issuer) start() {
 	i.t.Helper()
 	i.process = exec.CommandContext(i.t.Context(), harness.Dex(i.t), "--issuer="+i.url, "--tls-cert-file="+i.serving.CertFile,
@@ -71,13 +71,13 @@ func (i *issuer) start() {
 	require.NoError(i.t, i.process.Start())
 	i.t.Cleanup(i.stop)
 	require.Eventually(i.t, func() bool {
-		response, err := i.http.Get(i.url + "/healthz") //nolint:noctx // of this test's server
+		response, err := i.http.Get(i.url + "/healthz") //nolint:noctx // a server of this test
 		if err != nil {
 			return false
 		}
 		_ = response.Body.Close()
 		return response.StatusCode == http.StatusOK
-	}, testTimeout, 10*time.Millisecond, "dex does not start")
+	}, testTimeout, 10*time.Millisecond, "dex did not start")
 }
 
 func (i *issuer) stop() {
@@ -88,25 +88,24 @@ func (i *issuer) stop() {
 	}
 }
 
-// identity is as whom somebody logs in.
+// identity is a user of the issuer.
 type identity struct {
 	Username string   `json:"Username"`
 	Groups   []string `json:"Groups"`
 }
 
-// token logs somebody in, as a browser would, and returns the ID token that a
-// client gets at an endpoint of the issuer.
-func (i *issuer) token(who identity, client, endpoint string) string {
+// token logs a user in, as a browser does, and returns the ID token from an endpoint of the issuer.
+func (i *issuer) token(user identity, client, endpoint string) string {
 	i.t.Helper()
 	query := url.Values{
 		"client_id": {client}, "redirect_uri": {"http://client.invalid/"}, "response_type": {"code"}, "scope": {"openid profile groups"}, "state": {"s"},
 	}
-	form, err := i.http.Get(i.url + "/auth?" + query.Encode()) //nolint:noctx // of this test's server
+	form, err := i.http.Get(i.url + "/auth?" + query.Encode()) //nolint:noctx // a server of this test
 	require.NoError(i.t, err)
 	require.NoError(i.t, form.Body.Close())
-	login, err := json.Marshal(who)
+	login, err := json.Marshal(user)
 	require.NoError(i.t, err)
-	back, err := i.http.PostForm(form.Request.URL.String(), url.Values{"login": {string(login)}, "password": {"any"}}) //nolint:noctx // the same
+	back, err := i.http.PostForm(form.Request.URL.String(), url.Values{"login": {string(login)}, "password": {"any"}}) //nolint:noctx // a server of this test
 	require.NoError(i.t, err)
 	require.NoError(i.t, back.Body.Close())
 	at, err := back.Location()
@@ -130,8 +129,7 @@ func (i *issuer) token(who identity, client, endpoint string) string {
 	return answer.IDToken
 }
 
-// configuration writes an AuthenticationConfiguration that trusts the issuer, and
-// returns its file.
+// configuration writes an AuthenticationConfiguration that trusts the issuer, and returns its file.
 func (i *issuer) configuration() string {
 	i.t.Helper()
 	file := filepath.Join(i.t.TempDir(), "authentication.yaml")

@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// testTimeout is how long a test waits for what must come.
+// testTimeout limits waiting for a state.
 const testTimeout = time.Minute
 
 // kubectl runs kubectl in a logical cluster, as a user of the front-proxy.
@@ -26,8 +26,7 @@ func newKubectl(t *testing.T, c *harness.Cluster) kubectl {
 	return kubectl{cluster: c, program: harness.Kubectl(t)}
 }
 
-// try runs kubectl in the logical cluster at path, with input on its standard
-// input.
+// try runs kubectl with input on its standard input.
 func (k kubectl) try(t *testing.T, path, input string, args ...string) (string, error) {
 	t.Helper()
 	args = append([]string{
@@ -43,7 +42,7 @@ func (k kubectl) try(t *testing.T, path, input string, args ...string) (string, 
 	return output.String(), err
 }
 
-// run is try that must succeed.
+// run is try for a command that must succeed.
 func (k kubectl) run(t *testing.T, path, input string, args ...string) string {
 	t.Helper()
 	output, err := k.try(t, path, input, args...)
@@ -85,17 +84,17 @@ spec:
         properties:
           spec:
             type: object
-            description: What the widget should be.
+            description: Specification of the widget.
             properties:
-              size: {type: integer, minimum: 1, default: 3, description: How large it is.}
+              size: {type: integer, minimum: 1, default: 3, description: Size in meters.}
 `
 
-// TestKubectl is what a newcomer does in the first hour.
+// TestKubectl checks the first steps of a new user.
 func TestKubectl(t *testing.T) {
 	c := processes.Get(t)
 	k := newKubectl(t, c)
 
-	// A workspace needs nothing but a name.
+	// A workspace requires only a name.
 	k.run(t, "root", "apiVersion: tenancy.kcp.io/v1alpha1\nkind: Workspace\nmetadata: {name: plain}\n", "create", "-f", "-")
 	k.run(t, "root", "", "wait", "--for=jsonpath={.status.phase}=Ready", "workspace/plain", "--timeout=60s")
 
@@ -125,7 +124,7 @@ func TestKubectl(t *testing.T) {
 		k.run(t, "root:org:team", "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\nspec: {}\n", "apply", "-f", "-")
 		table := k.run(t, "root:org:team", "", "get", "wd")
 		require.Regexp(t, `NAME\s+SIZE\s*\na\s+3`, table)
-		require.Contains(t, k.run(t, "root:org:team", "", "explain", "widget.spec"), "How large it is.")
+		require.Contains(t, k.run(t, "root:org:team", "", "explain", "widget.spec"), "Size in meters.")
 		output, err := k.try(t, "root:org:team", "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: b}\nspec: {size: 0}\n", "apply", "-f", "-")
 		require.Error(t, err)
 		require.Contains(t, output, "should be greater than or equal to 1")
@@ -149,7 +148,7 @@ func TestKubectl(t *testing.T) {
 	})
 
 	t.Run("a workspace that does not exist", func(t *testing.T) {
-		// kubectl shows no message of a failed discovery request, but it shows warnings.
+		// kubectl prints warnings of a failed discovery request, but not its message.
 		output, err := k.try(t, "root:nowhere", "", "get", "configmaps")
 		require.Error(t, err)
 		require.Contains(t, output, "Forbidden")

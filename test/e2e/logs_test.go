@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,40 +14,34 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestSecretsInLogs sends credentials and secrets in every way that a client has,
-// right ones and wrong ones, to servers that log all they can, and looks for them.
+// TestSecretsInLogs sends valid and invalid credentials in every way that clients have to servers with the highest log level, and checks
+// that the logs do not contain them.
 func TestSecretsInLogs(t *testing.T) {
 	most := []string{"-v=10"}
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": most, "front-proxy": most, "cache-server": most}})
-	admin, err := kubernetes.NewForConfig(harness.In(c.Proxy(), "root"))
-	require.NoError(t, err)
+	admin := harness.Clientset(t, c.Proxy(), "root")
 	secrets := map[string]string{}
 
 	secrets["a Secret"] = "0content1of2a3secret4that5is6long7"
-	_, err = admin.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+	harness.Create(t, admin.CoreV1().Secrets("default"), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": secrets["a Secret"]},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
+	harness.Create(t, admin.CoreV1().ServiceAccounts("default"), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}})
 	answer, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	token := answer.Status.Token
 	secrets["a token"] = token[strings.LastIndexByte(token, '.')+1:]
-	review, err := admin.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	review := harness.Create(t, admin.AuthenticationV1().TokenReviews(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
 	require.True(t, review.Status.Authenticated)
 
-	_, err = admin.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+	harness.Create(t, admin.CoreV1().Secrets("default"), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "kept", Annotations: map[string]string{corev1.ServiceAccountNameKey: "robot"}}, Type: corev1.SecretTypeServiceAccountToken,
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	kept := func() string {
 		secret, err := admin.CoreV1().Secrets("default").Get(t.Context(), "kept", metav1.GetOptions{})
 		if err != nil {
@@ -56,10 +49,10 @@ func TestSecretsInLogs(t *testing.T) {
 		}
 		return string(secret.Data["token"])
 	}
-	require.Eventually(t, func() bool { return kept() != "" }, testTimeout, 10*time.Millisecond, "the token is in its secret")
-	c.Component("root").Restart() // and lists the secret
-	require.Eventually(t, func() bool { return kept() != "" }, testTimeout, 10*time.Millisecond, "the front-proxy follows the shard again")
-	// As it is in JSON, and in protobuf.
+	require.Eventually(t, func() bool { return kept() != "" }, testTimeout, 10*time.Millisecond, "the secret does not contain a token")
+	c.Component("root").Restart() // which lists the secret again
+	require.Eventually(t, func() bool { return kept() != "" }, testTimeout, 10*time.Millisecond, "the secret cannot be read after the restart")
+	// The encodings in JSON and protobuf.
 	secrets["a kept token, encoded"] = base64.StdEncoding.EncodeToString([]byte(kept()))[40:80]
 	secrets["a kept token"] = kept()[len(kept())-40:]
 
@@ -77,7 +70,7 @@ func TestSecretsInLogs(t *testing.T) {
 			r.Header.Set("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io."+base64url([]byte(secret))+", v5.channel.k8s.io")
 		},
 	} {
-		secret := strings.ReplaceAll(what, " ", "-") + "-is-a-secret-for-nobody"
+		secret := strings.ReplaceAll(what, " ", "-") + "-is-a-secret-of-this-test"
 		secrets[what] = secret
 		secrets[what+", encoded"] = base64.StdEncoding.EncodeToString([]byte(secret))[:32]
 		secrets["jane with "+what] = base64.StdEncoding.EncodeToString([]byte("jane:" + secret))[:32]
@@ -97,31 +90,27 @@ func TestSecretsInLogs(t *testing.T) {
 	for _, server := range []*rest.Config{c.Proxy(), c.Shard(0)} {
 		config := rest.AnonymousClientConfig(harness.In(server, "root"))
 		config.BearerToken = token
-		robot, err := kubernetes.NewForConfig(config)
-		require.NoError(t, err)
-		_, err = robot.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		robot := harness.Clientset(t, config, "")
+		harness.Create(t, robot.AuthenticationV1().SelfSubjectReviews(), &authenticationv1.SelfSubjectReview{})
 	}
 
 	logs, err := filepath.Glob(filepath.Join(c.Dir, "*.log"))
 	require.NoError(t, err)
 	require.Len(t, logs, 3)
 	for _, log := range logs {
-		content, err := os.ReadFile(log)
-		require.NoError(t, err)
-		if filepath.Base(log) != "cache-server.log" { // which asks nobody
-			require.Contains(t, string(content), "curl -v", "%s has what client-go says at this level", log)
+		content := harness.ReadFile(t, log)
+		if filepath.Base(log) != "cache-server.log" { // sends no requests
+			require.Contains(t, string(content), "curl -v", "%s does not contain the messages of client-go at this level", log)
 		}
 		for what, secret := range secrets {
 			if i := leak(content, secret); i >= 0 {
-				t.Errorf("%s has %s: …%s", filepath.Base(log), what, content[max(0, i-300):min(len(content), i+100)])
+				t.Errorf("%s contains %s: …%s", filepath.Base(log), what, content[max(0, i-300):min(len(content), i+100)])
 			}
 		}
 	}
 }
 
-// leak returns where a secret is in a log, or -1. Bodies in protobuf are dumped,
-// sixteen bytes a line.
+// leak returns the position of a secret in a log, or -1. Protobuf bodies are dumped with sixteen bytes per line.
 func leak(log []byte, secret string) int {
 	const line = 16
 	for from := range max(1, min(line, len(secret)-line+1)) {

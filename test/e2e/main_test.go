@@ -1,5 +1,4 @@
-// Package e2e drives the built binary as its users do, with kubectl and
-// client-go, and breaks it as machines do.
+// Package e2e tests the built binary with kubectl and client-go, and with failing processes and networks.
 package e2e
 
 import (
@@ -9,11 +8,11 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// Tests share these clusters, one after the other, with workspaces of their own.
+// The tests share these clusters sequentially, with separate workspaces.
 var (
-	// processes are killed and restarted by some.
+	// Some tests kill and restart processes.
 	processes = harness.Shared{Options: harness.Options{Mode: harness.Processes, Shards: 2, Fsync: true}}
-	// withTokens has users who are refused, and do not wait long for that.
+	// withTokens has users without access, and a short timeout for unknown workspaces.
 	withTokens = harness.Shared{Options: harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}}}}
 )
 

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,23 +11,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// oneShard is an installation of which shard-1 runs, and a front-proxy, while the others are stopped. The provider is on
-// root's shard, and the consumer on shard-1.
+// oneShard is an installation of which only shard-1 and a front-proxy are running. The provider is on shard root, and the consumer on
+// shard-1.
 type oneShard struct {
 	*regions
 
-	// by are the users' clients of the front-proxy; that of nobody may enter nothing.
-	by map[string]*client.Factory
+	// by contains the users' clients of the front-proxy. The user stranger has no access.
+	by map[string]*rest.Config
 }
 
 const (
-	// unreachable is what is said of what is known to be on a shard that is stopped, and unsure of what may be there.
+	// unreachable is the message for workspaces on a stopped shard, and unknown the one for paths that may be there.
 	unreachable = "the workspace's shard is not reachable, try again"
-	unsure      = "not all workspaces are known, because a shard is unreachable"
+	unknown     = "not all workspaces are known, because a shard is unreachable"
 )
 
 func newOneShard(t *testing.T) oneShard {
@@ -36,62 +34,56 @@ func newOneShard(t *testing.T) oneShard {
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Shards: 3, DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-directory=" + t.TempDir()}},
 	})
-	o := oneShard{&regions{Cluster: c, t: t, proxy: factory(t, c.Proxy())}, map[string]*client.Factory{}}
-	for user, token := range map[string]string{"tenant": "user-1-token", "nobody": "user-2-token"} {
-		config := rest.AnonymousClientConfig(c.Proxy())
-		config.BearerToken = token
-		o.by[user] = factory(t, config)
+	o := oneShard{&regions{Cluster: c, t: t, proxy: harness.NewFactory(t, c.Proxy())}, map[string]*rest.Config{"admin": c.Proxy()}}
+	for user, token := range map[string]string{"tenant": "user-1-token", "stranger": "user-2-token"} {
+		o.by[user] = rest.AnonymousClientConfig(c.Proxy())
+		o.by[user].BearerToken = token
 	}
-	o.by["admin"] = o.proxy
-	o.provider = dynamicOf(factory(t, c.Shard(0)), workspace(t, o.proxy, "root", "regions-provider", "root"))
+
+	o.provider = dynamicOf(harness.NewFactory(t, c.Shard(0)), workspace(t, o.proxy, "root", "regions-provider", "root"))
 	return o
 }
 
-// ask returns the status of what is answered about a logical cluster, by path or name.
-func (o oneShard) ask(t require.TestingT, user, cluster string) (status metav1.Status) {
-	request, err := http.NewRequestWithContext(o.t.Context(), http.MethodGet, o.proxy.Host()+"/clusters/"+cluster+"/api/v1/configmaps", http.NoBody)
+// get returns the status of a request to a logical cluster, by path or name.
+func (o oneShard) get(t require.TestingT, user, cluster string) (status metav1.Status) {
+	code, body, err := harness.Send(o.t.Context(), o.by[user], http.MethodGet, "/clusters/"+cluster+"/api/v1/configmaps", nil, "")
 	require.NoError(t, err)
-	answer, err := o.by[user].HTTPClient().Do(request)
-	require.NoError(t, err)
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-	if answer.StatusCode == http.StatusOK {
+	if code == http.StatusOK {
 		return metav1.Status{Code: http.StatusOK}
 	}
 	require.NoError(t, json.Unmarshal(body, &status), "%s", body)
 	return status
 }
 
-// serves waits until a user is served in logical clusters.
+// serves waits until requests of a user to logical clusters succeed.
 func (o oneShard) serves(user string, clusters ...string) {
 	o.t.Helper()
 	for _, cluster := range clusters {
 		o.until(func(c *assert.CollectT) {
-			status := o.ask(c, user, cluster)
+			status := o.get(c, user, cluster)
 			require.EqualValues(c, http.StatusOK, status.Code, "%s in %s: %v", user, cluster, status)
 		})
 	}
 }
 
-// comeAgain wants a user to be told at once to come again.
-func (o oneShard) comeAgain(user, says string, clusters ...string) {
+// unavailable requires that requests of a user fail immediately, and that the user can retry them.
+func (o oneShard) unavailable(user, message string, clusters ...string) {
 	o.t.Helper()
 	for _, cluster := range clusters {
-		status := o.ask(o.t, user, cluster)
+		status := o.get(o.t, user, cluster)
 		require.EqualValues(o.t, http.StatusServiceUnavailable, status.Code, "%s in %s: %v", user, cluster, status)
 		require.Equal(o.t, metav1.StatusReasonServiceUnavailable, status.Reason)
-		if says == unsure { // for administrators it names the shards, and clients stop to retry after a while
-			require.True(o.t, strings.HasPrefix(status.Message, says), "%s in %s: %s", user, cluster, status.Message)
+		if message == unknown { // the message contains the shards for administrators, and the delay increases
+			require.True(o.t, strings.HasPrefix(status.Message, message), "%s in %s: %s", user, cluster, status.Message)
 			continue
 		}
-		require.Equal(o.t, says, status.Message, "%s in %s", user, cluster)
+		require.Equal(o.t, message, status.Message, "%s in %s", user, cluster)
 		require.EqualValues(o.t, 1, status.Details.RetryAfterSeconds)
 	}
 }
 
-// TestFrontProxyStartsBesideOneShard starts a front-proxy while all shards but one are stopped, root's included, and the
-// cache server, too: by what it has on disk, and by what that shard tells, it serves what is on that shard.
+// TestFrontProxyStartsBesideOneShard starts a front-proxy while all shards except one are stopped, including root, and later the cache
+// server. It must serve workspaces on that shard from its index on disk and from the shard.
 func TestFrontProxyStartsBesideOneShard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: stops and starts shards")
@@ -108,47 +100,47 @@ func TestFrontProxyStartsBesideOneShard(t *testing.T) {
 	o.serves("tenant", "root:here")
 	o.serves("admin", "root:here:child", "root:there", there)
 
-	t.Log("it starts with what it has on disk, while the cache server is there")
+	t.Log("The front-proxy starts with its index, while the cache server is running")
 	o.Component("root").Stop()
 	o.Component("shard-2").Stop()
 	o.Component("front-proxy").Restart()
 	o.serves("tenant", "root:here", here)
 	o.serves("admin", "root:here:child")
 	o.works("a", "b")
-	away := func() {
+	requireUnavailable := func() {
 		t.Helper()
-		o.comeAgain("admin", unreachable, "root", "root:there", there)
-		o.comeAgain("admin", unsure, "root:none", "none")
-		o.comeAgain("nobody", unsure, "root:here", here, "root:none")
+		o.unavailable("admin", unreachable, "root", "root:there", there)
+		o.unavailable("admin", unknown, "root:none", "none")
+		o.unavailable("stranger", unknown, "root:here", here, "root:none")
 	}
-	away()
+	requireUnavailable()
 	workspace(t, o.proxy, "root:here", "second", "shard-1")
 	o.serves("admin", "root:here:second")
 
-	t.Log("it starts with nothing on disk, while the cache server is stopped, too")
+	t.Log("The front-proxy starts without an index, while the cache server is stopped, too")
 	o.Component("cache-server").Stop()
 	o.Component("front-proxy").RestartWith("--index-directory="+t.TempDir(), "--other-shards="+o.Component("shard-1").URL)
 	o.serves("tenant", here)
 	o.serves("admin", here+":child", here+":second")
-	o.comeAgain("admin", unsure, "root:here", "root:there", there, "none") // only root's shard knows what is in root
+	o.unavailable("admin", unknown, "root:here", "root:there", there, "none") // only the shard of root has the workspaces in root
 	o.works("a", "b", "c")
 	workspace(t, o.proxy, here, "third", "shard-1")
 
-	t.Log("it starts with what it had on disk before, and learns the rest from the shard")
+	t.Log("The front-proxy starts with its former index, and lists other workspaces on the shard")
 	o.Component("front-proxy").RestartWith()
 	o.serves("tenant", "root:here", here)
 	o.serves("admin", "root:here:child", "root:here:second", "root:here:third")
-	away()
+	requireUnavailable()
 	o.works("a", "b", "c", "d")
 
-	t.Log("the others are back")
+	t.Log("The other servers start")
 	for _, name := range []string{"cache-server", "shard-2", "root"} {
 		o.Component(name).Start()
 	}
 	o.serves("admin", "root", "root:there", there, "root:here:third")
 	o.until(func(c *assert.CollectT) {
-		for user, cluster := range map[string]string{"admin": "root:none", "nobody": "root:here"} {
-			status := o.ask(c, user, cluster)
+		for user, cluster := range map[string]string{"admin": "root:none", "stranger": "root:here"} {
+			status := o.get(c, user, cluster)
 			require.EqualValues(c, http.StatusForbidden, status.Code, "%s in %s: %v", user, cluster, status)
 		}
 	})

@@ -33,20 +33,20 @@ var (
 )
 
 const (
-	// regionsTick is the time between two looks.
+	// regionsTick is the interval between two attempts.
 	regionsTick    = 100 * time.Millisecond
 	regionsBinding = `{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: %[1]s}, spec: {reference: {export: {path: "root:regions-provider", name: %[2]s}}}}`
 )
 
-// regions are two: root with cache-server, and shard-1 with cache-server-2 and the front-proxy. The caches relay from
-// each other. The second region reaches the first by links only.
+// regions are two regions: root with cache-server, and shard-1 with cache-server-2 and the front-proxy. The cache servers relay to each
+// other. The second region reaches the first one through links.
 type regions struct {
 	*harness.Cluster
 
 	t     *testing.T
 	dir   string
 	links map[string]*harness.Link
-	// provider is a logical cluster of root, asked directly; consumer is one of shard-1, asked through the front-proxy, by users too.
+	// provider uses a logical cluster on root directly. consumer and users use one on shard-1 through the front-proxy.
 	provider, consumer dynamic.Interface
 	users              map[string]dynamic.Interface
 	proxy              *client.Factory
@@ -86,24 +86,23 @@ func newRegions(t *testing.T) *regions {
 	for _, name := range all {
 		r.Component(name).WaitReady()
 	}
-	r.proxy = factory(t, r.Proxy())
-	r.provider = dynamicOf(factory(t, r.Shard(0)), workspace(t, r.proxy, "root", "regions-provider", "root"))
+	r.proxy = harness.NewFactory(t, r.Proxy())
+	r.provider = dynamicOf(harness.NewFactory(t, r.Shard(0)), workspace(t, r.proxy, "root", "regions-provider", "root"))
 	consumer := workspace(t, r.proxy, "root", "regions-consumer", "shard-1")
 	r.consumer, r.users = dynamicOf(r.proxy, consumer), map[string]dynamic.Interface{}
 	for _, user := range []string{"user-1", "user-2"} {
 		config := rest.AnonymousClientConfig(r.Proxy())
 		config.BearerToken = user + "-token"
-		r.users[user] = dynamicOf(factory(t, config), consumer)
+		r.users[user] = dynamicOf(harness.NewFactory(t, config), consumer)
 		r.allow(r.consumer, "cluster-admin", user)
 	}
 	return r
 }
 
-// kubeconfig writes a copy of one of the cluster, with another URL in place of that of a component.
+// kubeconfig writes a copy of a kubeconfig of the cluster, with another URL for a component.
 func (r *regions) kubeconfig(from, to, component, url string) string {
 	r.t.Helper()
-	content, err := os.ReadFile(filepath.Join(r.Dir, from))
-	require.NoError(r.t, err)
+	content := harness.ReadFile(r.t, filepath.Join(r.Dir, from))
 	require.Contains(r.t, string(content), r.Component(component).URL)
 	return r.write(to, "%s", strings.ReplaceAll(string(content), r.Component(component).URL, url))
 }
@@ -136,14 +135,14 @@ func (r *regions) create(in dynamic.ResourceInterface, text string, args ...any)
 	})
 }
 
-// allow gives a user a role.
+// allow binds a user to a ClusterRole.
 func (r *regions) allow(in dynamic.Interface, role, user string) {
 	r.t.Helper()
 	r.create(in.Resource(clusterRoleBindingsOf), `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %[1]s-%[2]s},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}, subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[2]s}]}`, role, user)
 }
 
-// export makes an export in the provider.
+// export creates an APIExport in the provider.
 func (r *regions) export(name string) {
 	r.t.Helper()
 	r.create(r.provider.Resource(schemasOf), `{apiVersion: apis.kcp.io/v1alpha1, kind: APIResourceSchema, metadata: {name: v1.gizmos.%[1]s.example.com},
@@ -153,13 +152,13 @@ func (r *regions) export(name string) {
 		spec: {resources: [{group: %[1]s.example.com, name: gizmos, schema: v1.gizmos.%[1]s.example.com, storage: {crd: {}}}]}}`, name)
 }
 
-// until waits for the answer of servers some of which are starting.
+// until waits for a state while servers are starting.
 func (r *regions) until(want func(c *assert.CollectT)) {
 	r.t.Helper()
 	require.EventuallyWithT(r.t, want, 2*testTimeout, regionsTick)
 }
 
-// bound wants the consumer's binding to an export to be Bound.
+// bound requires that the consumer's binding to an export is Bound.
 func (r *regions) bound(t require.TestingT, export string) {
 	b, err := r.consumer.Resource(bindingsOf).Get(r.t.Context(), export, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -167,20 +166,20 @@ func (r *regions) bound(t require.TestingT, export string) {
 	require.Equal(t, "Bound", phase, "%v", b.Object["status"])
 }
 
-// tryBind returns what somebody is told who would bind an export.
+// tryBind binds an export as a user, and returns the error.
 func (r *regions) tryBind(as dynamic.Interface, export string) error {
 	_, err := as.Resource(bindingsOf).Create(r.t.Context(), parse(regionsBinding, "try", export), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
-// bind has the consumer bind an export, when it can.
+// bind binds an export in the consumer, and waits until it is Bound.
 func (r *regions) bind(export string) {
 	r.t.Helper()
 	r.create(r.consumer.Resource(bindingsOf), regionsBinding, export, export)
 	r.until(func(c *assert.CollectT) { r.bound(c, export) })
 }
 
-// rights tells which users may bind what the provider exports, as soon as both get an answer.
+// rights returns the users that may bind the export early. Both must get a definite response.
 func (r *regions) rights(t require.TestingT) map[string]bool {
 	may := map[string]bool{}
 	for user, as := range r.users {
@@ -192,7 +191,7 @@ func (r *regions) rights(t require.TestingT) map[string]bool {
 	return may
 }
 
-// works makes the last of these objects of what is bound, and finds those from before.
+// works creates the last of these objects of the bound API, and requires that the others exist.
 func (r *regions) works(names ...string) {
 	r.t.Helper()
 	gizmos := r.consumer.Resource(schema.GroupVersionResource{Group: "early.example.com", Version: "v1", Resource: "gizmos"})
@@ -208,7 +207,7 @@ func (r *regions) works(names ...string) {
 	})
 }
 
-// workspaceIs wants a workspace in the consumer to be in a phase, and to say why it waits for bindings.
+// workspaceIs requires a phase and a reason for missing bindings of a workspace in the consumer.
 func (r *regions) workspaceIs(t require.TestingT, name, phase, reason string) {
 	ws, err := kinds.Workspaces.In(r.proxy.Cluster(path("root:regions-consumer"))).Get(r.t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -216,10 +215,10 @@ func (r *regions) workspaceIs(t require.TestingT, name, phase, reason string) {
 	require.Equal(t, reason, conditions.GetReason(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 }
 
-// verify waits until each cache server has exactly the replicas that it should have of each shard.
+// verify waits until each cache server has exactly the replicas of each shard.
 func (r *regions) verify() {
 	r.t.Helper()
-	for _, kubeconfig := range []string{"root.kubeconfig", "shard-1.kubeconfig"} { // of the cache server of the region
+	for _, kubeconfig := range []string{"root.kubeconfig", "shard-1.kubeconfig"} { // one per region
 		r.until(func(c *assert.CollectT) {
 			out, err := exec.CommandContext(r.t.Context(), harness.Binary(r.t), "cache", "verify", "--cache-kubeconfig", filepath.Join(r.dir, kubeconfig),
 				"--shard-kubeconfig", r.ShardKubeconfig(0), "--shard-kubeconfig", r.ShardKubeconfig(1)).CombinedOutput()
@@ -228,12 +227,12 @@ func (r *regions) verify() {
 	}
 }
 
-// TestRegions cuts the links between two regions, and starts the cache server, the shard and the front-proxy of one of
-// them meanwhile: it goes on, nobody gains or loses a right by what cannot be seen, and what waits says so and goes on by
-// itself. So it is when the other region's cache server is killed, and answers after 2 s when it is there again.
+// TestRegions cuts the links between two regions, and restarts the cache server, the shard and the front-proxy of one region meanwhile.
+// The region must keep working, permissions must not change because of missing information, and waiting objects must report the reason
+// and continue later. The same applies if the other region's cache server is killed, and has a delay of 2 s after its restart.
 func TestRegions(t *testing.T) {
 	if testing.Short() {
-		t.Skip("nightly: stops and starts the servers of three regions")
+		t.Skip("nightly: stops and starts the servers of two regions")
 	}
 	t.Parallel()
 	r := newRegions(t)
@@ -242,22 +241,22 @@ func TestRegions(t *testing.T) {
 	r.export("early")
 	r.bind("early")
 	r.works("a")
-	first, second, nobody := map[string]bool{"user-1": true, "user-2": false}, map[string]bool{"user-1": false, "user-2": true}, map[string]bool{"user-1": false, "user-2": false}
+	first, second, none := map[string]bool{"user-1": true, "user-2": false}, map[string]bool{"user-1": false, "user-2": true}, map[string]bool{"user-1": false, "user-2": false}
 	rights := func(want map[string]bool) {
 		t.Helper()
 		r.until(func(c *assert.CollectT) { require.Equal(c, want, r.rights(c)) })
 	}
 	rights(first)
-	r.verify() // shards ask each other about what is not replicated yet
-	loses := func(user string) {
+	r.verify() // otherwise shards would request reviews from each other
+	revoke := func(user string) {
 		t.Helper()
 		require.NoError(t, r.provider.Resource(clusterRoleBindingsOf).Delete(t.Context(), "bind-"+user, metav1.DeleteOptions{}))
 	}
 
-	t.Log("the links are cut")
+	t.Log("The links are cut")
 	r.cut()
 	r.export("late")
-	loses("user-1")
+	revoke("user-1")
 	r.allow(r.provider, "bind", "user-2")
 	r.Component("cache-server-2").Restart()
 	r.Component("shard-1").Kill()
@@ -267,7 +266,7 @@ func TestRegions(t *testing.T) {
 	rights(first)
 	r.until(func(c *assert.CollectT) {
 		err := r.tryBind(r.users["user-1"], "late")
-		require.True(c, apierrors.IsForbidden(err), "as if there were none: %v", err)
+		require.True(c, apierrors.IsForbidden(err), "the response must be that for a missing export: %v", err)
 	})
 	r.create(r.consumer.Resource(typesOf), `{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: binds-late},
 		spec: {extend: {with: [{name: universal, path: root}]}, defaultAPIBindings: [{path: "root:regions-provider", export: late}]}}`)
@@ -276,13 +275,13 @@ func TestRegions(t *testing.T) {
 	r.until(func(c *assert.CollectT) { r.workspaceIs(c, "waits", "Initializing", "APIBindingErrors") })
 	r.bound(t, "early")
 
-	t.Log("the links are back")
+	t.Log("The links are connected")
 	r.connect()
 	r.until(func(c *assert.CollectT) { r.workspaceIs(c, "waits", "Ready", "") })
 	r.bind("late")
 	rights(second)
 
-	t.Log("the other region's cache server is killed, and slow when it is back, when root starts")
+	t.Log("The other region's cache server is killed, and restarts with a delay")
 	r.Component("cache-server").Kill()
 	r.works("a", "b", "c")
 	rights(second)
@@ -291,9 +290,9 @@ func TestRegions(t *testing.T) {
 	r.Component("root").Start()
 	r.Component("front-proxy").Restart()
 	r.export("slow")
-	loses("user-2")
+	revoke("user-2")
 	r.bind("slow")
-	rights(nobody)
+	rights(none)
 	r.works("a", "b", "c", "d")
 	r.Component("cache-server").RestartWith()
 	for _, export := range []string{"early", "late", "slow"} {

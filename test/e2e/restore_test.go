@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -32,7 +31,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// shardplane runs the program, and returns what it says.
+// shardplane runs the program and returns its output.
 func shardplane(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), harness.Binary(t), args...).CombinedOutput()
@@ -40,13 +39,13 @@ func shardplane(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// server is a component whose data is saved and restored.
+// server is a component with data that is saved and restored.
 type server struct {
 	component  string
 	dir        string
 	kubeconfig string
 	context    string
-	whose      []string // for snapshot restore
+	flags      []string // of snapshot restore
 }
 
 func (s server) file(c *harness.Cluster) string { return filepath.Join(c.Dir, s.component+".snapshot") }
@@ -57,37 +56,28 @@ func (s server) save(t *testing.T, c *harness.Cluster) {
 	require.Contains(t, out, "sha256")
 }
 
-// restore puts the snapshot into the place of the data of a stopped server.
+// restore replaces the data of a stopped server by the snapshot.
 func (s server) restore(t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	data := filepath.Join(c.Dir, s.dir, "data")
 	require.NoError(t, os.Rename(filepath.Join(data, "etcd"), filepath.Join(data, "etcd.before")))
-	out := shardplane(t, append(append([]string{"snapshot", "restore", "--data-dir", data}, s.whose...), s.file(c))...)
+	out := shardplane(t, append(append([]string{"snapshot", "restore", "--data-dir", data}, s.flags...), s.file(c))...)
 	require.Contains(t, out, "continuing at")
 }
 
-// objects is what a list of raw objects holds: name and resourceVersion, or the
-// one that a replica's original has.
+// objects contains the resource versions of objects, or of the originals of replicas, by name.
 type objects map[string]string
 
 func fetch(t *testing.T, config *rest.Config, path string) (status int, got objects) {
 	t.Helper()
 	u, err := url.Parse(config.Host)
 	require.NoError(t, err)
-	c, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.Scheme+"://"+u.Host+path, http.NoBody)
-	require.NoError(t, err)
-	response, err := c.Do(request)
-	if err != nil {
-		return 0, nil
-	}
-	defer func() { require.NoError(t, response.Body.Close()) }()
-	raw, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
+	config = rest.CopyConfig(config)
+	config.Host = u.Scheme + "://" + u.Host
+	status, raw, err := harness.Send(t.Context(), config, http.MethodGet, path, nil, "")
 	var list metav1.PartialObjectMetadataList
-	if response.StatusCode != http.StatusOK || json.Unmarshal(raw, &list) != nil {
-		return response.StatusCode, nil
+	if err != nil || status != http.StatusOK || json.Unmarshal(raw, &list) != nil {
+		return status, nil
 	}
 	got = objects{}
 	for _, item := range list.Items {
@@ -97,15 +87,13 @@ func fetch(t *testing.T, config *rest.Config, path string) (status int, got obje
 		}
 		got[item.Annotations["kcp.io/cluster"]+"/"+item.Namespace+"/"+item.Name] = version
 	}
-	return response.StatusCode, got
+	return status, got
 }
 
-// clientGo follows the ConfigMaps of a logical cluster as Kubernetes' own
-// controllers do.
+// clientGo follows the ConfigMaps of a logical cluster with an informer of client-go.
 func clientGo(t *testing.T, config *rest.Config) cache.Store {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
+	c := harness.Clientset(t, config, "")
 	factory := informers.NewSharedInformerFactory(c, 0)
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,8 +114,7 @@ func role(name string) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"internal.kcp.io/replicate": "test"}}}
 }
 
-// writer creates ConfigMaps for as long as it runs and remembers which of them
-// the server acknowledged.
+// writer creates ConfigMaps until it is stopped, and records the acknowledged ones.
 type writer struct {
 	mu           sync.Mutex
 	acknowledged []string
@@ -152,10 +139,9 @@ func (w *writer) count() int {
 	return len(w.acknowledged)
 }
 
-// TestRestore restores older snapshots, saved under load, below a front-proxy,
-// informers and watches that go on. In the end all of them hold what etcd holds, and so do two
-// front-proxies, one that was there all the time and one that starts with what it has on disk
-// from before, while the shards are away.
+// TestRestore restores older snapshots, which were saved under load, while a front-proxy, informers and watches are running. Afterwards
+// all of them must have the objects in etcd, and so must a second front-proxy that starts with an index from before the restore while
+// the shards are stopped.
 func TestRestore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: restores shards from backups")
@@ -170,22 +156,20 @@ func TestRestore(t *testing.T) {
 		{"shard-1", ".kcp-1", "admin.kubeconfig", "shard-base", []string{"--name", "shard-1"}},
 	}
 	cacheServer := server{"cache-server", ".kcp-cache", "cache.kubeconfig", "cache", []string{"--cache-server"}}
-	proxy := factory(t, c.Proxy())
+	proxy := harness.NewFactory(t, c.Proxy())
 	kept := workspace(t, proxy, "root", "kept", "shard-1")
 	workspace(t, proxy, "root", "doomed", "shard-1")
 	scope := proxy.Cluster(path(kept))
-	maps, roles := kinds.ConfigMaps.InNamespace(scope, "default"), kinds.ClusterRoles.In(factory(t, c.Shard(1)).Cluster(path(kept)))
+	configMaps, roles := kinds.ConfigMaps.InNamespace(scope, "default"), kinds.ClusterRoles.In(harness.NewFactory(t, c.Shard(1)).Cluster(path(kept)))
 	for _, name := range []string{"same", "changed", "removed"} {
-		_, err := maps.Create(t.Context(), configMap("restored", name), metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = roles.Create(t.Context(), role(name), metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, configMaps, configMap("restored", name))
+		harness.Create(t, roles, role(name))
 	}
 	overProxy := watchConfigMaps(t, scope, "e2e=restored")
-	wildcard := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=restored")
+	wildcard := watchConfigMaps(t, harness.NewFactory(t, c.Shard(1)).Wildcard(), "e2e=restored")
 	store := clientGo(t, harness.In(c.Proxy(), kept))
 
-	// In etcd, at the cache server, and in everybody's memory.
+	// agree compares etcd, the cache server, and informers.
 	const label = "?labelSelector=e2e%3Drestored"
 	agree := func(when string) {
 		t.Helper()
@@ -204,15 +188,15 @@ func TestRestore(t *testing.T) {
 			}
 			got["client-go's informer"] = versions(all)
 			report = ""
-			if have := versions(wildcard.Lister().List(labels.Everything())); len(wantAll) == 0 || !equal(wantAll, have) {
+			if have := versions(wildcard.Lister().List(labels.Everything())); len(wantAll) == 0 || !maps.Equal(wantAll, have) {
 				report = fmt.Sprintf("wildcard informer has %d of %d; ", len(have), len(wantAll))
 			}
 			for name, have := range got {
-				if len(want) == 0 || !equal(want, have) {
+				if len(want) == 0 || !maps.Equal(want, have) {
 					report += fmt.Sprintf("%s has %d of %d; ", name, len(have), len(want))
 				}
 			}
-			if len(wantRoles) == 0 || !equal(wantRoles, replicas) {
+			if len(wantRoles) == 0 || !maps.Equal(wantRoles, replicas) {
 				report += fmt.Sprintf("roles %v, replicas %v", wantRoles, replicas)
 			}
 			return report == ""
@@ -221,7 +205,7 @@ func TestRestore(t *testing.T) {
 	}
 	agree("before")
 
-	// Save while others write, and go on.
+	// Save while clients write.
 	w := writer{}
 	load, stop := context.WithCancel(t.Context())
 	var working sync.WaitGroup
@@ -239,17 +223,14 @@ func TestRestore(t *testing.T) {
 	working.Wait()
 	late := workspace(t, proxy, "root", "late", "shard-1")
 	require.NoError(t, kinds.Workspaces.In(proxy.Cluster(path("root"))).Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
-	_, err := maps.Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = kinds.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = roles.Create(t.Context(), role("late"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, maps.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
+	harness.Create(t, configMaps, configMap("restored", "late"))
+	harness.Create(t, kinds.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default"), configMap("restored", "late"))
+	harness.Create(t, roles, role("late"))
+	require.NoError(t, configMaps.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
 	require.NoError(t, roles.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
 	changed := configMap("restored", "changed")
 	changed.Data = map[string]string{"a": "b"}
-	changed, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
+	changed, err := configMaps.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		status, _ := fetch(t, c.Proxy(), "/clusters/root:doomed/api/v1/configmaps")
@@ -272,7 +253,7 @@ func TestRestore(t *testing.T) {
 	}
 	c.Component("front-proxy-2").Start()
 	status, _ := fetch(t, second, "/clusters/root:late/api/v1/configmaps")
-	require.Equal(t, http.StatusServiceUnavailable, status, "it is known, and its shard is away")
+	require.Equal(t, http.StatusServiceUnavailable, status, "the shard of a workspace in the index is stopped")
 	for _, s := range shards {
 		c.Component(s.component).Start()
 	}
@@ -282,34 +263,22 @@ func TestRestore(t *testing.T) {
 	c.Component(cacheServer.component).Stop()
 	cacheServer.restore(t, c)
 	c.Component(cacheServer.component).Start()
-	_, err = roles.Create(t.Context(), role("new"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, roles, role("new"))
 	agree("after the cache server was restored")
 }
 
-func equal(a, b objects) bool {
-	for key, version := range a {
-		if b[key] != version {
-			return false
-		}
-	}
-	return len(a) == len(b)
-}
-
-// isRestored checks what clients find that know nothing of a restore.
+// isRestored checks the restored state with new clients.
 func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledged []string, before string) {
 	t.Helper()
-	maps := kinds.ConfigMaps.InNamespace(factory(t, c.Proxy()).Cluster(path(kept)), "default")
-	list, err := maps.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	configMaps := kinds.ConfigMaps.InNamespace(harness.NewFactory(t, c.Proxy()).Cluster(path(kept)), "default")
+	list := harness.List(t, configMaps, metav1.ListOptions{})
 	var names []string
 	for _, m := range list.Items {
 		names = append(names, m.Name)
 	}
-	require.Subset(t, names, append(slices.Clone(acknowledged), "same", "changed", "removed"), "what was acknowledged before the snapshot")
+	require.Subset(t, names, append(slices.Clone(acknowledged), "same", "changed", "removed"), "writes before the snapshot")
 	require.NotContains(t, names, "late")
-	restored, err := maps.Get(t.Context(), "changed", metav1.GetOptions{})
-	require.NoError(t, err)
+	restored := harness.Get(t, configMaps, "changed")
 	require.Empty(t, restored.Data)
 
 	second := c.Proxy()
@@ -323,14 +292,13 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 			require.Eventually(t, func() bool {
 				status, _ := fetch(t, proxy, path)
 				return slices.Contains(want, status)
-			}, testTimeout, 20*time.Millisecond, "%s of %s answers one of %v", path, proxy.Host, want)
+			}, testTimeout, 20*time.Millisecond, "%s of %s did not return one of %v", path, proxy.Host, want)
 		}
 	}
 
-	// Who held a version of before is told that it is gone, and no version is
-	// used a second time.
+	// If a version is from before the restore, it must be expired, and must not be used again.
 	for _, version := range []string{before, restored.ResourceVersion} {
-		w, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+		w, err := configMaps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
 		if err == nil {
 			event := <-w.ResultChan()
 			w.Stop()
@@ -340,9 +308,8 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 	}
 	changed := configMap("restored", "changed")
 	changed.ResourceVersion = before
-	_, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
+	_, err := configMaps.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.True(t, apierrors.IsConflict(err), "%v", err)
-	created, err := maps.Create(t.Context(), configMap("restored", "new"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := harness.Create(t, configMaps, configMap("restored", "new"))
 	require.Greater(t, len(created.ResourceVersion), len(before), "%s after %s", created.ResourceVersion, before)
 }

@@ -21,11 +21,9 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestUpgrade replaces the servers of the previous release by those of this one,
-// one process after another, in the order that docs/support.md names and in the
-// reverse one. The shard has two replicas on one etcd. After each step everything
-// works, through each process, whichever of the two it runs: the replica that is
-// left behind goes on, and starts again, beside the one that has claimed the etcd.
+// TestUpgrade replaces the processes of the previous release one by one, in the order of docs/support.md and in the reverse order. The
+// shard has two replicas on one etcd. After each step everything must work through each process of either release. The old replica must
+// keep working, and restart, while the new one has claimed the etcd.
 func TestUpgrade(t *testing.T) {
 	previous := os.Getenv(harness.PreviousBinaryEnv)
 	if previous == "" {
@@ -37,7 +35,7 @@ func TestUpgrade(t *testing.T) {
 	for name, order := range map[string][]string{"in order": order, "in reverse": reverse} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpgrade(t, previous)
-			u.works("of the previous release")
+			u.works("previous release")
 			for _, component := range order {
 				u.Component(component).Replace(harness.Binary(t))
 				u.works(component + " replaced")
@@ -53,14 +51,14 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// upgrade is a cluster that is being upgraded.
+// upgrade is a cluster during an upgrade.
 type upgrade struct {
 	*harness.Cluster
 	t        *testing.T
 	proxy    *client.Factory
 	replicas []*client.Factory
 	kubectl  kubectl
-	// made are the workspaces of the steps so far; each has an object of each kind.
+	// made contains the workspaces of the steps so far, each with an object of each kind.
 	made []string
 }
 
@@ -68,12 +66,12 @@ func newUpgrade(t *testing.T, previous string) *upgrade {
 	t.Helper()
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Binary: previous, Replicas: 2, DevTokens: true, Fsync: true,
-		// The name that both releases know.
+		// A flag that both releases have.
 		ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}},
 	})
-	u := &upgrade{Cluster: c, t: t, proxy: factory(t, c.Proxy()), kubectl: newKubectl(t, c)}
+	u := &upgrade{Cluster: c, t: t, proxy: harness.NewFactory(t, c.Proxy()), kubectl: newKubectl(t, c)}
 	for n := range 2 {
-		u.replicas = append(u.replicas, factory(t, c.Replica(0, n)))
+		u.replicas = append(u.replicas, harness.NewFactory(t, c.Replica(0, n)))
 	}
 	return u
 }
@@ -90,8 +88,7 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
-// works makes a workspace and objects in it, and finds them and those of all steps
-// before through each process.
+// works creates a workspace with objects, and reads them and those of earlier steps through each process.
 func (u *upgrade) works(step string) {
 	u.t.Helper()
 	u.t.Log(step)
@@ -102,22 +99,21 @@ func (u *upgrade) works(step string) {
 	u.kubectl.run(u.t, in, gadgets, "apply", "-f", "-")
 	u.kubectl.run(u.t, in, "", "wait", "--for=condition=Established", "customresourcedefinition/gadgets.example.com", "--timeout=60s")
 	u.kubectl.run(u.t, in, "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: kept}\n", "apply", "-f", "-")
-	u.eachSeesTheOthers(in)
-	u.strangersLearnNothing(in)
+	u.watchesThroughEach(in)
+	u.deniedUsers(in)
 	for _, name := range u.made {
 		require.Contains(u.t, u.kubectl.run(u.t, "root:"+name, "", "get", "gadgets,configmaps", "-o", "name"), "gadget.example.com/kept", name)
 		for _, replica := range u.replicas {
 			for n := range u.replicas {
 				_, err := kinds.ConfigMaps.InNamespace(replica.Cluster(path("root:"+name)), "default").Get(u.t.Context(), fmt.Sprintf("by-%d", n), metav1.GetOptions{})
-				require.NoError(u.t, err, "%s: what replica %d wrote in %s", step, n, name)
+				require.NoError(u.t, err, "%s: the object of replica %d in %s", step, n, name)
 			}
 		}
 	}
 }
 
-// eachSeesTheOthers writes through each replica while wildcard watches of all and
-// of the front-proxy's logical cluster wait for it.
-func (u *upgrade) eachSeesTheOthers(in string) {
+// watchesThroughEach writes through each replica, and receives the events from wildcard watches of both replicas and from the front-proxy.
+func (u *upgrade) watchesThroughEach(in string) {
 	u.t.Helper()
 	scopes := []client.Scope{u.proxy.Cluster(path(in))}
 	for _, replica := range u.replicas {
@@ -125,8 +121,7 @@ func (u *upgrade) eachSeesTheOthers(in string) {
 	}
 	var watches []watch.Interface
 	for _, scope := range scopes {
-		list, err := kinds.ConfigMaps.In(scope).List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
+		list := harness.List(u.t, kinds.ConfigMaps.In(scope), metav1.ListOptions{})
 		w, err := kinds.ConfigMaps.In(scope).Watch(u.t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion, LabelSelector: "e2e=upgrade"})
 		require.NoError(u.t, err)
 		defer w.Stop()
@@ -136,8 +131,7 @@ func (u *upgrade) eachSeesTheOthers(in string) {
 	defer cancel()
 	for n, replica := range u.replicas {
 		name := fmt.Sprintf("by-%d", n)
-		_, err := kinds.ConfigMaps.InNamespace(replica.Cluster(path(in)), "default").Create(u.t.Context(), configMap("upgrade", name), metav1.CreateOptions{})
-		require.NoError(u.t, err)
+		harness.Create(u.t, kinds.ConfigMaps.InNamespace(replica.Cluster(path(in)), "default"), configMap("upgrade", name))
 		for at, w := range watches {
 			require.Equal(u.t, name, nextConfigMap(ctx, u.t, w).Name, "watch %d", at)
 		}
@@ -151,30 +145,28 @@ func nextConfigMap(ctx context.Context, t *testing.T, w watch.Interface) *corev1
 		require.Equal(t, watch.Added, event.Type, "%v", event.Object)
 		return event.Object.(*corev1.ConfigMap)
 	case <-ctx.Done():
-		t.Fatal("a watch does not see what a replica wrote")
+		t.Fatalf("no event of a write through a replica within %s", testTimeout)
 		return nil
 	}
 }
 
-// strangersLearnNothing compares what users are told of a workspace that they may
-// not enter with what they are told of one that is not there, and has one enter.
-func (u *upgrade) strangersLearnNothing(in string) {
+// deniedUsers requires that users without access get the same response for an existing and a missing workspace, and grants access.
+func (u *upgrade) deniedUsers(in string) {
 	u.t.Helper()
 	config := rest.AnonymousClientConfig(u.Proxy())
 	config.BearerToken = "user-1-token"
-	me := factory(u.t, config)
-	told := func(in string) string {
+	me := harness.NewFactory(u.t, config)
+	denied := func(in string) string {
 		_, err := kinds.ConfigMaps.InNamespace(me.Cluster(path(in)), "default").Get(u.t.Context(), "by-0", metav1.GetOptions{})
 		require.Error(u.t, err, in)
 		return strings.ReplaceAll(err.Error(), in, "THE-WORKSPACE")
 	}
-	require.Equal(u.t, told("root:absent"), told(in))
+	require.Equal(u.t, denied("root:absent"), denied(in))
 
-	_, err := kinds.ClusterRoleBindings.In(u.proxy.Cluster(path(in))).Create(u.t.Context(), &rbacv1.ClusterRoleBinding{
+	harness.Create(u.t, kinds.ClusterRoleBindings.In(u.proxy.Cluster(path(in))), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "member"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kcp:workspace:access"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "user-1"}},
-	}, metav1.CreateOptions{})
-	require.NoError(u.t, err)
-	require.Eventually(u.t, func() bool { return strings.Contains(told(in), `cannot get resource "configmaps"`) }, testTimeout, 10*time.Millisecond, "members learn what they may not do")
+	})
+	require.Eventually(u.t, func() bool { return strings.Contains(denied(in), `cannot get resource "configmaps"`) }, testTimeout, 10*time.Millisecond, "the response to members does not contain the missing permission")
 }

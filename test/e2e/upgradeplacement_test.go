@@ -17,8 +17,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestUpgradePlacement upgrades two shards that have logical clusters for each other's
-// Workspaces, in either order, and takes one back: these come and go all the while.
+// TestUpgradePlacement upgrades two shards with logical clusters for each other's Workspaces, in either order, and downgrades one, while
+// Workspaces are created and deleted.
 func TestUpgradePlacement(t *testing.T) {
 	previous := os.Getenv(harness.PreviousBinaryEnv)
 	if previous == "" {
@@ -30,7 +30,7 @@ func TestUpgradePlacement(t *testing.T) {
 				Mode: harness.Processes, Binary: previous, Shards: 2, DevTokens: true, Fsync: true,
 				ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}},
 			})
-			u := &across{t: t, proxy: factory(t, c.Proxy())}
+			u := &across{t: t, proxy: harness.NewFactory(t, c.Proxy())}
 			workspace(t, u.proxy, "root", "there", "shard-1")
 			u.works()
 			replace := func(shard, binary string) {
@@ -47,11 +47,11 @@ func TestUpgradePlacement(t *testing.T) {
 	}
 }
 
-// across makes and deletes workspaces whose logical clusters are on the other shard.
+// across creates and deletes Workspaces with logical clusters on the other shard.
 type across struct {
 	t     *testing.T
 	proxy *client.Factory
-	// ready are Workspaces to be deleted, making those to become Ready.
+	// ready are Workspaces to delete, and making those to become Ready.
 	ready, making []placed
 	n             int
 }
@@ -59,22 +59,21 @@ type across struct {
 // placed is a Workspace below a path.
 type placed struct{ parent, name string }
 
-// works makes one workspace in each direction, and deletes those of the step before.
+// works creates a Workspace in each direction, and deletes those of the previous step.
 func (u *across) works() {
 	u.t.Helper()
 	u.begin()
 	u.end()
 }
 
-// begin creates a Workspace on each shard, and deletes those that were Ready.
+// begin creates a Workspace on each shard, and deletes the Ready ones.
 func (u *across) begin() {
 	u.t.Helper()
 	for parent, shard := range map[string]string{"root": "shard-1", "root:there": "root"} {
 		u.n++
 		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("w%d", u.n)}}
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
-		_, err := kinds.Workspaces.In(u.proxy.Cluster(path(parent))).Create(u.t.Context(), ws, metav1.CreateOptions{})
-		require.NoError(u.t, err)
+		harness.Create(u.t, kinds.Workspaces.In(u.proxy.Cluster(path(parent))), ws)
 		u.making = append(u.making, placed{parent, ws.Name})
 	}
 	for _, ws := range u.ready {
@@ -82,20 +81,20 @@ func (u *across) begin() {
 	}
 }
 
-// end waits until these are Ready, and gone.
+// end waits until the Workspaces are Ready or deleted.
 func (u *across) end() {
 	u.t.Helper()
 	for _, ws := range u.making {
 		require.Eventually(u.t, func() bool {
 			now, err := kinds.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
 			return err == nil && now.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-		}, testTimeout, 10*time.Millisecond, "workspace %s:%s becomes Ready", ws.parent, ws.name)
+		}, testTimeout, 10*time.Millisecond, "workspace %s:%s did not become Ready", ws.parent, ws.name)
 	}
 	for _, ws := range u.ready {
 		require.Eventually(u.t, func() bool {
 			_, err := kinds.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
-		}, testTimeout, 10*time.Millisecond, "workspace %s:%s goes", ws.parent, ws.name)
+		}, testTimeout, 10*time.Millisecond, "workspace %s:%s was not deleted", ws.parent, ws.name)
 	}
 	u.ready, u.making = u.making, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev"
 )
 
-// secondCache returns a cache server beside the one of the command, with a database of its own.
+// secondCache returns a second cache server with a separate database.
 func secondCache(t testing.TB, o Options, command dev.Command, dir string, port int) *Component {
 	t.Helper()
 	command.Name, command.URL = command.Name+"-2", localURL("https", port)

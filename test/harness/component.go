@@ -16,44 +16,42 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev"
 )
 
-// instance is one life of a component.
+// instance is a running server.
 type instance interface {
-	// stop asks for an orderly end.
+	// stop starts a graceful shutdown.
 	stop()
-	// kill ends it at once, as kill -9 does.
+	// kill ends the server immediately, like kill -9.
 	kill() error
-	// pause has it stand still, or go on.
-	pause(still bool) error
-	// done is closed when it has ended.
+	// pause stops or continues the process.
+	pause(stop bool) error
+	// done is closed when the server has ended.
 	done() <-chan struct{}
-	// err says how it ended, once done.
+	// err returns the result of the server. It is valid when done is closed.
 	err() error
 }
 
-// errNotKillable says that a goroutine can be neither killed nor paused.
+// errNotKillable is returned for servers inside of the test process.
 var errNotKillable = errors.New("a component inside the test process can be neither killed nor paused: use harness.Processes")
 
-// Component is one server of a cluster, which a test may stop, kill and start
-// again. Its methods fail the test where they cannot do what they say.
+// Component is a server of a cluster, which a test may stop, kill and start. Its methods fail the test on errors.
 type Component struct {
-	// Name is root, shard-1, …, cache-server or front-proxy. With Replicas there
-	// are root-replica-2, … and etcd-root, too.
+	// Name is root, shard-1, …, cache-server or front-proxy. With Replicas there also are root-replica-2, … and etcd-root.
 	Name string
-	// URL is where it answers.
+	// URL is the URL of the server.
 	URL string
 
 	t testing.TB
 	*life
 }
 
-// life is what all tests see of a component that they share.
+// life is the state of a component that all tests share.
 type life struct {
 	log  string
 	open func() (instance, error)
 
 	mu      sync.Mutex
 	binary  string   // of processes
-	extra   []string // arguments that win over others
+	extra   []string // appended, so that they take precedence
 	current instance
 }
 
@@ -63,14 +61,14 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	if subcommand := args[0]; subcommand != "front-proxy" && !o.Fsync {
 		args = append(args, "--unsafe-no-fsync")
 	}
-	if o.Binary != "" { // the previous release does not know them
+	if o.Binary != "" { // unknown to the previous release
 		args = slices.DeleteFunc(args, func(arg string) bool {
 			flag, _, _ := strings.Cut(arg, "=")
 			return slices.Contains([]string{"--webhook-allowed-cidrs", "--workspace-issuer-allowed-cidrs", "--virtual-workspace-url"}, flag)
 		})
 	}
 	subcommand := args[0]
-	if o.Binary != "" && subcommand == "shard" { // nor shards that are not system:masters
+	if o.Binary != "" && subcommand == "shard" { // must be a member of system:masters
 		args = append(args, asMasters(args, dir)...)
 	}
 	args = append(args, o.ExtraArgs[subcommand]...)
@@ -93,37 +91,34 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	return c
 }
 
-// asMasters returns arguments of a shard that win over args: with them it is a member of
-// system:masters on the others.
+// asMasters returns arguments with which a shard is a member of system:masters on other shards. They override args.
 func asMasters(args []string, dir string) []string {
-	wins := []string{
+	overrides := []string{
 		"--shard-client-cert-file=" + filepath.Join(dir, ".kcp", "shard-admin.crt"),
 		"--shard-client-key-file=" + filepath.Join(dir, ".kcp", "shard-admin.key"),
 		"--cache-kubeconfig=" + filepath.Join(dir, ".kcp-cache", "cache.kubeconfig"),
 	}
 	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--root-kubeconfig=") }) {
-		wins = append(wins, "--root-kubeconfig="+filepath.Join(dir, ".kcp-0", "admin.kubeconfig"))
+		overrides = append(overrides, "--root-kubeconfig="+filepath.Join(dir, ".kcp-0", "admin.kubeconfig"))
 	}
-	return wins
+	return overrides
 }
 
-// Start starts a component that was stopped or killed and waits until it is
-// ready.
+// Start starts a component and waits until it is ready.
 func (c *Component) Start() {
 	c.t.Helper()
 	c.Launch()
 	c.WaitReady()
 }
 
-// Restart stops the component in order and starts it again.
+// Restart stops the component gracefully and starts it.
 func (c *Component) Restart() {
 	c.t.Helper()
 	c.Stop()
 	c.Start()
 }
 
-// RestartWith is Restart with arguments that win over those that the component has, until it is
-// called again.
+// RestartWith is Restart with arguments that override others until it is called again.
 func (c *Component) RestartWith(args ...string) {
 	c.t.Helper()
 	c.Stop()
@@ -139,8 +134,7 @@ func (c *Component) StartWith(args ...string) {
 	c.Start()
 }
 
-// Replace restarts the component with another binary, as an upgrade does. It must
-// run as a process.
+// Replace restarts the component, which must run as a process, with another binary.
 func (c *Component) Replace(binary string) {
 	c.t.Helper()
 	c.Stop()
@@ -151,16 +145,16 @@ func (c *Component) Replace(binary string) {
 	c.Start()
 }
 
-// Stop stops the component in order and waits for its end.
+// Stop stops the component gracefully and waits for its end.
 func (c *Component) Stop() {
 	c.t.Helper()
 	running := c.take()
 	running.stop()
 	<-running.done()
-	require.NoError(c.t, running.err(), "%s did not stop in order", c.Name)
+	require.NoError(c.t, running.err(), "%s did not stop gracefully", c.Name)
 }
 
-// Kill ends the component at once, as a crash would, and waits for its end.
+// Kill ends the component immediately, like a crash, and waits for its end.
 func (c *Component) Kill() {
 	c.t.Helper()
 	running := c.take()
@@ -168,8 +162,7 @@ func (c *Component) Kill() {
 	<-running.done()
 }
 
-// Pause has the component stand still, as a machine does that swaps or is moved:
-// its connections stay open and nobody answers. Resume has it go on.
+// Pause stops the process of the component until Resume is called. Connections stay open, and requests hang.
 func (c *Component) Pause() {
 	c.t.Helper()
 	c.pause(true)
@@ -181,12 +174,12 @@ func (c *Component) Resume() {
 	c.pause(false)
 }
 
-func (c *Component) pause(still bool) {
+func (c *Component) pause(stop bool) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	require.NotNil(c.t, c.current, "%s is not running", c.Name)
-	require.NoError(c.t, c.current.pause(still))
+	require.NoError(c.t, c.current.pause(stop))
 }
 
 // WaitReady waits until the component is ready.
@@ -215,9 +208,7 @@ func (c *Component) WaitReady() {
 	}
 }
 
-// Handler returns what answers the component's requests, all of it, behind the
-// network. It runs in the test process, and Handler returns another one after a
-// restart.
+// Handler returns the handler of the component, which must run in the test process. It changes with a restart.
 func (c *Component) Handler() http.Handler {
 	c.t.Helper()
 	c.mu.Lock()
@@ -227,7 +218,7 @@ func (c *Component) Handler() http.Handler {
 	return g.server.Handler()
 }
 
-// Launch starts the component and does not wait until it is ready.
+// Launch starts the component without waiting until it is ready.
 func (c *Component) Launch() {
 	c.t.Helper()
 	c.mu.Lock()
@@ -263,12 +254,12 @@ func (c *Component) end() {
 		return
 	default:
 	}
-	_ = running.pause(false) // a test that failed may have left it so
+	_ = running.pause(false) // a failed test may not have resumed it
 	running.stop()
 	select {
 	case <-running.done():
 		if err := running.err(); err != nil {
-			c.t.Errorf("%s did not stop in order: %v\n%s", c.Name, err, tail(c.log))
+			c.t.Errorf("%s did not stop gracefully: %v\n%s", c.Name, err, tail(c.log))
 		}
 	case <-time.After(StartTimeout):
 		_ = running.kill()

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -16,17 +15,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcdQuota is how much data an etcd of a test may hold.
+// etcdQuota is the quota of an etcd of tests.
 const etcdQuota = 8 << 30
 
-// Where these are set, Main is an etcd: the test binary is the only program at
-// hand that has one, and an etcd that tests kill is a process of its own.
+// If these are set, Main runs an etcd, because the test binary is the only program with one, and tests kill etcd processes.
 const (
 	etcdDirEnv = "SHARDPLANE_TEST_ETCD_DIR"
 	etcdURLEnv = "SHARDPLANE_TEST_ETCD_URL"
 )
 
-// Etcd starts an etcd that ends with the test and returns its URL. It uses TLS if tls is not empty.
+// Etcd starts an etcd that ends with the test, and returns its URL. It uses TLS if tls is not empty.
 func Etcd(t testing.TB, tls transport.TLSInfo) string {
 	t.Helper()
 	return startEtcd(t, tls, etcdQuota)
@@ -71,11 +69,11 @@ func openEtcd(dir string, address url.URL, tls transport.TLSInfo, quota int64) (
 		return server, nil
 	case <-time.After(StartTimeout):
 		server.Close()
-		return nil, errors.New("etcd does not become ready")
+		return nil, fmt.Errorf("etcd did not become ready within %s", StartTimeout)
 	}
 }
 
-// serveEtcd is an etcd until the process is asked to end.
+// serveEtcd runs an etcd until SIGTERM.
 func serveEtcd(dir, address string) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -96,9 +94,7 @@ func serveEtcd(dir, address string) error {
 	}
 }
 
-// Main runs the tests of a package whose clusters are Shared or have Replicas, and
-// returns the exit code. TestMain calls it, after it has
-// parsed the flags.
+// Main runs the tests of a package, and returns the exit code. TestMain must call it if clusters are Shared or have Replicas.
 func Main(m *testing.M) int {
 	if dir := os.Getenv(etcdDirEnv); dir != "" {
 		if err := serveEtcd(dir, os.Getenv(etcdURLEnv)); err != nil {

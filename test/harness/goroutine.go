@@ -14,13 +14,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/shard"
 )
 
-// server is what all servers are once they are made.
+// server is the interface of all servers.
 type server interface {
 	Run(ctx context.Context) error
 	Handler() http.Handler
 }
 
-// goroutine is a component inside the test process.
+// goroutine is a server inside of the test process.
 type goroutine struct {
 	server server
 	cancel context.CancelFunc
@@ -28,8 +28,8 @@ type goroutine struct {
 	result error
 }
 
-// openGoroutine makes the server of a command line and runs it. Making it does
-// not wait for other components, but its errors come at once.
+// openGoroutine creates the server of a command line and runs it. It returns errors of the configuration, and does not wait for
+// other components.
 func openGoroutine(ctx context.Context, args []string) (*goroutine, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s, err := newServer(ctx, args[0], args[1:])
@@ -66,7 +66,7 @@ func newServer(ctx context.Context, subcommand string, args []string) (server, e
 		}
 		return cacheserver.New(ctx, o.Complete())
 	default:
-		return nil, fmt.Errorf("no server is called %q", subcommand)
+		return nil, fmt.Errorf("unknown server %q", subcommand)
 	}
 }
 
@@ -76,14 +76,14 @@ func parse(o interface{ Flags() cliflag.NamedFlagSets }, args []string) error {
 	for _, section := range o.Flags().FlagSets {
 		fs.AddFlagSet(section)
 	}
-	fs.IntP("v", "v", 0, "the log level, which belongs to the test process here")
+	fs.IntP("v", "v", 0, "log level (ignored, because the test process configures logging)")
 	return fs.Parse(args)
 }
 
 func (g *goroutine) stop()       { g.cancel() }
 func (g *goroutine) kill() error { return errNotKillable }
-func (g *goroutine) pause(still bool) error {
-	if still {
+func (g *goroutine) pause(stop bool) error {
+	if stop {
 		return errNotKillable
 	}
 	return nil

@@ -1,7 +1,5 @@
-// Package harness starts whole Shardplane clusters for tests, of real servers
-// over real TLS on real etcd: shards, front-proxy and cache server, inside the
-// test process or as processes of the built binary, with the same flags that
-// `shardplane dev` gives them. One test body serves both.
+// Package harness starts clusters for tests: shards, front-proxy and cache server with TLS and etcd, inside of the test process or
+// as processes of the built binary, with the flags of `shardplane dev`. Tests do not depend on the mode.
 //
 //	Start(t, Options) ─► Cluster ─► Shard(n), Proxy(), Cache()     client configurations
 //	                         └────► Component("shard-1").Stop(), Kill(), Start()
@@ -27,69 +25,60 @@ import (
 	"github.com/shardplane/shardplane/test/ports"
 )
 
-// StartTimeout bounds how long a component may take to become ready; it is
-// generous, because test machines are busy.
+// StartTimeout limits the start of a component. It is generous because test machines are busy.
 const StartTimeout = time.Minute
 
-// Mode says where the components run.
+// Mode selects how components run.
 type Mode int
 
 const (
-	// InProcess runs the components as goroutines: quick, and debuggable.
+	// InProcess runs components as goroutines.
 	InProcess Mode = iota
-	// Processes runs them as processes of the built binary, which can be killed.
+	// Processes runs components as processes of the built binary, which can be killed.
 	Processes
 )
 
-// Options shape a cluster. The zero value is one shard in the test process,
-// with front-proxy and cache server.
+// Options configure a cluster. The zero value is one shard, a front-proxy and a cache server in the test process.
 type Options struct {
-	// Mode says where the components run.
+	// Mode selects how components run.
 	Mode Mode
-	// Binary is run by Processes instead of what Binary returns.
+	// Binary is used in mode Processes instead of the built binary.
 	Binary string
-	// Shards is how many; 0 means one.
+	// Shards is the number of shards. 0 means one.
 	Shards int
-	// Replicas is how many processes each shard has; 0 and 1 mean that it has an
-	// embedded etcd. More share an etcd that is a process of its own, for which
-	// the package's TestMain calls Main.
+	// Replicas is the number of processes of each shard. 0 and 1 mean an embedded etcd. Otherwise they share an etcd process,
+	// and the package's TestMain must call Main.
 	Replicas int
 	// DevTokens accepts the tokens of the development cluster.
 	DevTokens bool
-	// EncryptionConfig is an EncryptionConfiguration file for shards and cache
-	// server; empty stores all in clear text.
+	// EncryptionConfig is an EncryptionConfiguration file for shards and cache server. They do not encrypt if it is "".
 	EncryptionConfig string
-	// Fsync keeps etcd's writes safe from a crash of the machine, at the price
-	// of time.
+	// Fsync makes etcd's writes durable, which is slower.
 	Fsync bool
-	// ExtraArgs are added to the arguments of the components that start with
-	// the given subcommand, shard, front-proxy or cache-server, or that have the given name,
-	// as shard-1.
+	// ExtraArgs are added to the arguments of components by subcommand (shard, front-proxy or cache-server) or name, e.g. shard-1.
 	ExtraArgs map[string][]string
-	// SecondProxy are the further arguments of a second front-proxy, front-proxy-2; it
-	// has none of ExtraArgs. There is none without any.
+	// SecondProxy contains additional arguments of a second front-proxy, front-proxy-2, which does not use ExtraArgs. It does not
+	// exist if they are empty.
 	SecondProxy []string
-	// SecondCache adds a cache server, cache-server-2, with a database of its own. No shard uses it
-	// unless ExtraArgs say so.
+	// SecondCache adds a cache server, cache-server-2, with a separate database. Shards use it only if ExtraArgs specify it.
 	SecondCache bool
-	// Without leaves out components by name; they can be started later.
+	// Without contains the names of components that are not started. A test may start them later.
 	Without []string
 }
 
-// Cluster is a running cluster of a test, which ends with the test.
+// Cluster is a running cluster that ends with the test.
 type Cluster struct {
-	// Dir is the working directory, laid out as `shardplane dev` does.
+	// Dir is the working directory, with the layout of `shardplane dev`.
 	Dir string
-	// External is set if the cluster was running before the test: it has no components that
-	// a test could stop, and keeps what tests do not delete.
+	// External is set if the cluster was running before the test: a test cannot stop its components, and objects remain unless
+	// tests delete them.
 	External bool
 
 	t          testing.TB
 	components []*Component
 }
 
-// Start starts a cluster and returns when all of it is ready. The cluster stops
-// when the test ends; a component that ended by itself fails the test.
+// Start starts a cluster and waits until it is ready. The cluster stops with the test. A component that ends by itself fails the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	shards := max(o.Shards, 1)
@@ -140,12 +129,11 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Component returns the component of that name: root, shard-1, …, cache-server
-// or front-proxy.
+// Component returns a component by name: root, shard-1, …, cache-server or front-proxy.
 func (c *Cluster) Component(name string) *Component {
 	c.t.Helper()
 	if c.External {
-		c.t.Skipf("the test controls the component %s, which the running cluster in %s does not allow; run it without CLUSTER", name, c.Dir)
+		c.t.Skipf("the test controls the component %s, which is not possible in the running cluster in %s: run it without CLUSTER", name, c.Dir)
 	}
 	for _, component := range c.components {
 		if component.Name == name {
@@ -156,35 +144,35 @@ func (c *Cluster) Component(name string) *Component {
 	return nil
 }
 
-// Proxy returns the configuration of an administrator's client of the
-// front-proxy, without a logical cluster in its URL.
+// Proxy returns the configuration of an administrator for the front-proxy, without a logical cluster in the URL.
 func (c *Cluster) Proxy() *rest.Config {
 	return c.kubeconfig(filepath.Join(".kcp", "admin.kubeconfig"), "base")
 }
 
-// Shard returns the configuration of a system:masters client of shard n,
-// without a logical cluster in its URL.
+// Shard returns the configuration of a system:masters client for shard n, without a logical cluster in the URL.
 func (c *Cluster) Shard(n int) *rest.Config {
 	return c.kubeconfig(filepath.Join(fmt.Sprintf(".kcp-%d", n), "admin.kubeconfig"), "shard-base")
 }
 
-// VirtualWorkspaces returns the URL with which the URLs of shard n in endpoint slices and workspace types start.
+// VirtualWorkspaces returns the prefix of URLs of virtual workspaces on shard n in endpoint slices and workspace types.
 func (c *Cluster) VirtualWorkspaces(n int) string {
-	name := "root"
-	if n > 0 {
-		name = fmt.Sprintf("shard-%d", n)
-	}
-	return c.Proxy().Host + "/shards/" + name
+	return c.Proxy().Host + "/shards/" + ShardName(n)
 }
 
-// Cache returns the configuration of a system:masters client of the cache
-// server.
+// ShardName returns the name of shard n: root, shard-1, …
+func ShardName(n int) string {
+	if n == 0 {
+		return "root"
+	}
+	return fmt.Sprintf("shard-%d", n)
+}
+
+// Cache returns the configuration of a system:masters client for the cache server.
 func (c *Cluster) Cache() *rest.Config {
 	return c.kubeconfig(filepath.Join(".kcp-cache", "cache.kubeconfig"), "cache")
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig for the
-// front-proxy; its current context is the logical cluster root.
+// Kubeconfig returns the path of an administrator's kubeconfig for the front-proxy, with the logical cluster root.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Dir, ".kcp", "admin.kubeconfig") }
 
 // ShardKubeconfig returns the path of the kubeconfig for shard n.
@@ -192,7 +180,7 @@ func (c *Cluster) ShardKubeconfig(n int) string {
 	return filepath.Join(c.Dir, fmt.Sprintf(".kcp-%d", n), "admin.kubeconfig")
 }
 
-// In returns config with its URL at the logical cluster, by name, path or "*".
+// In returns config for a logical cluster, specified by name, path or "*".
 func In(config *rest.Config, cluster string) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Host = strings.TrimSuffix(config.Host, "/") + "/clusters/" + cluster
@@ -210,29 +198,28 @@ func (c *Cluster) kubeconfig(file, kubeContext string) *rest.Config {
 	return config
 }
 
-// stop stops what runs, in reverse order.
+// stop stops the components in reverse order.
 func (c *Cluster) stop() {
 	for _, component := range slices.Backward(c.components) {
 		component.end()
 	}
 }
 
-// FreePort returns a port that is free, and that no outgoing connection takes
-// while what listens on it is down.
+// FreePort returns a free port that is not used for outgoing connections while the server is stopped.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	return ports.Free(t, 1)
 }
 
-// probe says why the server at url is not ready; nil when it is.
+// probe returns an error if the server at url is not ready.
 func probe(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // slow ones answer, too
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // for slow servers
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // asks only whether it is there
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // only checks readiness
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -240,12 +227,12 @@ func probe(ctx context.Context, url string) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("readyz answers %s", response.Status)
+		return fmt.Errorf("readyz returned %s", response.Status)
 	}
 	return nil
 }
 
-// tail returns the end of a file, for messages about what went wrong.
+// tail returns the end of a log for failure messages.
 func tail(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {

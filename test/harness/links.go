@@ -10,25 +10,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Link is an address that leads to a server as long as it is connected, as a network
-// between two places does.
+// Link forwards connections to a server while it is connected, like a network between two regions.
 type Link struct {
-	// URL is the address.
+	// URL is the URL of the link.
 	URL string
 
 	mu     sync.Mutex
-	server string // empty while it is cut
+	server string // "" if the link is cut
 	open   map[net.Conn]struct{}
 }
 
-// NewLink returns a link that leads nowhere yet, and lasts until the test ends.
+// NewLink returns a link that is cut. It is closed when the test ends.
 func NewLink(t testing.TB) *Link {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	l := &Link{URL: "https://" + listener.Addr().String(), open: map[net.Conn]struct{}{}}
-	ctx := context.WithoutCancel(t.Context()) // servers end after it
+	ctx := context.WithoutCancel(t.Context()) // servers outlive the test's context
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -56,14 +55,14 @@ func (l *Link) pass(ctx context.Context, client net.Conn) {
 	l.mu.Unlock()
 }
 
-// Connect has the link lead to the server at a URL.
+// Connect forwards connections to the server at a URL.
 func (l *Link) Connect(url string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.server = strings.TrimPrefix(url, "https://")
 }
 
-// Cut ends all connections, and refuses others.
+// Cut closes all connections, and rejects new ones.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/test/programs"
 )
 
-// PreviousBinaryEnv names the environment variable with the path of the shardplane binary of the
-// previous release.
+// PreviousBinaryEnv is the environment variable with the path of the shardplane binary of the previous release.
 const PreviousBinaryEnv = "SHARDPLANE_PREVIOUS_BINARY"
 
 // Binary returns the path of the shardplane binary.
@@ -24,8 +23,7 @@ func Binary(t testing.TB) string {
 	return programs.Shardplane(t)
 }
 
-// Mutated returns the path of a shardplane binary with mutants, so that a test
-// can show that it finds them. It goes with the test.
+// Mutated builds a shardplane binary with mutants, which is deleted with the test, and returns its path.
 func Mutated(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,8 +37,7 @@ func Mutated(t *testing.T, names ...string) string {
 	return binary
 }
 
-// Seed returns the seed of a test's random choices: that of its flag, or one that
-// is drawn. The test prints it.
+// Seed returns the seed of a test's random choices: the value of its flag or, if that is 0, a random one.
 func Seed(flag uint64) uint64 {
 	if flag != 0 {
 		return flag
@@ -48,14 +45,13 @@ func Seed(flag uint64) uint64 {
 	return rand.Uint64N(1_000_000_000) + 1
 }
 
-// Kubectl returns the path of a kubectl of the Kubernetes release that
-// Shardplane is built on.
+// Kubectl returns the path of a kubectl of the Kubernetes release on which Shardplane is built.
 func Kubectl(t testing.TB) string {
 	t.Helper()
 	return programs.Kubectl(t)
 }
 
-// Dex returns the path of dex, an OpenID Connect issuer, as tools/dex says.
+// Dex returns the path of dex, an OpenID Connect issuer, as configured by tools/dex.
 func Dex(t testing.TB) string {
 	t.Helper()
 	return programs.Dex(t)
@@ -64,7 +60,7 @@ func Dex(t testing.TB) string {
 // Root returns the directory of the module.
 func Root() string { return programs.Root() }
 
-// process is a component as a process of its own.
+// process is a server in a separate process.
 type process struct {
 	command *exec.Cmd
 	ended   chan struct{}
@@ -93,8 +89,8 @@ func openProcess(binary string, args, env []string, log string) (*process, error
 
 func (p *process) stop()       { _ = p.command.Process.Signal(syscall.SIGTERM) }
 func (p *process) kill() error { return p.command.Process.Kill() }
-func (p *process) pause(still bool) error {
-	if still {
+func (p *process) pause(stop bool) error {
+	if stop {
 		return p.command.Process.Signal(syscall.SIGSTOP)
 	}
 	return p.command.Process.Signal(syscall.SIGCONT)

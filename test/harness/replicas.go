@@ -20,9 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev"
 )
 
-// replicate returns the components of a shard with several replicas: its etcd,
-// and the replicas, behind a balancer at the URL of the shard. They listen on
-// the ports from the given one on.
+// replicate returns the components of a shard with several replicas: its etcd, and replicas behind a load balancer at the URL of the
+// shard. They use consecutive ports, starting with port.
 func replicate(t testing.TB, o Options, command dev.Command, dir string, port int) []*Component {
 	t.Helper()
 	etcd := newEtcdComponent(t, "etcd-"+command.Name, localURL("http", port), dir)
@@ -44,7 +43,7 @@ func replicate(t testing.TB, o Options, command dev.Command, dir string, port in
 
 func localURL(scheme string, port int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, port) }
 
-// secondProxy returns a front-proxy beside the one of the command.
+// secondProxy returns a second front-proxy.
 func secondProxy(t testing.TB, o Options, command dev.Command, dir string, port int) *Component {
 	t.Helper()
 	o.ExtraArgs = map[string][]string{command.Args[0]: append([]string{"--secure-port=" + strconv.Itoa(port)}, o.SecondProxy...)}
@@ -62,15 +61,11 @@ func newEtcdComponent(t testing.TB, name, address, dir string) *Component {
 	return c
 }
 
-// Replica returns the configuration of a system:masters client of one replica of
-// shard n, counted from 0, without a logical cluster in its URL. Shard(n) is for
-// any of them.
+// Replica returns the configuration of a system:masters client for one replica of shard n, counted from 0, without a logical cluster
+// in the URL.
 func (c *Cluster) Replica(n, replica int) *rest.Config {
 	c.t.Helper()
-	name := "root"
-	if n > 0 {
-		name = fmt.Sprintf("shard-%d", n)
-	}
+	name := ShardName(n)
 	if replica > 0 {
 		name = fmt.Sprintf("%s-replica-%d", name, replica+1)
 	}
@@ -79,8 +74,7 @@ func (c *Cluster) Replica(n, replica int) *rest.Config {
 	return config
 }
 
-// balance listens at address until the test ends, and passes each connection on
-// to a backend that takes it, in turns.
+// balance listens at address until the test ends, and forwards connections to the backends in turn.
 func balance(t testing.TB, address string, backends []string) {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -88,7 +82,7 @@ func balance(t testing.TB, address string, backends []string) {
 	listener, err := net.Listen("tcp", u.Host)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	ctx := context.WithoutCancel(t.Context()) // servers end after it
+	ctx := context.WithoutCancel(t.Context()) // servers outlive the test's context
 	var turn atomic.Uint32
 	go func() {
 		for {

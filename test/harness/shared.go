@@ -12,13 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Shared is a cluster that tests of one package use one after another, or at the
-// same time where they leave its components alone: starting one costs seconds of
-// processor time. Each test works in logical clusters of its own. The cluster
-// starts for the first test that asks for it and ends with the package, for which
-// the package's TestMain calls Main.
+// Shared is a cluster that tests of a package share because starting one is expensive. Each test must use separate logical clusters,
+// and tests in parallel must not stop components. The cluster is started by the first test that uses it, and stopped after the last test,
+// for which TestMain must call Main.
 type Shared struct {
-	// Options shape the cluster. They are not changed once a test has asked for it.
+	// Options configure the cluster. They must not change after the first call of Get.
 	Options Options
 
 	mu      sync.Mutex
@@ -27,12 +25,11 @@ type Shared struct {
 	users   map[string]bool
 }
 
-// ClusterEnv names the environment variable with the working directory of a running
-// `shardplane dev`, which Shared.Get returns instead of starting a cluster.
+// ClusterEnv is the environment variable with the working directory of a running `shardplane dev`, which Shared.Get returns instead of
+// starting a cluster.
 const ClusterEnv = "SHARDPLANE_CLUSTER"
 
-// Get returns the cluster, whose methods fail t. A test that asks a second time,
-// as with -count=2, gets a new cluster, without what the first run left there.
+// Get returns the cluster with methods that fail t. If a test calls it again, e.g. with -count=2, the cluster is replaced by an empty one.
 func (s *Shared) Get(t testing.TB) *Cluster {
 	t.Helper()
 	if dir := os.Getenv(ClusterEnv); dir != "" {
@@ -50,11 +47,11 @@ func (s *Shared) Get(t testing.TB) *Cluster {
 		s.cluster, s.users = Start(s.scope, s.Options), map[string]bool{}
 	}
 	s.users[t.Name()] = true
-	return s.cluster.seenBy(t)
+	return s.cluster.forTest(t)
 }
 
-// seenBy returns the same cluster with methods that fail t.
-func (c *Cluster) seenBy(t testing.TB) *Cluster {
+// forTest returns the cluster with methods that fail t.
+func (c *Cluster) forTest(t testing.TB) *Cluster {
 	t.Helper()
 	same := &Cluster{Dir: c.Dir, t: t}
 	for _, component := range c.components {
@@ -65,11 +62,11 @@ func (c *Cluster) seenBy(t testing.TB) *Cluster {
 
 var (
 	scopesMu sync.Mutex
-	// scopes are those that have not ended.
+	// scopes contains the scopes that have not ended.
 	scopes []*packageScope
 )
 
-// endScopes ends what the tests of the package have shared.
+// endScopes ends the shared clusters of the package.
 func endScopes() error {
 	scopesMu.Lock()
 	last := scopes
@@ -81,13 +78,12 @@ func endScopes() error {
 	return errors.Join(errs...)
 }
 
-// packageScope is to a package what a testing.TB is to a test: its directories and
-// cleanups last until Main ends it. What fails while a test is waiting for the
-// start fails that test, what fails at the end the package.
+// packageScope is a testing.TB for a package: its directories and cleanups last until Main ends it. Failures during the start fail the
+// test that waits for it, and failures at the end fail the package.
 type packageScope struct {
-	testing.TB // of the test that is waiting
+	testing.TB // the test that waits for the start
 
-	ctx    context.Context //nolint:containedctx // as that of a test
+	ctx    context.Context //nolint:containedctx // implements testing.TB
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
@@ -107,7 +103,7 @@ func newPackageScope(t testing.TB) *packageScope {
 	return s
 }
 
-// started says that the test does not wait any more.
+// started marks the end of the start.
 func (s *packageScope) started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +148,7 @@ func (s *packageScope) Errorf(format string, args ...any) {
 	s.errs = append(s.errs, fmt.Errorf(format, args...))
 }
 
-// FailNow implements testing.TB. At the end the other cleanups go on.
+// FailNow implements testing.TB. At the end it does not prevent other cleanups.
 func (s *packageScope) FailNow() {
 	if !s.isOver() {
 		s.TB.FailNow()
@@ -165,7 +161,7 @@ func (s *packageScope) isOver() bool {
 	return s.over
 }
 
-// end runs the cleanups, and returns what failed in them.
+// end runs the cleanups, and returns their errors.
 func (s *packageScope) end() error {
 	s.cancel()
 	for _, f := range slices.Backward(s.cleanups) {

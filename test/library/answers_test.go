@@ -15,12 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// answer is one of a server: what it says, line by line, in JSON. The answers to the same request
-// follow each other, and the last one stays.
+// answer is a response of a server in JSON, line by line. If a request is sent again, its next response is returned, or else the last one.
 type answer struct {
-	// Request is the method, the path, and of the query what changes the form of the answer.
+	// Request contains the method, the path, and the query parameters that change the form of the response.
 	Request string   `json:"request"`
 	Status  int      `json:"status"`
 	Lines   []string `json:"lines"`
@@ -38,13 +39,13 @@ func requestOf(r *http.Request) string {
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
 
-// recorder notes the answers that servers give.
+// recorder records the responses of servers.
 type recorder struct {
 	mu      sync.Mutex
 	answers []*recorded
 }
 
-// recorded is an answer while it is read.
+// recorded is a response that is being read.
 type recorded struct {
 	io.ReadCloser
 
@@ -62,7 +63,7 @@ func (r *recorded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// record returns how to reach a server whose answers are recorded.
+// record returns the configuration of a proxy that records the responses of a server.
 func (r *recorder) record(t *testing.T, config *rest.Config) *rest.Config {
 	t.Helper()
 	transport, err := rest.TransportFor(config)
@@ -100,28 +101,27 @@ func (r *recorder) write(t *testing.T, file string) {
 	require.NoError(t, os.WriteFile(file, content, 0o600))
 }
 
-// replay returns how to reach a server that gives the answers of a file. Watches stay open.
+// replay returns the configuration of a server that returns the responses in a file. Watches stay open.
 func replay(t *testing.T, file string) *rest.Config {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := harness.ReadFile(t, file)
 	var all []answer
 	require.NoError(t, yaml.UnmarshalStrict(content, &all))
 	var mu sync.Mutex
-	left := map[string][]answer{}
+	remaining := map[string][]answer{}
 	for _, a := range all {
-		left[a.Request] = append(left[a.Request], a)
+		remaining[a.Request] = append(remaining[a.Request], a)
 	}
 	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request := requestOf(r)
 		mu.Lock()
-		answers := left[request]
+		answers := remaining[request]
 		if len(answers) > 1 {
-			left[request] = answers[1:]
+			remaining[request] = answers[1:]
 		}
 		mu.Unlock()
 		if len(answers) == 0 {
-			t.Errorf("there is no answer to %s", request)
+			t.Errorf("there is no response to %s", request)
 			http.NotFound(w, r)
 			return
 		}

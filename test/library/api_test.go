@@ -18,20 +18,22 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const module = "github.com/shardplane/shardplane/"
 
-// public are the packages that are versioned for who imports them. pkg/request/hashrange is there
-// since package client gives its types other names.
+// public contains the versioned packages. pkg/request/hashrange is public because pkg/client has aliases of its types.
 var public = []string{
 	"pkg/client", "pkg/client/clienttest", "pkg/client/documents", "pkg/client/kinds", "pkg/client/ring", "pkg/client/shards",
 	"pkg/reconcile", "pkg/reconcile/events", "pkg/request/hashrange",
 }
 
-var update = flag.Bool("update", false, "write what is exported now to testdata/api, and what is not any more to its incompatible.txt")
+var update = flag.Bool("update", false, "write exported declarations to testdata/api, and removed ones to its incompatible.txt")
 
-// TestAPI: what the public packages export is what it was. See testdata/api/README.md.
+// TestAPI checks that the exported declarations of the public packages have not changed. If a change is intended, the files in testdata/api
+// must be updated as described in README.md.
 func TestAPI(t *testing.T) {
 	load := loader(t)
 	var lost []string
@@ -49,7 +51,7 @@ func TestAPI(t *testing.T) {
 		}
 		lost = append(lost, broken(pkg.Name(), old, now)...)
 		if !*update {
-			require.Equal(t, old, now, "what %s exports has changed: run `go test ./test/library -run TestAPI -update`. What is removed or changed breaks who imports it, and takes a line in docs/support.md", path)
+			require.Equal(t, old, now, "the exported declarations of %s have changed: run `go test ./test/library -run TestAPI -update`. Removed and changed declarations break users, and must be described in docs/support.md", path)
 		}
 	}
 	if *update && len(lost) > 0 {
@@ -61,8 +63,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// broken returns what breaks who used a package: what is removed or changed, and what an interface
-// asks for anew.
+// broken returns the declarations that break users of a package: removed and changed ones, and new methods of interfaces.
 func broken(pkg string, old, now []string) []string {
 	var lines []string
 	for _, line := range old {
@@ -84,19 +85,17 @@ func broken(pkg string, old, now []string) []string {
 
 var incompatible = filepath.Join("testdata", "api", "incompatible.txt")
 
-// TestIncompatibleChangesAreTold: docs/support.md names all that was removed or changed.
-func TestIncompatibleChangesAreTold(t *testing.T) {
-	text, err := os.ReadFile("../../docs/support.md")
-	require.NoError(t, err)
-	lines, err := os.ReadFile(incompatible)
-	require.NoError(t, err)
+// TestIncompatibleChangesAreDocumented checks that docs/support.md describes all removed and changed declarations.
+func TestIncompatibleChangesAreDocumented(t *testing.T) {
+	text := harness.ReadFile(t, "../../docs/support.md")
+	lines := harness.ReadFile(t, incompatible)
 	for _, line := range strings.FieldsFunc(string(lines), isNewline) {
 		pkg, what, _ := strings.Cut(line, ": ")
-		require.Contains(t, string(text), "`"+pkg+"."+nameOf(what)+"`", "%s was removed or changed, and docs/support.md does not say what to do", line)
+		require.Contains(t, string(text), "`"+pkg+"."+nameOf(what)+"`", "%s was removed or changed: describe the migration in docs/support.md", line)
 	}
 }
 
-// nameOf returns what a line of a golden file is about, such as Informer.Run.
+// nameOf returns the name in a line of a golden file, e.g. Informer.Run.
 func nameOf(line string) string {
 	_, rest, _ := strings.Cut(line, " ")
 	return rest[:strings.IndexAny(rest+" ", " ([")]
@@ -104,7 +103,7 @@ func nameOf(line string) string {
 
 func isNewline(r rune) bool { return r == '\n' }
 
-// loader reads packages as the compiler has made them.
+// loader imports packages from export data.
 func loader(t *testing.T) types.Importer {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}
@@ -121,7 +120,7 @@ func loader(t *testing.T) types.Importer {
 	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
 }
 
-// exported returns what a package exports, a line each.
+// exported returns the exported declarations of a package, one per line.
 func exported(pkg *types.Package) []string {
 	lines := map[string]bool{}
 	add := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
@@ -155,7 +154,7 @@ func exported(pkg *types.Package) []string {
 	return slices.Sorted(maps.Keys(lines))
 }
 
-// exportedOf adds what a type exports: its fields and methods, those of what it embeds, too.
+// exportedOf adds the exported fields and methods of a type, including those of embedded types.
 func exportedOf(n string, obj *types.TypeName, add func(string, ...any), text func(types.Type) string) {
 	named, ok := obj.Type().(*types.Named)
 	if !ok {

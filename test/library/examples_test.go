@@ -13,28 +13,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExamples: each type and each function that is public is used in an example whose output is
-// checked. A type is used by its name, or by a function, method or field that has it.
+// TestExamples checks that each public type and function is used in an example with checked output. A type is used by its name, or by a
+// function, method or field of this type.
 func TestExamples(t *testing.T) {
 	load := loader(t)
 	for _, path := range public {
 		if path == "pkg/request/hashrange" {
-			continue // package client has its names
+			continue // aliased in pkg/client
 		}
 		pkg, err := load.Import(module + path)
 		require.NoError(t, err)
 		lines := exported(pkg)
-		used := withWhatTheyHave(usedInExamples(t, filepath.Join("..", "..", path)), lines)
+		used := withTypes(usedInExamples(t, filepath.Join("..", "..", path)), lines)
 		for _, line := range lines {
-			what, _, _ := strings.Cut(line, " ")
-			if (what == "type" || what == "func") && !used[nameOf(line)] {
-				t.Errorf("%s.%s is in no example with an output: add it to one, or an Example%[2]s, in %s", pkg.Name(), nameOf(line), path)
+			kind, _, _ := strings.Cut(line, " ")
+			if (kind == "type" || kind == "func") && !used[nameOf(line)] {
+				t.Errorf("%s.%s is not used in an example with output: add it to one, or an Example%[2]s, in %s", pkg.Name(), nameOf(line), path)
 			}
 		}
 	}
 }
 
-// usedInExamples returns the names that examples of a package use, whatever they are of.
+// usedInExamples returns the names in examples of a package.
 func usedInExamples(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	used := map[string]bool{}
@@ -66,8 +66,8 @@ func usedInExamples(t *testing.T, dir string) map[string]bool {
 
 var word = regexp.MustCompile(`\b[A-Z]\w*`)
 
-// withWhatTheyHave adds the types of what is used.
-func withWhatTheyHave(used map[string]bool, lines []string) map[string]bool {
+// withTypes adds the types in the declarations of used names.
+func withTypes(used map[string]bool, lines []string) map[string]bool {
 	for more := true; more; {
 		more = false
 		for _, line := range lines {

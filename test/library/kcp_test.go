@@ -31,8 +31,7 @@ const (
 	testTimeout = 2 * time.Minute
 
 	kcpTick = 20 * time.Millisecond
-	// kcpEnv is the environment variable with a program of kcp, answersEnv one with a file that its
-	// answers are recorded in.
+	// kcpEnv is the environment variable with the path of kcp, and answersEnv that of the file for recorded responses.
 	kcpEnv, answersEnv = "KCP_BINARY", "KCP_ANSWERS"
 )
 
@@ -42,11 +41,11 @@ var (
 	workspaces = client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
 )
 
-// TestKCP uses pkg/client with a program of kcp, which KCP_BINARY names (make kcp).
+// TestKCP uses pkg/client with a kcp server, if KCP_BINARY is set (make kcp).
 func TestKCP(t *testing.T) {
 	binary := os.Getenv(kcpEnv)
 	if binary == "" {
-		t.Skip("set " + kcpEnv + " to a program of kcp")
+		t.Skip("set " + kcpEnv + " to the path of kcp")
 	}
 	base, shard := startKCP(t, binary)
 	if file := os.Getenv(answersEnv); file != "" {
@@ -57,13 +56,13 @@ func TestKCP(t *testing.T) {
 	useKCP(t, base, shard)
 }
 
-// TestKCPAnswers does the same with the answers of testdata/kcp.yaml.
+// TestKCPAnswers is TestKCP with the responses in testdata/kcp.yaml.
 func TestKCPAnswers(t *testing.T) {
 	config := replay(t, "testdata/kcp.yaml")
 	useKCP(t, config, config)
 }
 
-// startKCP starts kcp, and returns how its administrator, and system:masters, reach it.
+// startKCP starts kcp, and returns the configurations of its administrator and of system:masters.
 func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,14 +80,13 @@ func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
 		_ = program.Process.Signal(syscall.SIGTERM)
 		_ = program.Wait()
 		_ = log.Close()
-		if said, _ := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("kcp said:\n%s", said)
+		if output, _ := os.ReadFile(log.Name()); t.Failed() {
+			t.Logf("Log of kcp:\n%s", output)
 		}
 	})
 	configOf := func(name string) *rest.Config {
-		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			&clientcmd.ClientConfigLoadingRules{ExplicitPath: filepath.Join(dir, "admin.kubeconfig")}, &clientcmd.ConfigOverrides{CurrentContext: name},
-		).ClientConfig()
+		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: filepath.Join(dir, "admin.kubeconfig")}
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 		if err != nil {
 			return nil
 		}
@@ -104,29 +102,28 @@ func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
 		defer factory.CloseIdleConnections()
 		_, err = exports.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(t.Context(), "tenancy.kcp.io", metav1.GetOptions{})
 		return err == nil
-	}, testTimeout, kcpTick, "kcp serves")
+	}, testTimeout, kcpTick, "kcp is not ready")
 	return base, shard
 }
 
-// useKCP holds that what is public works with a server that knows nothing of shard selectors by
-// logical cluster: objects of all tenants apart from each other, bound APIs by their identity, and
-// parts of all by the client's own check.
+// useKCP checks the public packages with a server without shard selectors by logical cluster: objects of all tenants are separate, bound
+// APIs are read by identity, and the client filters its range of objects.
 func useKCP(t *testing.T, base, shard *rest.Config) {
 	t.Helper()
-	proxy, all := factoryOf(t, base), factoryOf(t, shard).Wildcard()
+	proxy, all := harness.NewFactory(t, base), harness.NewFactory(t, shard).Wildcard()
 	root := proxy.Cluster(logicalcluster.NewPath("root"))
 	var names []logicalcluster.Name
 	for _, name := range []string{"library-a", "library-b"} {
 		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
-		_, err := workspaces.In(root).Create(t.Context(), ws, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, workspaces.In(root), ws)
 		eventually(t, name+" is Ready", func() bool {
+			var err error
 			ws, err = workspaces.In(root).Get(t.Context(), name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 		})
 		names = append(names, logicalcluster.Name(ws.Spec.Cluster))
-		eventually(t, "it has a ConfigMap", func() bool {
+		eventually(t, "the workspace accepts a ConfigMap", func() bool {
 			_, err := configMaps.InNamespace(proxy.Cluster(names[len(names)-1].Path()), "default").Create(t.Context(), &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Name: "same", Labels: map[string]string{"library": "yes"}}, Data: map[string]string{"of": name},
 			}, metav1.CreateOptions{})
@@ -161,29 +158,21 @@ func useKCP(t *testing.T, base, shard *rest.Config) {
 	}()
 
 	for i, name := range []string{"library-a", "library-b"} {
-		eventually(t, "objects of the same name are apart", func() bool {
+		eventually(t, "objects of the same name are separate", func() bool {
 			cm, err := whole.Lister().Get(key(i))
 			return err == nil && cm.Data["of"] == name
 		})
-		eventually(t, "what is bound is there by its identity", func() bool {
+		eventually(t, "the informer contains bound objects by identity", func() bool {
 			ws, err := byIdentity.Lister().Get(client.Key{Cluster: "root", Name: name})
 			return err == nil && ws.Spec.Cluster == names[i].String()
 		})
 	}
-	eventually(t, "the client filters", func() bool { return part.HasSynced() && part.Filtered() == client.FilteredByClient })
+	eventually(t, "the client filters objects", func() bool { return part.HasSynced() && part.Filtered() == client.FilteredByClient })
 	require.Equal(t, 1, part.Lister().Len())
 	_, err = part.Lister().Get(key(0))
 	require.NoError(t, err)
 	_, err = part.Lister().Get(key(1))
 	require.ErrorIs(t, err, client.ErrNotOwned)
-}
-
-func factoryOf(t *testing.T, config *rest.Config) *client.Factory {
-	t.Helper()
-	factory, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	return factory
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {

@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLinksOnlyWhatIsUsed: a program that imports the public packages links only the kinds that it uses, and no code of
-// servers.
-func TestLinksOnlyWhatIsUsed(t *testing.T) {
+// TestLinksOnlyUsedPackages checks that users of the public packages link only the kinds that they use, and no servers.
+func TestLinksOnlyUsedPackages(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		packages []string
@@ -22,7 +21,7 @@ func TestLinksOnlyWhatIsUsed(t *testing.T) {
 		{"a ring", []string{module + "pkg/client/ring"}, []string{"k8s.io/api/coordination/v1"}},
 		{"all shards", []string{module + "pkg/client/shards"}, []string{
 			"github.com/kcp-dev/sdk/apis/core", "github.com/kcp-dev/sdk/apis/core/v1alpha1",
-			// What the kind Shard needs.
+			// Dependencies of the kind Shard.
 			"github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1", "github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions",
 			"k8s.io/api/authentication/v1", "k8s.io/api/core/v1",
 		}},

@@ -1,10 +1,9 @@
 package mutants
 
-// bound are mutants of what keeps bound APIs, their identities and their providers'
-// policies apart.
+// bound are mutants of bound APIs, their identities and the policies of their providers.
 var bound = []Mutant{
 	{
-		Name: "empty-identity", Rule: "what is served is what authorization has decided about",
+		Name: "empty-identity", Rule: "authorization and storage use the same identity",
 		Edits: []Edit{{
 			File:   "pkg/customresource/serve.go",
 			Before: `	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {`,
@@ -17,7 +16,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestQualifiedResources",
 	},
 	{
-		Name: "unknown-policy", Rule: "nothing is permitted before it is known whether a provider has a say",
+		Name: "unknown-policy", Rule: "nothing is permitted if the policy of a provider has not been read",
 		Edits: []Edit{{
 			File: "pkg/bindings/maximal.go",
 			Before: `		if err := x.waitSynced(ctx); err != nil {
@@ -29,7 +28,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestPolicyBeforeSync",
 	},
 	{
-		Name: "missed-policy", Rule: "who was authorized before a binding was known has to come again",
+		Name: "missed-policy", Rule: "if a binding was unknown during authorization, the client must retry",
 		Edits: []Edit{{
 			File:   "pkg/bindings/source.go",
 			Before: `; has || err != nil {`,
@@ -38,7 +37,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestPolicyOfUnknownBinding",
 	},
 	{
-		Name: "successor", Rule: "a binding is to the export that it was permitted for",
+		Name: "successor", Rule: "a binding refers to the export for which it was permitted",
 		Edits: []Edit{{
 			File:   "pkg/controllers/apibinding/provider.go",
 			Before: `	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {`,
@@ -47,7 +46,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestProvider",
 	},
 	{
-		Name: "other-group", Rule: "a permission claim restricts a request by the resource as it is stored, whichever group names it",
+		Name: "other-group", Rule: "a permission claim restricts requests by the stored resource, independent of the group in the request",
 		Edits: []Edit{{
 			File:   "pkg/bindings/reach.go",
 			Before: `			return identified{storedAs(resource), c.IdentityHash}, true`,
@@ -56,7 +55,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
-		Name: "other-storage", Rule: "a request that is restricted to some objects of one resource reaches no storage of another",
+		Name: "other-storage", Rule: "a request that is restricted to objects of one resource must not access the storage of another",
 		Edits: []Edit{{
 			File:   "pkg/request/scope.go",
 			Before: `	case s.restriction != nil && s.restriction.Resource() != resource:`,
@@ -65,7 +64,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
 	},
 	{
-		Name: "unrestricted", Rule: "a request through the virtual workspace of an export reaches storage with an identity or a restriction, or not at all",
+		Name: "unrestricted", Rule: "a request through the virtual workspace of an export must have an identity or a restriction before it accesses storage",
 		Edits: []Edit{{
 			File:   "pkg/request/scope.go",
 			Before: `	case s.through.Mount != nil && !s.through.Unrestricted && `,
@@ -74,7 +73,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
 	},
 	{
-		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
+		Name: "incompatible-schema", Rule: "a binding keeps a schema that can decode its objects",
 		Edits: []Edit{{
 			File: "pkg/controllers/apibinding/apply.go",
 			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
@@ -85,7 +84,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
 	},
 	{
-		Name: "simultaneous-schemas", Rule: "of two schemas that cannot both be bound, simultaneous bindings bind one",
+		Name: "simultaneous-schemas", Rule: "if two schemas are incompatible, simultaneous bindings must bind only one",
 		Edits: []Edit{{
 			File:   "pkg/controllers/apibinding/replacement.go",
 			Before: `p != nil && p.schema != resources[i].Schema.UID {`,
@@ -94,7 +93,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestReplacementsAreSerialized",
 	},
 	{
-		Name: "incompatible-consumer", Rule: "what a wildcard reads with one schema can be read with it",
+		Name: "incompatible-consumer", Rule: "all objects in a wildcard response can be decoded with its schema",
 		Edits: []Edit{{
 			File:   "pkg/bindings/replacement.go",
 			Before: `	uids, stored := x.storedIn(w)`,
@@ -103,7 +102,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
 	},
 	{
-		Name: "newer-schema", Rule: "a wildcard reads with a schema that has all versions in which objects are stored",
+		Name: "newer-schema", Rule: "a wildcard request uses a schema that has all stored versions",
 		Edits: []Edit{{
 			File:   "pkg/bindings/source.go",
 			Before: `return s.Version(version) == nil })`,
@@ -112,7 +111,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestWildcardsReadAllVersions",
 	},
 	{
-		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",
+		Name: "young-set", Rule: "a claim set that is created after a claim was accepted must expire earlier lists",
 		Edits: []Edit{{
 			File:   "pkg/bindings/history.go",
 			Before: `	if !unchanged(before, after) {`,
@@ -121,7 +120,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
 	},
 	{
-		Name: "ended-claim", Rule: "a claim set does not answer for what was before the end of a binding",
+		Name: "ended-claim", Rule: "a claim set must not be used for versions before the end of a binding",
 		Edits: []Edit{{
 			File:   "pkg/bindings/history.go",
 			Before: `		h.latest, h.unknown = max(h.latest, revision), false`,
@@ -132,7 +131,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
 	},
 	{
-		Name: "late-claim", Rule: "a list has the objects of all claims that were accepted before its version",
+		Name: "late-claim", Rule: "a list contains the objects of all claims that were accepted before its version",
 		Edits: []Edit{{
 			File: "pkg/storage/hub/claims.go",
 			Before: `	if err := in.Set.CatchUp(ctx, version); err != nil {
@@ -144,7 +143,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestListsHaveAcceptedClaims",
 	},
 	{
-		Name: "recreated-export", Rule: "while an export of root is created again, its resources are not without identity",
+		Name: "recreated-export", Rule: "while an export of root is created again, its resources must keep an identity",
 		Edits: []Edit{{
 			File:   "pkg/shard/rootidentities.go",
 			Before: `	if last, ok := r.last.Load(name); ok {`,
@@ -153,7 +152,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestRootIdentities",
 	},
 	{
-		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server that knows says so",
+		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server with complete data reports it",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/params.go",
 			Before: `	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind)`,
@@ -167,7 +166,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownKinds",
 	},
 	{
-		Name: "final-denial", Rule: "a write that needs parameters that are not known yet may be tried again",
+		Name: "final-denial", Rule: "a write that requires parameters that have not been read yet can be retried",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/policy.go",
 			Before: `	if err != nil && unknown() {`,
@@ -176,7 +175,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownParametersAreNotFinal",
 	},
 	{
-		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
+		Name: "bare-export", Rule: "an export without an identity must not access objects through its virtual workspace",
 		Edits: []Edit{{
 			File: "pkg/bindings/reach.go",
 			Before: `	if identity == "" {
@@ -187,7 +186,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
-		Name: "any-verb", Rule: "a claim is for its verbs",
+		Name: "any-verb", Rule: "a claim permits only its verbs",
 		Edits: []Edit{{
 			File:   "pkg/bindings/claim.go",
 			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
@@ -196,7 +195,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
-		Name: "collected-claim", Rule: "whoever may not delete a claimed object may not have the garbage collector delete it",
+		Name: "collected-claim", Rule: "a user must not delete a claimed object by garbage collection if it must not delete it directly",
 		Edits: []Edit{{
 			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences()):`,
@@ -205,7 +204,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
 	},
 	{
-		Name: "collected-by-consumer", Rule: "what a provider does not permit to delete is not deleted by an owner reference either",
+		Name: "collected-by-consumer", Rule: "if a provider does not permit a deletion, an owner reference must not cause it",
 		Edits: []Edit{{
 			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case field == ownerReferences && through.Mount`,
@@ -214,7 +213,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
 	},
 	{
-		Name: "export-by-time", Rule: "a denial takes the same steps whether an export exists or not",
+		Name: "export-by-time", Rule: "a denial has the same steps whether an export exists or not",
 		Edits: []Edit{{
 			File:   "pkg/shard/apikinds.go",
 			Before: `	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])`,
@@ -223,7 +222,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestDenialsDiscloseNoExport",
 	},
 	{
-		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
+		Name: "export-by-error", Rule: "an error must not disclose more about an export than a denial",
 		Edits: []Edit{{
 			File:   "pkg/admission/apikinds/plugin.go",
 			Before: `identity.WithoutWarrant(u), provider, export); err != nil {`,
@@ -232,7 +231,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDiscloseNothing",
 	},
 	{
-		Name: "one-identity", Rule: "objects of each identity are told apart",
+		Name: "one-identity", Rule: "objects of different identities are separate",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
 			Before: `		root += identityPrefix + t.identity + "/"`,
@@ -241,7 +240,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
 	{
-		Name: "unasked-list", Rule: "a list through a view has the objects that the claim selects",
+		Name: "unasked-list", Rule: "a list through a virtual workspace contains the objects that the claim selects",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/claims.go",
 			Before: `			proceed = !m.Selection.Matches(it.obj) || yield(it)`,
@@ -250,7 +249,7 @@ var bound = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "unasked-event", Rule: "a watch through a view has the events of objects that the claim selects",
+		Name: "unasked-event", Rule: "a watch through a virtual workspace contains events of objects that the claim selects",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/dispatch.go",
 			Before: `	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)`,
@@ -259,7 +258,7 @@ var bound = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "unbound-kinds", Rule: "a logical cluster has of the system's kinds what it binds",
+		Name: "unbound-kinds", Rule: "a logical cluster has only the system kinds that it binds",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/source.go",
 			Before: `	if d != nil && s.bound != nil && s.bound(cluster, resource) {`,
@@ -268,7 +267,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestSystemOnlyIfBound",
 	},
 	{
-		Name: "free-names", Rule: "nobody gets the names of the system's kinds where these are not bound",
+		Name: "free-names", Rule: "names of system kinds are reserved if the kinds are not bound",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/names.go",
 			Before: `n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, n.sources.system.definitions, except)`,
@@ -277,7 +276,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestSystemOnlyIfBound",
 	},
 	{
-		Name: "early-switch", Rule: "nothing that a logical cluster uses disappears before it has the bindings",
+		Name: "early-switch", Rule: "everything that a logical cluster uses remains until it has the bindings",
 		Edits: []Edit{{
 			File:   "pkg/controllers/logicalcluster/defaults/defaults.go",
 			Before: `		adopting = adopting || !bound`,
@@ -286,7 +285,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/logicalcluster/defaults", Test: "TestAdopt",
 	},
 	{
-		Name: "rootless", Rule: "root keeps what servers need there",
+		Name: "rootless", Rule: "root keeps the objects that servers require",
 		Edits: []Edit{{
 			File:   "pkg/admission/reserved/fields.go",
 			Before: `!deletes(a) || cluster.Name != core.RootCluster {`,
@@ -295,7 +294,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
 	},
 	{
-		Name: "telling-view", Rule: "a view tells nobody whether a logical cluster exists that it does not show",
+		Name: "telling-view", Rule: "a virtual workspace must not disclose whether a logical cluster exists that it does not contain",
 		Edits: []Edit{{
 			File:   "pkg/authz/virtualworkspaces.go",
 			Before: `		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {`,
@@ -304,7 +303,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestWithVirtualWorkspaces",
 	},
 	{
-		Name: "consumer-decides", Rule: "what creates by an update is decided as what creates, through the view",
+		Name: "consumer-decides", Rule: "an update that creates an object through the virtual workspace is authorized like a creation",
 		Edits: []Edit{{
 			File:   "pkg/authz/virtualworkspaces.go",
 			Before: `		if !entered {`,
@@ -313,7 +312,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestWithinVirtualWorkspaces",
 	},
 	{
-		Name: "left-behind", Rule: "a binding that waits to take objects over does not leave them when it goes",
+		Name: "left-behind", Rule: "a binding that takes over objects must not orphan them if it is deleted meanwhile",
 		Edits: []Edit{{
 			File:   "pkg/controllers/apibinding/release.go",
 			Before: `slices.Concat(binding.Status.BoundResources, awaited)`,
@@ -322,7 +321,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestEveryCrash",
 	},
 	{
-		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
+		Name: "one-set", Rule: "if a claim loses a verb, open requests with it end",
 		Edits: []Edit{{
 			File:   "pkg/bindings/reach.go",
 			Before: `stored: stored, verb: verb})}, nil`,
@@ -331,7 +330,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
-		Name: "late-object", Rule: "nothing is stored that nobody serves any more when webhooks let it pass",
+		Name: "late-object", Rule: "an object must not be stored if its resource is no longer served after webhooks have admitted it",
 		Edits: []Edit{{
 			File:   "pkg/customresource/versions/storage.go",
 			Before: `err == nil && before.IsZero() {`,

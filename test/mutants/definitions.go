@@ -3,7 +3,7 @@ package mutants
 // definitions are mutants of custom resources.
 var definitions = []Mutant{
 	{
-		Name: "cold-wildcards", Rule: "a wildcard finds no definition only if the definitions have been read",
+		Name: "cold-wildcards", Rule: "a wildcard request must only find no definition if the definitions have been read",
 		Edits: []Edit{{
 			File: "pkg/customresource/definitions/index.go",
 			Before: `	if !o.waitSynced(ctx) {
@@ -18,7 +18,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestUnreadDefinitions",
 	},
 	{
-		Name: "kept-names", Rule: "a definition that was not written has no names",
+		Name: "kept-names", Rule: "a definition that was not written must not reserve names",
 		Edits: []Edit{{
 			File: "pkg/customresource/definitions/names.go",
 			Before: `	r.of.mu.Lock()
@@ -30,7 +30,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestRefusedDefinitionsReleaseNames",
 	},
 	{
-		Name: "large-patterns", Rule: "a regular expression with a large program is never compiled",
+		Name: "large-patterns", Rule: "a regular expression with a large program must not be compiled",
 		Edits: []Edit{{
 			File:   "pkg/request/patterns/patterns.go",
 			Before: "if n := Size(pattern); n > MaxSize {",
@@ -48,7 +48,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestExpressions",
 	},
 	{
-		Name: "unbounded-expressions", Rule: "regular expressions of CEL expressions are limited in upstream's compilers as well",
+		Name: "unbounded-expressions", Rule: "regular expressions of CEL expressions are also limited in the compilers of Kubernetes",
 		Edits: []Edit{{
 			File:   "pkg/request/patterns/environment.go",
 			Before: "	*base = *bounded",
@@ -66,7 +66,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
 	},
 	{
-		Name: "cheap-programs", Rule: "a regular expression costs as much as its program",
+		Name: "cheap-programs", Rule: "the cost of a regular expression is the size of its program",
 		Edits: []Edit{{
 			File:   "pkg/request/patterns/environment.go",
 			Before: "	program := max(utf8",
@@ -75,7 +75,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
 	},
 	{
-		Name: "free-programs", Rule: "the regular expressions of all policies of a logical cluster have a limit together",
+		Name: "free-programs", Rule: "the regular expressions of all policies in a logical cluster have a common limit",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/limits.go",
 			Before: "func (a *amount) memory() int { return a.bytes + int(a.instructions) }",
@@ -84,7 +84,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/admission", Test: "TestPolicyPatterns",
 	},
 	{
-		Name: "unlimited-definitions", Rule: "definitions have limits before they are validated",
+		Name: "unlimited-definitions", Rule: "definitions are limited before they are validated",
 		Edits: []Edit{{
 			File:   "pkg/apis/groups.go",
 			Before: "if errs := aboveLimits(crd, old); len(errs) > 0 {",
@@ -93,7 +93,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/apis", Test: "TestLimits",
 	},
 	{
-		Name: "frozen-definitions", Rule: "a definition from before the limits can be changed",
+		Name: "frozen-definitions", Rule: "a definition that was created before the limits can be changed",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/definition.go",
 			Before: "found > maxAlternatives && found > old.alternatives() {",
@@ -102,7 +102,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestCheckSpec",
 	},
 	{
-		Name: "stored-columns", Rule: "printer columns of a definition from before the limits are not all served",
+		Name: "stored-columns", Rule: "if a definition was created before the limits, its printer columns are limited",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/schema.go",
 			Before: "	schemacosts.LimitColumns(crd.Spec.Versions)",
@@ -120,7 +120,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
 	},
 	{
-		Name: "copied-to-defaults", Rule: "a JSON patch copies nothing to where it is multiplied",
+		Name: "copied-to-defaults", Rule: "a JSON patch must not copy values to fields where they are multiplied",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/request.go",
 			Before: "&& at != nil && at.repeats && s.at(from) != at {",
@@ -129,7 +129,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
 	},
 	{
-		Name: "long-bodies", Rule: "a body with few values is examined if its strings are long for the patterns of the schema",
+		Name: "long-bodies", Rule: "a body with few values is checked if its strings are too long for the patterns of the schema",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/request.go",
 			Before: "	if s.perByte*len(body) > maxMatches {",
@@ -138,7 +138,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
 	},
 	{
-		Name: "long-strings", Rule: "an object with few values is examined if its strings are long for the patterns of the schema",
+		Name: "long-strings", Rule: "an object with few values is checked if its strings are too long for the patterns of the schema",
 		Edits: []Edit{{
 			File:   "pkg/customresource/costs.go",
 			Before: "	if !isLarge && !known.costs.IsLong(object.Object) {",
@@ -147,7 +147,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestPatternCosts",
 	},
 	{
-		Name: "unexamined-objects", Rule: "an object is examined in admission, after patches and before validation",
+		Name: "unexamined-objects", Rule: "an object is checked in admission, after patches and before validation",
 		Edits: []Edit{{
 			File:   "pkg/customresource/core.go",
 			Before: "	return checkCosts(ctx, a)",
@@ -156,7 +156,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestCosts",
 	},
 	{
-		Name: "shifted-lists", Rule: "a JSON patch shifts the elements of lists a limited number of times, from either end",
+		Name: "shifted-lists", Rule: "a JSON patch must only shift elements of lists a limited number of times, from either end",
 		Edits: []Edit{{
 			File:   "pkg/request/patchcosts/patchcosts.go",
 			Before: "	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])",
@@ -165,7 +165,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patchcosts", Test: "TestCheck",
 	},
 	{
-		Name: "many-errors", Rule: "few validation errors are reported, however many there are",
+		Name: "many-errors", Rule: "the number of reported validation errors is limited",
 		Edits: []Edit{{
 			File:   "pkg/request/invalid.go",
 			Before: "		if i == MaxErrors {",
@@ -174,7 +174,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request", Test: "TestLimitErrors",
 	},
 	{
-		Name: "large-errors", Rule: "validation errors do not contain a list once for each of its items",
+		Name: "large-errors", Rule: "validation errors must not contain a list once for each of its items",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/metadata.go",
 			Before: "	if len(controllers) < 2 {",
@@ -183,7 +183,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestMetadata",
 	},
 	{
-		Name: "large-maps", Rule: "the fields that a write changes are few enough to be sorted by insertion",
+		Name: "large-maps", Rule: "the number of fields that a write changes is limited, because insertion sort is used",
 		Edits: []Edit{{
 			File:   "pkg/serving/patchlimits.go",
 			Before: "		if err == nil && writes(info) && mayHaveLargeMaps(body, mediaType) {",
@@ -192,7 +192,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
 	},
 	{
-		Name: "rule-errors", Rule: "few errors of validation rules are reported, however many there are",
+		Name: "rule-errors", Rule: "the number of reported errors of validation rules is limited",
 		Edits: []Edit{{
 			File:   "pkg/customresource/costs.go",
 			Before: "	if len(errs) <= request.MaxErrors {",
@@ -201,7 +201,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestCosts",
 	},
 	{
-		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
+		Name: "policy-patches", Rule: "patches by policies have the limits of patches in requests",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/plugins.go",
 			Before: "		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}",
@@ -210,7 +210,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/admission/policy", Test: "TestPatchLimits",
 	},
 	{
-		Name: "kept-patterns", Rule: "the compiled patterns that a process keeps have a limit in bytes",
+		Name: "kept-patterns", Rule: "the bytes of the compiled patterns in a process are limited",
 		Edits: []Edit{{
 			File:   "pkg/customresource/patterns/patterns.go",
 			Before: `	if b.bytes > b.limit {`,
@@ -219,7 +219,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/patterns", Test: "TestTrim",
 	},
 	{
-		Name: "bad-list", Rule: "an object that cannot be decoded does not fail the list that fills a watch cache",
+		Name: "bad-list", Rule: "an object that cannot be decoded must not fail the list that fills a watch cache",
 		Edits: []Edit{{
 			File:   "pkg/storage/progress.go",
 			Before: `	if err := listTolerant(ctx, f.belowCache, key, opts, list); err != nil {`,
@@ -228,7 +228,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnreadableObjects",
 	},
 	{
-		Name: "uncounted-reads", Rule: "each read of an object that cannot be read is counted",
+		Name: "uncounted-reads", Rule: "each read of an object that cannot be decoded is counted",
 		Edits: []Edit{{
 			File:   "pkg/storage/unreadable/unreadable.go",
 			Before: "	r.reads.WithLabelValues(o.Reason).Inc()",
@@ -248,7 +248,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
-		Name: "bad-wildcard", Rule: "an object that cannot be read with its definition does not fail requests for all logical clusters",
+		Name: "bad-wildcard", Rule: "an object that cannot be decoded with its definition must not fail requests for all logical clusters",
 		Edits: []Edit{{
 			File:   "pkg/customresource/versions/unreadable.go",
 			Before: `	return ok && cluster.Wildcard`,
@@ -257,7 +257,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestWildcardsSkipUnreadableObjects",
 	},
 	{
-		Name: "bad-definition", Rule: "a stored definition does not end the process",
+		Name: "bad-definition", Rule: "a stored definition must not end the process",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/index.go",
 			Before: `		if r := recover(); r != nil { // a panic would`,
@@ -266,7 +266,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestFaultyDefinition",
 	},
 	{
-		Name: "uncounted-defaults", Rule: "what defaults add to an object is counted before they are set, those within defaults included",
+		Name: "uncounted-defaults", Rule: "values of defaults are counted before they are set, including defaults within defaults",
 		Edits: []Edit{{
 			File:   "pkg/customresource/versions/shape.go",
 			Before: `			s.defaultBytes = add(bytesOf(value), s.expansion(value))`,
@@ -275,7 +275,7 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/versions", Test: "TestExpansion",
 	},
 	{
-		Name: "decoded-deletion", Rule: "deletion of bound objects needs only keys and metadata",
+		Name: "decoded-deletion", Rule: "deletion of bound objects requires only keys and metadata",
 		Edits: []Edit{{
 			File: "pkg/customresource/versions/modify.go",
 			Before: `		key, err := keyOf(&all.Items[i])

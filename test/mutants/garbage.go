@@ -1,9 +1,9 @@
 package mutants
 
-// garbage are mutants of what is deleted for the sake of owners.
+// garbage are mutants of garbage collection.
 var garbage = []Mutant{
 	{
-		Name: "hasty-absence", Rule: "an owner is absent only after a quorum was asked",
+		Name: "hasty-absence", Rule: "an owner is absent only if a quorum read does not find it",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/judge.go",
 			Before: `		if err == nil && l.owner.uid != o.references[i].UID {
@@ -24,7 +24,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestScenarios",
 	},
 	{
-		Name: "unsettled-orphans", Rule: "an owner that orphans goes when all its dependents are known",
+		Name: "unsettled-orphans", Rule: "an owner that orphans its dependents is only deleted if all dependents have been read",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/collect.go",
 			Before: `	if err := c.backend.catchUp(ctx, item, o); err != nil {
@@ -36,7 +36,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestScenarios",
 	},
 	{
-		Name: "forgetful-graph", Rule: "while everything is told anew, no owner seems to have no dependents",
+		Name: "forgetful-graph", Rule: "while objects are listed again, no owner must appear without dependents",
 		Edits: []Edit{{
 			File:   "pkg/controllers/garbagecollector/feed.go",
 			Before: `func (f *feed) begin() { f.filling, f.fresh = newGraph(), map[Item]struct{}{} }`,
@@ -48,7 +48,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestFeedBeginsAnew",
 	},
 	{
-		Name: "unread-dependent", Rule: "an owner waits for dependents that nobody can read",
+		Name: "unread-dependent", Rule: "an owner waits for dependents that cannot be decoded",
 		Edits: []Edit{{
 			File:   "pkg/controllers/garbagecollector/controller.go",
 			Before: `	return s.feed.allReadable(item.LogicalCluster())`,
@@ -57,7 +57,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestUnreadableDependents",
 	},
 	{
-		Name: "cluster-of-owner", Rule: "nothing owns a LogicalCluster",
+		Name: "cluster-of-owner", Rule: "a LogicalCluster must not have owners",
 		Edits: []Edit{{
 			File:   "pkg/controllers/garbagecollector/object.go",
 			Before: `func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }`,
@@ -66,7 +66,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestScenarios",
 	},
 	{
-		Name: "forgotten-garbage", Rule: "a collector that begins looks at all that has owners",
+		Name: "forgotten-garbage", Rule: "a collector checks all objects with owners when it starts",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/graph.go",
 			Before: `	g.todo.items = append(g.todo.items, by.todo.items...)
@@ -76,7 +76,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestEveryCrash",
 	},
 	{
-		Name: "kinds-that-keep", Rule: "a definition that goes takes its objects and their dependents along",
+		Name: "kinds-that-keep", Rule: "if a definition is deleted, its objects and their dependents are deleted",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/judge.go",
 			Before: `		case !served && c.graph.isDeleted(ownerOf(place.Cluster, r.UID)):
@@ -88,7 +88,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestDeletedKinds",
 	},
 	{
-		Name: "impatient-collector", Rule: "what was there before any collector waits",
+		Name: "impatient-collector", Rule: "objects that existed before the first collector are only deleted after a delay",
 		Edits: []Edit{{
 			File:   "pkg/controllers/garbagecollector/first.go",
 			Before: `until.Add(c.config.InitialDelay).Truncate(time.Second)`,

@@ -1,9 +1,9 @@
 package mutants
 
-// informers are mutants of what handlers of an informer are told, of which the end is right.
+// informers are mutants of handlers of informers. The last state that handlers observe is correct.
 var informers = []Mutant{
 	{
-		Name: "move-told-as-deletion", Rule: "a range that moves is no deletion",
+		Name: "move-told-as-deletion", Rule: "if a range moves, handlers must not observe a deletion",
 		Edits: []Edit{{
 			File:   "pkg/client/informer.go",
 			Before: `last: old, leave: RangeMoved})`,
@@ -12,7 +12,7 @@ var informers = []Mutant{
 		CaughtBy: "./pkg/client", Test: "TestRangesModel",
 	},
 	{
-		Name: "repeated-update", Rule: "a handler is told of each state of an object once",
+		Name: "repeated-update", Rule: "a handler observes each state of an object once",
 		Edits: []Edit{{
 			File:   "pkg/client/informer.go",
 			Before: ` && equality.Semantic.DeepEqual(old, obj) {`,

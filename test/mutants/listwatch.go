@@ -15,7 +15,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestCloseWaitsForTheWatchCache",
 	},
 	{
-		Name: "lost-event", Rule: "a watch gets every event",
+		Name: "lost-event", Rule: "a watch contains every event",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/dispatch.go",
 			Before: `	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {`,
@@ -24,7 +24,7 @@ var listwatch = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "skipped-page", Rule: "the pages of a list are the whole list",
+		Name: "skipped-page", Rule: "the pages of a list contain the whole list",
 		Edits: []Edit{{
 			File: "pkg/storage/requests.go",
 			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
@@ -38,7 +38,7 @@ var listwatch = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "neighbouring-range", Rule: "a sharded watch gets the events of its ranges only",
+		Name: "neighbouring-range", Rule: "a sharded watch contains only events of its ranges",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/index.go",
 			Before: `		if hash <= n.Last {`,
@@ -47,7 +47,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestIndex",
 	},
 	{
-		Name: "unasked-claim", Rule: "a watch that resumes sees what its permission claims came to meanwhile",
+		Name: "unasked-claim", Rule: "a watch that resumes observes changes of its permission claims",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/watch.go",
 			Before: `	if w.claims != nil && w.begins != 0 {`,
@@ -56,7 +56,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestClaimsModel",
 	},
 	{
-		Name: "claimed-past", Rule: "a permission claim shows no state of an object from before it was accepted",
+		Name: "claimed-past", Rule: "a permission claim must not show states of an object from before it was accepted",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/claimupdate.go",
 			Before: `s.from < end && since`,
@@ -65,7 +65,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestClaimsModel",
 	},
 	{
-		Name: "stale-list", Rule: "a list without a resourceVersion shows every write that was acknowledged before",
+		Name: "stale-list", Rule: "a list without a resourceVersion contains every write that was acknowledged before",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/hub.go",
 			Before: `		if h.synced && version <= h.version {`,
@@ -74,7 +74,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestListsWaitForTheHub",
 	},
 	{
-		Name: "eager-initial-version", Rule: "a version among merged initial events has no shard of which more of them follow",
+		Name: "eager-initial-version", Rule: "a merged version among initial events must not contain a shard that sends more of them",
 		Edits: []Edit{{
 			File:   "pkg/merge/watch.go",
 			Before: "	if _, ok := m.version.Of(n.feed.shard.Number); ok {\n		m.version = version\n	}",
@@ -83,7 +83,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/merge", Test: "TestInitialVersions",
 	},
 	{
-		Name: "crossed-positions", Rule: "a merged version says of each shard how far that one has been seen",
+		Name: "crossed-positions", Rule: "a merged version contains the correct version of each shard",
 		Edits: []Edit{{
 			File:   "pkg/merge/version.go",
 			Before: "		positions[at].Revision = revision\n",
@@ -92,7 +92,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/merge", Test: "TestWatchesGoOnFromAnyEvent",
 	},
 	{
-		Name: "tables-by-kind", Rule: "merged answers contain Tables only if the client asks for them",
+		Name: "tables-by-kind", Rule: "merged responses contain Tables only if the client requests them",
 		Edits: []Edit{{
 			File:   "pkg/merge/watch.go",
 			Before: "if !m.request.Tables || !isTable(raw) {\n\t\treturn m.frame",
@@ -101,7 +101,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/merge", Test: "TestKindsNamedTable",
 	},
 	{
-		Name: "seated-watch", Rule: "a watch of a virtual workspace leaves its seat once it waits for changes",
+		Name: "seated-watch", Rule: "a watch of a virtual workspace releases its seat before it waits for changes",
 		Edits: []Edit{{
 			File:   "pkg/virtual/board/watch.go",
 			Before: `	utilflowcontrol.WatchInitialized(ctx)`,

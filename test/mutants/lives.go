@@ -1,9 +1,9 @@
 package mutants
 
-// lives are mutants of how workspaces come, go and are reached.
+// lives are mutants of the lifecycle of workspaces.
 var lives = []Mutant{
 	{
-		Name: "owner-too-late", Rule: "a logical cluster is Ready when its owner administers it",
+		Name: "owner-too-late", Rule: "a logical cluster is only Ready if its owner is an administrator",
 		Edits: []Edit{{
 			File: "pkg/controllers/logicalcluster/controller.go",
 			Before: `	if err := r.bindOwner(ctx, lc); err != nil {
@@ -16,7 +16,7 @@ var lives = []Mutant{
 		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",
 	},
 	{
-		Name: "unlabelled-wait", Rule: "who is waited for finds what waits by its labels",
+		Name: "unlabelled-wait", Rule: "controllers find the logical clusters that wait for them by labels",
 		Edits: []Edit{{
 			File: "pkg/controllers/logicalcluster/controller.go",
 			Before: `	if _, err = r.write(ctx, lc, label(r.defaults.Note(advance(next, r.externalURL)))); err != nil {
@@ -31,7 +31,7 @@ var lives = []Mutant{
 		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",
 	},
 	{
-		Name: "repeated-writes", Rule: "a client is asked to repeat only what can be done twice",
+		Name: "repeated-writes", Rule: "a client is only asked to retry if a request can be repeated",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/forward.go",
 			Before: `	if r.Method == http.MethodGet || r.Method == http.MethodHead {

@@ -1,20 +1,14 @@
-// Package mutants holds bugs that are made on purpose, each of which breaks a
-// rule that matters, and builds the product with them: a suite that lets one
-// pass does not hold its rule.
+// Package mutants contains intentional bugs. Each breaks an important rule, and must be found by a test or suite that is built with it.
 //
-// A mutant is an exact-match patch of product files. `go build -overlay` and
-// `go test -overlay` take the patched files for the original ones, so that the
-// product itself has no line for it:
+// A mutant is an exact patch of product files, which are replaced by `go build -overlay` and `go test -overlay`, so that the product
+// contains no code for it:
 //
 //	mutant ── Before, After ──► patched copy of the file ──► overlay ──► binary, or tests of a package
 //
-// One build has all mutants that tests of packages catch, of which each run activates one.
-// To add one, put it into the table of a file of this package: the rule that it
-// breaks, the text that it replaces, which must be in the file exactly once, and
-// which test catches it. `go test -short ./test/mutants` checks that each still
-// fits; `make mutants` that all of them are caught. Those of
-// SuiteRobustness and SuiteIsolation are caught there, in runs against servers
-// that have several of them at once.
+// Test binaries of packages are built once with all mutants, and each run activates one. SuiteRobustness and SuiteIsolation run servers
+// with several mutants at once. A mutant must be added to a table of this package with the rule, the replaced text, which must be in the
+// file exactly once, and the test that finds it. `go test -short ./test/mutants` checks that patches can be applied, and `make mutants`
+// that the tests find them.
 package mutants
 
 import (
@@ -33,14 +27,13 @@ const (
 	SuiteIsolation  = "./test/isolation"
 )
 
-// Mutant breaks one rule of the product.
+// Mutant is a bug that breaks a rule of the product.
 type Mutant struct {
 	Name string
-	// Rule is what no longer holds.
+	// Rule is the broken rule.
 	Rule  string
 	Edits []Edit
-	// CaughtBy is the package whose tests find the mutant, and Test the name of
-	// the one that does. For the suites Test stays empty.
+	// CaughtBy is the package or suite that finds the mutant. Test is the name of the test, and must be empty for suites.
 	CaughtBy, Test string
 }
 
@@ -48,17 +41,17 @@ type Mutant struct {
 type Edit struct {
 	// File is relative to the root of the module.
 	File string
-	// Before is in the file exactly once. After takes its place.
+	// Before must be in the file exactly once. It is replaced by After.
 	Before, After string
 }
 
-// All are the mutants, by name.
+// All returns the mutants by name.
 func All() map[string]Mutant {
 	all := map[string]Mutant{}
 	for _, table := range [][]Mutant{listwatch, streams, tenancy, rights, definitions, replicas, bound, garbage, lives, ring, informers, writes} {
 		for _, m := range table {
 			if _, taken := all[m.Name]; taken {
-				panic("two mutants are called " + m.Name)
+				panic("two mutants have the name " + m.Name)
 			}
 			all[m.Name] = m
 		}
@@ -66,8 +59,7 @@ func All() map[string]Mutant {
 	return all
 }
 
-// Of returns the names of the mutants that a package's tests are to find, in
-// order.
+// Of returns the sorted names of the mutants that a package or suite must find.
 func Of(caughtBy string) []string {
 	var names []string
 	for name, m := range All() {
@@ -79,15 +71,14 @@ func Of(caughtBy string) []string {
 	return names
 }
 
-// Overlay writes the files of the module at root, as the mutants have them, to
-// dir, and returns the path of the file for -overlay. It fails where a mutant
-// no longer fits the product.
+// Overlay writes the patched files of the module at root to dir, and returns the path of the file for -overlay. It returns an error if a
+// patch cannot be applied.
 func Overlay(dir, root string, names ...string) (string, error) {
 	all, files := All(), map[string]string{}
 	for _, name := range names {
 		m, ok := all[name]
 		if !ok {
-			return "", fmt.Errorf("no mutant is called %q: there are %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return "", fmt.Errorf("mutant %q does not exist, the mutants are %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 		}
 		for _, edit := range m.Edits {
 			if err := edit.apply(root, files); err != nil {
@@ -116,7 +107,7 @@ func writeOverlay(dir, root string, files map[string]string) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// apply edits one of files, which are read when they are first needed.
+// apply patches a file, which is read if files does not contain it yet.
 func (e Edit) apply(root string, files map[string]string) error {
 	text, ok := files[e.File]
 	if !ok {
@@ -127,7 +118,7 @@ func (e Edit) apply(root string, files map[string]string) error {
 		text = string(raw)
 	}
 	if n := strings.Count(text, e.Before); n != 1 || e.Before == e.After {
-		return fmt.Errorf("%s has the text to be replaced %d times, not once: have the mutant follow the change of the product\n%s", e.File, n, e.Before)
+		return fmt.Errorf("%s contains the text to be replaced %d times instead of once: update the mutant\n%s", e.File, n, e.Before)
 	}
 	files[e.File] = strings.Replace(text, e.Before, e.After, 1)
 	return nil

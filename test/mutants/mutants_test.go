@@ -38,8 +38,7 @@ func hasTest(t *testing.T, pkg, name string) bool {
 	})
 }
 
-// TestFit holds that each mutant fits the product, and parses, and that the test is there
-// that is to catch it.
+// TestFit checks that each patch can be applied, that the result can be parsed, and that the test that must find it exists.
 func TestFit(t *testing.T) {
 	all := mutants.All()
 	require.Greater(t, len(all), 20)
@@ -68,7 +67,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestDoesNotFit holds that a mutant of a product that has changed is an error.
+// TestDoesNotFit checks the errors if the product has changed.
 func TestDoesNotFit(t *testing.T) {
 	_, err := mutants.Overlay(t.TempDir(), t.TempDir(), "namesake")
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -78,14 +77,13 @@ func TestDoesNotFit(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 	require.NoError(t, os.WriteFile(file, []byte("package identity\n"), 0o600))
 	_, err = mutants.Overlay(t.TempDir(), changed, "namesake")
-	require.ErrorContains(t, err, "0 times, not once")
+	require.ErrorContains(t, err, "0 times instead of once")
 
 	_, err = mutants.Overlay(t.TempDir(), root(t), "unknown")
-	require.ErrorContains(t, err, `no mutant is called "unknown"`)
+	require.ErrorContains(t, err, `mutant "unknown" does not exist`)
 }
 
-// TestCaught runs the test that is to catch each mutant on the product with it. Test binaries
-// are built once, with all mutants.
+// TestCaught checks that the specified test finds each mutant. Test binaries are built once, with all mutants.
 func TestCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: builds the tests of other packages with mutants")
@@ -98,7 +96,7 @@ func TestCaught(t *testing.T) {
 	var all []string
 	for _, name := range names {
 		m, ok := mutants.All()[name]
-		require.True(t, ok, "no mutant is called %q", name)
+		require.True(t, ok, "mutant %q does not exist", name)
 		if m.Test != "" {
 			tests[m.CaughtBy] = append(tests[m.CaughtBy], m)
 			all = append(all, name)
@@ -129,7 +127,7 @@ func caught(t *testing.T, m mutants.Mutant, binary string) {
 	command.Dir = filepath.Join(root(t), m.CaughtBy)
 	command.Env = append(os.Environ(), mutants.ActiveEnv+"="+m.Name)
 	output, err := command.CombinedOutput()
-	require.Error(t, err, "%s passed %s: nothing holds that %s", m.Name, m.Test, m.Rule)
-	require.Contains(t, string(output), "--- FAIL: "+m.Test, "the test did not fail, something else did:\n%.4000s", output)
-	t.Logf("%s of %s holds that %s", m.Test, m.CaughtBy, m.Rule)
+	require.Error(t, err, "%s passed with mutant %s, so that this rule is not tested: %s", m.Test, m.Name, m.Rule)
+	require.Contains(t, string(output), "--- FAIL: "+m.Test, "the binary failed, but not in the test:\n%.4000s", output)
+	t.Logf("%s of %s checks the rule: %s", m.Test, m.CaughtBy, m.Rule)
 }

@@ -3,7 +3,7 @@ package mutants
 // replicas are mutants of controllers and the cache server.
 var replicas = []Mutant{
 	{
-		Name: "stampede", Rule: "one request at a time finds out whether a shard answers again",
+		Name: "stampede", Rule: "only one request at a time checks whether a shard is available again",
 		Edits: []Edit{{
 			File:   "pkg/peers/breaker.go",
 			Before: `(b.probing || time.Now().Before(b.until))`,
@@ -12,7 +12,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/peers", Test: "TestASilentShardIsNotAskedAllTheTime",
 	},
 	{
-		Name: "kept-connections", Rule: "nothing is left of a shard that is gone",
+		Name: "kept-connections", Rule: "connections and data of a deleted shard are removed",
 		Edits: []Edit{{
 			File: "pkg/peers/book.go",
 			Before: `	e.removed.Store(true)
@@ -22,7 +22,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/peers", Test: "TestBookFollowsTheShards",
 	},
 	{
-		Name: "hasty-negation", Rule: "that no shard has an account is known once all have said so",
+		Name: "hasty-negation", Rule: "a service account must only be reported as absent if all shards have responded",
 		Edits: []Edit{{
 			File:   "pkg/authn/serviceaccount/remote.go",
 			Before: `	if !all {`,
@@ -31,7 +31,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestRemote",
 	},
 	{
-		Name: "believed-relay", Rule: "a cache server that has lost its data takes nothing away where it is relayed from",
+		Name: "believed-relay", Rule: "if a cache server has lost its data, relays must not delete their replicas",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/relayed.go",
 			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
@@ -44,7 +44,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestGoneWhereItIsRelayedFrom",
 	},
 	{
-		Name: "replica-kept", Rule: "the replica of an object that is gone goes, too",
+		Name: "replica-kept", Rule: "if an object is deleted, its replica is deleted",
 		Edits: []Edit{{
 			File:   "pkg/replication/decide.go",
 			Before: `	wanted := local != nil && resource.Selects(local)`,
@@ -53,7 +53,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication", Test: "TestDecide",
 	},
 	{
-		Name: "replica-stale", Rule: "a replica is compared by its whole content",
+		Name: "replica-stale", Rule: "the whole content of replicas is compared",
 		Edits: []Edit{{
 			File:   "pkg/replication/decide.go",
 			Before: `	metadata["annotations"] = annotations`,
@@ -62,7 +62,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication", Test: "TestDecide",
 	},
 	{
-		Name: "hasty-mark", Rule: "a mark covers what is acknowledged, and nothing that is still being written",
+		Name: "hasty-mark", Rule: "a checkpoint covers acknowledged replicas, and no pending ones",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/ledger.go",
 			Before: `	if o.next == 0 {`,
@@ -71,7 +71,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestLedgerModel",
 	},
 	{
-		Name: "replica-alive", Rule: "a replica says that its object is being deleted",
+		Name: "replica-alive", Rule: "a replica contains the deletion timestamp of its object",
 		Edits: []Edit{{
 			File:   "pkg/replication/decide.go",
 			Before: `	if since := deletion(local); since != "" {`,
@@ -80,7 +80,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeleted",
 	},
 	{
-		Name: "hasty-digest", Rule: "digests are compared of what nobody is changing",
+		Name: "hasty-digest", Rule: "digests are only compared if the data does not change meanwhile",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/expected.go",
 			Before: ` && m.turns[bucket] == later.turns[bucket]`,
@@ -89,7 +89,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestMoments",
 	},
 	{
-		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
+		Name: "replica-wins", Rule: "the shard's own objects have precedence over replicas",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
 			Before: `	if !found && !d.options.Owns(cluster) {`,
@@ -98,7 +98,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
 	{
-		Name: "left-over-counts", Rule: "replicas of a shard that does not exist count for nothing",
+		Name: "left-over-counts", Rule: "replicas of a shard that does not exist are ignored",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
 			Before: `		if c.state == Removed {`,
@@ -107,7 +107,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
 	{
-		Name: "unknown-is-missing", Rule: "nothing is said to be missing before everything was known once",
+		Name: "unknown-is-missing", Rule: "an object must only be reported as missing if everything has been read once",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
 			Before: `	if err == nil || (d.options.Owns(cluster) && d.own.HasSynced()) {`,
@@ -116,7 +116,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualWithoutOthers",
 	},
 	{
-		Name: "told-of-hidden", Rule: "handlers are told of the preferred copy only",
+		Name: "told-of-hidden", Rule: "handlers only observe the preferred copy",
 		Edits: []Edit{{
 			File: "pkg/replicas/dual.go",
 			Before: `	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
@@ -127,7 +127,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualEvents",
 	},
 	{
-		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the one that was compared",
+		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the compared one",
 		Edits: []Edit{{
 			File: "pkg/replication/push/replicas.go",
 			Before: `		version := obj.GetResourceVersion()
@@ -137,7 +137,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestReplicaIsDeletedAsCompared",
 	},
 	{
-		Name: "replica-of-short-lived", Rule: "an object that is deleted while its replica is being written leaves none",
+		Name: "replica-of-short-lived", Rule: "if an object is deleted while its replica is written, the replica is deleted",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/sinks.go",
 			Before: `	case has || l.ledger.has(key):`,
@@ -146,7 +146,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestEngineModel",
 	},
 	{
-		Name: "replica-missed-deletion", Rule: "what was deleted while nobody was told has no replica",
+		Name: "replica-missed-deletion", Rule: "if a deletion was not observed, the replica is deleted",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/sinks.go",
 			Before: `		if _, observed := l.seen[key]; !observed {`,
@@ -155,7 +155,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestEngineModel",
 	},
 	{
-		Name: "replica-unverified", Rule: "a replica that was changed without an event is repaired",
+		Name: "replica-unverified", Rule: "if a replica was changed without an event, it is repaired",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/verifier.go",
 			Before: `&& expected.root != rootOf(answer, resource) {`,
@@ -164,7 +164,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestDigestsFindWhatNoEventReports",
 	},
 	{
-		Name: "replica-other-data", Rule: "data with another ID is compared anew",
+		Name: "replica-other-data", Rule: "if data has another ID, it is compared again",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/verifier.go",
 			Before: `if v.dataID != "" && v.dataID != answer.DataID {`,
@@ -173,7 +173,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestOtherDataID",
 	},
 	{
-		Name: "mark-lost", Rule: "everything is compared anew after the loss of a mark",
+		Name: "mark-lost", Rule: "if a checkpoint is lost, everything is compared again",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/checkpoints.go",
 			Before: `	if before == nil || m.known != nil && m.known.Number`,
@@ -182,7 +182,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
-		Name: "mark-epoch", Rule: "marks have another epoch after the shard was restored from an older backup",
+		Name: "mark-epoch", Rule: "if a shard is restored from an older backup, checkpoints have another epoch",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/epoch.go",
 			Before: `		latest = newEpochAfter(found)`,
@@ -191,7 +191,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
-		Name: "replicas-of-removed", Rule: "the replicas of a resource that was removed from the table are deleted",
+		Name: "replicas-of-removed", Rule: "if a resource is removed from the table, its replicas are deleted",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/mirror.go",
 			Before: `		return remaining == 0 && err == nil, nil`,
@@ -200,7 +200,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestResourcesComeAndGo",
 	},
 	{
-		Name: "relay-loop", Rule: "a cache server does not relay what comes from itself",
+		Name: "relay-loop", Rule: "a cache server must not relay its own objects",
 		Edits: []Edit{{
 			File:   "pkg/cacheserver/relay/relays.go",
 			Before: ` || slices.Contains(via, r.self.Name)`,
@@ -209,7 +209,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/cacheserver/relay", Test: "TestWays",
 	},
 	{
-		Name: "last-writer", Rule: "an object is shown for as long as any shard has a replica of it",
+		Name: "last-writer", Rule: "an object is visible while any shard has a replica of it",
 		Edits: []Edit{{
 			File: "pkg/virtual/replication/follower.go",
 			Before: `	others := f.copiesOfOthers(last)

@@ -1,9 +1,9 @@
 package mutants
 
-// rights are mutants of who one is and what one may do.
+// rights are mutants of authentication and authorization.
 var rights = []Mutant{
 	{
-		Name: "namesake", Rule: "a service account is itself in its own logical cluster only",
+		Name: "namesake", Rule: "a service account has its identity only in its own logical cluster",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: `		if home, ok := HomeOf(cluster, u); !ok || home != cluster {`,
@@ -12,7 +12,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestIn",
 	},
 	{
-		Name: "two-homes", Rule: "a service account that claims several logical clusters is of none",
+		Name: "two-homes", Rule: "a service account with several logical clusters is invalid",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: `	case len(claims) == 1 && request.ValidClusterName(`,
@@ -21,7 +21,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestHomeOf",
 	},
 	{
-		Name: "token-of-two-homes", Rule: "a token that claims several logical clusters is of none",
+		Name: "token-of-two-homes", Rule: "a token with several logical clusters is invalid",
 		Edits: []Edit{{
 			File:   "pkg/authn/serviceaccount/claims.go",
 			Before: `	several := c.LegacyClusterName != "" && c.LegacyClusterName != name`,
@@ -30,7 +30,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestForgedTokens",
 	},
 	{
-		Name: "foreign-account", Rule: "a token review in a logical cluster knows the service accounts of no other",
+		Name: "foreign-account", Rule: "a token review in a logical cluster must not accept service accounts of another",
 		Edits: []Edit{{
 			File:   "pkg/authn/tokens.go",
 			Before: `			!identity.IsLocalServiceAccount(cluster.Name, response.User) {`,
@@ -39,7 +39,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn", Test: "TestReviewer",
 	},
 	{
-		Name: "owner-of-nowhere", Rule: "a service account without a home becomes nobody's administrator",
+		Name: "owner-of-nowhere", Rule: "a service account without a logical cluster must not become an administrator",
 		Edits: []Edit{{
 			File:   "pkg/tenancy/owner.go",
 			Before: `	if !ok || home == parent && !identity.InScope(parent, u) {`,
@@ -48,7 +48,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestOwnerBindingOf",
 	},
 	{
-		Name: "warrant-from-outside", Rule: "a service outside gives nobody attributes by which servers decide",
+		Name: "warrant-from-outside", Rule: "an external service must not set attributes that servers use for decisions",
 		Edits: []Edit{{
 			File:   "pkg/authn/tokens.go",
 			Before: `isReservedExtra(key) && key != request.ExtraScopes {`,
@@ -57,7 +57,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn", Test: "TestWebhook",
 	},
 	{
-		Name: "cold-impersonation", Rule: "an impersonation is not denied before it is known who may impersonate",
+		Name: "cold-impersonation", Rule: "an impersonation must not be denied before the rules have been read",
 		Edits: []Edit{{
 			File:   "pkg/serving/chain.go",
 			Before: `				return withRetries(next, c.Authorization.Authorizer, c.Serializer, filter)`,
@@ -66,7 +66,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
 	},
 	{
-		Name: "second-response", Rule: "a permitted impersonation has one response, whatever was unknown before",
+		Name: "second-response", Rule: "a permitted impersonation has one response, even if rules had not been read before",
 		Edits: []Edit{{
 			File: "pkg/serving/authorization.go",
 			Before: `			upstreams.by = nil
@@ -76,7 +76,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
 	},
 	{
-		Name: "endless-warrants", Rule: "warrants add a bounded number of identities",
+		Name: "endless-warrants", Rule: "the number of identities that warrants add is limited",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: `		if f.warrants >= maxWarrants {`,
@@ -85,7 +85,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestWarrantsAreBounded",
 	},
 	{
-		Name: "group-out-of-scope", Rule: "a privileged group counts where its member is in scope only",
+		Name: "group-out-of-scope", Rule: "a privileged group is only effective if its member is in scope",
 		Edits: []Edit{{
 			File: "pkg/request/identity/identity.go",
 			Before: `	return InScope(in.Name, u)
@@ -96,7 +96,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestMemberOf",
 	},
 	{
-		Name: "told-existing", Rule: "who may not enter is not told whether a logical cluster exists",
+		Name: "told-existing", Rule: "users without access must not learn whether a logical cluster exists",
 		Edits: []Edit{{
 			File: "pkg/authz/content.go",
 			Before: `			return authorizer.DecisionNoOpinion, NotPermittedReason, err
@@ -110,7 +110,7 @@ var rights = []Mutant{
 		CaughtBy: SuiteIsolation,
 	},
 	{
-		Name: "concealment", Rule: "a logical cluster that does not exist is answered as one that may not be entered",
+		Name: "concealment", Rule: "the response for a logical cluster that does not exist is the same as for one without access",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `			return authorizer.DecisionDeny, NotPermittedReason, nil`,
@@ -119,7 +119,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "admin-of-another", Rule: "who administers another logical cluster is bound by the groups that this one requires",
+		Name: "admin-of-another", Rule: "an administrator of another logical cluster must have the groups that this one requires",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||`,
@@ -128,7 +128,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "entering", Rule: "rights in a logical cluster count for those who may enter it only",
+		Name: "entering", Rule: "permissions in a logical cluster require access to it",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `err != nil || !permitted {`,
@@ -137,7 +137,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "early-mark", Rule: "an answer is marked where the sender may enter, and not before that is known",
+		Name: "early-mark", Rule: "a response is only marked if the sender is known to have access",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `		// Check permissions first:`,
@@ -147,7 +147,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "mark-without-groups", Rule: "who lacks the required groups has not entered",
+		Name: "mark-without-groups", Rule: "users without the required groups have no access",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
@@ -170,7 +170,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/frontproxy", Test: "TestAccessHeader",
 	},
 	{
-		Name: "denied-at-once", Rule: "who may not enter is told so after the same time, whether something exists or not",
+		Name: "denied-at-once", Rule: "a denial of access takes the same time whether something exists or not",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/gate.go",
 			Before: `	v.accessCache.denied(v.accessKey)
@@ -181,7 +181,7 @@ var rights = []Mutant{
 		CaughtBy: SuiteIsolation,
 	},
 	{
-		Name: "mark-for-clients", Rule: "the mark is between the servers",
+		Name: "mark-for-clients", Rule: "the mark must only be sent between servers",
 		Edits: []Edit{{
 			File:   "pkg/frontproxy/gate.go",
 			Before: `	header.Del(request.AccessAuthorizedHeader)`,
@@ -190,7 +190,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/frontproxy", Test: "TestAccessHeader",
 	},
 	{
-		Name: "limit-outside", Rule: "limits stand behind the decision who may enter, so that the front-proxy need not ask about their answers",
+		Name: "limit-outside", Rule: "limits are checked after access, so that the front-proxy need not check their responses",
 		Edits: []Edit{{
 			File: "pkg/shard/chain.go",
 			Before: `			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
@@ -211,7 +211,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestChain",
 	},
 	{
-		Name: "initializing", Rule: "nobody but administrators enters a logical cluster that is being initialized",
+		Name: "initializing", Rule: "only administrators have access to a logical cluster that is being initialized",
 		Edits: []Edit{{
 			File:   "pkg/tenancy/phaselabels.go",
 			Before: ` && phase != corev1alpha1.LogicalClusterPhaseInitializing`,
@@ -220,7 +220,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "owner-elsewhere", Rule: "an initializer that acts as the owner of a workspace has the owner's permissions in that one only",
+		Name: "owner-elsewhere", Rule: "an initializer that acts as the owner of a workspace has the owner's permissions only there",
 		Edits: []Edit{{
 			File:   "pkg/virtual/initialization/virtualworkspaces.go",
 			Before: `	return identity.Within(e.in.Name, info), nil, nil`,
@@ -229,7 +229,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/virtual/initialization", Test: "TestActsWithin",
 	},
 	{
-		Name: "account-elsewhere", Rule: "scopes also restrict the name that a service account has outside of its logical cluster",
+		Name: "account-elsewhere", Rule: "scopes also restrict the name of a service account outside of its logical cluster",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: `ok && scopesAllow(f.cluster, u) {`,
@@ -238,7 +238,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestWithin",
 	},
 	{
-		Name: "wildcard-gate", Rule: "requests for all logical clusters need system:masters",
+		Name: "wildcard-gate", Rule: "requests for all logical clusters require system:masters",
 		Edits: []Edit{{
 			File:   "pkg/authz/gates.go",
 			Before: `cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup)`,
@@ -247,7 +247,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "protected-status", Rule: "the status of the system's kinds is written by the system only",
+		Name: "protected-status", Rule: "the status of system kinds must only be written by the system",
 		Edits: []Edit{{
 			File:   "pkg/authz/gates.go",
 			Before: `a.GetVerb() == "patch" || `,
@@ -256,7 +256,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestProtectedStatus",
 	},
 	{
-		Name: "impersonated-group", Rule: "nobody in a logical cluster impersonates a privileged group",
+		Name: "impersonated-group", Rule: "users in a logical cluster must not impersonate a privileged group",
 		Edits: []Edit{{
 			File:   "pkg/authz/impersonation.go",
 			Before: `		return IsPrivilegedGroup(name)`,
@@ -265,7 +265,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestImpersonationGuard",
 	},
 	{
-		Name: "impersonated-scope", Rule: "a scope can be impersonated only where the server adds another one that must fit",
+		Name: "impersonated-scope", Rule: "a scope can be impersonated only if the server adds another one that must match",
 		Edits: []Edit{{
 			File:   "pkg/authz/impersonation.go",
 			Before: `(nowhere || clusterName(ctx) != "") && `,
@@ -274,7 +274,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestScopesOfOtherEndpoints",
 	},
 	{
-		Name: "claimed-origin", Rule: "the origin of a user is in all of its scopes",
+		Name: "claimed-origin", Rule: "all scopes of a user contain its origin",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: ` || !scopesAllow(logicalcluster.Name(name), u) {`,
@@ -283,7 +283,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestIn",
 	},
 	{
-		Name: "revoked-binding", Rule: "a role binding that is deleted gives nothing any more",
+		Name: "revoked-binding", Rule: "a deleted role binding is not effective",
 		Edits: []Edit{{
 			File: "pkg/authz/rbac/index.go",
 			Before: `	old.gone.Store(c.version)
@@ -296,7 +296,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz/rbac", Test: "TestChanges",
 	},
 	{
-		Name: "stale-rights", Rule: "a decision sees the roles and bindings that were written before",
+		Name: "stale-rights", Rule: "a decision observes the roles and bindings that were written before",
 		Edits: []Edit{{
 			File:   "pkg/authz/rbac/freshness.go",
 			Before: `	writes.need[index] = max(writes.need[index], version)`,
@@ -305,7 +305,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz/rbac", Test: "TestFreshness",
 	},
 	{
-		Name: "escalation", Rule: "nobody gives away rights that they do not have",
+		Name: "escalation", Rule: "users must not grant permissions that they do not have",
 		Edits: []Edit{{
 			File:   "pkg/registry/rbac/guard.go",
 			Before: `	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))`,

@@ -8,11 +8,10 @@ const (
 	ringMoves   = "pkg/client/ring/moves.go"
 )
 
-// ring are mutants of what keeps two replicas of a controller from working on the same, and
-// the parts of all even.
+// ring are mutants of the division of work between replicas of a controller.
 var ring = []Mutant{
 	{
-		Name: "timeless-member", Rule: "a member works for RenewDeadline after a renewal, and no longer",
+		Name: "timeless-member", Rule: "a member must stop RenewDeadline after a renewal",
 		Edits: []Edit{{
 			File:   "pkg/client/ring/grants.go",
 			Before: `	g := grants{until: m.until()}`,
@@ -21,7 +20,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "late-clock", Rule: "a renewal counts from when it was sent, not from when it was answered",
+		Name: "late-clock", Rule: "a renewal counts from the time of the request, not of the response",
 		Edits: []Edit{{
 			File:   ringStep,
 			Before: `m.reading, m.valid, m.validFrom, m.lastErr = false, true, m.cycleSent, nil`,
@@ -30,7 +29,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: "TestRenewalCountsFromWhenItWasSent",
 	},
 	{
-		Name: "early-release", Rule: "a member releases a range when its work there has ended",
+		Name: "early-release", Rule: "a member releases a range only if its work there has ended",
 		Edits: []Edit{{
 			File:   ringStep,
 			Before: `unreported && closed.and(busy).empty()`,
@@ -39,7 +38,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "revived-move", Rule: "a move that was revoked is not revived by what was released for it",
+		Name: "revived-move", Rule: "a revoked move must not be continued by releases for it",
 		Edits: []Edit{{
 			File:   "pkg/client/ring/plan.go",
 			Before: `a.moving() && owner.released >= a.since`,
@@ -57,7 +56,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "blind-expulsion", Rule: "a member whose expulsion conflicts lives",
+		Name: "blind-expulsion", Rule: "if the expulsion of a member conflicts, it is still a member",
 		Edits: []Edit{{
 			File: ringCoord,
 			Before: `		m.relist = true // it is alive, or has changed
@@ -72,7 +71,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "refused-table", Rule: "of two tables after one, the one that the server has counts",
+		Name: "refused-table", Rule: "of two successors of a table, the one on the server counts",
 		Edits: []Edit{{
 			File: ringCoord,
 			Before: `		m.stale = true
@@ -83,7 +82,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "restless-ring", Rule: "who has its part keeps it",
+		Name: "restless-ring", Rule: "members keep their ranges",
 		Edits: []Edit{{
 			File:   "pkg/client/ring/balance.go",
 			Before: `		s.target = min(max(s.count, s.floor), s.ceiling)`,
@@ -92,7 +91,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "forgotten-table", Rule: "a ring whose Leases were deleted waits until nobody works by the former table",
+		Name: "forgotten-table", Rule: "if the Leases of a ring were deleted, it waits until no member uses the former table",
 		Edits: []Edit{{
 			File:   ringCoord,
 			Before: `if !m.noTable || now < m.noTableSince+m.LeaseDuration {`,
@@ -101,7 +100,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "impatient-giver", Rule: "a range stays where it is until the new owner has loaded it",
+		Name: "impatient-giver", Rule: "a range is only moved if the new owner has loaded it",
 		Edits: []Edit{{
 			File:   ringMoves,
 			Before: `	return o != nil && o.loaded >= a.since`,
@@ -110,7 +109,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "redirected-move", Rule: "a move to somebody else is another move, which that one has to load",
+		Name: "redirected-move", Rule: "a move to another member is a different move, for which the member must load the range",
 		Edits: []Edit{{
 			File: "pkg/client/ring/balance.go",
 			Before: `		a.to, a.since = to, b.next.epoch

@@ -1,11 +1,10 @@
 package mutants
 
-// streams are mutants of what clients get over the wire while others write, which
-// the robustness suite sees. They are bugs in ConfigMaps alone, now and then: the
-// servers themselves have to live with them.
+// streams are mutants of responses during concurrent writes, which the robustness suite must find. They only affect some requests for
+// ConfigMaps, because the servers should not fail.
 var streams = []Mutant{
 	{
-		Name: "duplicate-event", Rule: "a stream has each event once",
+		Name: "duplicate-event", Rule: "a stream contains each event once",
 		Edits: []Edit{{
 			File: "pkg/storage/hub/dispatch.go",
 			Before: `	select {
@@ -33,7 +32,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "early-bookmark", Rule: "nothing at or below a bookmark follows it",
+		Name: "early-bookmark", Rule: "no event after a bookmark has the same or a smaller version",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/hub.go",
 			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {`,
@@ -46,7 +45,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "crossing-event", Rule: "a watch of one logical cluster has no events of another",
+		Name: "crossing-event", Rule: "a watch of one logical cluster must not contain events of another",
 		Edits: []Edit{
 			{
 				File: "pkg/storage/hub/index.go",
@@ -68,7 +67,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "stale-page", Rule: "a page of a list without a resourceVersion shows every write that was acknowledged before",
+		Name: "stale-page", Rule: "a page of a list without a resourceVersion contains every write that was acknowledged before",
 		Edits: []Edit{
 			{
 				File: "pkg/storage/hub/page.go",
@@ -105,7 +104,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "drifting-pages", Rule: "all pages of a list show one resource version",
+		Name: "drifting-pages", Rule: "all pages of a list have one resource version",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/page.go",
 			Before: `		return h.at(version), version, nil`,
@@ -117,7 +116,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "leaving-unsaid", Rule: "an object that leaves a selector is DELETED for its watches",
+		Name: "leaving-unsaid", Rule: "if an object no longer matches a selector, its watches contain DELETED",
 		Edits: []Edit{{
 			File: "pkg/storage/hub/select.go",
 			Before: `	case was:

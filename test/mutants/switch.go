@@ -11,17 +11,16 @@ import (
 	"slices"
 )
 
-// ActiveEnv names the environment variable with the mutant that is active in a program built
-// with the overlay of Switchable. Without it none is.
+// ActiveEnv is an environment variable. It must be set to the name of the active mutant of a program with the overlay of Switchable. If it
+// is not set, no mutant is active.
 const ActiveEnv = "SHARDPLANE_MUTANT"
 
-// Switchable is Overlay for mutants of which one at a time is active, chosen when the program
-// starts, so that all of them need a single build. A function that a mutant changes has
-// both bodies:
+// Switchable is Overlay for mutants of which at most one is active at runtime, so that all need only one build. If mutants change a
+// function, it contains all bodies:
 //
 //	if activeMutant == "name" { changed body } else { original body }
 //
-// A mutant may change bodies of functions and leave out imports, and nothing else.
+// A mutant must only change bodies of functions and remove imports.
 func Switchable(dir, root string, names ...string) (string, error) {
 	all, original := All(), map[string]string{}
 	bodies := map[string]map[body]string{}
@@ -66,10 +65,10 @@ func Switchable(dir, root string, names ...string) (string, error) {
 	return writeOverlay(dir, root, files)
 }
 
-// body is where the body of a function is in a file, with its braces.
+// body is the position of the body of a function, including its braces.
 type body struct{ start, end int }
 
-// changedBodies returns the bodies of changed that differ from those of the original file.
+// changedBodies returns the bodies in changed that differ from the original file.
 func changedBodies(original, changed string) (map[body]string, error) {
 	before, err := declarations(original)
 	if err != nil {
@@ -80,7 +79,7 @@ func changedBodies(original, changed string) (map[body]string, error) {
 		return nil, err
 	}
 	if len(before) != len(after) {
-		return nil, fmt.Errorf("has %d declarations, and %d with the mutant", len(before), len(after))
+		return nil, fmt.Errorf("has %d declarations, but %d with the mutant", len(before), len(after))
 	}
 	bodies := map[body]string{}
 	for i, d := range before {
@@ -94,13 +93,13 @@ func changedBodies(original, changed string) (map[body]string, error) {
 	return bodies, nil
 }
 
-// declaration is one of a file. Functions have a body, with its text apart from head.
+// declaration is a declaration in a file. If it is a function, text is its body, and head the rest.
 type declaration struct {
 	head, text string
 	body       body
 }
 
-// declarations are those of a file, without imports.
+// declarations returns all declarations in a file, except imports.
 func declarations(text string) ([]declaration, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", text, 0)

@@ -1,9 +1,9 @@
 package mutants
 
-// tenancy are mutants of what keeps logical clusters apart in URLs and keys.
+// tenancy are mutants of the separation of logical clusters in URLs and keys.
 var tenancy = []Mutant{
 	{
-		Name: "cold-grantors", Rule: "a virtual workspace does not exist only if the exports of other shards have been read",
+		Name: "cold-grantors", Rule: "a virtual workspace must only be reported as absent if the exports of other shards have been read",
 		Edits: []Edit{{
 			File:   "pkg/shard/virtualworkspaces.go",
 			Before: `		return "", authz.Unavailable(s.informers.APIExports.Read())`,
@@ -12,7 +12,7 @@ var tenancy = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestUnknownGrantors",
 	},
 	{
-		Name: "cold-paths", Rule: "a path leads nowhere only if the shard has read its logical clusters",
+		Name: "cold-paths", Rule: "a path must only be reported as absent if the shard has read its logical clusters",
 		Edits: []Edit{{
 			File:   "pkg/shard/local.go",
 			Before: `	if l.hasSynced() || inprocess.Own(r.Context()) {`,
@@ -21,7 +21,7 @@ var tenancy = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestStarting",
 	},
 	{
-		Name: "forgotten-cluster", Rule: "a list shows one logical cluster",
+		Name: "forgotten-cluster", Rule: "a list contains one logical cluster",
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
 			Before: `			return
@@ -45,7 +45,7 @@ func (s Scopes) check(`,
 		CaughtBy: SuiteIsolation,
 	},
 	{
-		Name: "open-prefix", Rule: "the keys of a logical cluster end at its name",
+		Name: "open-prefix", Rule: "the prefix of keys ends with the whole name of a logical cluster",
 		Edits: []Edit{{
 			File: "pkg/storage/keys.go",
 			Before: `	case !k.sharded:
@@ -56,7 +56,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
 	{
-		Name: "traversal", Rule: "no name leads out of a logical cluster's keys",
+		Name: "traversal", Rule: "names must not refer to keys of another logical cluster",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
 			Before: `		if segment == "." || segment == ".." {`,
@@ -65,7 +65,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
 	{
-		Name: "forged-annotation", Rule: "kcp.io/cluster is what the server says, whatever an update says",
+		Name: "forged-annotation", Rule: "kcp.io/cluster is set by the server, independent of updates",
 		Edits: []Edit{{
 			File:   "pkg/storage/requests.go",
 			Before: `		return output, ttl, annotate(output, t)`,
@@ -74,7 +74,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/storage", Test: "TestAnnotationIsTheServers",
 	},
 	{
-		Name: "foreign-token", Rule: "a continue token is good for the list that it was issued for only",
+		Name: "foreign-token", Rule: "a continue token is only valid for the list that returned it",
 		Edits: []Edit{{
 			File:   "pkg/storage/tokens.go",
 			Before: `sha256.Sum256([]byte(scope + "\x00" + token))`,
@@ -83,7 +83,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/storage", Test: "TestTokensOfAnotherRequest",
 	},
 	{
-		Name: "dry-run-annotation", Rule: "the answer to a dry run has kcp.io/cluster, as that to a write has",
+		Name: "dry-run-annotation", Rule: "the response to a dry run contains kcp.io/cluster, like the response to a write",
 		Edits: []Edit{{
 			File:   "pkg/storage/dryrun.go",
 			Before: `	case "", "status", "finalize":`,
@@ -92,7 +92,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/storage", Test: "TestDryRunAdmission",
 	},
 	{
-		Name: "wildcard-verbs", Rule: "across all logical clusters one can list and watch only",
+		Name: "wildcard-verbs", Rule: "requests for all logical clusters must be lists or watches",
 		Edits: []Edit{{
 			File:   "pkg/request/url.go",
 			Before: `	return resource && (verb == "list" || verb == "watch")`,
@@ -101,7 +101,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
 	{
-		Name: "cache-wildcard-verbs", Rule: "across all shards of the cache server one can list and watch only",
+		Name: "cache-wildcard-verbs", Rule: "requests for all shards of the cache server must be lists or watches",
 		Edits: []Edit{{
 			File:   "pkg/request/url.go",
 			Before: `	return listOrWatch(verb, resource) || !resource && (verb == "get" || verb == "head")`,
@@ -110,7 +110,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/cacheserver", Test: "TestWildcardVerbs",
 	},
 	{
-		Name: "selector-of-another", Rule: "a context for another logical cluster has nothing of the request's scope but the shard",
+		Name: "selector-of-another", Rule: "a context for another logical cluster contains only the shard of the request's scope",
 		Edits: []Edit{{
 			File:   "pkg/request/scope.go",
 			Before: `	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Cluster: c})`,
@@ -121,7 +121,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/request", Test: "TestEntered",
 	},
 	{
-		Name: "early-answer", Rule: "whether a path leads somewhere is answered after authorization",
+		Name: "early-answer", Rule: "a path is only resolved after authorization",
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
 			Before: `		if err != nil {
@@ -135,7 +135,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
 	{
-		Name: "judged-late", Rule: "who may not use a type is refused before hooks and schemas look at the object",
+		Name: "judged-late", Rule: "if a user must not use a type, the request is rejected before webhooks and schemas are applied",
 		Edits: []Edit{{
 			File: "pkg/admission/workspacetype/plugin.go",
 			Before: `	types, err := p.judge(ctx, a, ws)
@@ -150,7 +150,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/admission/workspacetype", Test: "TestPlugin",
 	},
 	{
-		Name: "foreign-writer", Rule: "no shard writes to another, not even what that refuses",
+		Name: "foreign-writer", Rule: "a shard must not send writes to another shard, even if they are rejected",
 		Edits: []Edit{{
 			File: "pkg/controllers/workspace/reconcile.go",
 			Before: `	if clusters.isRemote() {

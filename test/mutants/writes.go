@@ -1,10 +1,9 @@
 package mutants
 
-// writes are mutants of what a request has to pass before something is stored: who sends it,
-// when its turn comes, who judges it, and how much there may be.
+// writes are mutants of the checks before an object is stored: authentication, fairness, admission and quotas.
 var writes = []Mutant{
 	{
-		Name: "uncounted-write", Rule: "what a quota lets pass is counted before it is stored",
+		Name: "uncounted-write", Rule: "a write that a quota admits is counted before it is stored",
 		Edits: []Edit{{
 			File:   "pkg/admission/quota/quota.go",
 			Before: `quotas.UpdateStatus(ctx, quota, metav1.UpdateOptions{})`,
@@ -25,7 +24,7 @@ var writes = []Mutant{
 		CaughtBy: "./test/admission", Test: "TestQuota",
 	},
 	{
-		Name: "hasty-place", Rule: "a write that is admitted keeps its place in a quota until it is stored",
+		Name: "hasty-place", Rule: "an admitted write is counted in the quota until it is stored",
 		Edits: []Edit{{
 			File:   "pkg/controllers/resourcequota/decide.go",
 			Before: `				used = max(count, used-gone)`,
@@ -34,7 +33,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/controllers/resourcequota", Test: "TestObserveKeepsAdmittedWrites",
 	},
 	{
-		Name: "growing-updates", Rule: "a shard that is nearly full takes no write of a tenant that makes it fuller",
+		Name: "growing-updates", Rule: "a shard that is nearly full rejects writes of tenants that increase its size",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/homes.go",
 			Before: `	if !isLimited(cluster) || !w.create && !grows(w) {`,
@@ -43,7 +42,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},
 	{
-		Name: "endless-replicas", Rule: "a logical cluster has a bounded number of objects that other shards keep",
+		Name: "endless-replicas", Rule: "the number of objects of a logical cluster that are replicated to other shards is limited",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/limits.go",
 			Before: `w.over(used.Objects, p.c.MaxReplicated, `,
@@ -52,7 +51,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},
 	{
-		Name: "unjudged", Rule: "the provider of a bound API judges what is written of it",
+		Name: "unjudged", Rule: "webhooks and policies of the provider apply to writes of its bound API",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/judge.go",
 			Before: `provider != "" {`,
@@ -61,7 +60,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestJudge",
 	},
 	{
-		Name: "unknown-judge", Rule: "webhooks and policies that are not known yet are not taken for none",
+		Name: "unknown-judge", Rule: "if webhooks and policies have not been read yet, writes must not be admitted",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/judge.go",
 			Before: `	for _, hooks := range j.hooks {`,
@@ -70,7 +69,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestJudges",
 	},
 	{
-		Name: "early-admission", Rule: "admission waits for what must be known after a start",
+		Name: "early-admission", Rule: "admission waits until required data has been read after a start",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/judge.go",
 			Before: `	for _, informer := range r {`,
@@ -79,7 +78,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestReady",
 	},
 	{
-		Name: "uncomparable-kinds", Rule: "an apply that changes nothing is not stored",
+		Name: "uncomparable-kinds", Rule: "an apply without a change is not stored",
 		Edits: []Edit{{
 			File:   "pkg/registry/resource/strategy.go",
 			Before: `	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())`,
@@ -88,7 +87,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/registry", Test: "TestUnchanged",
 	},
 	{
-		Name: "second-organization", Rule: "nobody asks for a client certificate with a group by which servers decide",
+		Name: "second-organization", Rule: "client certificates must not be requested with a group that servers use for decisions",
 		Edits: []Edit{{
 			File:   "pkg/admission/reserved/fields.go",
 			Before: `range content.Subject.Organization {`,
@@ -97,7 +96,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/reserved", Test: "TestSigningRequests",
 	},
 	{
-		Name: "saved-up", Rule: "a logical cluster that was quiet has no more turns than others afterwards",
+		Name: "saved-up", Rule: "an idle logical cluster must not get more turns than others afterwards",
 		Edits: []Edit{{
 			File:   "pkg/serving/fairness/queue.go",
 			Before: `	if f.inUse == 0 && !f.wants() {`,
@@ -106,7 +105,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/fairness", Test: "TestNoCredit",
 	},
 	{
-		Name: "free-homes", Rule: "a home workspace and all below it have a limit of objects together",
+		Name: "free-homes", Rule: "a home workspace and all below it have a common limit of objects",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/homes.go",
 			Before: `	byObjects, byBytes := w.over(used.Objects, most.Objects,`,
@@ -115,7 +114,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestOwners",
 	},
 	{
-		Name: "filling-for-all", Rule: "an etcd that is filling up refuses those who use most, and nobody else",
+		Name: "filling-for-all", Rule: "an etcd that is nearly full rejects only writes of the largest tenants",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/homes.go",
 			Before: `owner != "" && p.c.Owners.UsesMost(owner) {`,
@@ -133,7 +132,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueWrites",
 	},
 	{
-		Name: "unthrottled-user", Rule: "a user whose requests compute after their end sends no more of them",
+		Name: "unthrottled-user", Rule: "a user is throttled if its requests compute after their end",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
 			Before: `	case d.flows[identity.FlowFrom(ctx)] > 0:`,
@@ -142,7 +141,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
-		Name: "unthrottled-cluster", Rule: "a logical cluster in which several requests compute after their end sends no more of them",
+		Name: "unthrottled-cluster", Rule: "a logical cluster is throttled if several of its requests compute after their end",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
 			Before: `	case d.clusters[cluster.Name] >= perCluster && `,
@@ -151,7 +150,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
-		Name: "unseated", Rule: "requests are watched behind all that gives them seats",
+		Name: "unseated", Rule: "requests are measured after all filters that assign seats",
 		Edits: []Edit{{
 			File:   "pkg/shard/chain.go",
 			Before: "			serving.InFlight(c, s.metrics),\n			watched,\n",
@@ -164,7 +163,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestSeats",
 	},
 	{
-		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",
+		Name: "own-word", Rule: "clients must not send identities or other internal headers to servers through the front-proxy",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/call.go",
 			Before: `		own.drop(r.Header)

@@ -17,14 +17,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
-// defaultKinds are what is counted unless --resources says otherwise.
+// defaultKinds is the default of --resources.
 const defaultKinds = "logicalclusters.v1alpha1.core.kcp.io=LogicalCluster," +
 	"workspaces.v1alpha1.tenancy.kcp.io=Workspace," +
 	"apibindings.v1alpha2.apis.kcp.io=APIBinding," +
 	"apiexports.v1alpha2.apis.kcp.io=APIExport," +
 	"namespaces.v1=Namespace"
 
-// object is what is read of an object of any kind; all else is left over as it is decoded.
+// object contains the fields that are decoded from objects of any kind.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -34,7 +34,7 @@ type object struct {
 	} `json:"status"`
 }
 
-// objects is a list of them.
+// objects is a list of objects.
 type objects struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -60,10 +60,10 @@ func (l *objects) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// tenants leaves out the system's own logical clusters: each shard has some, of the same names.
+// tenants reports whether an object is outside of system logical clusters, which have the same names on each shard.
 func tenants(o *object) bool { return !strings.HasPrefix(logicalcluster.From(o).String(), "system:") }
 
-// kept returns what is kept of an object: some 500 bytes.
+// kept returns the fields of an object that are kept, about 500 bytes.
 func kept(o *object) (*object, error) {
 	k := &object{Status: o.Status, ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, DeletionTimestamp: o.DeletionTimestamp,
@@ -75,7 +75,7 @@ func kept(o *object) (*object, error) {
 	return k, nil
 }
 
-// phase returns the phase of an object; Deleting, whatever it says, once it is being deleted.
+// phase returns the phase of an object, or Deleting if it is being deleted.
 func (o *object) phase() string {
 	if o.DeletionTimestamp != nil {
 		return "Deleting"
@@ -83,7 +83,7 @@ func (o *object) phase() string {
 	return o.Status.Phase
 }
 
-// kind is a resource whose objects are counted, and, if info, have series of their own.
+// kind is a resource. Its objects are counted and, if info is set, exported as series.
 type kind struct {
 	schema.GroupVersionResource
 
@@ -91,7 +91,7 @@ type kind struct {
 	info bool
 }
 
-// parseKinds reads the flags --resources and --info.
+// parseKinds parses the flags --resources and --info.
 func parseKinds(counted, info string) ([]kind, error) {
 	single := map[string]bool{}
 	for _, resource := range strings.FieldsFunc(info, isComma) {
@@ -103,17 +103,17 @@ func parseKinds(counted, info string) ([]kind, error) {
 		resource := append(strings.SplitN(name, ".", 3), "", "")
 		k := kind{schema.GroupVersionResource{Resource: resource[0], Version: resource[1], Group: resource[2]}, of, false}
 		if k.Resource == "" || k.Version == "" || k.kind == "" {
-			return nil, fmt.Errorf("--resources has %q: write <resource>.<version>[.<group>]=<Kind>, such as namespaces.v1=Namespace", text)
+			return nil, fmt.Errorf("--resources contains %q, but must have the form <resource>.<version>[.<group>]=<Kind>, e.g. namespaces.v1=Namespace", text)
 		}
 		if slices.ContainsFunc(all, func(o kind) bool { return o.GroupResource() == k.GroupResource() }) {
-			return nil, fmt.Errorf("--resources has %s twice", k.GroupResource())
+			return nil, fmt.Errorf("--resources contains %s twice", k.GroupResource())
 		}
 		k.info = single[k.GroupResource().String()]
 		delete(single, k.GroupResource().String())
 		all = append(all, k)
 	}
 	for resource := range single {
-		return nil, fmt.Errorf("--info has %s, and --resources has not", resource)
+		return nil, fmt.Errorf("--info contains %s, but --resources does not", resource)
 	}
 	if len(all) == 0 {
 		return nil, errors.New("--resources is empty")
@@ -123,7 +123,7 @@ func parseKinds(counted, info string) ([]kind, error) {
 
 func isComma(r rune) bool { return r == ',' }
 
-// member is what is asked of a ring.Ring.
+// member contains the used methods of ring.Ring.
 type member interface {
 	Ranges() (owned, coming client.Ranges)
 	Changed() <-chan struct{}
@@ -131,19 +131,19 @@ type member interface {
 	Status() ring.Status
 }
 
-// exporter exports the objects that the ring gives to this replica, as they are in informers:
-// there is nothing else to keep, and what moves away is not exported from then on.
+// exporter exports the objects in the informers that the ring assigns to this replica. It has no other state. If objects are assigned to
+// another replica, they are no longer exported.
 type exporter struct {
 	ring      member
 	limit     int
-	views     []view
+	sources   []source
 	informers client.Group
 
 	objects, info, left *prometheus.Desc
 }
 
-// view has the objects of a kind that this replica has, or is about to have.
-type view struct {
+// source contains the objects of a kind that are assigned to this replica, or loaded before they are assigned.
+type source struct {
 	kind
 
 	informer *client.Informer[*object]
@@ -155,31 +155,31 @@ func newExporter(replicas member, limit int) *exporter {
 	}
 	return &exporter{
 		ring: replicas, limit: limit,
-		objects: desc("objects", "Objects of a logical cluster in a phase, that this replica has: sum over replicas. Those of no logical cluster are of all that have no series.", "logical_cluster", "phase"),
+		objects: desc("objects", "Objects of a logical cluster in a phase. Each replica exports its own objects. Without a logical cluster, it is the sum of all series above the limit.", "logical_cluster", "phase"),
 		info:    desc("object_info", "1 for each object.", "logical_cluster", "namespace", "name", "path", "phase"),
-		left:    desc("left_out_series", "Series that there are not, since there would be more than --series.", "metric"),
+		left:    desc("left_out_series", "Series that are not exported because of the limit --series.", "metric"),
 	}
 }
 
-// add has the objects of a kind exported.
+// add adds a kind to the exported ones.
 func (e *exporter) add(k kind, scope client.Scope) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(k.GroupVersion().WithKind(k.kind), &object{})
 	scheme.AddKnownTypeWithName(k.GroupVersion().WithKind(k.kind+"List"), &objects{})
 	resource := client.DefineResource[object, objects](k.GroupVersion(), k.Resource, client.WithScheme(scheme))
 	informer := resource.Informer(scope, client.InformerOptions[*object]{Ranges: e.ring.LoadedRanges(), Keep: tenants, Transform: kept, Name: k.GroupResource().String()})
-	e.views = append(e.views, view{k, informer})
+	e.sources = append(e.sources, source{k, informer})
 	e.informers.Add(informer)
 }
 
-// ready returns nil when this replica exports its part.
+// ready returns nil if this replica exports its objects.
 func (e *exporter) ready() error {
 	if s := e.ring.Status(); s.Epoch == 0 || s.Isolated {
 		return errors.New("ring: " + s.Waits)
 	}
-	for _, v := range e.views {
+	for _, v := range e.sources {
 		if !v.informer.HasSynced() {
-			return fmt.Errorf("%s are not read yet: %w", v.informer.Name(), v.informer.LastError())
+			return fmt.Errorf("%s have not been read yet: %w", v.informer.Name(), v.informer.LastError())
 		}
 	}
 	return nil
@@ -198,13 +198,13 @@ func (e *exporter) Collect(out chan<- prometheus.Metric) {
 		changed := e.ring.Changed()
 		owned, _ := e.ring.Ranges()
 		var all []prometheus.Metric
-		for _, v := range e.views {
-			// What is about to come is in the informer, and another replica's yet.
+		for _, v := range e.sources {
+			// Objects that are not assigned yet are still exported by another replica.
 			is := slices.DeleteFunc(v.informer.Lister().List(nil), func(o *object) bool { return !owned.Contains(o) })
 			all = e.series(all, v.kind, is)
 		}
 		select {
-		case <-changed: // What has gone meanwhile is another replica's now.
+		case <-changed: // another replica may already export some of the objects
 		default:
 			for _, m := range all {
 				out <- m
@@ -214,10 +214,10 @@ func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// series are the labels of a metric, after the resource.
+// series contains the labels of a metric after the resource.
 type series [5]string
 
-// series appends the metrics of the objects of a kind.
+// series appends the metrics for objects of a kind.
 func (e *exporter) series(all []prometheus.Metric, k kind, of []*object) []prometheus.Metric {
 	counts := map[series]int{}
 	infos := map[series]int{}
@@ -254,8 +254,7 @@ func (e *exporter) series(all []prometheus.Metric, k kind, of []*object) []prome
 	return all
 }
 
-// limited divides series into those that are exported, up to a limit, and the rest. They are the
-// same ones each time, as long as there are no others.
+// limited returns the series up to a limit, and the rest. If the series do not change, the result is the same.
 func limited(all map[series]int, limit int) (shown, rest []series) {
 	for s := range all {
 		shown = append(shown, s)

@@ -1,6 +1,6 @@
-// Command state-metrics exports how many objects there are in each logical cluster, in which
-// phase, and what some of them are: kube-state-metrics, over all logical clusters. Its replicas
-// find each other, and each receives, keeps and exports its part.
+// Command state-metrics exports metrics of objects in all logical clusters, like kube-state-metrics: their number by logical cluster and
+// phase, and information about some of them. Objects are divided among its replicas, which find each other, and each replica reads, keeps
+// and exports its own objects.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	kubeconfig, listen       string
 	kinds, info              string
@@ -40,17 +40,17 @@ type options struct {
 func parse(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("state-metrics", flag.ContinueOnError)
-	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the front-proxy, for all shards, or one shard, and an administrator there")
-	fs.StringVar(&o.listen, "listen", ":8080", "where /metrics, /healthz, /readyz and /debug/ring are served")
-	fs.StringVar(&o.kinds, "resources", defaultKinds, "what is counted: <resource>.<version>[.<group>]=<Kind>, separated by commas")
-	fs.StringVar(&o.info, "info", "logicalclusters.core.kcp.io,workspaces.tenancy.kcp.io", "the resources of which each object has a series of its own")
-	fs.IntVar(&o.limit, "series", 20000, "how many series a replica has of a metric and resource at most: more are one, or left out, and counted")
-	by := fs.String("by", "uid", "how objects are divided: uid makes all parts equally large; with cluster, each replica has all of a logical cluster")
-	fs.StringVar(&o.ring, "ring", "state-metrics", "the name that all replicas share")
-	fs.StringVar(&o.cluster, "ring-cluster", "root", "the logical cluster in which they meet")
-	fs.StringVar(&o.namespace, "ring-namespace", "default", "the namespace there, for their Leases")
-	fs.StringVar(&o.id, "id", os.Getenv("POD_NAME"), "the name of this replica, for people; that of the host by default")
-	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long what a replica had that crashed is missing; the same for all replicas")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "administrator of the front-proxy, to export all shards, or of one shard")
+	fs.StringVar(&o.listen, "listen", ":8080", "address for /metrics, /healthz, /readyz and /debug/ring")
+	fs.StringVar(&o.kinds, "resources", defaultKinds, "counted resources: <resource>.<version>[.<group>]=<Kind>, separated by commas")
+	fs.StringVar(&o.info, "info", "logicalclusters.core.kcp.io,workspaces.tenancy.kcp.io", "resources with a series for each object")
+	fs.IntVar(&o.limit, "series", 20000, "maximum number of series per replica, metric and resource. Others are combined or dropped, and counted")
+	by := fs.String("by", "uid", "how objects are divided: by uid into equal parts, or by cluster, so that each logical cluster belongs to one replica")
+	fs.StringVar(&o.ring, "ring", "state-metrics", "name of the ring of all replicas")
+	fs.StringVar(&o.cluster, "ring-cluster", "root", "logical cluster for the Leases of replicas")
+	fs.StringVar(&o.namespace, "ring-namespace", "default", "namespace for the Leases")
+	fs.StringVar(&o.id, "id", os.Getenv("POD_NAME"), "name of this replica for users. The default is the host name")
+	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "time after which objects of a crashed replica are exported by others. It must be the same for all replicas")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -58,18 +58,18 @@ func parse(args []string) (options, error) {
 	o.by = key
 	switch {
 	case fs.NArg() > 0:
-		return o, fmt.Errorf("there are flags only, and no arguments: %q", fs.Args())
+		return o, fmt.Errorf("arguments are not permitted: %q", fs.Args())
 	case o.kubeconfig == "":
 		return o, errors.New("set --kubeconfig, or KUBECONFIG")
 	case !known:
-		return o, fmt.Errorf("--by is %q: set uid or cluster", *by)
+		return o, fmt.Errorf("--by is %q, but must be uid or cluster", *by)
 	case o.limit < 1:
-		return o, fmt.Errorf("--series is %d: set 1 or more", o.limit)
+		return o, fmt.Errorf("--series is %d, but must be at least 1", o.limit)
 	}
 	return o, nil
 }
 
-// run exports until ctx ends, and what this replica has is given to others.
+// run exports metrics until ctx ends and other replicas have taken over the objects.
 func run(ctx context.Context, o options) error {
 	kinds, err := parseKinds(o.kinds, o.info)
 	if err != nil {
@@ -112,11 +112,11 @@ func run(ctx context.Context, o options) error {
 		}
 	})
 
-	// When ctx ends, what this replica has moves away, and is exported until it has.
+	// After ctx ends, objects are exported until other replicas have taken them over.
 	return replicas.Run(ctx, exported.informers.Run, func(ctx context.Context) error { return serve(ctx, listener, mux) })
 }
 
-// serve answers requests until ctx ends.
+// serve serves requests until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()

@@ -22,17 +22,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestParse: what cannot work is told, with what to do.
+// TestParse checks that errors of invalid flags contain a solution.
 func TestParse(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                     "set --kubeconfig",
-		"--kubeconfig=x extra":                 "no arguments",
-		"--kubeconfig=x --by=name":             "set uid or cluster",
-		"--kubeconfig=x --series=0":            "set 1 or more",
+		"--kubeconfig=x extra":                 "arguments are not permitted",
+		"--kubeconfig=x --by=name":             "must be uid or cluster",
+		"--kubeconfig=x --series=0":            "must be at least 1",
 		"--kubeconfig=x --lease-duration=soon": "invalid value",
 		"--kubeconfig=/nowhere":                "--kubeconfig: ",
-		"--kubeconfig=x --resources=pods":      "write <resource>.<version>[.<group>]=<Kind>",
-		"--kubeconfig=x --info=pods":           "--info has pods, and --resources has not",
+		"--kubeconfig=x --resources=pods":      "must have the form <resource>.<version>[.<group>]=<Kind>",
+		"--kubeconfig=x --info=pods":           "--info contains pods, but --resources does not",
 		"--kubeconfig=x --info= --resources=":  "--resources is empty",
 		"--kubeconfig=x --info= --resources=a.v1.b=A,a.v2.b=A":    "a.b twice",
 		"--kubeconfig=" + kubeconfig(t) + " --ring=A":             "Name is to be",
@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// kubeconfig returns that of a server that is not there.
+// kubeconfig returns a kubeconfig of a server that does not exist.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	file := t.TempDir() + "/kubeconfig"
@@ -56,7 +56,7 @@ func kubeconfig(t *testing.T) string {
 	return file
 }
 
-// TestLimit: more series than there may be are one, or left out, and that is told.
+// TestLimit checks that series above the limit are combined or dropped, and counted.
 func TestLimit(t *testing.T) {
 	e := newExporter(nil, 2)
 	var all []*object
@@ -72,7 +72,7 @@ func TestLimit(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(fixed{e, e.series(nil, kinds[0], all)})
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP shardplane_state_left_out_series Series that there are not, since there would be more than --series.
+# HELP shardplane_state_left_out_series Series that are not exported because of the limit --series.
 # TYPE shardplane_state_left_out_series gauge
 shardplane_state_left_out_series{metric="object_info",resource="things.example.io"} 2
 shardplane_state_left_out_series{metric="objects",resource="things.example.io"} 2
@@ -80,7 +80,7 @@ shardplane_state_left_out_series{metric="objects",resource="things.example.io"} 
 # TYPE shardplane_state_object_info gauge
 shardplane_state_object_info{logical_cluster="a",name="o",namespace="",path="",phase="Ready",resource="things.example.io"} 1
 shardplane_state_object_info{logical_cluster="b",name="o",namespace="",path="",phase="Ready",resource="things.example.io"} 1
-# HELP shardplane_state_objects Objects of a logical cluster in a phase, that this replica has: sum over replicas. Those of no logical cluster are of all that have no series.
+# HELP shardplane_state_objects Objects of a logical cluster in a phase. Each replica exports its own objects. Without a logical cluster, it is the sum of all series above the limit.
 # TYPE shardplane_state_objects gauge
 shardplane_state_objects{logical_cluster="",phase="Deleting",resource="things.example.io"} 1
 shardplane_state_objects{logical_cluster="",phase="Ready",resource="things.example.io"} 1
@@ -89,7 +89,7 @@ shardplane_state_objects{logical_cluster="b",phase="Ready",resource="things.exam
 `)))
 }
 
-// fixed exports always the same.
+// fixed always exports the same metrics.
 type fixed struct {
 	*exporter
 
@@ -102,7 +102,7 @@ func (f fixed) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// moving is a member that has one half, and is about to have the other.
+// moving is a member with one half of the objects. It loads the other half.
 type moving struct {
 	member
 
@@ -119,7 +119,7 @@ func (m *moving) Changed() <-chan struct{} {
 	return first
 }
 
-// TestOwned: what is about to come is not exported, nor what has gone by the end of a scrape.
+// TestOwned checks that objects are not exported before they are assigned, or if they have been reassigned before the end of a scrape.
 func TestOwned(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	for n := range 20 {
@@ -145,9 +145,9 @@ func TestOwned(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- e.informers.Run(ctx) }()
 	require.NoError(t, e.informers.WaitForSync(t.Context()))
-	informer := e.views[0].informer
+	informer := e.sources[0].informer
 	require.Equal(t, 20, informer.Lister().Len())
-	want := 1 // of what is left out
+	want := 1 // left_out_series
 	for _, o := range informer.Lister().List(nil) {
 		if half.Contains(o) {
 			want++
@@ -158,12 +158,12 @@ func TestOwned(t *testing.T) {
 	out := make(chan prometheus.Metric, 100)
 	e.Collect(out)
 	require.Len(t, out, want+1)
-	require.Empty(t, m.changed, "it looks again when something has changed meanwhile")
+	require.Empty(t, m.changed, "the collector must retry after changes")
 	cancel()
 	require.NoError(t, <-ended)
 }
 
-// TestManifests: they are what they look like, and the program takes their arguments.
+// TestManifests checks that manifests have no unknown fields, and that the program accepts their arguments.
 func TestManifests(t *testing.T) {
 	content, err := os.ReadFile("manifests.yaml")
 	require.NoError(t, err)

@@ -1,6 +1,5 @@
-// Command workspace-sync keeps copies of the labelled objects of one workspace in all workspaces
-// of a type, or with a label, on all shards. Its replicas find each other and divide the
-// workspaces.
+// Command workspace-sync copies labelled objects of one workspace to all workspaces of a type or with labels, on all shards, and keeps the
+// copies up to date. Workspaces are divided among its replicas, which find each other.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	kubeconfig, shards, listen, name, from, typ, cluster, namespace, id string
 
@@ -42,19 +41,19 @@ type options struct {
 func parse(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("workspace-sync", flag.ContinueOnError)
-	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the front-proxy, and a user with the rights that README.md names: reads what is copied, and writes copies and Leases")
-	fs.StringVar(&o.shards, "shard-kubeconfigs", "", "one shard or more, separated by commas, and a user of system:masters there: which shards there are is asked of the first that answers, and each is followed as that user")
-	fs.StringVar(&o.listen, "listen", ":8080", "where /metrics, /healthz, /readyz and /debug/ring are served")
-	fs.StringVar(&o.name, "name", "workspace-sync", "what copies are labelled with, and the name of the ring of all replicas: another one for each other source")
-	fs.StringVar(&o.from, "from", "", "the path of the workspace of which objects with the label "+copyLabel+" are copied")
-	resources := fs.String("resources", "configmaps.v1,secrets.v1", "what is copied: <resource>.<version>[.<group>], separated by commas")
-	fs.StringVar(&o.typ, "type", "", "the workspaces of a type get copies, such as root:universal")
-	selector := fs.String("selector", "", "workspaces get copies whose LogicalCluster has these labels")
-	fs.BoolVar(&o.force, "force", false, "undo what others change in copies, instead of leaving and telling it")
-	fs.StringVar(&o.cluster, "ring-cluster", "root", "the logical cluster in which the replicas meet")
-	fs.StringVar(&o.namespace, "ring-namespace", "default", "the namespace there, for their Leases")
-	fs.StringVar(&o.id, "id", os.Getenv("POD_NAME"), "the name of this replica, for people; that of the host by default")
-	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long others wait for a replica that crashed; the same for all replicas")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "user of the front-proxy that reads the objects, and writes copies and Leases. README.md lists its permissions")
+	fs.StringVar(&o.shards, "shard-kubeconfigs", "", "users of one or more shards in the group system:masters, separated by commas. The first available one is used to find and read all shards")
+	fs.StringVar(&o.listen, "listen", ":8080", "address for /metrics, /healthz, /readyz and /debug/ring")
+	fs.StringVar(&o.name, "name", "workspace-sync", "label of copies, and name of the ring of all replicas. It must be unique for each source")
+	fs.StringVar(&o.from, "from", "", "path of the workspace with the copied objects, which have the label "+copyLabel)
+	resources := fs.String("resources", "configmaps.v1,secrets.v1", "copied resources: <resource>.<version>[.<group>], separated by commas")
+	fs.StringVar(&o.typ, "type", "", "type of the workspaces that get copies, e.g. root:universal")
+	selector := fs.String("selector", "", "selector for the labels of LogicalClusters. Their workspaces get copies")
+	fs.BoolVar(&o.force, "force", false, "overwrite changes of copies instead of reporting them")
+	fs.StringVar(&o.cluster, "ring-cluster", "root", "logical cluster for the Leases of replicas")
+	fs.StringVar(&o.namespace, "ring-namespace", "default", "namespace for the Leases")
+	fs.StringVar(&o.id, "id", os.Getenv("POD_NAME"), "name of this replica for users. The default is the host name")
+	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "time after which others take over from a crashed replica. It must be the same for all replicas")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -64,7 +63,7 @@ func parse(args []string) (options, error) {
 		}
 		gvr, _ := schema.ParseResourceArg(name)
 		if gvr == nil {
-			return o, fmt.Errorf("--resources has %q: write <resource>.<version>[.<group>], such as configmaps.v1", name)
+			return o, fmt.Errorf("--resources contains %q, but must have the form <resource>.<version>[.<group>], e.g. configmaps.v1", name)
 		}
 		o.resources = append(o.resources, *gvr)
 	}
@@ -72,22 +71,22 @@ func parse(args []string) (options, error) {
 	o.selector, err = labels.Parse(*selector)
 	switch {
 	case fs.NArg() > 0:
-		return o, fmt.Errorf("there are flags only, and no arguments: %q", fs.Args())
+		return o, fmt.Errorf("arguments are not permitted: %q", fs.Args())
 	case o.kubeconfig == "":
 		return o, errors.New("set --kubeconfig, or KUBECONFIG")
 	case o.shards == "":
 		return o, errors.New("set --shard-kubeconfigs")
 	case !logicalcluster.NewPath(o.from).IsValid():
-		return o, fmt.Errorf("--from is %q: set the path of a workspace", o.from)
+		return o, fmt.Errorf("--from is %q, but must be the path of a workspace", o.from)
 	case err != nil:
 		return o, fmt.Errorf("--selector: %w", err)
 	case o.typ == "" && o.selector.Empty():
-		return o, errors.New("say which workspaces get copies: set --type, such as root:universal, or --selector, or both")
+		return o, errors.New("set --type, e.g. to root:universal, or --selector, or both, to select the workspaces that get copies")
 	}
 	return o, nil
 }
 
-// run works until ctx ends, and what this replica has is given to others.
+// run syncs until ctx ends and other replicas have taken over the workspaces.
 func run(ctx context.Context, o options) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -128,12 +127,12 @@ func run(ctx context.Context, o options) error {
 		}
 	})
 
-	// When ctx ends, what this replica has moves away, and is worked on until it does. The process
-	// has to end at once if that is ring.ErrOverrun.
+	// After ctx ends, workspaces are synced until other replicas have taken them over. If the error is ring.ErrOverrun, the process must end
+	// immediately.
 	return replicas.Run(ctx, append(s.parts(), func(ctx context.Context) error { return serve(ctx, listener, mux) })...)
 }
 
-// serve answers requests until ctx ends.
+// serve serves requests until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()

@@ -28,21 +28,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// TestParse: what cannot work is told, with what to do.
+// TestParse checks that errors of invalid flags contain a solution.
 func TestParse(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	file := t.TempDir() + "/kubeconfig"
 	require.NoError(t, os.WriteFile(file, []byte(`{"current-context":"c","contexts":[{"name":"c","context":{"cluster":"s"}}],"clusters":[{"name":"s","cluster":{"server":"https://127.0.0.1:1"}}]}`), 0o600))
 	for args, want := range map[string]string{
 		"":                                     "set --kubeconfig",
-		"--kubeconfig=x extra":                 "no arguments",
+		"--kubeconfig=x extra":                 "arguments are not permitted",
 		"--kubeconfig=x":                       "set --shard-kubeconfigs",
-		"--kubeconfig=x --shard-kubeconfigs=x": "set the path of a workspace",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root:*":                                            "set the path of a workspace",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root":                                              "say which workspaces get copies",
+		"--kubeconfig=x --shard-kubeconfigs=x": "must be the path of a workspace",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root:*":                                            "must be the path of a workspace",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root":                                              "select the workspaces that get copies",
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --selector=a,,":                               "--selector: ",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=configmaps":                       "write <resource>.<version>[.<group>]",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "write <resource>.<version>[.<group>]",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=configmaps":                       "must have the form <resource>.<version>[.<group>]",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "must have the form <resource>.<version>[.<group>]",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --name=A":      "Name is to be",
 		"--kubeconfig=/nowhere --shard-kubeconfigs=x --from=root --type=a":                              "--kubeconfig: ",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=/nowhere --from=root --type=a":                   "--shard-kubeconfigs: ",
@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestCopyOf: what is the server's, or the source's own, is not copied.
+// TestCopyOf checks that metadata of the server and labels of the source are not copied.
 func TestCopyOf(t *testing.T) {
 	from := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"a": "b"}, "status": map[string]any{"phase": "x"},
@@ -80,16 +80,16 @@ func TestCopyOf(t *testing.T) {
 	served := c.DeepCopy()
 	served.SetUID("v")
 	served.SetLabels(map[string]string{byLabel: "me", "team": "a", "others": "x"})
-	require.True(t, contains(served.Object, c.Object), "what others add is theirs")
+	require.True(t, contains(served.Object, c.Object), "fields that others add are ignored")
 	delete(served.Object["data"].(map[string]any), "a") //nolint:forcetypeassert // as above
 	require.False(t, contains(served.Object, c.Object))
 	delete(from.Object["data"].(map[string]any), "a") //nolint:forcetypeassert // as above
-	require.False(t, contains(c.Object, copyOf(from, "me").Object), "what the source has no more is told by the hash")
+	require.False(t, contains(c.Object, copyOf(from, "me").Object), "removed keys change the hash")
 }
 
-// TestOutOfView: a copy whose workspace is not seen, as when its shard was taken out, or is not
-// Ready, stays; only one that is seen and not selected has its copies deleted.
-func TestOutOfView(t *testing.T) {
+// TestUnknownWorkspace checks that copies are only deleted if their workspace is Ready and not selected. They must not be deleted if the
+// workspace is unknown, e.g. because its shard was removed.
+func TestUnknownWorkspace(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	in := map[string]string{logicalcluster.AnnotationKey: "c1"}
 	server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -140,7 +140,7 @@ func TestOutOfView(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-// TestManifests: they are what they look like, and the program takes their arguments.
+// TestManifests checks that manifests have no unknown fields, and that the program accepts their arguments.
 func TestManifests(t *testing.T) {
 	content, err := os.ReadFile("manifests.yaml")
 	require.NoError(t, err)

@@ -31,21 +31,20 @@ import (
 )
 
 const (
-	// copyLabel is on what is to be copied.
+	// copyLabel is a label of objects that are copied.
 	copyLabel = "workspace-sync.shardplane.io/copy"
-	// byLabel is on copies, with --name.
+	// byLabel is a label of copies. Its value is --name.
 	byLabel = "workspace-sync.shardplane.io/by"
-	// hashAnnotation is on copies, and says what they were made from: without it, what the source
-	// has no more would be told from what others have added by the managers of fields only.
+	// hashAnnotation is an annotation of copies with a hash of the source. It changes if the source loses a field. Otherwise the field would
+	// look like one that was added to the copy by another client.
 	hashAnnotation = "workspace-sync.shardplane.io/hash"
-	// conflictRetry is when it is looked again whether what is in the way has gone: objects of others
-	// are not watched.
+	// conflictRetry is the interval of retries after conflicts, because objects of others are not watched.
 	conflictRetry = time.Minute
 )
 
 var logicalClusters = client.DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
 
-// syncer keeps the copies in the workspaces that the ring gives to this replica.
+// syncer syncs the copies in the workspaces that the ring assigns to this replica.
 type syncer struct {
 	options
 
@@ -58,14 +57,14 @@ type syncer struct {
 	writes *prometheus.CounterVec
 
 	mu sync.Mutex
-	// last is how the last look at each workspace ended.
+	// last contains the last result for each workspace.
 	last map[logicalcluster.Name]counts
 }
 
-// counts are of workspaces that are to have copies, and of copies that something is in the way of.
+// counts contains numbers of workspaces that should have copies, and of conflicting copies.
 type counts struct{ targets, failing, conflicts int }
 
-// kind is a resource that is copied: the objects, and the copies of this replica's workspaces.
+// kind is a copied resource with its sources, and the copies in workspaces of this replica.
 type kind struct {
 	schema.GroupVersionResource
 
@@ -80,7 +79,7 @@ func newSyncer(o options, proxy *client.Factory, source shards.Source, replicas 
 	}
 	s.writes.WithLabelValues("apply")
 	s.writes.WithLabelValues("delete")
-	// By logical cluster, so that this replica has a workspace and all copies in it, or nothing.
+	// Ranges are by logical cluster, so that a replica has a workspace with all its copies.
 	ranges := func(string) client.RangeSource { return replicas.LoadedRanges() }
 	var err error
 	s.clusters, err = shards.New(source, logicalClusters, shards.Options[*corev1alpha1.LogicalCluster]{Ranges: ranges, Metrics: registry})
@@ -114,9 +113,9 @@ func newSyncer(o options, proxy *client.Factory, source shards.Source, replicas 
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "workspace_sync_" + name, Help: help}, func() float64 { return float64(value(s.counts())) })
 	}
 	registry.MustRegister(s.writes,
-		gauge("targets", "Workspaces of this replica that are to have copies.", func(c counts) int { return c.targets }),
-		gauge("failing", "Those of them whose last attempt failed.", func(c counts) int { return c.failing }),
-		gauge("conflicts", "Copies there that are not made, or not brought up to date, because of what others have or changed.", func(c counts) int { return c.conflicts }),
+		gauge("targets", "Workspaces of this replica that should have copies.", func(c counts) int { return c.targets }),
+		gauge("failing", "Workspaces of this replica with an error in the last attempt.", func(c counts) int { return c.failing }),
+		gauge("conflicts", "Copies that are not created or updated because of conflicts with objects or changes of others.", func(c counts) int { return c.conflicts }),
 	)
 	return s, nil
 }
@@ -125,8 +124,8 @@ func of[T client.Object](obj T) []logicalcluster.Name {
 	return []logicalcluster.Name{logicalcluster.From(obj)}
 }
 
-// parts are what runs. Nothing is decided before it is known what is to be copied: as long as
-// that is not known, nothing looks as if it was to be deleted.
+// parts returns the functions to run. Workspaces are only synced after the sources have been read, because copies without a source are
+// deleted.
 func (s *syncer) parts() []func(context.Context) error {
 	parts := []func(context.Context) error{s.clusters.Run, func(ctx context.Context) error {
 		for _, k := range s.kinds {
@@ -142,17 +141,17 @@ func (s *syncer) parts() []func(context.Context) error {
 	return parts
 }
 
-// ready returns nil when this replica works.
+// ready returns nil if this replica syncs its workspaces.
 func (s *syncer) ready() error {
 	if status := s.replicas.Status(); status.Epoch == 0 || status.Isolated {
 		return errors.New("ring: " + status.Waits)
 	}
 	for _, k := range s.kinds {
 		if !k.from.HasSynced() {
-			return fmt.Errorf("%s of %s are not read yet: %w", k.Resource, s.from, k.from.LastError())
+			return fmt.Errorf("%s in %s have not been read yet: %w", k.Resource, s.from, k.from.LastError())
 		}
 		if !k.copies.HasSynced(shards.Reachable) || !s.clusters.HasSynced(shards.Reachable) {
-			return errors.New("the shards are not read yet")
+			return errors.New("the shards have not been read yet")
 		}
 	}
 	return nil
@@ -167,8 +166,8 @@ func (s *syncer) reconcile(ctx context.Context, name logicalcluster.Name) (resul
 	}()
 	lc, err := s.clusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	if err != nil || lc.DeletionTimestamp != nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
-		// It goes, and its content with it; or it is out of view, with its shard, and nothing is
-		// known that could be a reason to delete.
+		// If it is being deleted, its objects are deleted as well. If it is unknown, e.g. because its shard was removed, copies must not be
+		// deleted.
 		return result, nil
 	}
 	wanted := (s.typ == "" || lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] == s.typ) && s.selector.Matches(labels.Set(lc.Labels))
@@ -190,8 +189,7 @@ func (s *syncer) reconcile(ctx context.Context, name logicalcluster.Name) (resul
 	return result, err
 }
 
-// sync brings the copies of one kind in a workspace up to date. It returns how many cannot be,
-// because of others.
+// sync updates the copies of a kind in a workspace, and returns the number of conflicts.
 func (s *syncer) sync(ctx context.Context, k kind, name logicalcluster.Name, wanted bool) (conflicts int, err error) {
 	objects, err := s.proxy.Cluster(name.Path()).Dynamic()
 	if err != nil {
@@ -228,59 +226,59 @@ func (s *syncer) sync(ctx context.Context, k kind, name logicalcluster.Name, wan
 	return conflicts, errors.Join(errs...)
 }
 
-// errConflict is the error of a copy that something is in the way of, which was told.
-var errConflict = errors.New("something is in the way")
+// errConflict is returned for conflicts that have been reported.
+var errConflict = errors.New("the copy conflicts with another object or change")
 
-// copy has a workspace have a copy.
+// copy creates or updates a copy in a workspace.
 func (s *syncer) copy(ctx context.Context, k kind, in dynamic.NamespaceableResourceInterface, name logicalcluster.Name, obj *unstructured.Unstructured) error {
 	at := in.Namespace(obj.GetNamespace())
 	old, err := k.copies.Lister().Get(client.Key{Cluster: name, Namespace: obj.GetNamespace(), Name: obj.GetName()})
 	if apierrors.IsNotFound(err) {
-		old, err = at.Get(ctx, obj.GetName(), metav1.GetOptions{}) // what is no copy is not followed
+		old, err = at.Get(ctx, obj.GetName(), metav1.GetOptions{}) // only copies are watched
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		// It is made, as what is applied that is not there.
-	case err != nil: // It is not known yet whether there is one.
+		// Apply creates it.
+	case err != nil:
 		return err
 	case old.GetLabels()[byLabel] != s.name:
-		return s.tell(ctx, name, old, "there is an object of this name that is not a copy: delete or rename it")
+		return s.report(ctx, name, old, "an object with this name exists that is not a copy: delete or rename it")
 	case contains(old.Object, obj.Object):
 		return nil
 	default:
-		obj.SetUID(old.GetUID()) // not another one, which somebody made meanwhile
+		obj.SetUID(old.GetUID()) // fails if the object was replaced meanwhile
 	}
 	_, err = at.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: s.name, Force: s.force})
 	switch {
 	case err == nil:
 		s.writes.WithLabelValues("apply").Inc()
 	case obj.GetUID() != "" && apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		return s.tell(ctx, name, old, "it was changed, and is not kept up to date: undo that, or delete it: "+err.Error())
+		return s.report(ctx, name, old, "it was changed, and is not updated anymore: revert the change, or delete it: "+err.Error())
 	}
 	return err
 }
 
-// tell tells who has the workspace what is in the way of a copy, and returns errConflict.
-func (s *syncer) tell(ctx context.Context, name logicalcluster.Name, obj *unstructured.Unstructured, why string) error {
-	klog.FromContext(ctx).Info("Something is in the way of a copy", "cluster", name, "object", klog.KObj(obj), "why", why)
+// report reports a conflict by an Event in the workspace, and returns errConflict.
+func (s *syncer) report(ctx context.Context, name logicalcluster.Name, obj *unstructured.Unstructured, reason string) error {
+	klog.FromContext(ctx).Info("A copy conflicts with another object or change", "cluster", name, "object", klog.KObj(obj), "reason", reason)
 	about := corev1.ObjectReference{APIVersion: obj.GetAPIVersion(), Kind: obj.GetKind(), Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID()}
 	err := events.Record(ctx, s.proxy.Cluster(name.Path()), events.Event{
-		About: about, Component: s.name, Type: corev1.EventTypeWarning, Reason: "NotCopied", Message: "from " + s.from + ": " + why,
-	}, why)
+		About: about, Component: s.name, Type: corev1.EventTypeWarning, Reason: "NotCopied", Message: "from " + s.from + ": " + reason,
+	}, reason)
 	if err == nil {
 		err = errConflict
 	}
 	return err
 }
 
-// counts returns the sum over the workspaces of this replica.
+// counts returns the sums for the workspaces of this replica.
 func (s *syncer) counts() (sum counts) {
 	owned, _ := s.replicas.Ranges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, last := range s.last {
 		if lc, err := s.clusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}); err != nil || !owned.Contains(lc) {
-			delete(s.last, name) // it is looked at anew when it comes back
+			delete(s.last, name) // synced again if it is assigned again
 			continue
 		}
 		sum.targets += last.targets
@@ -290,7 +288,7 @@ func (s *syncer) counts() (sum counts) {
 	return sum
 }
 
-// copyOf returns what is applied to have a copy of an object.
+// copyOf returns the configuration to apply for a copy of an object.
 func copyOf(from *unstructured.Unstructured, by string) *unstructured.Unstructured {
 	obj := from.DeepCopy()
 	delete(obj.Object, "status")
@@ -314,7 +312,7 @@ func copyOf(from *unstructured.Unstructured, by string) *unstructured.Unstructur
 	return obj
 }
 
-// contains reports whether a document has all that another one has.
+// contains reports whether part is a subset of whole.
 func contains(whole, part any) bool {
 	wholeMap, isMap := whole.(map[string]any)
 	partMap, wantsMap := part.(map[string]any)

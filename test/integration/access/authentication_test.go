@@ -19,15 +19,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// robots creates the service account name in namespace default, once that
-// exists.
-func robots(t *testing.T, e *kit.Env, c kubernetes.Interface, name string) *corev1.ServiceAccount {
+func createServiceAccount(t *testing.T, e *kit.Env, c kubernetes.Interface, name string) *corev1.ServiceAccount {
 	t.Helper()
 	var account *corev1.ServiceAccount
-	e.Eventually("service account "+name, func() bool {
+	e.Eventually("service account "+name+" is created", func() bool {
 		var err error
 		account, err = c.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		return err == nil
@@ -35,7 +34,7 @@ func robots(t *testing.T, e *kit.Env, c kubernetes.Interface, name string) *core
 	return account
 }
 
-// request asks for a token of a service account in namespace default.
+// tokenOf requests a token of a service account in namespace default.
 func tokenOf(t *testing.T, c kubernetes.Interface, name string, spec authenticationv1.TokenRequestSpec) string {
 	t.Helper()
 	answer, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
@@ -44,14 +43,12 @@ func tokenOf(t *testing.T, c kubernetes.Interface, name string, spec authenticat
 	return answer.Status.Token
 }
 
-// mayEverything binds a user to cluster-admin.
-func mayEverything(t *testing.T, c kubernetes.Interface, name string, subject rbacv1.Subject) {
+func bindClusterAdmin(t *testing.T, c kubernetes.Interface, name string, subject rbacv1.Subject) {
 	t.Helper()
-	_, err := c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	harness.Create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: []rbacv1.Subject{subject},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 }
 
 func codeOf(t *testing.T, config *rest.Config, path string) int {
@@ -60,8 +57,7 @@ func codeOf(t *testing.T, config *rest.Config, path string) int {
 	return code
 }
 
-// webSocket opens a WebSocket with a token, as a browser does, and returns the code of the response
-// and the subprotocol that the server has chosen.
+// webSocket opens a WebSocket with a token, as browsers do, and returns the status code and the selected subprotocol.
 func webSocket(t *testing.T, config *rest.Config, path, token string) (code int, protocol string) {
 	t.Helper()
 	transport, err := rest.TransportFor(config)
@@ -86,42 +82,40 @@ func TestServiceAccounts(t *testing.T) {
 	proxy, first, second := e.Proxy(), e.Shard(0), e.Shard(1)
 	one := e.WorkspaceOn("root", "accounts-one", "root").Spec.Cluster
 	two := e.WorkspaceOn("root", "accounts-two", "shard-1").Spec.Cluster
-	admin := kit.ClusterClientset(t, proxy, two)
-	robot := robots(t, e, admin, "robot")
-	mayEverything(t, admin, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
+	admin := harness.Clientset(t, proxy, two)
+	robot := createServiceAccount(t, e, admin, "robot")
+	bindClusterAdmin(t, admin, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
 	token := tokenOf(t, admin, "robot", authenticationv1.TokenRequestSpec{})
 	const namespaces = "/api/v1/namespaces"
 	withRobot := kit.WithToken(proxy, token)
-	e.Eventually("the token works", func() bool { return codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusOK })
+	e.Eventually("the token is accepted", func() bool { return codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusOK })
 
 	t.Run("every namespace has a default account", func(t *testing.T) {
-		for _, c := range []kubernetes.Interface{kit.ClusterClientset(t, proxy, "root"), kit.ClusterClientset(t, proxy, one), admin} {
-			e.Eventually("default account", func() bool {
+		for _, c := range []kubernetes.Interface{harness.Clientset(t, proxy, "root"), harness.Clientset(t, proxy, one), admin} {
+			e.Eventually("the default account exists", func() bool {
 				_, err := c.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 				return err == nil
 			})
 		}
 		require.NoError(t, admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "default", metav1.DeleteOptions{}))
-		e.Eventually("it comes back", func() bool {
+		e.Eventually("the default account is created again", func() bool {
 			_, err := admin.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 			return err == nil
 		})
 	})
 
-	t.Run("who am I", func(t *testing.T) {
+	t.Run("identity", func(t *testing.T) {
 		for _, config := range []*rest.Config{withRobot, kit.WithToken(second, token)} {
-			review, err := kit.ClusterClientset(t, config, two).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-			require.NoError(t, err)
-			who := review.Status.UserInfo
-			require.Equal(t, "system:serviceaccount:default:robot", who.Username)
-			require.Equal(t, string(robot.UID), who.UID)
-			require.ElementsMatch(t, []string{"system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"}, who.Groups)
-			require.Equal(t, authenticationv1.ExtraValue{two}, who.Extra["authentication.kcp.io/cluster-name"])
-			require.Len(t, who.Extra["authentication.kubernetes.io/credential-id"], 1)
+			user := kit.WhoAmI(t, config, two)
+			require.Equal(t, "system:serviceaccount:default:robot", user.Username)
+			require.Equal(t, string(robot.UID), user.UID)
+			require.ElementsMatch(t, []string{"system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"}, user.Groups)
+			require.Equal(t, authenticationv1.ExtraValue{two}, user.Extra["authentication.kcp.io/cluster-name"])
+			require.Len(t, user.Extra["authentication.kubernetes.io/credential-id"], 1)
 		}
 	})
 
-	t.Run("elsewhere it is a stranger's", func(t *testing.T) {
+	t.Run("other logical clusters", func(t *testing.T) {
 		kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/root" + namespaces}, http.StatusForbidden)
 		for _, cluster := range []string{one, "nowhere", "root:nowhere"} {
 			status := kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/" + cluster + namespaces}, http.StatusForbidden)
@@ -134,37 +128,37 @@ func TestServiceAccounts(t *testing.T) {
 		kit.RequireStatus(t, kit.WithToken(second, token), kit.Request{Path: "/clusters/system:admin" + namespaces}, http.StatusForbidden)
 		require.NotEqual(t, http.StatusOK, codeOf(t, kit.WithToken(e.Cache(), token), "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"))
 
-		namesake := kit.ClusterClientset(t, proxy, one)
-		robots(t, e, namesake, "robot")
-		mayEverything(t, namesake, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
+		namesake := harness.Clientset(t, proxy, one)
+		createServiceAccount(t, e, namesake, "robot")
+		bindClusterAdmin(t, namesake, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
 		other := kit.WithToken(proxy, tokenOf(t, namesake, "robot", authenticationv1.TokenRequestSpec{}))
-		e.Eventually("its own token works", func() bool { return codeOf(t, other, "/clusters/"+one+namespaces) == http.StatusOK })
+		e.Eventually("the token of the namesake is accepted", func() bool { return codeOf(t, other, "/clusters/"+one+namespaces) == http.StatusOK })
 		kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/" + one + namespaces}, http.StatusForbidden)
 		kit.RequireStatus(t, other, kit.Request{Path: "/clusters/" + two + namespaces}, http.StatusForbidden)
 	})
 
-	t.Run("unless a rule lets it in", func(t *testing.T) {
-		host := kit.ClusterClientset(t, proxy, one)
-		mayEverything(t, host, "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
-		e.Eventually("the guest is let in, across shards", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusOK })
-		e.Eventually("and directly at the shard", func() bool {
+	t.Run("authorized by a rule", func(t *testing.T) {
+		host := harness.Clientset(t, proxy, one)
+		bindClusterAdmin(t, host, "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
+		e.Eventually("the front-proxy authorizes the guest", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusOK })
+		e.Eventually("the shard authorizes it", func() bool {
 			return codeOf(t, kit.WithToken(first, token), "/clusters/"+one+namespaces) == http.StatusOK
 		})
 		require.NoError(t, host.RbacV1().ClusterRoleBindings().Delete(t.Context(), "guest", metav1.DeleteOptions{}))
-		e.Eventually("no more", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusForbidden })
+		e.Eventually("access is revoked", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusForbidden })
 	})
 
-	t.Run("a controller that knows host and token", func(t *testing.T) {
+	t.Run("in-cluster configuration", func(t *testing.T) {
 		for _, config := range []*rest.Config{withRobot, kit.WithToken(second, token)} {
 			inCluster(t, e, config, admin)
 		}
 	})
 
-	t.Run("a browser, whose token is a subprotocol of its WebSocket", func(t *testing.T) {
+	t.Run("WebSocket", func(t *testing.T) {
 		for _, config := range []*rest.Config{proxy, second} {
 			for path, want := range map[string]int{
 				"/clusters/" + two + namespaces: http.StatusSwitchingProtocols,
-				namespaces:                      http.StatusSwitchingProtocols, // the token names the logical cluster
+				namespaces:                      http.StatusSwitchingProtocols, // the token contains the logical cluster
 				"/clusters/" + one + namespaces: http.StatusForbidden,
 			} {
 				code, protocol := webSocket(t, kit.Anonymous(config), path+"?watch=true", token)
@@ -178,30 +172,28 @@ func TestServiceAccounts(t *testing.T) {
 		}
 	})
 
-	t.Run("requests that cannot be", func(t *testing.T) { badTokenRequests(t, admin) })
+	t.Run("invalid token requests", func(t *testing.T) { badTokenRequests(t, admin) })
 
-	mayEverything(t, kit.ClusterClientset(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
+	bindClusterAdmin(t, harness.Clientset(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
 	guest := kit.WithToken(first, token)
-	e.Eventually("it is a guest on the other shard", func() bool { return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusOK })
+	e.Eventually("the other shard authorizes the guest", func() bool { return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusOK })
 	require.NoError(t, admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "robot", metav1.DeleteOptions{}))
-	e.Eventually("the token dies with its account", func() bool {
+	e.Eventually("the token is rejected after the deletion of its account", func() bool {
 		return codeOf(t, kit.WithToken(second, token), "/clusters/"+two+namespaces) == http.StatusUnauthorized &&
 			codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusUnauthorized
 	})
-	e.Eventually("also where it is a guest, directly and through the front-proxy", func() bool {
+	e.Eventually("the token of the guest is rejected", func() bool {
 		return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusUnauthorized &&
 			codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusUnauthorized
 	})
-	robots(t, e, admin, "robot")
-	require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(second, token), "/clusters/"+two+namespaces), "another account has the name")
+	createServiceAccount(t, e, admin, "robot")
+	require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(second, token), "/clusters/"+two+namespaces), "the token is rejected although an account of this name exists")
 }
 
-// inCluster runs an ordinary informer with a configuration that names no
-// logical cluster, as rest.InClusterConfig gives it.
+// inCluster runs an informer with a configuration that contains no logical cluster, as returned by rest.InClusterConfig.
 func inCluster(t *testing.T, e *kit.Env, config *rest.Config, admin kubernetes.Interface) {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
+	c := harness.Clientset(t, config, "")
 	version, err := c.Discovery().ServerVersion()
 	require.NoError(t, err)
 	require.NotEmpty(t, version.Major)
@@ -214,32 +206,30 @@ func inCluster(t *testing.T, e *kit.Env, config *rest.Config, admin kubernetes.I
 	factory.Start(ctx.Done())
 	require.True(t, cache.WaitForCacheSync(ctx.Done(), informer.HasSynced))
 
-	created, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	e.Eventually("the informer sees it", func() bool {
+	created := harness.Create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}})
+	e.Eventually("the informer contains the ConfigMap", func() bool {
 		_, err := maps.Lister().ConfigMaps("default").Get(created.Name)
 		return err == nil
 	})
 	_, err = admin.CoreV1().ConfigMaps("default").Get(t.Context(), created.Name, metav1.GetOptions{})
-	require.NoError(t, err, "it is in the account's own logical cluster")
+	require.NoError(t, err, "the ConfigMap must be in the account's logical cluster")
 }
 
 func badTokenRequests(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
 	seconds := func(n int64) *int64 { return &n }
-	secret, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	secret := harness.Create(t, c.CoreV1().Secrets("default"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
 	for what, tc := range map[string]struct {
 		account string
 		spec    authenticationv1.TokenRequestSpec
 		is      func(error) bool
 	}{
-		"no such account": {account: "nobody", is: apierrors.IsNotFound},
-		"too short":       {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(599)}, is: apierrors.IsInvalid},
-		"too long":        {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(1<<32 + 1)}, is: apierrors.IsInvalid},
-		"to a pod":        {spec: boundTo("Pod", "p", ""), is: apierrors.IsBadRequest},
-		"to no secret":    {spec: boundTo("Secret", "none", ""), is: apierrors.IsNotFound},
-		"to a former one": {spec: boundTo("Secret", "mine", "former"), is: apierrors.IsConflict},
+		"unknown account":           {account: "unknown", is: apierrors.IsNotFound},
+		"too short":                 {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(599)}, is: apierrors.IsInvalid},
+		"too long":                  {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(1<<32 + 1)}, is: apierrors.IsInvalid},
+		"bound to a pod":            {spec: boundTo("Pod", "p", ""), is: apierrors.IsBadRequest},
+		"bound to a missing secret": {spec: boundTo("Secret", "none", ""), is: apierrors.IsNotFound},
+		"bound to a deleted secret": {spec: boundTo("Secret", "mine", "former"), is: apierrors.IsConflict},
 	} {
 		if tc.account == "" {
 			tc.account = "robot"

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,19 +24,19 @@ import (
 
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	// A cluster of its own, because the test replaces its certificates and keys, and webhooks decide there.
+	// A private cluster, because the test replaces certificates and keys, and configures webhooks.
 	d := newDecider(t)
 	args := d.options(t)
 	args["shard"] = append(args["shard"], "--home-workspaces-home-creator-groups=system:kcp:admin")
 	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: args})
 	proxy, masters := e.Proxy(), e.Shard(0)
 
-	t.Run("privileged groups stay outside", func(t *testing.T) {
-		require.ElementsMatch(t, []string{"system:kcp:admin", "system:authenticated"}, kit.WhoAmI(t, proxy, "root").Groups, "administrators have a group of their own")
-		require.Contains(t, kit.WhoAmI(t, masters, "root").Groups, "system:masters", "at the shard the certificate counts")
-		who := kit.WhoAmI(t, kit.AtHost(masters, proxy.Host), "root")
-		require.Equal(t, "shard-admin", who.Username)
-		require.Equal(t, []string{"system:authenticated"}, who.Groups)
+	t.Run("privileged groups are removed", func(t *testing.T) {
+		require.ElementsMatch(t, []string{"system:kcp:admin", "system:authenticated"}, kit.WhoAmI(t, proxy, "root").Groups)
+		require.Contains(t, kit.WhoAmI(t, masters, "root").Groups, "system:masters", "the shard accepts the certificate")
+		user := kit.WhoAmI(t, kit.AtHost(masters, proxy.Host), "root")
+		require.Equal(t, "shard-admin", user.Username)
+		require.Equal(t, []string{"system:authenticated"}, user.Groups)
 		kit.RequireStatus(t, kit.AtHost(masters, proxy.Host), kit.Request{Path: "/clusters/root/api/v1/secrets"}, http.StatusForbidden)
 
 		store := pki.NewStore(filepath.Join(e.Dir, ".kcp"), time.Now)
@@ -48,10 +47,10 @@ func TestCredentials(t *testing.T) {
 				"system:kcp:initializer:root:x", "system:kcp:terminator:root:x", "apis.kcp.io:binding:root:x"))
 		require.NoError(t, err)
 		for _, server := range []*rest.Config{proxy, masters} {
-			who = kit.WhoAmI(t, kit.WithClientCert(server, pair), "root")
-			require.ElementsMatch(t, []string{"devs", "system:authenticated"}, who.Groups)
+			user = kit.WhoAmI(t, kit.WithClientCert(server, pair), "root")
+			require.ElementsMatch(t, []string{"devs", "system:authenticated"}, user.Groups)
 		}
-		// HTTP/1.1 would trim it on the way to the shard.
+		// HTTP/1.1 would trim the group between front-proxy and shard.
 		pair, err = pki.NewStore(t.TempDir(), time.Now).Certificate("blank", ca, pki.Client("climber", " system:masters"))
 		require.NoError(t, err)
 		for _, server := range []*rest.Config{proxy, masters} {
@@ -59,14 +58,14 @@ func TestCredentials(t *testing.T) {
 		}
 	})
 
-	t.Run("tokens of the development cluster are passed on", func(t *testing.T) {
+	t.Run("development tokens", func(t *testing.T) {
 		require.Contains(t, kit.WhoAmI(t, kit.WithToken(proxy, "admin-token"), "root").Groups, "system:masters")
 		require.ElementsMatch(t, []string{"team-3", "system:authenticated"}, kit.WhoAmI(t, kit.WithToken(proxy, "user-3-token"), "root").Groups)
 	})
 
-	t.Run("only members of the groups of the flag get a home", func(t *testing.T) { testHomeCreators(t, e) })
-	t.Run("webhooks decide", func(t *testing.T) { testExternalDeciders(t, kit.People{Env: e.ForTest(t)}, d) })
-	t.Run("files are read again", func(t *testing.T) { reloading(t, e) })
+	t.Run("home creator groups", func(t *testing.T) { testHomeCreators(t, e) })
+	t.Run("webhooks", func(t *testing.T) { testExternalDeciders(t, kit.People{Env: e.ForTest(t)}, d) })
+	t.Run("files are reloaded", func(t *testing.T) { reloading(t, e) })
 }
 
 func reloading(t *testing.T, e *kit.Env) {
@@ -75,22 +74,21 @@ func reloading(t *testing.T, e *kit.Env) {
 	dir := filepath.Join(e.Dir, ".kcp")
 	store := pki.NewStore(dir, time.Now)
 
-	// One more CA of clients.
+	// Add a client CA.
 	others := pki.NewStore(t.TempDir(), time.Now)
 	other, err := others.Authority("other-ca")
 	require.NoError(t, err)
 	pair, err := others.Certificate("jane", other, pki.Client("jane", "system:kcp:admin"))
 	require.NoError(t, err)
-	newcomer := []*rest.Config{kit.WithClientCert(proxy, pair), kit.WithClientCert(shard, pair)}
-	for _, config := range newcomer {
+	clients := []*rest.Config{kit.WithClientCert(proxy, pair), kit.WithClientCert(shard, pair)}
+	for _, config := range clients {
 		require.Equal(t, http.StatusUnauthorized, codeOf(t, config, "/clusters/root/api"))
 	}
-	bundle, err := os.ReadFile(filepath.Join(dir, "client-ca.crt"))
-	require.NoError(t, err)
+	bundle := harness.ReadFile(t, filepath.Join(dir, "client-ca.crt"))
 	require.NoError(t, pki.WriteFile(filepath.Join(dir, "client-ca.crt"), append(bundle, other.CertPEM...), 0o644))
-	for _, config := range newcomer {
+	for _, config := range clients {
 		e.Eventually("the new CA is accepted", func() bool {
-			// A connection keeps the certificates it was made with.
+			// An open connection keeps its certificates.
 			fresh := rest.CopyConfig(config)
 			fresh.TLSClientConfig.NextProtos = []string{"http/1.1"}
 			transport, err := rest.TransportFor(fresh)
@@ -107,7 +105,7 @@ func reloading(t *testing.T, e *kit.Env) {
 		return codeOf(t, kit.WithClientCert(e.Cache(), master), "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards") == http.StatusOK
 	})
 
-	// Another serving certificate.
+	// Replace the serving certificate.
 	before := served(t, proxy.Host)
 	ca, err := store.Authority("serving-ca")
 	require.NoError(t, err)
@@ -119,16 +117,16 @@ func reloading(t *testing.T, e *kit.Env) {
 		e.Eventually("the new certificate is served at "+host, func() bool { return served(t, host).SerialNumber.Cmp(before.SerialNumber) != 0 })
 	}
 
-	// Another key of service accounts.
-	c := kit.ClusterClientset(t, proxy, "root")
-	robots(t, e, c, "robot")
+	// Replace the key of service accounts.
+	c := harness.Clientset(t, proxy, "root")
+	createServiceAccount(t, e, c, "robot")
 	old := tokenOf(t, c, "robot", authenticationv1.TokenRequestSpec{})
 	for _, config := range []*rest.Config{proxy, shard} {
 		require.NotEqual(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(config, old), "/clusters/root/api"))
 	}
 	require.NoError(t, pki.WriteFile(filepath.Join(dir, "service-account.key"), newKey(t), 0o600))
 	for _, config := range []*rest.Config{proxy, shard} {
-		e.Eventually("the old key is not trusted any more", func() bool {
+		e.Eventually("the old key is rejected", func() bool {
 			return codeOf(t, kit.WithToken(config, old), "/clusters/root/api") == http.StatusUnauthorized
 		})
 	}
@@ -138,10 +136,9 @@ func reloading(t *testing.T, e *kit.Env) {
 	})
 }
 
-// served returns the certificate that a server shows.
 func served(t *testing.T, host string) *x509.Certificate {
 	t.Helper()
-	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(host, "https://")) //nolint:gosec // looks at the certificate only
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(host, "https://")) //nolint:gosec // reads only the certificate
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0]

@@ -18,17 +18,17 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// decider is a service that reviews tokens and requests.
+// decider is a webhook that reviews tokens and requests.
 type decider struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// open is the logical cluster in which alice may list config maps.
+	// open is the logical cluster in which alice may list ConfigMaps.
 	open string
 }
 
-// newDecider knows the token of alice, lets her list config maps in one logical cluster, and has nobody
-// delete secrets that are called kept.
+// newDecider accepts the token of alice, authorizes her to list ConfigMaps in one logical cluster, and denies any user to delete
+// Secrets named kept.
 func newDecider(t *testing.T) *decider {
 	t.Helper()
 	d := &decider{}
@@ -75,7 +75,7 @@ func (d *decider) kubeconfig(t *testing.T, path string) string {
 "clusters":[{"name":"d","cluster":{"server":"`+d.URL+path+`"}}],"contexts":[{"name":"d","context":{"cluster":"d"}}]}`)
 }
 
-// options has servers ask d about tokens, and shards about requests before they ask rules.
+// options returns the flags with which servers review tokens, and shards review requests before they evaluate RBAC.
 func (d *decider) options(t *testing.T) map[string][]string {
 	t.Helper()
 	tokens := []string{"--authentication-token-webhook-config-file", d.kubeconfig(t, "/tokens")}
@@ -86,8 +86,8 @@ func (d *decider) options(t *testing.T) map[string][]string {
 	}
 }
 
-// testExternalDeciders holds that the webhooks are asked where flags name them, at front-proxy and shard.
-// TestWebhook of pkg/authn and of pkg/authz, and TestOrder there, have what becomes of their answers.
+// testExternalDeciders checks that front-proxy and shard call the webhooks. TestWebhook of pkg/authn and of pkg/authz, and
+// TestOrder there, cover the use of the responses.
 func testExternalDeciders(t *testing.T, p kit.People, d *decider) {
 	t.Helper()
 	one, two := p.Workspace("root", "one").Spec.Cluster, p.Workspace("root", "two").Spec.Cluster
@@ -96,16 +96,16 @@ func testExternalDeciders(t *testing.T, p kit.People, d *decider) {
 	d.mu.Unlock()
 	for _, server := range []*rest.Config{p.Proxy(), p.Shard(0)} {
 		alice := kit.WithToken(server, "alice-token")
-		who := kit.WhoAmI(t, alice, "root")
-		require.Equal(t, "alice", who.Username)
-		require.ElementsMatch(t, []string{"devs", "system:authenticated"}, who.Groups, "a service from outside makes nobody system:masters")
-		require.Equal(t, http.StatusOK, codeOf(t, alice, "/clusters/"+one+kit.ConfigMapsPath), "the webhook allows it")
-		require.Equal(t, http.StatusForbidden, codeOf(t, alice, "/clusters/"+two+kit.ConfigMapsPath), "in the other logical cluster only")
+		user := kit.WhoAmI(t, alice, "root")
+		require.Equal(t, "alice", user.Username)
+		require.ElementsMatch(t, []string{"devs", "system:authenticated"}, user.Groups, "a webhook cannot grant system:masters")
+		require.Equal(t, http.StatusOK, codeOf(t, alice, "/clusters/"+one+kit.ConfigMapsPath), "the webhook allows the request")
+		require.Equal(t, http.StatusForbidden, codeOf(t, alice, "/clusters/"+two+kit.ConfigMapsPath), "the webhook allows the request in the other logical cluster only")
 	}
-	// The webhook comes first, so it denies what rules allow, but not to members of system:masters.
+	// The webhook precedes RBAC, so it denies requests that rules allow, but not those of system:masters.
 	in := p.Admin("root:two").CoreV1().Secrets("default")
 	_, err := in.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
-	require.NoError(t, err, "where it has no opinion, rules decide")
+	require.NoError(t, err, "RBAC decides if the webhook has no opinion")
 	err = in.Delete(t.Context(), "kept", metav1.DeleteOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "secrets are kept")

@@ -1,3 +1,3 @@
-// Package access contains integration tests of authentication, authorization, workspaces, and what every workspace contains,
-// in clusters that run in the test process.
+// Package access contains integration tests of authentication, authorization, workspaces, and their initial content, in clusters
+// that run in the test process.
 package access

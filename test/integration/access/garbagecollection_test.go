@@ -20,8 +20,8 @@ const (
 	gadgets = "/apis/garbage.example.org/v1/namespaces/default/gadgets"
 )
 
-// owned makes an object of a path with references to owners, each "<apiVersion> <kind> <name> <uid>",
-// which blocks them if it ends with " blocks".
+// createOwned creates an object with references to owners, each "<apiVersion> <kind> <name> <uid>", which set blockOwnerDeletion
+// if they end with " blocks".
 func createOwned(k kit.WorkspaceClient, path, name string, owners ...string) *unstructured.Unstructured {
 	k.T.Helper()
 	var references []string
@@ -45,12 +45,10 @@ func owner(of *unstructured.Unstructured) string {
 
 func deleteWithPolicy(k kit.WorkspaceClient, path, name, policy string) {
 	k.T.Helper()
-	code, says := k.TryDo(http.MethodDelete, path+"/"+name, fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":%q}`, policy))
-	require.Equal(k.T, http.StatusOK, code, says)
+	k.RequireCode(http.StatusOK, http.MethodDelete, path+"/"+name, fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":%q}`, policy))
 }
 
-// TestGarbageCollection: objects go with their owners as in Kubernetes, in each logical cluster
-// for itself, whatever kinds they are of.
+// TestGarbageCollection checks that objects are deleted with their owners as in Kubernetes, in each logical cluster and for every kind.
 func TestGarbageCollection(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -58,30 +56,27 @@ func TestGarbageCollection(t *testing.T) {
 	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
 	for _, in := range []kit.WorkspaceClient{k, other} {
 		in.Create(kit.DefinitionsPath, garbageCRD)
-		in.Bind("widgets", provider, "widgets")
-		in.UntilBinding("widgets", "Ready", "True <nil>")
+		in.BindReady("widgets", provider, "widgets")
 	}
 	t.Run("background", func(t *testing.T) { testBackground(t, k.ForTest(t), other.ForTest(t)) })
 	t.Run("foreground", func(t *testing.T) { testForeground(t, k.ForTest(t)) })
 	t.Run("orphan", func(t *testing.T) { testOrphan(t, k.ForTest(t)) })
-	t.Run("webhooks and policies", func(t *testing.T) { testJudgedCollection(t, k.ForTest(t)) })
+	t.Run("webhooks and policies", func(t *testing.T) { testPoliciesForCollector(t, k.ForTest(t)) })
 	t.Run("owners of all kinds", func(t *testing.T) { testOwnersOfAllKinds(t, k.ForTest(t)) })
 }
 
-// TestGarbageCollectorRestarts: a collector finds after a start what is to be collected, including
-// what was deleted while no collector ran.
+// TestGarbageCollectorRestarts checks that a collector also deletes objects if their owners were deleted while no collector was running.
 func TestGarbageCollectorRestarts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: restarts a shard")
 	}
 	t.Parallel()
-	// A cluster of its own, because the test restarts a shard.
+	// A private cluster, because the test restarts a shard.
 	e := kit.Start(t, harness.Options{DevTokens: true})
 	provider, k := kit.NewWorkspaceClient(e, "garbage-provider"), kit.NewWorkspaceClient(e, "garbage")
 	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
 	k.Create(kit.DefinitionsPath, garbageCRD)
-	k.Bind("widgets", provider, "widgets")
-	k.UntilBinding("widgets", "Ready", "True <nil>")
+	k.BindReady("widgets", provider, "widgets")
 
 	a := createOwned(k, kit.ConfigMapsPath, "restart")
 	g := createOwned(k, gadgets, "restart", owner(a))
@@ -91,25 +86,22 @@ func TestGarbageCollectorRestarts(t *testing.T) {
 	withoutCollector(k)
 	shard.RestartWith()
 	deleteWithPolicy(k, kit.ConfigMapsPath, "restart", "Background")
-	k.UntilGone(kit.WidgetsPath, "restart")
+	k.UntilDeleted(kit.WidgetsPath + "/restart")
 
-	// What nobody has collected meanwhile is.
-	k.UntilGone(kit.ConfigMapsPath, "probe-off")
-	k.UntilGone(kit.ConfigMapsPath, "orphan-off")
+	// Objects that were created without a collector must be collected.
+	k.UntilDeleted(kit.ConfigMapsPath + "/probe-off")
+	k.UntilDeleted(kit.ConfigMapsPath + "/orphan-off")
 	for _, path := range []string{kit.ConfigMapsPath, gadgets, kit.WidgetsPath} {
-		k.UntilGone(path, "below-off")
-		k.UntilGone(path, "waits-off")
+		k.UntilDeleted(path + "/below-off")
+		k.UntilDeleted(path + "/waits-off")
 	}
 }
 
-// withoutCollector holds what a server does on which none runs: nothing is collected, a deletion asks
-// nobody to do anything with dependents, and finalizers that ask for it are like any other.
+// withoutCollector checks a server without a collector: nothing is collected, deletions set no finalizers, and the finalizers of
+// the collector have no special meaning.
 func withoutCollector(k kit.WorkspaceClient) {
 	k.T.Helper()
-	k.Eventually("the bound kind is served", func() bool {
-		code, _ := k.TryDo(http.MethodGet, kit.WidgetsPath, "")
-		return code == http.StatusOK
-	})
+	k.UntilCode(http.StatusOK, http.MethodGet, kit.WidgetsPath, "")
 	for _, path := range []string{kit.ConfigMapsPath, gadgets, kit.WidgetsPath} {
 		for _, policy := range []string{"Background", "Foreground", "Orphan"} {
 			a := createOwned(k, path, "off")
@@ -117,18 +109,17 @@ func withoutCollector(k kit.WorkspaceClient) {
 				createOwned(k, path, "below-off", owner(a)+" blocks")
 			}
 			deleteWithPolicy(k, path, "off", policy)
-			code, says := k.TryDo(http.MethodGet, path+"/off", "")
-			require.Equal(k.T, http.StatusNotFound, code, "%s, %s: %s", path, policy, says)
+			k.RequireCode(http.StatusNotFound, http.MethodGet, path+"/off", "")
 		}
 		createOwned(k, path, "waits-off")
-		k.Do(http.StatusOK, http.MethodPatch, path+"/waits-off", `{"metadata":{"finalizers":["foregroundDeletion"]}}`)
+		k.Patch(path+"/waits-off", `{"metadata":{"finalizers":["foregroundDeletion"]}}`)
 		deleteWithPolicy(k, path, "waits-off", "Background")
 		waits := k.Get(path + "/waits-off")
 		require.NotNil(k.T, waits.GetDeletionTimestamp())
 		require.Equal(k.T, []string{"foregroundDeletion"}, waits.GetFinalizers())
 	}
 	createOwned(k, kit.ConfigMapsPath, "orphan-off")
-	k.Do(http.StatusOK, http.MethodPatch, kit.ConfigMapsPath+"/orphan-off", `{"metadata":{"finalizers":["orphan"]}}`)
+	k.Patch(kit.ConfigMapsPath+"/orphan-off", `{"metadata":{"finalizers":["orphan"]}}`)
 	deleteWithPolicy(k, kit.ConfigMapsPath, "orphan-off", "Foreground")
 	require.Equal(k.T, []string{"orphan"}, k.Get(kit.ConfigMapsPath+"/orphan-off").GetFinalizers())
 	createOwned(k, kit.ConfigMapsPath, "probe-off", "v1 ConfigMap absent none")
@@ -137,8 +128,7 @@ func withoutCollector(k kit.WorkspaceClient) {
 	}
 }
 
-// testOwnersOfAllKinds: what owns may be of the system's own kinds, cluster-scoped, a definition or
-// bound.
+// testOwnersOfAllKinds checks owners of system APIs, cluster-scoped kinds, custom resources and bound APIs.
 func testOwnersOfAllKinds(t *testing.T, k kit.WorkspaceClient) {
 	late := strings.NewReplacer("garbage.example.org", "owner.example.org", "gadget", "owner", "Gadget", "Owner").Replace(garbageCRD)
 	for path, body := range map[string]string{
@@ -155,9 +145,9 @@ func testOwnersOfAllKinds(t *testing.T, k kit.WorkspaceClient) {
 		blocks := createOwned(k, kit.ConfigMapsPath, name+"-blocks", owner(a)+" blocks")
 		require.Nil(t, k.Get(kit.ConfigMapsPath+"/"+blocks.GetName()).GetDeletionTimestamp())
 		deleteWithPolicy(k, path, a.GetName(), "Foreground")
-		k.UntilGone(kit.ConfigMapsPath, name+"-blocks")
-		k.UntilGone(path, a.GetName())
-		k.UntilGone(kit.ConfigMapsPath, name)
+		k.UntilDeleted(kit.ConfigMapsPath + "/" + name + "-blocks")
+		k.UntilDeleted(path + "/" + a.GetName())
+		k.UntilDeleted(kit.ConfigMapsPath + "/" + name)
 	}
 }
 
@@ -168,14 +158,14 @@ func testBackground(t *testing.T, k, other kit.WorkspaceClient) {
 		c := createOwned(in, kit.WidgetsPath, "c", strings.Replace(owner(b), "/v1 ", "/v2 ", 1))
 		createOwned(in, "/api/v1/namespaces/default/secrets", "d", owner(c))
 	}
-	// The owner of another logical cluster, by its name and UID.
+	// An owner in another logical cluster, by its name and UID.
 	foreign := k.Get(kit.ConfigMapsPath + "/a")
 	createOwned(other, kit.ConfigMapsPath, "foreign", owner(foreign))
-	other.UntilGone(kit.ConfigMapsPath, "foreign")
+	other.UntilDeleted(kit.ConfigMapsPath + "/foreign")
 	deleteWithPolicy(k, kit.ConfigMapsPath, "a", "Background")
-	k.UntilGone(gadgets, "b")
-	k.UntilGone(kit.WidgetsPath, "c")
-	k.UntilGone("/api/v1/namespaces/default/secrets", "d")
+	k.UntilDeleted(gadgets + "/b")
+	k.UntilDeleted(kit.WidgetsPath + "/c")
+	k.UntilDeleted("/api/v1/namespaces/default/secrets/d")
 	for _, path := range []string{kit.ConfigMapsPath + "/a", gadgets + "/b", kit.WidgetsPath + "/c", "/api/v1/namespaces/default/secrets/d"} {
 		require.Nil(t, other.Get(path).GetDeletionTimestamp(), path)
 	}
@@ -188,20 +178,20 @@ func testForeground(t *testing.T, k kit.WorkspaceClient) {
 	createOwned(k, kit.ConfigMapsPath, "second", owner(b))
 	stay := createOwned(k, kit.ConfigMapsPath, "stays")
 	createOwned(k, kit.ConfigMapsPath, "shared", owner(a)+" blocks", owner(stay))
-	k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":["example.org/mine"]}}`)
+	k.Patch(kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":["example.org/mine"]}}`)
 
 	kubectl := exec.CommandContext(t.Context(), harness.Kubectl(t), "--kubeconfig", k.ShardKubeconfig(0), "--server", k.Config.Host+"/clusters/"+k.ClusterName,
 		"delete", "configmap", "fore", "--cascade=foreground", "--wait=false")
 	out, err := kubectl.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	k.Eventually("the last is being deleted", func() bool { return k.Get(kit.WidgetsPath+"/fore").GetDeletionTimestamp() != nil })
+	k.Eventually("the last object is being deleted", func() bool { return k.Get(kit.WidgetsPath+"/fore").GetDeletionTimestamp() != nil })
 	require.Equal(t, []string{"foregroundDeletion"}, k.Get(kit.ConfigMapsPath+"/fore").GetFinalizers())
 	require.Equal(t, []string{"foregroundDeletion"}, k.Get(gadgets+"/fore").GetFinalizers())
-	k.UntilGone(kit.ConfigMapsPath, "second")
-	k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":null}}`)
-	k.UntilGone(kit.WidgetsPath, "fore")
-	k.UntilGone(gadgets, "fore")
-	k.UntilGone(kit.ConfigMapsPath, "fore")
+	k.UntilDeleted(kit.ConfigMapsPath + "/second")
+	k.Patch(kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":null}}`)
+	k.UntilDeleted(kit.WidgetsPath + "/fore")
+	k.UntilDeleted(gadgets + "/fore")
+	k.UntilDeleted(kit.ConfigMapsPath + "/fore")
 	shared := k.Get(kit.ConfigMapsPath + "/shared").GetOwnerReferences()
 	require.Len(t, shared, 1)
 	require.Equal(t, "stays", shared[0].Name)
@@ -212,13 +202,13 @@ func testOrphan(t *testing.T, k kit.WorkspaceClient) {
 	b := createOwned(k, gadgets, "orphaned", owner(a))
 	createOwned(k, kit.WidgetsPath, "below", owner(b))
 	deleteWithPolicy(k, kit.ConfigMapsPath, "leaves", "Orphan")
-	k.UntilGone(kit.ConfigMapsPath, "leaves")
+	k.UntilDeleted(kit.ConfigMapsPath + "/leaves")
 	require.Empty(t, k.Get(gadgets+"/orphaned").GetOwnerReferences())
 	require.Len(t, k.Get(kit.WidgetsPath+"/below").GetOwnerReferences(), 1)
 }
 
-// testJudgedCollection: a policy that protects objects protects them from the collector.
-func testJudgedCollection(t *testing.T, k kit.WorkspaceClient) {
+// testPoliciesForCollector checks that admission policies apply to the collector.
+func testPoliciesForCollector(t *testing.T, k kit.WorkspaceClient) {
 	const admission = "/apis/admissionregistration.k8s.io/v1/"
 	k.Create(admission+"validatingadmissionpolicies", `{"metadata":{"name":"protect"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["DELETE"],"resources":["configmaps"]}]},"validations":[{"expression":"oldObject.metadata.name != 'protected' || request.userInfo.username != 'system:serviceaccount:kube-system:generic-garbage-collector'"}]}}`)
 	k.Create(admission+"validatingadmissionpolicybindings", `{"metadata":{"name":"protect"},"spec":{"policyName":"protect","validationActions":["Deny"]}}`)
@@ -235,8 +225,8 @@ func testJudgedCollection(t *testing.T, k kit.WorkspaceClient) {
 	})
 	createOwned(k, kit.ConfigMapsPath, "protected", "v1 ConfigMap absent none")
 	createOwned(k, kit.ConfigMapsPath, "unprotected", "v1 ConfigMap absent none")
-	k.UntilGone(kit.ConfigMapsPath, "unprotected")
+	k.UntilDeleted(kit.ConfigMapsPath + "/unprotected")
 	require.Nil(t, k.Get(kit.ConfigMapsPath+"/protected").GetDeletionTimestamp())
 	deleteWithPolicy(k, admission+"validatingadmissionpolicybindings", "protect", "Background")
-	k.UntilGone(kit.ConfigMapsPath, "protected")
+	k.UntilDeleted(kit.ConfigMapsPath + "/protected")
 }

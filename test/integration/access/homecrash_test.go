@@ -16,16 +16,15 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// phases are those of a logical cluster, in order.
+// phases are the phases of a logical cluster, in order.
 var phases = []corev1alpha1.LogicalClusterPhaseType{corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing, corev1alpha1.LogicalClusterPhaseReady}
 
-// logicalClusters returns the phases of all that can be listed.
+// logicalClusters returns the phases of all logical clusters.
 func logicalClusters(e *kit.Env) map[logicalcluster.Name]corev1alpha1.LogicalClusterPhaseType {
 	e.T.Helper()
 	found := map[logicalcluster.Name]corev1alpha1.LogicalClusterPhaseType{}
 	for _, shard := range e.ShardClients {
-		list, err := kinds.LogicalClusters.In(shard.Wildcard()).List(e.T.Context(), metav1.ListOptions{})
-		require.NoError(e.T, err)
+		list := harness.List(e.T, kinds.LogicalClusters.In(shard.Wildcard()), metav1.ListOptions{})
 		for i := range list.Items {
 			found[logicalcluster.From(&list.Items[i])] = list.Items[i].Status.Phase
 		}
@@ -33,8 +32,7 @@ func logicalClusters(e *kit.Env) map[logicalcluster.Name]corev1alpha1.LogicalClu
 	return found
 }
 
-// TestHomesSurviveCrashes: wherever root's shard is killed while it makes a home, there is
-// one in the end, and one only.
+// TestHomesSurviveCrashes kills the shard of root at several stages of creating a home, and expects exactly one home afterwards.
 func TestHomesSurviveCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: kills processes")
@@ -45,42 +43,42 @@ func TestHomesSurviveCrashes(t *testing.T) {
 	for n := range 4 {
 		config := kit.WithToken(e.Proxy(), fmt.Sprintf("user-%d-token", n+1))
 		before := logicalClusters(e)
-		asked := make(chan struct{})
+		sent := make(chan struct{})
 		go func() {
-			defer close(asked)
-			_, _, _ = kit.Send(t.Context(), config, kit.Request{Path: homePath}) // what becomes of it is open
+			defer close(sent)
+			_, _, _ = kit.Send(t.Context(), config, kit.Request{Path: homePath}) // the result does not matter
 		}()
-		e.Eventually("the home is on the way", func() bool {
+		e.Eventually("the creation of the home has reached the stage", func() bool {
 			select {
-			case <-asked:
+			case <-sent:
 				return true
 			default:
 			}
-			// First no logical cluster, then one that is there, and then its phases.
-			come := 0
+			// Stage 0: nothing; 1: the logical cluster exists; then its phases.
+			reached := 0
 			for name, phase := range logicalClusters(e) {
 				if _, old := before[name]; !old {
-					come = max(come, 1+slices.Index(phases, phase))
+					reached = max(reached, 1+slices.Index(phases, phase))
 				}
 			}
-			return come >= n
+			return reached >= n
 		})
 		root.Kill()
-		<-asked
+		<-sent
 		root.Start()
-		e.Eventually("there is a home", func() bool {
+		e.Eventually("the home is served", func() bool {
 			code, _ := kit.Do(t, config, kit.Request{Path: homePath})
 			return code == http.StatusOK
 		})
 		home := homeOf(e, config)
-		held := 0
+		count := 0
 		for _, shard := range e.ShardClients {
 			lc, err := kinds.LogicalClusters.In(shard.Cluster(kit.Path(home.Spec.Cluster))).Get(t.Context(), "cluster", metav1.GetOptions{})
 			if err == nil {
-				held++
+				count++
 				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, lc.Status.Phase)
 			}
 		}
-		require.Equal(t, 1, held)
+		require.Equal(t, 1, count)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// plugin is kubectl with the plugin, and a kubeconfig of its own.
+// plugin runs kubectl with the plugin and a private kubeconfig.
 type plugin struct {
 	t          *testing.T
 	path       string
@@ -31,21 +31,18 @@ func newPlugin(t *testing.T, kubeconfig string) plugin {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink(harness.Binary(t), filepath.Join(dir, "kubectl-shardplane")))
-	text, err := os.ReadFile(kubeconfig)
-	require.NoError(t, err)
+	text := harness.ReadFile(t, kubeconfig)
 	own := filepath.Join(dir, "kubeconfig")
 	require.NoError(t, os.WriteFile(own, text, 0o600))
 	return plugin{t: t, path: dir + ":" + os.Getenv("PATH"), kubeconfig: own}
 }
 
-// command is kubectl with arguments.
 func (p plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, harness.Kubectl(p.t), args...)
 	command.Env = append(os.Environ(), "PATH="+p.path, "KUBECONFIG="+p.kubeconfig, "HOME="+filepath.Dir(p.kubeconfig))
 	return command
 }
 
-// run runs kubectl shardplane.
 func (p plugin) run(args ...string) (string, error) {
 	p.t.Helper()
 	out, err := p.command(p.t.Context(), append([]string{"shardplane"}, args...)...).CombinedOutput()
@@ -59,7 +56,7 @@ func (p plugin) shows(args ...string) string {
 	return out
 }
 
-// fails returns what a command that fails says.
+// fails returns the output of a command that must fail.
 func (p plugin) fails(args ...string) string {
 	p.t.Helper()
 	out, err := p.run(args...)
@@ -67,7 +64,7 @@ func (p plugin) fails(args ...string) string {
 	return out
 }
 
-// TestKubectlPlugin: people see shards and workspaces with kubectl shardplane, and move between them.
+// TestKubectlPlugin checks that users list shards and workspaces with kubectl shardplane, and switch between workspaces.
 func TestKubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -75,7 +72,7 @@ func TestKubectlPlugin(t *testing.T) {
 	near := e.WorkspaceOn("root:plugin", "near", "root")
 	far := e.WorkspaceOn("root:plugin:near", "far", "shard-1")
 	parent.Create(kit.TenancyPath+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"nowhere"},"spec":{"location":{"selector":{"matchLabels":{"name":"no-such-shard"}}}}}`)
-	parent.Eventually("an Event tells that it fits nowhere", func() bool {
+	parent.Eventually("an Event reports that the workspace is unschedulable", func() bool {
 		return strings.Contains(parent.Kubectl("get", "events", "-n", "default"), "Unschedulable")
 	})
 	p := newPlugin(t, e.Kubeconfig())
@@ -90,7 +87,7 @@ func TestKubectlPlugin(t *testing.T) {
 	})
 	t.Run("shards", func(t *testing.T) {
 		var shards string
-		e.Eventually("all shards have told their load", func() bool {
+		e.Eventually("all shards have reported their load", func() bool {
 			shards = p.shows("shards")
 			return !strings.Contains(shards, "<unknown>")
 		})
@@ -108,7 +105,7 @@ func TestKubectlPlugin(t *testing.T) {
 	t.Run("watch", func(t *testing.T) { testPluginWatch(t, e, p) })
 }
 
-// testPluginUse: where one goes is where kubectl is from then on.
+// testPluginUse checks that kubectl uses the workspace to which the plugin switches.
 func testPluginUse(t *testing.T, e *kit.Env) {
 	p := newPlugin(t, e.Kubeconfig())
 	where := func() string {
@@ -125,11 +122,11 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 	require.Equal(t, "Current workspace is \"root\".\n", p.shows("use"))
 	require.Contains(t, p.fails("open", "root:plugin:nowhere"), "workspace root:plugin:nowhere is not ready: Unschedulable: no shard is available")
 	require.Contains(t, p.fails("use", "root:plugin:none"), "root:plugin:none")
-	require.Equal(t, "root", where(), "what fails changes nothing")
+	require.Equal(t, "root", where(), "a failed command must not switch the workspace")
 
 	config, err := clientcmd.LoadFromFile(p.kubeconfig)
 	require.NoError(t, err)
-	// Other tests let user-4 see the workspaces in root.
+	// Other tests allow user-4 to read the workspaces in root.
 	for name, token := range map[string]string{"stranger": "user-5-token", "visitor": "user-4-token"} {
 		config.AuthInfos[name] = clientcmdapi.NewAuthInfo()
 		config.AuthInfos[name].Token = token
@@ -143,7 +140,7 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 	require.Equal(t, "user-4", string(out))
 }
 
-// output is what a program has written so far.
+// output contains the output of a running program.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -162,16 +159,16 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// testPluginWatch: the tree follows what happens, and ends by Ctrl-C.
+// testPluginWatch checks that the tree follows changes until Ctrl-C.
 func testPluginWatch(t *testing.T, e *kit.Env, p plugin) {
 	var out output
 	command := p.command(t.Context(), "shardplane", "tree", "root:plugin", "--watch")
 	command.Stdout, command.Stderr = &out, &out
 	require.NoError(t, command.Start())
-	e.Eventually("it shows the tree", func() bool { return strings.Contains(out.String(), "└── nowhere") })
+	e.Eventually("the tree is printed", func() bool { return strings.Contains(out.String(), "└── nowhere") })
 	e.WorkspaceOn("root:plugin", "new", "root")
 	ready := regexp.MustCompile(`(?m)^├── new +universal +Ready `)
-	e.Eventually("it shows what is new", func() bool { return ready.MatchString(out.String()) })
+	e.Eventually("the new workspace is printed", func() bool { return ready.MatchString(out.String()) })
 	require.NoError(t, command.Process.Signal(os.Interrupt))
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
@@ -179,6 +176,6 @@ func testPluginWatch(t *testing.T, e *kit.Env, p plugin) {
 	case err := <-ended:
 		require.NoError(t, err, "%s", &out)
 	case <-time.After(kit.Timeout):
-		require.Fail(t, "it does not end", "%s", &out)
+		require.Fail(t, "the command did not end after the interrupt", "%s", &out)
 	}
 }

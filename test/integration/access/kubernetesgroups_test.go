@@ -1,7 +1,6 @@
 package access
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -23,13 +22,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
 const (
 	deployments = "/apis/apps/v1/namespaces/default/deployments"
 
-	// deploymentVersions describes Deployments with one field more than the Go type has.
+	// deploymentVersions describes Deployments with a field that the Go type does not have, note.
 	deploymentVersions = `[{"name":"v1","served":true,"storage":true,"subresources":{"status":{},"scale":{"specReplicasPath":".spec.replicas","statusReplicasPath":".status.replicas"}},"schema":%s}]`
 	deploymentSchema   = `{"type":"object","properties":{
 		"spec":{"type":"object","properties":{
@@ -42,18 +42,17 @@ const (
 	deploymentNames = `{"plural":"deployments","singular":"deployment","kind":"Deployment","listKind":"DeploymentList","shortNames":["deploy"],"categories":["all"]}`
 )
 
-// clientset is a typed client of the logical cluster, that writes protobuf.
+// clientsetOf returns a client that writes protobuf.
 func clientsetOf(k kit.WorkspaceClient) kubernetes.Interface {
 	k.T.Helper()
 	config := rest.CopyConfig(k.Config)
 	config.Host += k.PathPrefix + "/clusters/" + k.ClusterName
 	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
-	require.NoError(k.T, err)
+	client := harness.Clientset(k.T, config, "")
 	return client
 }
 
-// TestGroupsOfKubernetes: the groups of Kubernetes without a dot are defined as all others.
+// TestGroupsOfKubernetes checks that the groups of Kubernetes without a dot are defined like any other.
 func TestGroupsOfKubernetes(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -65,25 +64,20 @@ func TestGroupsOfKubernetes(t *testing.T) {
 	k.Define("extensions", "ingresses", "Ingress", "v1beta1")
 
 	client := clientsetOf(k)
-	_, err := client.BatchV1().CronJobs("default").Create(t.Context(), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: batchv1.CronJobSpec{Schedule: "* * * * *"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = client.PolicyV1().PodDisruptionBudgets("default").Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, client.BatchV1().CronJobs("default"), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: batchv1.CronJobSpec{Schedule: "* * * * *"}})
+	harness.Create(t, client.PolicyV1().PodDisruptionBudgets("default"), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	_, err = client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
-	require.NoError(t, err)
-	pod, err = client.CoreV1().Pods("default").Patch(t.Context(), "a", types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"d","image":"i"}]}}`), metav1.PatchOptions{})
+	harness.Create(t, client.CoreV1().Pods("default"), pod)
+	pod, err := client.CoreV1().Pods("default").Patch(t.Context(), "a", types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"d","image":"i"}]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Len(t, pod.Spec.Containers, 2)
 	require.Contains(t, k.Kubectl("get", "pods,cronjobs,poddisruptionbudgets"), "pod/a")
 	everywhere := kit.WorkspaceClient{Env: e, Config: k.Config, ClusterName: "*"}
-	code, metadata := kit.Do(t, k.Config, kit.Request{Method: http.MethodGet, Path: "/clusters/*/api/v1/pods", Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}}})
-	require.Equal(t, http.StatusOK, code, "%s", metadata)
+	metadata := kit.RequireCode(t, k.Config, kit.Request{Method: http.MethodGet, Path: "/clusters/*/api/v1/pods", Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}}}, http.StatusOK)
 	require.Contains(t, string(metadata), `"name":"a"`)
-	code, _ = everywhere.TryDo(http.MethodGet, "/api/v1/pods", "")
-	require.Equal(t, http.StatusNotFound, code, "schemas may differ")
+	everywhere.RequireCode(http.StatusNotFound, http.MethodGet, "/api/v1/pods", "") // schemas may differ between logical clusters
 
-	for name, says := range map[string]string{
+	for name, message := range map[string]string{
 		`"secrets.core"},"spec":{"group":"","scope":"Namespaced","names":{"plural":"secrets","kind":"Secret"}`:                                    "",
 		`"widgets.core"},"spec":{"group":"core","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"}`:                                "at least one dot",
 		`"widgets.other"},"spec":{"group":"other","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"}`:                              "at least one dot",
@@ -92,28 +86,21 @@ func TestGroupsOfKubernetes(t *testing.T) {
 		`"widgets.apps.group.invalid"},"spec":{"group":"apps","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"}`:                  "metadata.name",
 	} {
 		body := `{"metadata":{"name":` + name + `,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
-		if says == "" { // built in
+		if message == "" { // built in
 			require.Contains(t, kit.Condition(k.Create(kit.DefinitionsPath, "%s", body), "NamesAccepted"), "False")
 			continue
 		}
-		code, answer := k.TryDo(http.MethodPost, kit.DefinitionsPath, body)
-		require.Equal(t, http.StatusUnprocessableEntity, code, "%s: %s", name, answer)
-		require.Contains(t, answer, says)
+		require.Contains(t, k.RequireCode(http.StatusUnprocessableEntity, http.MethodPost, kit.DefinitionsPath, body), message)
 	}
-	code, _ = k.TryDo(http.MethodGet, "/apis/core/v1/namespaces/default/pods", "")
-	require.Equal(t, http.StatusNotFound, code, `"core" is no group`)
-	k.Do(http.StatusOK, http.MethodPatch, kit.DefinitionsPath+"/pods.core", `{"spec":{"names":{"shortNames":["po"]}}}`)
-	code, answer := k.TryDo(http.MethodPut, kit.DefinitionsPath+"/pods.core", `{"metadata":{"name":"pods.core"},"spec":{"group":"apps"}}`)
-	require.Equal(t, http.StatusUnprocessableEntity, code, answer)
-	k.Do(http.StatusOK, http.MethodDelete, kit.DefinitionsPath+"/pods.core", "")
-	k.Eventually("pods are gone with their definition", func() bool {
-		code, _ := k.TryDo(http.MethodGet, kit.PodsPath, "")
-		return code == http.StatusNotFound
-	})
+	k.RequireCode(http.StatusNotFound, http.MethodGet, "/apis/core/v1/namespaces/default/pods", "") // "core" is not the name of a group
+	k.Patch(kit.DefinitionsPath+"/pods.core", `{"spec":{"names":{"shortNames":["po"]}}}`)
+	k.RequireCode(http.StatusUnprocessableEntity, http.MethodPut, kit.DefinitionsPath+"/pods.core", `{"metadata":{"name":"pods.core"},"spec":{"group":"apps"}}`)
+	k.Delete(kit.DefinitionsPath + "/pods.core")
+	k.UntilDeleted(kit.PodsPath)
 }
 
-// TestDeploymentsAsData: a workspace holds Deployments, defined or bound, for kubectl and
-// typed clients as where they are built in.
+// TestDeploymentsAsData checks that kubectl and typed clients can use Deployments that are defined or bound in a workspace, as if
+// they were built in.
 func TestDeploymentsAsData(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -122,8 +109,7 @@ func TestDeploymentsAsData(t *testing.T) {
 		k.Create(kit.DefinitionsPath, `{"metadata":{"name":"deployments.apps"},"spec":{"group":"apps","scope":"Namespaced","names":%s,"versions":`+deploymentVersions+`}}`,
 			deploymentNames, `{"openAPIV3Schema":`+deploymentSchema+`}`)
 		testDeployments(k)
-		code, metadata := kit.Do(t, k.Config, kit.Request{Method: http.MethodGet, Path: "/clusters/*/apis/apps/v1/deployments", Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}}})
-		require.Equal(t, http.StatusOK, code, "%s", metadata)
+		metadata := kit.RequireCode(t, k.Config, kit.Request{Method: http.MethodGet, Path: "/clusters/*/apis/apps/v1/deployments", Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}}}, http.StatusOK)
 		require.Contains(t, string(metadata), `"name":"web"`)
 	})
 	t.Run("bound", func(t *testing.T) {
@@ -131,15 +117,14 @@ func TestDeploymentsAsData(t *testing.T) {
 		provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", `{"metadata":{"name":"v1.deployments.apps"},"spec":{"group":"apps","scope":"Namespaced","names":%s,"versions":`+deploymentVersions+`}}`,
 			deploymentNames, deploymentSchema)
 		identity := provider.CreateExport("deployments", "v1.deployments.apps")
-		k.Bind("deployments", provider, "deployments")
-		k.UntilBinding("deployments", "Ready", "True <nil>")
+		k.BindReady("deployments", provider, "deployments")
 		testDeployments(k)
 		everywhere := kit.WorkspaceClient{Env: e, Config: k.Config, ClusterName: "*"}.ForTest(t)
 		require.Len(t, kit.Field(everywhere.Get("/apis/apps/v1/deployments:"+identity), "items"), 1)
 
-		// Providers see and patch them through the view of the export.
+		// Providers read and patch them through the virtual workspace of the export.
 		seen := clientsetOf(provider.ThroughExport("deployments", k.ClusterName)).AppsV1().Deployments("default")
-		k.Eventually("the view shows it", func() bool {
+		k.Eventually("the virtual workspace contains the Deployment", func() bool {
 			_, err := seen.Get(t.Context(), "web", metav1.GetOptions{})
 			return err == nil
 		})
@@ -150,7 +135,7 @@ func TestDeploymentsAsData(t *testing.T) {
 	})
 }
 
-// testDeployments: there is one Deployment in the end, web.
+// testDeployments leaves one Deployment, web.
 func testDeployments(k kit.WorkspaceClient) {
 	client := clientsetOf(k).AppsV1().Deployments("default")
 	watcher, err := client.Watch(k.T.Context(), metav1.ListOptions{})
@@ -160,7 +145,7 @@ func testDeployments(k kit.WorkspaceClient) {
 	event := <-watcher.ResultChan()
 	require.Equal(k.T, watch.Added, event.Type)
 	require.Equal(k.T, "nginx:1", event.Object.(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Image)
-	k.Do(http.StatusOK, http.MethodPatch, deployments+"/web", `{"spec":{"note":"kept"}}`)
+	k.Patch(deployments+"/web", `{"spec":{"note":"kept"}}`)
 
 	testStrategicPatches(k)
 	testProtobuf(k)
@@ -178,101 +163,84 @@ func testDeployments(k kit.WorkspaceClient) {
 	require.Contains(k.T, k.Kubectl("rollout", "status", "deployment/web", "--timeout", kit.Timeout.String()), "successfully rolled out")
 
 	manifest := filepath.Join(k.T.TempDir(), "applied.json")
-	for _, c := range []struct{ image, says string }{{"i:1", "created"}, {"i:2", "configured"}, {"i:2", "unchanged"}} {
+	for _, c := range []struct{ image, message string }{{"i:1", "created"}, {"i:2", "configured"}, {"i:2", "unchanged"}} {
 		require.NoError(k.T, os.WriteFile(manifest, fmt.Appendf(nil, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"applied"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":%q}]}}}}`, c.image), 0o600))
-		require.Contains(k.T, k.Kubectl("apply", "-f", manifest), c.says)
+		require.Contains(k.T, k.Kubectl("apply", "-f", manifest), c.message)
 	}
 	require.NoError(k.T, client.Delete(k.T.Context(), "applied", metav1.DeleteOptions{}))
 	web := k.Get(deployments + "/web")
-	require.Equal(k.T, "kept", kit.Field(web, "spec", "note"), "the Go type does not know it")
+	require.Equal(k.T, "kept", kit.Field(web, "spec", "note"), "a field that the Go type does not have must be preserved")
 	require.EqualValues(k.T, 4, kit.Field(web, "spec", "replicas"))
 }
 
-// testStrategicPatches: lists are merged by their keys, of what is there at that moment.
+// testStrategicPatches checks that lists are merged by their keys, based on the current object.
 func testStrategicPatches(k kit.WorkspaceClient) {
 	client := clientsetOf(k).AppsV1().Deployments("default")
-	patch := func(body string, subresources ...string) (*appsv1.Deployment, error) {
+	try := func(body string, subresources ...string) (*appsv1.Deployment, error) {
 		return client.Patch(k.T.Context(), "web", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
 	}
-	web, err := patch(`{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"i"}]}}}}`)
-	require.NoError(k.T, err)
+	patch := func(body string, subresources ...string) *appsv1.Deployment {
+		k.T.Helper()
+		patched, err := try(body, subresources...)
+		require.NoError(k.T, err)
+		return patched
+	}
+	web := patch(`{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"i"}]}}}}`)
 	require.Len(k.T, web.Spec.Template.Spec.Containers, 2)
-	web, err = patch(`{"spec":{"template":{"spec":{"containers":[{"name":"side","$patch":"delete"}]}}}}`)
-	require.NoError(k.T, err)
+	web = patch(`{"spec":{"template":{"spec":{"containers":[{"name":"side","$patch":"delete"}]}}}}`)
 	require.Len(k.T, web.Spec.Template.Spec.Containers, 1)
-	web, err = patch(`{"status":{"conditions":[{"type":"Progressing","status":"True"}]},"spec":{"replicas":9}}`, "status")
-	require.NoError(k.T, err)
+	web = patch(`{"status":{"conditions":[{"type":"Progressing","status":"True"}]},"spec":{"replicas":9}}`, "status")
 	require.Len(k.T, web.Status.Conditions, 1)
-	require.EqualValues(k.T, 2, *web.Spec.Replicas, "the status only")
-	stale := web.ResourceVersion
-	again, err := patch(`{"metadata":{"labels":{"a":"b"}}}`)
-	require.NoError(k.T, err)
-	require.Equal(k.T, "b", again.Labels["a"])
-	_, err = patch(`{"metadata":{"resourceVersion":"` + stale + `","labels":{"a":"c"}}}`)
+	require.EqualValues(k.T, 2, *web.Spec.Replicas, "a patch of the status must not change the spec")
+	require.Equal(k.T, "b", patch(`{"metadata":{"labels":{"a":"b"}}}`).Labels["a"])
+	_, err := try(`{"metadata":{"resourceVersion":"` + web.ResourceVersion + `","labels":{"a":"c"}}}`)
 	require.True(k.T, apierrors.IsConflict(err), "%v", err)
-	since, err := patch(`{"metadata":{"creationTimestamp":"2020-01-01T00:00:00Z"}}`)
-	require.NoError(k.T, err)
-	require.Equal(k.T, web.CreationTimestamp, since.CreationTimestamp, "it cannot be patched")
-	_, err = patch(`{"spec":{"replicas":"many"}}`)
+	since := patch(`{"metadata":{"creationTimestamp":"2020-01-01T00:00:00Z"}}`)
+	require.Equal(k.T, web.CreationTimestamp, since.CreationTimestamp, "the creation timestamp must not change")
+	_, err = try(`{"spec":{"replicas":"many"}}`)
 	require.True(k.T, apierrors.IsInvalid(err), "%v", err)
 	for body, code := range map[string]int{`no patch`: http.StatusBadRequest, `{"metadata":null}`: http.StatusBadRequest, `{"spec":{"template":{"spec":{"containers":[{"image":"i"}]}}}}`: http.StatusUnprocessableEntity} {
-		_, err = patch(body)
-		require.Equal(k.T, code, int(statusOf(err).Code), "%s: %v", body, err)
+		_, err = try(body)
+		var status apierrors.APIStatus
+		require.ErrorAs(k.T, err, &status)
+		require.EqualValues(k.T, code, status.Status().Code, "%s: %v", body, err)
 	}
 	_, err = client.Patch(k.T.Context(), "none", types.StrategicMergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.True(k.T, apierrors.IsNotFound(err), "%v", err)
 	tried, err := client.Patch(k.T.Context(), "web", types.StrategicMergePatchType, []byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: "me"})
 	require.NoError(k.T, err)
 	require.EqualValues(k.T, 7, *tried.Spec.Replicas)
-	web, err = client.Get(k.T.Context(), "web", metav1.GetOptions{})
-	require.NoError(k.T, err)
-	require.EqualValues(k.T, 2, *web.Spec.Replicas, "it was a dry run")
+	require.EqualValues(k.T, 2, *harness.Get(k.T, client, "web").Spec.Replicas, "a dry run must not change the object")
 }
 
-// statusOf is what a server answered.
-func statusOf(err error) metav1.Status {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return metav1.Status{}
-	}
-	return status.Status()
-}
-
-// testProtobuf: bodies are protobuf, and answers where nothing else is taken.
+// testProtobuf checks request bodies in protobuf, and responses to clients that accept nothing else.
 func testProtobuf(k kit.WorkspaceClient) {
 	client := clientsetOf(k).AppsV1().Deployments("default")
-	made, err := client.Create(k.T.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Spec: appsv1.DeploymentSpec{Paused: true}}, metav1.CreateOptions{})
-	require.NoError(k.T, err)
+	made := harness.Create(k.T, client, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Spec: appsv1.DeploymentSpec{Paused: true}})
 	require.EqualValues(k.T, 1, *made.Spec.Replicas, "by default")
 	made.Labels = map[string]string{"a": "b"}
-	_, err = client.Update(k.T.Context(), made, metav1.UpdateOptions{})
+	_, err := client.Update(k.T.Context(), made, metav1.UpdateOptions{})
 	require.NoError(k.T, err)
-	only := rest.CopyConfig(k.Config)
-	only.Host += "/clusters/" + k.ClusterName
+	only := harness.In(k.Config, k.ClusterName)
 	only.ContentType, only.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
-	strict, err := kubernetes.NewForConfig(only)
-	require.NoError(k.T, err)
-	in := strict.AppsV1().Deployments("default")
-	list, err := in.List(k.T.Context(), metav1.ListOptions{LabelSelector: "a=b"})
-	require.NoError(k.T, err)
+	withoutRetries := harness.Clientset(k.T, only, "")
+	in := withoutRetries.AppsV1().Deployments("default")
+	list := harness.List(k.T, in, metav1.ListOptions{LabelSelector: "a=b"})
 	require.NotEmpty(k.T, list.Items)
-	got, err := in.Get(k.T.Context(), "made", metav1.GetOptions{})
-	require.NoError(k.T, err)
+	got := harness.Get(k.T, in, "made")
 	require.True(k.T, got.Spec.Paused)
 	got, err = in.Patch(k.T.Context(), "made", types.StrategicMergePatchType, []byte(`{"spec":{"paused":null}}`), metav1.PatchOptions{})
 	require.NoError(k.T, err)
 	require.False(k.T, got.Spec.Paused)
 	_, err = in.Get(k.T.Context(), "none", metav1.GetOptions{})
 	require.True(k.T, apierrors.IsNotFound(err), "%v", err)
-	code, answer := kit.Do(k.T, only, kit.Request{Method: http.MethodGet, Path: deployments + "/made", Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}})
-	require.Equal(k.T, http.StatusOK, code)
+	answer := kit.RequireCode(k.T, only, kit.Request{Method: http.MethodGet, Path: deployments + "/made", Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}}, http.StatusOK)
 	require.True(k.T, strings.HasPrefix(string(answer), "k8s\x00"), "%q", answer)
-	code, answer = kit.Do(k.T, only, kit.Request{Method: http.MethodPost, Path: deployments, Body: "k8s\x00no", Header: http.Header{"Content-Type": {runtime.ContentTypeProtobuf}}})
-	require.Equal(k.T, http.StatusBadRequest, code, "%s", answer)
+	kit.RequireCode(k.T, only, kit.Request{Method: http.MethodPost, Path: deployments, Body: "k8s\x00no", Header: http.Header{"Content-Type": {runtime.ContentTypeProtobuf}}}, http.StatusBadRequest)
 	require.NoError(k.T, in.Delete(k.T.Context(), "made", metav1.DeleteOptions{}))
 }
 
-// playController does what Kubernetes' controller does when all pods run.
+// playController sets the status that the Kubernetes controller sets when all pods are running.
 func playController(k kit.WorkspaceClient) {
 	k.T.Helper()
 	client := clientsetOf(k).AppsV1().Deployments("default")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,12 +20,13 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// replayed is a request of a plugin, and what the plugin needs of the answer.
+// replayed is a request of a plugin, and the parts of the response that the plugin uses.
 type replayed struct {
-	// Discovery is the logical cluster of which it asks what is served, instead of Path.
+	// If Discovery is set, the resources of this logical cluster are discovered, and Path is not used.
 	Discovery string            `json:"discovery"`
 	Served    map[string]string `json:"served"`
 
@@ -39,19 +39,15 @@ type replayed struct {
 	Fields map[string]string `json:"fields"`
 }
 
-// TestPlugins replays what the published kubectl plugins of kcp send.
+// TestPlugins replays the requests of the published kubectl plugins of kcp.
 func TestPlugins(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	kit.NewWorkspaceClientOn(e, "plugins-provider", 1)
 	consumer := kit.NewWorkspaceClient(e, "plugins").ForTest(t)
-	consumer.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	consumer.Eventually("the owner has entered", func() bool {
-		code, _ := consumer.As("user-1-token").TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
-		return code == http.StatusOK
-	})
-	file, err := os.ReadFile("testdata/plugins.yaml")
-	require.NoError(t, err)
+	consumer.BindAdmin("user-1")
+	consumer.As("user-1-token").UntilCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
+	file := harness.ReadFile(t, "testdata/plugins.yaml")
 	names := strings.NewReplacer("$PROVIDER", "root:plugins-provider", "$CONSUMER", "root:plugins", "$NAME", "plugins", "$SNAPSHOT", snapshot(t))
 	var commands []struct {
 		Command  string     `json:"command"`
@@ -72,7 +68,7 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// snapshot returns what kubectl kcp crd snapshot makes, which asks no server.
+// snapshot returns the output of kubectl kcp crd snapshot.
 func snapshot(t *testing.T) string {
 	t.Helper()
 	crd := &apiextensionsv1.CustomResourceDefinition{
@@ -97,7 +93,7 @@ func snapshot(t *testing.T) string {
 	return string(text)
 }
 
-// discover asks what is served as the plugins do, by the library's clients.
+// discover runs discovery with the client library of the plugins.
 func (of *replayed) discover(t *testing.T, config *rest.Config, names *strings.Replacer, what string) {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -126,7 +122,7 @@ func (of *replayed) discover(t *testing.T, config *rest.Config, names *strings.R
 	}
 }
 
-// replay sends the request, again where the plugin does so until it likes the answer.
+// replay sends the request, and repeats it where the plugin waits for a state.
 func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, what string) {
 	t.Helper()
 	config := e.Proxy()
@@ -135,24 +131,24 @@ func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, wh
 	}
 	request := kit.Request{Method: of.Method, Path: names.Replace(of.Path), Body: names.Replace(of.Body), Header: http.Header{"Accept": {"application/json, */*"}, "Content-Type": {"application/json"}}}
 	var answer map[string]any
-	ask := func() {
+	send := func() {
 		var code int
 		var text []byte
 		require.Eventually(t, func() bool {
 			code, text = kit.Do(t, config, request)
-			return code == of.Want || code != http.StatusForbidden && code != http.StatusServiceUnavailable // which asks to try again
-		}, kit.Timeout, 10*time.Millisecond, "%s: what the provider's shard allows is known here", what)
+			return code == of.Want || code != http.StatusForbidden && code != http.StatusServiceUnavailable // not yet authorized, or overloaded
+		}, kit.Timeout, 10*time.Millisecond, "%s: the response did not become %d", what, of.Want)
 		require.Equal(t, of.Want, code, "%s: %s", what, text)
 		answer = nil
 		decoder := json.NewDecoder(bytes.NewReader(text))
 		require.NoError(t, decoder.Decode(&answer), what)
 	}
-	ask()
+	send()
 	if len(of.Until) > 0 {
 		e.Eventually(what, func() bool {
 			for path, value := range of.Until {
 				if valueAt(answer, path) != value {
-					ask()
+					send()
 					return false
 				}
 			}

@@ -10,9 +10,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestWorkspacesAsPeopleSeeThem: kubectl says what keeps a workspace waiting, once, and where
-// one is.
-func TestWorkspacesAsPeopleSeeThem(t *testing.T) {
+// TestWorkspacesInKubectl checks that kubectl shows the shard of a workspace, and reports once why a workspace is waiting.
+func TestWorkspacesInKubectl(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	parent := kit.NewWorkspaceClient(e, "seen").ForTest(t)
@@ -21,18 +20,18 @@ func TestWorkspacesAsPeopleSeeThem(t *testing.T) {
 	waiting := parent.CreateWorkspaceOfType("waiting", "apps", 0)
 	parent.Create(kit.TenancyPath+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"nowhere"},"spec":{"location":{"selector":{"matchLabels":{"name":"no-such-shard"}}}}}`)
 
-	for name, says := range map[string]string{
+	for name, message := range map[string]string{
 		"nowhere": `(?s)Events:.*Warning +Unschedulable .* workspace +no shard is available: [a-z]`,
 		"waiting": `(?s)Events:.*Normal +InitializerExists .* workspace +Initializers still exist`,
 	} {
-		parent.Eventually("an Event tells why "+name+" waits", func() bool {
-			return regexp.MustCompile(says).MatchString(parent.Kubectl("describe", "workspace", name))
+		parent.Eventually("an Event reports the reason for "+name, func() bool {
+			return regexp.MustCompile(message).MatchString(parent.Kubectl("describe", "workspace", name))
 		})
 	}
 	for name, reason := range map[string]string{"nowhere": "Unschedulable", "waiting": "InitializerExists"} {
 		require.Equal(t, 1, strings.Count(parent.Kubectl("get", "events", "-n", "default", "--field-selector", "involvedObject.name="+name), reason))
 	}
-	require.Contains(t, parent.Kubectl("describe", "workspace", "ready"), "<none>", "progress is no news")
+	require.Contains(t, parent.Kubectl("describe", "workspace", "ready"), "<none>", "progress must not create Events")
 
 	wide := parent.Kubectl("get", "workspaces", "-o", "wide")
 	require.Regexp(t, `NAME +TYPE +REGION +PHASE +URL +AGE +SHARD +CLUSTER`, wide)

@@ -16,23 +16,23 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestSubtreeLimits has workspaces on two shards with one limit together, of bytes and of objects.
+// TestSubtreeLimits checks limits, in bytes and objects, that workspaces on two shards share.
 func TestSubtreeLimits(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	e.WorkspaceOn("root", "limitless", "shard-1")
 	t.Run("bytes", func(t *testing.T) {
-		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, says: "at most 4194304 allowed", text: strings.Repeat("x", 256<<10)})
+		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, message: "at most 4194304 allowed", text: strings.Repeat("x", 256<<10)})
 	})
 	t.Run("objects", func(t *testing.T) {
-		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"100"`, says: "at most 100 allowed"})
+		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"100"`, message: "at most 100 allowed"})
 	})
 }
 
-// subtreeLimit is a limit of a workspace and those below it.
+// subtreeLimit is a limit for a workspace and those below it.
 type subtreeLimit struct {
-	top, annotation, most, says string
-	// text is what the objects have that reach it.
+	top, annotation, most, message string
+	// text is the content of each object.
 	text string
 }
 
@@ -65,7 +65,7 @@ func testSubtreeLimit(t *testing.T, e *kit.Env, l subtreeLimit) {
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
 			require.ErrorContains(t, err, "the workspace "+top+" and all workspaces below it")
-			require.ErrorContains(t, err, l.says)
+			require.ErrorContains(t, err, l.message)
 			return true
 		})
 		t.Logf("%s is full after %v and %d objects", workspace, time.Since(began).Round(time.Millisecond), n-1)
@@ -73,16 +73,16 @@ func testSubtreeLimit(t *testing.T, e *kit.Env, l subtreeLimit) {
 
 	limit(l.most)
 	refused(far)
-	refused(near) // on the other shard, which has to be told
+	refused(near) // on the other shard
 	refused(top)
 	require.NoError(t, create("root:limitless", l.top))
 	for _, workspace := range []string{top, far, near} {
 		err := kinds.ConfigMaps.InNamespace(e.ProxyClient.Cluster(kit.Path(workspace)), "default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 		require.NoError(t, err)
 	}
-	e.Eventually("there is room again, everywhere", func() bool { return create(top, "late") == nil })
+	e.Eventually("objects are accepted again", func() bool { return create(top, "late") == nil })
 	limit(`"1"`)
-	e.Eventually("the limit is in force on the other shard", func() bool { return create(far, "any") != nil })
+	e.Eventually("the limit applies on the other shard", func() bool { return create(far, "any") != nil })
 	limit("null")
-	e.Eventually("there is no limit", func() bool { return create(far, "last") == nil })
+	e.Eventually("the limit is removed", func() bool { return create(far, "last") == nil })
 }

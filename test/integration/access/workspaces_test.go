@@ -2,6 +2,7 @@ package access
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -32,23 +34,21 @@ func TestWorkspaces(t *testing.T) {
 			require.Equal(t, ws.Spec.Cluster, ws.Annotations["internal.tenancy.kcp.io/cluster"])
 			require.NotEmpty(t, ws.Annotations["internal.tenancy.kcp.io/shard"])
 			require.Equal(t, "root", ws.Annotations["kcp.io/cluster"])
-			e.Eventually("the label follows the phase", func() bool {
-				labelled, err := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root"))).List(t.Context(), metav1.ListOptions{LabelSelector: "tenancy.kcp.io/phase=Ready"})
-				require.NoError(t, err)
+			e.Eventually("the label equals the phase", func() bool {
+				labelled := harness.List(t, kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root"))), metav1.ListOptions{LabelSelector: "tenancy.kcp.io/phase=Ready"})
 				return slices.ContainsFunc(labelled.Items, func(other tenancyv1alpha1.Workspace) bool { return other.UID == ws.UID })
 			})
 			require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
 			require.Equal(t, shard, e.Placement(ws.Spec.Cluster))
 
-			lc, err := kinds.LogicalClusters.In(e.ProxyClient.Cluster(kit.Path("root:on-"+shard))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-			require.NoError(t, err)
+			lc := harness.Get(t, kinds.LogicalClusters.In(e.ProxyClient.Cluster(kit.Path("root:on-"+shard))), corev1alpha1.LogicalClusterName)
 			require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, lc.Status.Phase)
 			require.Equal(t, ws.Spec.URL, lc.Status.URL)
 			require.Equal(t, "root:on-"+shard, lc.Annotations["kcp.io/path"])
 			require.Equal(t, ws.UID, lc.Spec.Owner.UID)
 
-			_, err = kinds.Namespaces.In(e.ProxyClient.Cluster(kit.Path(ws.Spec.Cluster))).Get(t.Context(), "default", metav1.GetOptions{})
-			require.NoError(t, err, "the default namespace is there as soon as the workspace is Ready")
+			_, err := kinds.Namespaces.In(e.ProxyClient.Cluster(kit.Path(ws.Spec.Cluster))).Get(t.Context(), "default", metav1.GetOptions{})
+			require.NoError(t, err, "a Ready workspace must have the namespace default")
 		}
 	})
 	t.Run("three levels on both shards", func(t *testing.T) {
@@ -58,8 +58,7 @@ func TestWorkspaces(t *testing.T) {
 			ws := e.WorkspaceOn(parent, name, shard)
 			parent += ":" + name
 			require.True(t, strings.HasSuffix(ws.Spec.URL, "/clusters/"+parent), ws.Spec.URL)
-			byPath, err := kinds.LogicalClusters.In(e.ProxyClient.Cluster(kit.Path(parent))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-			require.NoError(t, err)
+			byPath := harness.Get(t, kinds.LogicalClusters.In(e.ProxyClient.Cluster(kit.Path(parent))), corev1alpha1.LogicalClusterName)
 			require.Equal(t, ws.Spec.Cluster, byPath.Annotations["kcp.io/cluster"])
 		}
 	})
@@ -70,44 +69,32 @@ func TestWorkspaces(t *testing.T) {
 func testUnschedulable(t *testing.T, e *kit.Env) {
 	in := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root")))
 	e.NewWorkspace("root", "nowhere", "no-such-shard")
-	e.Eventually("the condition says that no shard matches", func() bool { return unschedulable(t, in, "nowhere") })
+	e.Eventually("the condition reports that no shard matches", func() bool { return unschedulable(t, in, "nowhere") })
 	require.NoError(t, in.Delete(t.Context(), "nowhere", metav1.DeleteOptions{}))
-	e.Eventually("a workspace that was never scheduled can be deleted", func() bool {
+	e.Eventually("the unscheduled workspace is deleted", func() bool {
 		_, err := in.Get(t.Context(), "nowhere", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 }
 
-// unschedulable reports whether a workspace says that there is no shard for it, and why.
+// unschedulable reports whether the condition WorkspaceScheduled is False with a message.
 func unschedulable(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList], name string) bool {
 	t.Helper()
-	ws, err := in.Get(t.Context(), name, metav1.GetOptions{})
-	require.NoError(t, err)
+	ws := harness.Get(t, in, name)
 	return conditions.IsFalse(ws, tenancyv1alpha1.WorkspaceScheduled) &&
 		conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == tenancyv1alpha1.WorkspaceReasonUnschedulable &&
 		conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceScheduled) != ""
 }
 
-func listWorkspaces(t *testing.T, e *kit.Env, parent string) []tenancyv1alpha1.Workspace {
-	t.Helper()
-	list, err := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path(parent))).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	return list.Items
-}
-
-// testDeletion deletes a workspace that holds built-in objects, one of them
-// with a finalizer that its owner takes away, and a child workspace on the other shard.
+// testDeletion deletes a workspace with built-in objects, one of which has a finalizer, and with a child on the other shard.
 func testDeletion(t *testing.T, e *kit.Env) {
 	doomed := e.WorkspaceOn("root", "doomed", "shard-1")
 	child := e.WorkspaceOn("root:doomed", "child", "root")
 	inside := e.ProxyClient.Cluster(kit.Path("root:doomed"))
-	_, err := kinds.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "extra"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
-	_, err = kinds.ConfigMaps.InNamespace(inside, "extra").Create(t.Context(), held, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = kinds.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, kinds.Namespaces.In(inside), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "extra"}})
+	count := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
+	harness.Create(t, kinds.ConfigMaps.InNamespace(inside, "extra"), count)
+	harness.Create(t, kinds.Secrets.InNamespace(inside, "default"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}})
 
 	p := kit.People{Env: e}
 	p.BindUser("root:doomed", "keeper", "cluster-admin", 4)
@@ -115,63 +102,40 @@ func testDeletion(t *testing.T, e *kit.Env) {
 	workspaces := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root")))
 	require.NoError(t, workspaces.Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
 	onShard := e.ShardClients["shard-1"].Cluster(kit.Path(doomed.Spec.Cluster))
-	e.Eventually("the secret is gone", func() bool {
+	e.Eventually("the secret is deleted", func() bool {
 		_, err := kinds.Secrets.InNamespace(onShard, "default").Get(t.Context(), "s", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	ws, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
-	require.NoError(t, err, "the workspace stays while something it holds is held by a finalizer")
+	require.NoError(t, err, "the workspace must exist while an object has a finalizer")
 	require.NotNil(t, ws.DeletionTimestamp)
 
-	// Nobody creates anything any more, and who has the rights to can still look and let go.
+	// No user can create objects. Authorized users can read objects and remove finalizers.
 	for _, c := range []kubernetes.Interface{p.As(4, doomed.Spec.Cluster), p.Admin(doomed.Spec.Cluster)} {
 		_, err = c.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		require.ErrorContains(t, err, "unable to create new content in the logical cluster because it is being deleted")
 	}
 	maps := p.As(4, doomed.Spec.Cluster).CoreV1().ConfigMaps("extra")
-	_, err = maps.Get(t.Context(), "held", metav1.GetOptions{})
-	require.NoError(t, err)
+	harness.Get(t, maps, "held")
 	_, err = maps.Patch(t.Context(), "held", kit.MergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	e.Eventually("the workspace is gone", func() bool {
+	e.Eventually("the workspace is deleted", func() bool {
 		_, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
-	for shard, cluster := range map[string]string{"shard-1": doomed.Spec.Cluster, "root": child.Spec.Cluster} {
-		requireEmpty(t, e, shard, cluster)
-	}
+	requireEmpty(t, e, 1, doomed.Spec.Cluster)
+	requireEmpty(t, e, 0, child.Spec.Cluster)
 	kit.RequireStatus(t, e.Proxy(), kit.Request{Path: "/clusters/root:doomed/api/v1/namespaces"}, 403)
 }
 
-// requireEmpty holds that a shard has nothing of a logical cluster left.
-func requireEmpty(t *testing.T, e *kit.Env, shard, cluster string) {
+// requireEmpty checks that a shard has no objects of a logical cluster.
+func requireEmpty(t *testing.T, e *kit.Env, shard int, cluster string) {
 	t.Helper()
-	scope := e.ShardClients[shard].Cluster(kit.Path(cluster))
-	for _, count := range []func() (int, error){
-		func() (int, error) {
-			l, err := kinds.Namespaces.In(scope).List(t.Context(), metav1.ListOptions{})
-			return len(l.Items), err
-		},
-		func() (int, error) {
-			l, err := kinds.ConfigMaps.In(scope).List(t.Context(), metav1.ListOptions{})
-			return len(l.Items), err
-		},
-		func() (int, error) {
-			l, err := kinds.Secrets.In(scope).List(t.Context(), metav1.ListOptions{})
-			return len(l.Items), err
-		},
-		func() (int, error) {
-			l, err := kinds.ClusterRoleBindings.In(scope).List(t.Context(), metav1.ListOptions{})
-			return len(l.Items), err
-		},
-		func() (int, error) {
-			l, err := kinds.LogicalClusters.In(scope).List(t.Context(), metav1.ListOptions{})
-			return len(l.Items), err
-		},
+	k := kit.WorkspaceClient{Env: e, Config: e.Shard(shard), ClusterName: cluster}
+	for _, list := range []string{
+		"/api/v1/namespaces", "/api/v1/configmaps", "/api/v1/secrets", kit.RBACPath + "clusterrolebindings", path.Dir(kit.LogicalClusterPath),
 	} {
-		n, err := count()
-		require.NoError(t, err)
-		require.Zero(t, n)
+		require.Empty(t, kit.Items(k.Get(list)), list)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// newProviderOn is newAPIKindsOn, for a provider whose consumers are on shard root.
+// newProviderOn creates a provider. Its virtual workspaces must be read on shard root, because its consumers are there.
 func newProviderOn(e *kit.Env, name string, shard int) kit.WorkspaceClient {
 	e.T.Helper()
 	k := kit.NewWorkspaceClientOn(e, name, shard)
@@ -31,7 +31,7 @@ const (
 	claimsBoth   = `[{"group":"","resource":"configmaps","verbs":["*"]},{"group":"","resource":"secrets","verbs":["get"],"defaultSelector":{"matchLabels":{"a":"b"}}}]`
 )
 
-// TestAPIKinds: the kinds of apis.kcp.io are served in both versions, everywhere.
+// TestAPIKinds checks that the kinds of apis.kcp.io are served in both versions.
 func TestAPIKinds(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -60,14 +60,14 @@ func testAPIDiscovery(t *testing.T, k kit.WorkspaceClient) {
 		require.ElementsMatch(t, want, names)
 	}
 	for _, name := range []string{"tenancy.kcp.io", "topology.kcp.io"} {
-		k.Eventually("what tools read in every new workspace, until it is bound: "+name, func() bool {
+		k.Eventually(name+" is bound", func() bool {
 			binding := bindingsByName(k)[name]
 			return binding != nil && kit.Field(binding, "status", "phase") == "Bound"
 		})
 	}
-	k.Do(http.StatusNotFound, http.MethodGet, "/api/v1/namespaces/kcp-system", "") // nothing is made where nothing is exported
+	k.Do(http.StatusNotFound, http.MethodGet, "/api/v1/namespaces/kcp-system", "") // created with the first export
 	terminal := func(args ...string) string {
-		out, err := exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", k.Kubeconfig(), "--server", k.Proxy().Host + "/clusters/" + k.ClusterName}, args...)...).CombinedOutput() //nolint:gosec // our own
+		out, err := exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", k.Kubeconfig(), "--server", k.Proxy().Host + "/clusters/" + k.ClusterName}, args...)...).CombinedOutput() //nolint:gosec // arguments of the test
 		require.NoError(t, err, "%s", out)
 		return string(out)
 	}
@@ -93,7 +93,7 @@ func testAPIVersions(t *testing.T, k kit.WorkspaceClient) {
 	one.SetLabels(map[string]string{"touched": "yes"})
 	body, err := one.MarshalJSON()
 	require.NoError(t, err)
-	k.Eventually("an old client writes it back", func() bool {
+	k.Eventually("a client of v1alpha1 updates the export", func() bool {
 		one = k.Get(kit.APIsV1Alpha1 + "apiexports/two")
 		one.SetLabels(map[string]string{"touched": "yes"})
 		body, err = one.MarshalJSON()
@@ -107,8 +107,7 @@ func testAPIVersions(t *testing.T, k kit.WorkspaceClient) {
 	require.Equal(t, "yes", after.GetLabels()["touched"])
 
 	// Wildcards, lists and watches, in each version.
-	all := k
-	all.ClusterName = "*"
+	all := k.In("*")
 	for _, path := range []string{kit.APIsV1Alpha1, kit.APIsV1Alpha2} {
 		list := all.Get(path + "apiexports?labelSelector=touched%3Dyes")
 		require.Len(t, kit.Field(list, "items"), 1)
@@ -119,26 +118,24 @@ func testAPIVersions(t *testing.T, k kit.WorkspaceClient) {
 		require.Contains(t, events, `"name":"two"`)
 	}
 	table := kit.Request{Path: "/clusters/" + k.ClusterName + kit.APIsV1Alpha2 + "apibindings", Header: http.Header{"Accept": {"application/json;as=Table;v=v1;g=meta.k8s.io"}}}
-	code, answer := kit.Do(t, k.Config, table)
-	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, string(answer), `"Ready"`)
+	require.Contains(t, string(kit.RequireCode(t, k.Config, table, http.StatusOK)), `"Ready"`)
 }
 
 func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 	k = k.ForTest(t)
 	apply := "apiexports/applied?fieldManager=tests"
 	k.Do(http.StatusCreated, http.MethodPatch, kit.APIsV1Alpha1+apply, `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExport","metadata":{"name":"applied"},"spec":{"latestResourceSchemas":["v1.widgets.example.org"]}}`)
-	applied := k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+apply+"&force=true", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}],"permissionClaims":`+claimsBoth+`}}`)
+	applied := k.Patch(kit.APIsV1Alpha2+apply+"&force=true", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}],"permissionClaims":`+claimsBoth+`}}`)
 	names := ""
 	for _, r := range kit.Field(applied, "spec", "resources").([]any) {
 		names += r.(map[string]any)["name"].(string) + " "
 	}
 	require.Contains(t, names, "gadgets")
 	require.Len(t, kit.Field(applied, "spec", "permissionClaims"), 2)
-	again := k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+apply, `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}]}}`)
-	require.Empty(t, kit.Field(again, "spec", "permissionClaims"), "what is not applied any more is taken away")
+	again := k.Patch(kit.APIsV1Alpha2+apply, `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}]}}`)
+	require.Empty(t, kit.Field(again, "spec", "permissionClaims"), "claims that are not applied any more must be removed")
 
-	// Empty fields that v1alpha1 does not store are no changes.
+	// If v1alpha1 does not store an empty field, it must not count as a change.
 	const claims = `"permissionClaims":[{"group":"","resource":"configmaps","identityHash":"","all":true%s}]`
 	for _, manifest := range []string{
 		`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExport","metadata":{"name":"empty"},"spec":{` + fmt.Sprintf(claims, "") + `}}`,
@@ -149,21 +146,20 @@ func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 			path = kit.APIsV1Alpha1 + "apibindings/empty"
 		}
 		created := k.Do(http.StatusCreated, http.MethodPatch, path+"?fieldManager=tests", manifest)
-		k.Eventually("controllers have completed "+path, func() bool {
+		k.Eventually("controllers have updated "+path, func() bool {
 			created = k.Get(path)
 			return kit.Condition(created, "Ready") == "True <nil>" || kit.Condition(created, "IdentityValid") == "True <nil>"
 		})
-		// Without a field manager it is a merge patch, as kubectl apply sends it.
+		// If there is no field manager, it is a merge patch, as sent by kubectl apply.
 		for _, query := range []string{"?fieldManager=tests", "?fieldManager=tests&dryRun=All", "?dryRun=All", "", "?dryRun=All", ""} {
-			again := k.Do(http.StatusOK, http.MethodPatch, path+query, manifest)
+			again := k.Patch(path+query, manifest)
 			require.Equal(t, kit.Field(created, "metadata", "generation"), kit.Field(again, "metadata", "generation"), path+query)
 			require.Equal(t, created.Object["spec"], again.Object["spec"], path+query)
 		}
 	}
 }
 
-// initialEvents watches the path, which ends with a query, and returns what comes up to the
-// bookmark after the initial state.
+// initialEvents watches the path, which ends with a query, and returns the events up to the bookmark after the initial state.
 func initialEvents(t *testing.T, config *rest.Config, path string) string {
 	t.Helper()
 	transport, err := rest.TransportFor(config)

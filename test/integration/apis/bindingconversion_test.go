@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// peopleSchema has two versions that say the same differently.
+// peopleSchema has two versions with different fields for the same content.
 const peopleSchema = `{"metadata":{"name":%q},"spec":{"group":"example.org","scope":"Namespaced","conversion":{"strategy":"None"},"names":{"plural":"people","singular":"person","kind":"Person","listKind":"PersonList"},"versions":[
 {"name":"v1","served":true,"storage":true,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}}}}},
 {"name":"v2","served":true,"storage":false,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"name":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}},"age":{"type":"integer"}}}}}}]}}`
@@ -33,15 +32,15 @@ func conversion(name, last string) string {
 {"from":"v2","to":"v1","rules":[{"field":".spec.name.first","destination":".spec.first"},{"field":".spec.name.last","destination":".spec.last"}],"preserve":[".spec.age"]}]}}`, name, last)
 }
 
-// testConversion: the rules of an APIConversion convert between the versions of a bound
-// API, for all who bind it, and whatever becomes of the APIConversion.
+// testConversion checks that the rules of an APIConversion convert between the versions of a bound API for all consumers, also after
+// the deletion of the APIConversion.
 func testConversion(t *testing.T, e *kit.Env) {
 	const name, conversions = "v1.people.example.org", kit.APIsV1Alpha1 + "apiconversions"
 	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
 	provider, k := kit.NewWorkspaceClient(e, "conversion-provider").ForTest(t), kit.NewWorkspaceClient(e, "conversion-consumer").ForTest(t)
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
 
-	// Rules have to fit the schema.
+	// Rules must match the schema.
 	for _, tc := range []struct{ body, field string }{
 		{strings.Replace(conversion(name, "self"), ".spec.first", ".spec.nope", 1), "spec.conversions[0].rules[0].field"},
 		{strings.Replace(conversion(name, "self"), `"from":"v1"`, `"from":"v7"`, 1), "spec.conversions[0].from"},
@@ -55,77 +54,64 @@ func testConversion(t *testing.T, e *kit.Env) {
 
 	provider.Create(conversions, "%s", conversion(name, "self.upperAscii()"))
 	provider.CreateExport("people", name)
-	k.Bind("people", provider, "people")
-	k.UntilBinding("people", "Ready", "True <nil>")
+	k.BindReady("people", provider, "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
 	require.Equal(t, map[string]any{"name": map[string]any{"first": "Ada", "last": "LOVELACE"}}, k.Get(v2 + "/ada").Object["spec"])
 
-	// What the other version cannot say comes back, also after somebody has written there.
+	// If the other version does not have a field, it must be preserved, also by writes in that version.
 	k.Create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
 	bob := k.Get(v1 + "/bob")
 	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, bob.Object["spec"])
 	require.JSONEq(t, `{"spec.age":7}`, bob.GetAnnotations()["preserve.conversion.apis.kcp.io/v2"])
-	k.Do(http.StatusOK, http.MethodPatch, v1+"/bob", `{"spec":{"first":"Robert"}}`)
+	k.Patch(v1+"/bob", `{"spec":{"first":"Robert"}}`)
 	bob = k.Get(v2 + "/bob")
 	require.Equal(t, map[string]any{"name": map[string]any{"first": "Robert", "last": "B"}, "age": 7.0}, bob.Object["spec"])
 	require.Empty(t, bob.GetAnnotations()["preserve.conversion.apis.kcp.io/v2"])
-	k.Do(http.StatusOK, http.MethodPatch, v2+"/bob?fieldManager=x&force=true", `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob"}}}`)
+	k.Patch(v2+"/bob?fieldManager=x&force=true", `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob"}}}`)
 	require.Equal(t, "Bob", kit.Field(k.Get(v1+"/bob"), "spec", "first"))
 
-	// A change reaches those who have it, and ends their watches.
+	// If the rules change, they are applied to consumers, and their watches end.
 	clients, err := e.ShardClients["root"].Cluster(kit.Path(k.ClusterName)).Dynamic()
 	require.NoError(t, err)
 	w, err := clients.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v2", Resource: "people"}).Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
-	provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "'the ' + (self == 'bad' ? string(1/0) : self)"))
-	ended := time.After(kit.Timeout)
-	for open := true; open; {
-		select {
-		case _, open = <-w.ResultChan():
-		case <-ended:
-			require.Fail(t, "a watch with the former rules goes on")
-		}
-	}
-	k.Eventually("the new rules are in force", func() bool {
-		return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == "the Lovelace"
-	})
+	provider.Patch(conversions+"/"+name, conversion(name, "'the ' + (self == 'bad' ? string(1/0) : self)"))
+	untilEnded(t, "with the former rules", w)
+	k.Eventually("the new rules apply", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == "the Lovelace" })
 
-	// What cannot be converted is not written, in either version.
+	// If an object cannot be converted, it must be rejected in both versions.
 	status := kit.RequireStatus(t, k.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + v1 + "/ada", Body: `{"spec":{"last":"bad"}}`, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
 	require.Contains(t, status.Message, "cannot be converted to example.org/v2: spec.conversions[0].rules[1] of the APIConversion")
 
-	// Rules stay when the original goes, and come where the schema was bound without.
-	provider.Do(http.StatusOK, http.MethodDelete, conversions+"/"+name, "")
+	// Rules apply after the deletion of the APIConversion, and to schemas that were bound without rules.
+	provider.Delete(conversions + "/" + name)
 	require.Equal(t, "the Lovelace", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"))
 	const late = "v2.people.example.org"
 	other := kit.NewWorkspaceClient(e, "conversion-late").ForTest(t)
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, late)
 	provider.CreateExport("late", late)
-	other.Bind("late", provider, "late")
-	other.UntilBinding("late", "Ready", "True <nil>")
+	other.BindReady("late", provider, "late")
 	other.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"eve"},"spec":{"last":"E"}}`)
 	require.Empty(t, other.Get(v2 + "/eve").Object["spec"])
 	provider.Create(conversions, "%s", conversion(late, "self"))
-	other.Eventually("the rules are in force", func() bool {
-		return kit.Field(other.Get(v2+"/eve"), "spec", "name", "last") == "E"
-	})
-	require.Equal(t, "the Lovelace", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"), "others have theirs")
+	other.Eventually("the rules apply", func() bool { return kit.Field(other.Get(v2+"/eve"), "spec", "name", "last") == "E" })
+	require.Equal(t, "the Lovelace", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"), "the rules of other schemas must not change")
 	testEarlyRules(t, provider, kit.NewWorkspaceClient(e, "conversion-early").ForTest(t))
 }
 
-// testEarlyRules: rules that are there before their schema may not fit it. Who binds it is told so, and
-// has it as soon as the rules are mended, or gone.
+// testEarlyRules checks rules that are created before their schema and do not match it: bindings report it, and become Ready when
+// the rules are fixed or deleted.
 func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 	t.Helper()
 	const conversions = kit.APIsV1Alpha1 + "apiconversions"
-	for prefix, mend := range map[string]func(name string){
+	for prefix, fix := range map[string]func(name string){
 		"v3": func(name string) {
-			provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self"))
+			provider.Patch(conversions+"/"+name, conversion(name, "self"))
 		},
-		// What v2 selects by must not be computed.
+		// Selectable fields of v2 must not be computed.
 		"v5": func(name string) {
-			provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, `{"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".spec.first","destination":".spec.name.first"}]}]}}`)
+			provider.Patch(conversions+"/"+name, `{"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".spec.first","destination":".spec.name.first"}]}]}}`)
 		},
 		"v4": func(name string) { provider.Do(http.StatusOK, http.MethodDelete, conversions+"/"+name, "") },
 	} {
@@ -141,17 +127,18 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 		k.Bind(prefix, provider, prefix)
 		b := k.UntilBinding(prefix, "InitialBindingCompleted", "False APIResourceSchemaInvalid")
 		require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), wrong)
-		if prefix == "v5" { // now that there is a schema
+		if prefix == "v5" { // the schema exists now
 			status := kit.RequireStatus(t, provider.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + provider.ClusterName + conversions + "/" + name, Body: conversion(name, "self + 'x'"), Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
 			require.Equal(t, wrong, status.Details.Causes[0].Field, status.Message)
 		}
-		mend(name)
+		fix(name)
 		k.UntilBinding(prefix, "Ready", "True <nil>")
-		k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/"+prefix, "")
+		k.Delete(kit.APIsV1Alpha2 + "apibindings/" + prefix)
 	}
 }
 
-// newConverter is a webhook that converts between the versions of peopleSchema, and counts the objects.
+// newConverter starts a webhook that converts between the versions of peopleSchema and counts the objects, and returns its client
+// configuration.
 func newConverter(t *testing.T, converted *atomic.Int64) (clientConfig string) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
@@ -185,7 +172,7 @@ func newConverter(t *testing.T, converted *atomic.Int64) (clientConfig string) {
 	return fmt.Sprintf(`{"url":%q,"caBundle":%q}`, server.URL, base64.StdEncoding.EncodeToString(ca))
 }
 
-// testWebhookConversion: the webhook that a schema names converts what its consumers have.
+// testWebhookConversion checks conversion by the webhook in a schema.
 func testWebhookConversion(t *testing.T, provider, k kit.WorkspaceClient) {
 	t.Helper()
 	const name = "v1.people.example.org"
@@ -194,16 +181,15 @@ func testWebhookConversion(t *testing.T, provider, k kit.WorkspaceClient) {
 	webhook := `"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":` + newConverter(t, &converted) + `}}`
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", "%s", strings.Replace(fmt.Sprintf(peopleSchema, name), `"conversion":{"strategy":"None"}`, webhook, 1))
 	provider.CreateExport("people", name)
-	k.BindPath(http.StatusCreated, "people", provider.ClusterName, "people")
-	k.UntilBinding("people", "Ready", "True <nil>")
+	k.BindPathReady("people", provider.ClusterName, "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
 	require.Equal(t, map[string]any{"name": map[string]any{"first": "Ada", "last": "Lovelace"}}, k.Get(v2 + "/ada").Object["spec"])
 	k.Create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"}}}`)
 	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.Get(v1 + "/bob").Object["spec"])
-	k.Do(http.StatusOK, http.MethodPatch, v2+"/ada", `{"spec":{"name":{"last":"King"}}}`)
+	k.Patch(v2+"/ada", `{"spec":{"name":{"last":"King"}}}`)
 	require.Equal(t, "King", kit.Field(k.Get(v1+"/ada"), "spec", "last"))
 	require.Equal(t, []string{"ada", "bob"}, kit.ItemNames(k.Get(v2)))
 	require.Positive(t, converted.Load())
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/people", "")
-	require.Equal(t, "King", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"), "the webhook goes on to convert when the export is gone")
+	provider.Delete(kit.APIsV1Alpha2 + "apiexports/people")
+	require.Equal(t, "King", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"), "the webhook must convert after the deletion of the export")
 }

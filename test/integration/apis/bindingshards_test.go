@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestBindingAcrossShards: provider and consumer may be on different shards.
+// TestBindingAcrossShards checks bindings with provider and consumer on different shards.
 func TestBindingAcrossShards(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -21,7 +21,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "far-judge", kit.NewWorkspaceClientOn(e, "far-judge", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-judged").ForTest(t))
 	})
-	e.RunParallel("view", func(t *testing.T, e *kit.Env) { testViewAcrossShards(t, e) })
+	e.RunParallel("virtual workspace", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceAcrossShards(t, e) })
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
 	e.RunParallel("bind before the export", func(t *testing.T, e *kit.Env) { testBindBeforeExport(t, e) })
 	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
@@ -37,7 +37,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
 		testWebhookConversion(t, kit.NewWorkspaceClientOn(e, "far-webhook-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-webhook-consumer").ForTest(t))
 	})
-	e.RunParallel("without a provider", func(t *testing.T, e *kit.Env) { testProviderGoes(t, e, 1) })
+	e.RunParallel("deleted provider", func(t *testing.T, e *kit.Env) { testDeletedProvider(t, e, 1) })
 	e.RunParallel("endpoint slices", func(t *testing.T, e *kit.Env) { testEndpointSlices(t, e) })
 }
 
@@ -45,9 +45,8 @@ func testBindingAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "far-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-consumer").ForTest(t)
 	schema := provider.CreateSchema("v1", "widgets", "size")
 	identity := provider.CreateExport("widgets", schema)
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/widgets", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}}}`)
-	k.BindPath(http.StatusCreated, "widgets", "root:far-provider", "widgets")
-	bound := k.UntilBinding("widgets", "Ready", "True <nil>")
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/widgets", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}}}`)
+	bound := k.BindPathReady("widgets", "root:far-provider", "widgets")
 	require.Equal(t, provider.ClusterName, kit.Field(bound, "status", "apiExportClusterName"))
 	require.Equal(t, map[string]any{
 		"group": "example.org", "resource": "widgets", "storageVersions": []any{"v1"},
@@ -58,99 +57,80 @@ func testBindingAcrossShards(t *testing.T, e *kit.Env) {
 		return k.Get(kit.APIsV1Alpha2 + "apibindings/widgets").GetAnnotations()["extra.apis.kcp.io/a"] == "b"
 	})
 
-	// The export changes, and with it what is bound.
+	// Changes of the export change the bound resources.
 	second := provider.CreateSchema("v2", "widgets", "length")
 	gadgets := provider.CreateSchema("v1", "gadgets", "size")
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/widgets", fmt.Sprintf(
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/widgets", fmt.Sprintf(
 		`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}},{"group":"example.org","name":"gadgets","schema":%q,"storage":{"crd":{}}}]}}`, second, gadgets))
 	k.Eventually("the new schemas are bound", func() bool {
 		all, _ := kit.Field(k.Get(kit.APIsV1Alpha2+"apibindings/widgets"), "status", "boundResources").([]any)
 		return len(all) == 2 && fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["name"]) == second
 	})
-	k.Eventually("the new schema is served", func() bool { // the index hears of it as informers do
+	k.Eventually("the new schema is served", func() bool { // the index is updated by an informer
 		return kit.Field(k.Create(kit.WidgetsPath+"?dryRun=All", "%s", kit.Widget("b", "length", 2)), "spec", "length") != nil
 	})
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("b", "length", 2))
 	require.EqualValues(t, 2, kit.Field(k.Get(kit.WidgetsPath+"/b"), "spec", "length"))
 
-	// What it takes away stays with those who have it.
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/widgets", "")
+	// Consumers keep APIs that the provider removes.
+	provider.Delete(kit.APIsV1Alpha2 + "apiexports/widgets")
 	for _, name := range []string{schema, second, gadgets} {
-		provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha1+"apiresourceschemas/"+name, "")
+		provider.Delete(kit.APIsV1Alpha1 + "apiresourceschemas/" + name)
 	}
 	k.UntilBinding("widgets", "APIExportValid", "False APIExportNotFound")
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("c", "length", 3))
 
-	// One that is made again has the identity, and other schemas.
+	// If an export is created again, it has the same identity, and other schemas.
 	third := provider.CreateSchema("v1", "widgets", "width")
 	require.Equal(t, identity, provider.CreateExport("widgets", third))
 	k.UntilBinding("widgets", "APIExportValid", "True <nil>")
-	k.Eventually("the schema of that name is another one", func() bool {
+	k.Eventually("the new schema of the same name is bound", func() bool {
 		all, _ := kit.Field(k.Get(kit.APIsV1Alpha2+"apibindings/widgets"), "status", "boundResources").([]any)
 		return fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["UID"]) == string(provider.Get(kit.APIsV1Alpha1+"apiresourceschemas/"+third).GetUID())
 	})
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/widgets", "")
-	k.Eventually("the binding goes", func() bool {
-		code, _ := k.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings/widgets", "")
-		return code == http.StatusNotFound
-	})
+	k.DeleteAndWait(kit.APIsV1Alpha2 + "apibindings/widgets")
 }
 
-// testViewAcrossShards: each shard has the view of an export for its consumers, and the
-// provider's rules hold on all.
-func testViewAcrossShards(t *testing.T, e *kit.Env) {
+// testVirtualWorkspaceAcrossShards checks that each shard serves the virtual workspace of an export for its consumers, and that the rules
+// of the provider apply on all shards.
+func testVirtualWorkspaceAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "viewing-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "viewed-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
 	provider.ClaimInExport(`[` + claim + `}]`)
-	k.BindPath(http.StatusCreated, "e", "root:viewing-provider", "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
+	k.BindPathReady("e", "root:viewing-provider", "e")
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a"}}`)
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
 
 	byName, byPath := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", "*"), kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: "root:viewing-provider"}.ThroughExport("e", k.ClusterName)
 	stranger := byName.As("user-1-token")
-	code, says := stranger.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, kit.NotPermitted)
-	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"content"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}]}`)
-	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"content"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"content"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	for _, view := range []kit.WorkspaceClient{byName, byPath, stranger, byPath.As("user-1-token")} {
-		view.Eventually("the view opens", func() bool {
-			code, _ := view.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
-			return code == http.StatusOK
-		})
-		view.Eventually("what is claimed is seen", func() bool {
-			code, says := view.TryDo(http.MethodGet, "/api/v1/configmaps", "")
-			return code == http.StatusOK && strings.Contains(says, `"name":"a"`)
-		})
-		require.Contains(t, fmt.Sprint(view.Get("/apis/example.org/v1").Object), "widgets")
+	require.Contains(t, stranger.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/example.org/v1/widgets", ""), kit.NotPermitted)
+	provider.Allow("content", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}`)
+	for _, vw := range []kit.WorkspaceClient{byName, byPath, stranger, byPath.As("user-1-token")} {
+		vw.UntilCode(http.StatusOK, http.MethodGet, "/apis/example.org/v1/widgets", "")
+		vw.UntilShows("/api/v1/configmaps", `"name":"a"`)
+		require.Contains(t, fmt.Sprint(vw.Get("/apis/example.org/v1").Object), "widgets")
 	}
-	testViewThroughFrontProxy(t, e, provider, k)
-	code, says = byPath.As("user-1-token").TryDo(http.MethodDelete, kit.WidgetsPath+"/a", "")
-	require.Equal(t, http.StatusForbidden, code, says)
+	testVirtualWorkspaceThroughFrontProxy(t, e, provider, k)
+	byPath.As("user-1-token").RequireCode(http.StatusForbidden, http.MethodDelete, kit.WidgetsPath+"/a", "")
 
-	// The groups that the provider's logical cluster requires are known here, too.
+	// The required groups of the provider's logical cluster apply on other shards.
 	for _, groups := range []struct {
 		required string
 		code     int
 	}{{"team-2", http.StatusForbidden}, {"team-1", http.StatusOK}, {"team-2", http.StatusForbidden}} {
-		provider.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath, `{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"`+groups.required+`"}}}`)
-		stranger.Eventually("the view is for "+groups.required, func() bool {
-			code, says = stranger.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
-			return code == groups.code
-		})
-		require.Equal(t, code == http.StatusForbidden, strings.Contains(says, kit.NotPermitted), says)
+		provider.Patch(kit.LogicalClusterPath, `{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"`+groups.required+`"}}}`)
+		text := stranger.UntilCode(groups.code, http.MethodGet, "/apis/example.org/v1/widgets", "")
+		require.Equal(t, groups.code == http.StatusForbidden, strings.Contains(text, kit.NotPermitted), text)
 	}
 	byName.Get("/apis/example.org/v1/widgets")
 }
 
-// testViewThroughFrontProxy checks that a provider which can reach the front-proxy only uses the
-// virtual workspace of each shard there, at the URLs in its endpoint slice: with lists, watches and
-// discovery of all consumers of a shard, and with all verbs in one logical cluster.
-func testViewThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
-	k.Eventually("the endpoint slice leads to the front-proxy", func() bool {
+// testVirtualWorkspaceThroughFrontProxy checks that a provider that can only reach the front-proxy uses the virtual workspaces there, at
+// the URLs in its endpoint slice: with lists, watches and discovery of all consumers of a shard, and all verbs in one logical cluster.
+func testVirtualWorkspaceThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
+	k.Eventually("the endpoint slice contains the URL of the front-proxy", func() bool {
 		endpoints := kit.Field(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/e"), "status", "endpoints")
 		return fmt.Sprint(endpoints) == fmt.Sprintf("[map[url:%s/shards/root/services/apiexport/%s/e]]", e.Proxy().Host, provider.ClusterName)
 	})
@@ -164,26 +144,23 @@ func testViewThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.Workspa
 		require.Contains(t, fmt.Sprint(through.Get("/apis/example.org/v1").Object), "widgets")
 		require.Contains(t, fmt.Sprint(through.Get(widgets).Object), "kcp.io/cluster:"+k.ClusterName)
 	}
-	code, says := on("root", "*").TryDo(http.MethodGet, widgets+"?watch=true&timeoutSeconds=1", "")
-	require.Equal(t, http.StatusOK, code, says)
-	require.Contains(t, says, `"type":"ADDED"`)
-	require.NotContains(t, fmt.Sprint(on("shard-1", "*").Get(widgets).Object), k.ClusterName, "each shard has its own consumers")
-	require.Contains(t, fmt.Sprint(on("shard-1", k.ClusterName).Get("/apis/example.org/v1").Object), "widgets", "one logical cluster is on its shard")
+	message := on("root", "*").RequireCode(http.StatusOK, http.MethodGet, widgets+"?watch=true&timeoutSeconds=1", "")
+	require.Contains(t, message, `"type":"ADDED"`)
+	require.NotContains(t, fmt.Sprint(on("shard-1", "*").Get(widgets).Object), k.ClusterName, "each shard serves its own consumers")
+	require.Contains(t, fmt.Sprint(on("shard-1", k.ClusterName).Get("/apis/example.org/v1").Object), "widgets", "requests for one logical cluster are forwarded to its shard")
 	on("root", k.ClusterName).Create(kit.WidgetsPath, "%s", kit.Widget("through-the-front-proxy", "size", 1))
 	var unknown string
 	for _, shard := range []string{"none", "root", "shard-1"} {
-		code, says := on(shard, "*").As("user-2-token").TryDo(http.MethodGet, widgets, "")
-		require.Equal(t, http.StatusForbidden, code)
-		require.Contains(t, says, kit.NotPermitted)
+		message := on(shard, "*").As("user-2-token").RequireCode(http.StatusForbidden, http.MethodGet, widgets, "")
+		require.Contains(t, message, kit.NotPermitted)
 		if unknown == "" {
-			unknown = says
+			unknown = message
 		}
-		require.Equal(t, unknown, says)
+		require.Equal(t, unknown, message)
 	}
 }
 
-// testConversionAcrossShards: the rules of a provider's APIConversion convert on the shards
-// of its consumers, and changes of them reach those.
+// testConversionAcrossShards checks that the provider's APIConversion, and changes of it, apply on the shards of consumers.
 func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	const name, conversions = "v1.people.example.org", kit.APIsV1Alpha1 + "apiconversions"
 	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
@@ -191,30 +168,28 @@ func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
 	provider.Create(conversions, "%s", conversion(name, "self.upperAscii()"))
 	provider.CreateExport("people", name)
-	k.BindPath(http.StatusCreated, "people", "root:converting-provider", "people")
-	k.UntilBinding("people", "Ready", "True <nil>")
+	k.BindPathReady("people", "root:converting-provider", "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
 	last := func(want string) {
 		t.Helper()
-		k.Eventually("it is converted to "+want, func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == want })
+		k.Eventually("the object is converted to "+want, func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == want })
 	}
 	last("LOVELACE")
 	k.Create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
 	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.Get(v1 + "/bob").Object["spec"])
 	require.EqualValues(t, 7, kit.Field(k.Get(v2+"/bob"), "spec", "age"))
-	provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self.lowerAscii()"))
+	provider.Patch(conversions+"/"+name, conversion(name, "self.lowerAscii()"))
 	last("lovelace")
-	// A schema that is bound before there are rules for it.
+	// A schema that is bound before its rules exist.
 	const late = "v2.people.example.org"
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, late)
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/people", `{"spec":{"resources":[{"group":"example.org","name":"people","schema":"`+late+`","storage":{"crd":{}}}]}}`)
-	k.Eventually("nothing converts", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name") == nil })
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/people", `{"spec":{"resources":[{"group":"example.org","name":"people","schema":"`+late+`","storage":{"crd":{}}}]}}`)
+	k.Eventually("the new schema without rules is bound", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name") == nil })
 	provider.Create(conversions, "%s", conversion(late, "self"))
 	last("Lovelace")
 }
 
-// testBindBeforeExport checks that administrators can bind an export that does not exist yet,
-// although its path leads to another shard, also if nothing of that logical cluster is known here.
+// testBindBeforeExport checks that administrators can bind an export that does not exist yet, by a path on another shard.
 func testBindBeforeExport(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "later-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "earlier-consumer").ForTest(t)
 	k.BindPath(http.StatusCreated, "widgets", "root:later-provider", "widgets")
@@ -227,33 +202,29 @@ func testBindBeforeExport(t *testing.T, e *kit.Env) {
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 }
 
-// testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
-// whoever may not cannot tell what there is.
+// testBindAcrossShards checks that users must have permission in the provider's logical cluster, and that others must not learn whether an
+// export exists.
 func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "asked-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "asking-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
-	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.BindRole("all", "cluster-admin", "user-1")
 	tenant := k.As("user-1-token")
 	for _, path := range []string{"root:asked-provider", "root:asked-nowhere", provider.ClusterName} {
 		for _, export := range []string{"e", "none"} {
 			require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", path, export), "no permission to bind to export "+path+":"+export)
 		}
 	}
-	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
-	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	k.Eventually("the export is known, and who may bind it", func() bool {
-		code, _ := tenant.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
-		return code == http.StatusCreated
-	})
+	provider.Allow("bind", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}`)
+	tenant.UntilCode(http.StatusCreated, http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
 	tenant.BindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
-	k.UntilBinding("by-path", "Ready", "True <nil>") // before another one wants the names
+	k.UntilBinding("by-path", "Ready", "True <nil>") // before the next binding conflicts
 	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")
 	k.UntilBinding("by-name", "Ready", "False NamingConflicts")
 	require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
 }
 
-// testEndpointSlices: endpoint slices name the shards that have consumers, whether these
-// have bound anything or not, within their partition.
+// testEndpointSlices checks that endpoint slices contain the URLs of shards with consumers in their partition, whether their bindings
+// are Ready or not.
 func testEndpointSlices(t *testing.T, e *kit.Env) {
 	provider := kit.NewWorkspaceClientOn(e, "sliced-provider", 1).ForTest(t)
 	near, far := kit.NewWorkspaceClientOn(e, "sliced-near", 1).ForTest(t), kit.NewWorkspaceClient(e, "sliced-far").ForTest(t)
@@ -283,34 +254,31 @@ func testEndpointSlices(t *testing.T, e *kit.Env) {
 		provider.Do(http.StatusUnprocessableEntity, http.MethodPost, sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"bad"},"spec":{"dimensions":["region"],"shardSelector":`+selector+`}}`)
 	}
 	provider.Create(sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"by-name"},"spec":{"dimensions":["name"]}}`)
-	provider.Eventually("each shard has a partition", func() bool {
+	provider.Eventually("the set has a partition for each shard", func() bool {
 		set := provider.Get(sets + "/by-name")
 		return kit.Condition(set, "PartitionsReady") == "True <nil>" && fmt.Sprint(kit.Field(set, "status", "count")) == "2"
 	})
 	require.Equal(t, map[string]any{"name": "root"}, kit.Field(provider.Get(partitions+"/by-name-root"), "spec", "selector", "matchLabels"))
-	provider.Do(http.StatusOK, http.MethodDelete, sets+"/by-name", "")
-	provider.Eventually("the partitions go with the set", func() bool {
+	provider.Delete(sets + "/by-name")
+	provider.Eventually("the partitions of the set are deleted", func() bool {
 		return len(kit.Field(provider.Get(partitions), "items").([]any)) == 0
 	})
 	provider.Create(partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":"first"},"spec":{"selector":{"matchLabels":{"name":"root"}}}}`)
 	slice(provider, "all", "")
-	// Another path of the same logical cluster, which no annotation tells.
-	inner := provider
-	inner.ClusterName = e.WorkspaceOn("root:sliced-provider", "inner", "shard-1").Spec.Cluster
+	// Another path of the logical cluster, which is not in its annotation.
+	inner := provider.In(e.WorkspaceOn("root:sliced-provider", "inner", "shard-1").Spec.Cluster)
 	inner.CreateExport("e", inner.CreateSchema("v1", "gadgets", "size"))
 	provider.CreateEndpointSlice("alias", provider.ClusterName+":inner", "")
 	has(provider, "alias")
 	near.BindPath(http.StatusCreated, "inner", inner.ClusterName, "e")
 	has(provider, "alias", e.VirtualWorkspaces(1)+"/services/apiexport/"+inner.ClusterName+"/e")
-	inner.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
-	provider.Eventually("the export of the alias is missed", func() bool {
-		return kit.Condition(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/alias"), "APIExportValid") == "False APIExportNotFound"
-	})
+	inner.Delete(kit.APIsV1Alpha2 + "apiexports/e")
+	provider.UntilCondition(kit.APIsV1Alpha1+"apiexportendpointslices/alias", "APIExportValid", "False APIExportNotFound")
 	slice(provider, "first", `,"partition":"first"`)
 	slice(far, "elsewhere", "")
 	has(provider, "e")
 
-	// A binding that can bind nothing counts as well.
+	// If a binding has conflicts, it is a consumer as well.
 	far.Create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)
 	far.BindPath(http.StatusCreated, "e", "root:sliced-provider", "e")
 	far.UntilBinding("e", "Ready", "False NamingConflicts")
@@ -326,21 +294,17 @@ func testEndpointSlices(t *testing.T, e *kit.Env) {
 	has(far, "elsewhere", url(0), url(1))
 	require.Equal(t, "name=root", kit.Field(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/first"), "status", "shardSelector"))
 
-	// A shard that does not match any more stays while it has consumers.
-	provider.Do(http.StatusOK, http.MethodPatch, partitions+"/first", `{"spec":{"selector":{"matchLabels":{"name":"shard-1"}}}}`)
+	// A shard that does not match any more remains in the slice while it has consumers.
+	provider.Patch(partitions+"/first", `{"spec":{"selector":{"matchLabels":{"name":"shard-1"}}}}`)
 	has(provider, "first", url(0), url(1))
 	for _, k := range []kit.WorkspaceClient{far, near} {
-		k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/e", "")
+		k.Delete(kit.APIsV1Alpha2 + "apibindings/e")
 	}
 	for _, name := range []string{"e", "all", "first"} {
 		has(provider, name)
 	}
-	provider.Do(http.StatusOK, http.MethodDelete, partitions+"/first", "")
-	provider.Eventually("the partition is missed", func() bool {
-		return kit.Condition(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/first"), "PartitionValid") == "False PartitionInvalidReference"
-	})
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
-	far.Eventually("the export is missed", func() bool {
-		return kit.Condition(far.Get(kit.APIsV1Alpha1+"apiexportendpointslices/elsewhere"), "APIExportValid") == "False APIExportNotFound"
-	})
+	provider.Delete(partitions + "/first")
+	provider.UntilCondition(kit.APIsV1Alpha1+"apiexportendpointslices/first", "PartitionValid", "False PartitionInvalidReference")
+	provider.Delete(kit.APIsV1Alpha2 + "apiexports/e")
+	far.UntilCondition(kit.APIsV1Alpha1+"apiexportendpointslices/elsewhere", "APIExportValid", "False APIExportNotFound")
 }

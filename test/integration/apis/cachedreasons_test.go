@@ -2,7 +2,6 @@ package apis
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// defineVersions makes a cluster-scoped kind of the group shared.example.org with versions, the first of which is stored.
+// defineVersions defines a cluster-scoped kind of shared.example.org. The first version is stored.
 func defineVersions(k kit.WorkspaceClient, plural, kind, conversion string, versions ...string) {
 	k.T.Helper()
 	all := ""
@@ -23,8 +22,8 @@ func defineVersions(k kit.WorkspaceClient, plural, kind, conversion string, vers
 	k.Create(kit.DefinitionsPath, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]s.shared.example.org"},"spec":{"group":"shared.example.org","scope":"Cluster","names":{"plural":%[1]q,"kind":%[2]q},"conversion":%[3]s,"versions":[%[4]s]}}`, plural, kind, conversion, all[1:])
 }
 
-// TestCachedResourceReasons: a cached resource that cannot be replicated for now says why, and goes on by itself when
-// that is over.
+// TestCachedResourceReasons checks that a cached resource reports why its objects are not replicated, and is replicated if the
+// reason does not apply any more.
 func TestCachedResourceReasons(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -45,7 +44,7 @@ func TestCachedResourceReasons(t *testing.T) {
 		require.Equal(t, "Initializing", kit.Field(now, "status", "phase"))
 		second.UntilCachedCondition("CachedResource", "pairs", "IdentityValid", "True", "")
 
-		first.Do(http.StatusOK, http.MethodDelete, kit.CachePath+"cachedresources/pairs", "")
+		first.Delete(kit.CachePath + "cachedresources/pairs")
 		second.UntilCached("CachedResource", "pairs", 0, 0)
 		second.UntilCachedCondition("CachedResource", "pairs", "ReplicationStarted", "True", "")
 	})
@@ -61,14 +60,14 @@ func TestCachedResourceReasons(t *testing.T) {
 		now := k.UntilCachedCondition("CachedResource", "units", "ResourceValid", "False", "ResourceConverted")
 		require.Equal(t, "Initializing", kit.Field(now, "status", "phase"))
 		k.UntilCachedCondition("CachedResource", "units", "ReplicationStarted", "False", "Waiting")
-		k.Do(http.StatusOK, http.MethodPatch, kit.DefinitionsPath+"/units.shared.example.org", `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)
+		k.Patch(kit.DefinitionsPath+"/units.shared.example.org", `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)
 		k.UntilCached("CachedResource", "units", 0, 0)
 		k.UntilCachedCondition("CachedResource", "units", "ResourceValid", "True", "")
 	})
 }
 
-// testIdentitySecret: nothing is replicated before there is a secret with an identity. After that, one that goes or is
-// another is said, and changes nothing of what is replicated, until the former one is back.
+// testIdentitySecret checks that replication starts if the secret with the identity exists. If the secret is deleted or changed
+// later, it is reported, and the replicas are not affected.
 func testIdentitySecret(t *testing.T, k kit.WorkspaceClient) {
 	const secrets = "/api/v1/namespaces/default/secrets"
 	defineVersions(k, "keys", "Key", `{"strategy":"None"}`, "v1")
@@ -77,12 +76,12 @@ func testIdentitySecret(t *testing.T, k kit.WorkspaceClient) {
 	}
 	key("a")
 	k.CreateCachedResource("CachedResource", "keys", `,"identity":{"secretRef":{"namespace":"default","name":"own"}}`)
-	failed := func(says, phase string) *unstructured.Unstructured {
+	failed := func(message, phase string) *unstructured.Unstructured {
 		t.Helper()
 		var now *unstructured.Unstructured
-		k.Eventually("it says: "+says, func() bool {
+		k.Eventually("the condition reports: "+message, func() bool {
 			now = k.Get(kit.CachePath + "cachedresources/keys")
-			return kit.Condition(now, "IdentityValid") == "False IdentityVerificationFailed" && strings.Contains(fmt.Sprint(kit.Field(now, "status", "conditions")), says)
+			return kit.Condition(now, "IdentityValid") == "False IdentityVerificationFailed" && strings.Contains(fmt.Sprint(kit.Field(now, "status", "conditions")), message)
 		})
 		require.Equal(t, phase, kit.Field(now, "status", "phase"))
 		return now
@@ -92,12 +91,12 @@ func testIdentitySecret(t *testing.T, k kit.WorkspaceClient) {
 	k.UntilCachedCondition("CachedResource", "keys", "ReplicationStarted", "False", "Waiting")
 	k.Create(secrets, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"own"},"stringData":{"other":"x"}}`)
 	failed("The secret default/own has nothing under", "Initializing")
-	k.Do(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"the first"}}`)
+	k.Patch(secrets+"/own", `{"stringData":{"key":"the first"}}`)
 	now = k.UntilCached("CachedResource", "keys", 1, 1)
 	hash := sha256Hex([]byte("the first"))
 	require.Equal(t, hash, kit.Field(now, "status", "identityHash"))
 
-	k.Do(http.StatusOK, http.MethodDelete, secrets+"/own", "")
+	k.Delete(secrets + "/own")
 	failed("The secret default/own does not exist", "Ready")
 	key("b")
 	untilReplicas(k.Env, "", "keys:"+hash, "a", "b")
@@ -106,14 +105,13 @@ func testIdentitySecret(t *testing.T, k kit.WorkspaceClient) {
 	key("c")
 	untilReplicas(k.Env, "", "keys:"+hash, "a", "b", "c")
 	k.UntilCachedCondition("CachedResource", "keys", "ReplicationStarted", "True", "")
-	k.Do(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"the first"}}`)
+	k.Patch(secrets+"/own", `{"stringData":{"key":"the first"}}`)
 	k.UntilCachedCondition("CachedResource", "keys", "IdentityValid", "True", "")
 
-	// It goes without the secret, too.
-	k.Do(http.StatusOK, http.MethodDelete, secrets+"/own", "")
-	k.Do(http.StatusOK, http.MethodDelete, kit.CachePath+"cachedresources/keys", "")
-	k.UntilGone(kit.CachePath+"cachedresources", "keys")
-	k.Eventually("the kind is gone on the cache server", func() bool {
+	// It must be possible to delete the cached resource without the secret.
+	k.Delete(secrets + "/own")
+	k.DeleteAndWait(kit.CachePath + "cachedresources/keys")
+	k.Eventually("the resource is deleted on the cache server", func() bool {
 		_, err := k.ReplicasOf("", "keys:"+hash)
 		return apierrors.IsNotFound(err)
 	})

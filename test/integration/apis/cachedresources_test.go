@@ -20,14 +20,14 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// afterSecondOf waits until what is made is younger than an object: times of creation are in seconds,
-// and the older of two cached resources comes first.
+// afterSecondOf waits until new objects have a later creation time, which has a resolution of one second. The older of two cached
+// resources has priority.
 func afterSecondOf(k kit.WorkspaceClient, object *unstructured.Unstructured) {
 	k.T.Helper()
-	k.Eventually("the next one is younger", func() bool { return time.Since(object.GetCreationTimestamp().Time) > time.Second })
+	k.Eventually("the next second has begun", func() bool { return time.Since(object.GetCreationTimestamp().Time) > time.Second })
 }
 
-// clusterSchema makes a schema of a cluster-scoped resource of shared.example.org.
+// clusterSchema creates a schema of a cluster-scoped resource of shared.example.org.
 func clusterSchema(k kit.WorkspaceClient, prefix, plural, kind string) string {
 	k.T.Helper()
 	name := prefix + "." + plural + ".shared.example.org"
@@ -41,21 +41,18 @@ func sha256Hex(key []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// untilReplicas waits until the cache server has these objects of a resource, by name.
-func untilReplicas(e *kit.Env, cluster, resource string, want ...string) []unstructured.Unstructured {
+// untilReplicas waits until the cache server has these replicas of a resource, by name.
+func untilReplicas(e *kit.Env, cluster, resource string, want ...string) (all []unstructured.Unstructured) {
 	e.T.Helper()
-	var all []unstructured.Unstructured
-	var err error
-	require.Eventually(e.T, func() bool {
-		all, err = e.ReplicasOf(cluster, resource)
-		return err == nil && len(all) == len(want) && fmt.Sprint(kit.Names(all)) == fmt.Sprint(want)
-	}, kit.Timeout, kit.Timeout/300, "the cache server is to have %v of %s", want, resource)
+	kit.EventuallyEqual(e, want, func() []string {
+		all, _ = e.ReplicasOf(cluster, resource)
+		return kit.Names(all)
+	}, "replicas of %s", resource)
 	return all
 }
 
-// TestCachedResources: by both of their names, cached resources have what they select of a CRD's
-// objects on the cache server, as <resource>:<identity> for all and by the plain name in one
-// logical cluster, follow it, and take it away again with the kind.
+// TestCachedResources checks cached resources of both kinds: the selected objects of a CRD are on the cache server, as
+// <resource>:<identity> for all and by the plain name in one logical cluster, follow changes, and are removed with the cached resource.
 func TestCachedResources(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -65,7 +62,7 @@ func TestCachedResources(t *testing.T) {
 			k := kit.NewWorkspaceClientOn(e, "cached-"+kit.CachedResourcePlural[kind], shard).ForTest(t)
 			plural, objects := "flavors"+fmt.Sprint(shard), "/apis/shared.example.org/v1/flavors"+fmt.Sprint(shard)
 			made := k.CreateCachedResource(kind, plural, `,"labelSelector":{"matchExpressions":[{"key":"hidden","operator":"DoesNotExist"}]}`)
-			require.NotNil(t, kit.Field(made, "metadata", "annotations", "kcp.io/path"), "others refer to it by its path")
+			require.NotNil(t, kit.Field(made, "metadata", "annotations", "kcp.io/path"), "the path annotation must be set")
 			k.UntilCachedCondition(kind, plural, "ResourceValid", "False", "NoResources")
 			k.DefineClusterScoped(plural, "Flavor")
 			object := func(name, labels string) {
@@ -95,13 +92,13 @@ func TestCachedResources(t *testing.T) {
 			untilReplicas(k.Env, k.ClusterName, plural, "large", "small")
 
 			_, err = e.ReplicasOf("", plural)
-			require.True(t, apierrors.IsNotFound(err), "all need an identity: %v", err)
+			require.True(t, apierrors.IsNotFound(err), "without an identity: %v", err)
 			_, err = e.ReplicasOf("", plural+":"+sha256Hex([]byte("another")))
 			require.True(t, apierrors.IsNotFound(err), "another identity: %v", err)
 
 			object("tiny", "")
-			k.Do(http.StatusOK, http.MethodPatch, objects+"/small", `{"metadata":{"labels":{"hidden":"now"}}}`)
-			k.Do(http.StatusOK, http.MethodPatch, objects+"/large/status", `{"status":{"used":7}}`)
+			k.Patch(objects+"/small", `{"metadata":{"labels":{"hidden":"now"}}}`)
+			k.Patch(objects+"/large/status", `{"status":{"used":7}}`)
 			untilReplicas(k.Env, "", plural+":"+hash, "large", "tiny")
 			k.Eventually("the status is replicated", func() bool {
 				all, err := e.ReplicasOf(k.ClusterName, plural)
@@ -109,37 +106,34 @@ func TestCachedResources(t *testing.T) {
 			})
 			k.UntilCached(kind, plural, 2, 2)
 
-			// Neither what is replicated nor the identity changes.
+			// The resource and the identity must be immutable.
 			k.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.CachePath+kit.CachedResourcePlural[kind]+"/"+plural, `{"spec":{"resource":"others"}}`)
 			k.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.CachePath+kit.CachedResourcePlural[kind]+"/"+plural, `{"spec":{"identity":{"secretRef":{"name":"others"}}}}`)
-			k.Do(http.StatusOK, http.MethodPatch, "/api/v1/namespaces/kcp-system/secrets/"+plural, `{"stringData":{"key":"other"}}`)
+			k.Patch("/api/v1/namespaces/kcp-system/secrets/"+plural, `{"stringData":{"key":"other"}}`)
 			k.UntilCachedCondition(kind, plural, "IdentityValid", "False", "IdentityVerificationFailed")
 			untilReplicas(k.Env, "", plural+":"+hash, "large", "tiny")
 
-			k.Do(http.StatusOK, http.MethodDelete, kit.CachePath+kit.CachedResourcePlural[kind]+"/"+plural, "")
-			k.UntilGone(kit.CachePath+kit.CachedResourcePlural[kind], plural)
-			k.Eventually("the kind is gone on the cache server", func() bool {
+			k.DeleteAndWait(kit.CachePath + kit.CachedResourcePlural[kind] + "/" + plural)
+			k.Eventually("the resource is deleted on the cache server", func() bool {
 				_, err := e.ReplicasOf("", plural+":"+hash)
 				return apierrors.IsNotFound(err)
 			})
-			// Another one with the same identity finds nothing of the first.
-			k.Do(http.StatusOK, http.MethodPatch, "/api/v1/namespaces/kcp-system/secrets/"+plural, fmt.Sprintf(`{"data":{"key":%q}}`, base64.StdEncoding.EncodeToString(key)))
+			// A new cached resource with the same identity has no replicas of the first.
+			k.Patch("/api/v1/namespaces/kcp-system/secrets/"+plural, fmt.Sprintf(`{"data":{"key":%q}}`, base64.StdEncoding.EncodeToString(key)))
 			k.CreateCachedResource(kind, plural, `,"labelSelector":{"matchLabels":{"hidden":"yes"}}`)
 			untilReplicas(k.Env, "", plural+":"+hash, "secret")
 		})
 	}
 }
 
-// TestCachedResourceRefused: what can never be replicated is refused, with what to do.
+// TestCachedResourceRefused checks that resources are rejected with a reason if they can never be replicated.
 func TestCachedResourceRefused(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClientOn(e, "cached-refused", 1).ForTest(t)
-	refused := func(want int, spec, says string) {
+	refused := func(want int, spec, message string) {
 		t.Helper()
-		code, said := k.TryDo(http.MethodPost, kit.CachePath+"cachedresources", `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"generateName":"x-"},"spec":`+spec+`}`)
-		require.Equal(t, want, code, said)
-		require.Contains(t, said, says)
+		require.Contains(t, k.RequireCode(want, http.MethodPost, kit.CachePath+"cachedresources", `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"generateName":"x-"},"spec":`+spec+`}`), message)
 	}
 	refused(422, `{"version":"v1","resource":"configmaps"}`, "is built in")
 	refused(422, `{"group":"apis.kcp.io","version":"v1alpha2","resource":"apiexports"}`, "is built in")
@@ -150,26 +144,21 @@ func TestCachedResourceRefused(t *testing.T) {
 	k.CreateCachedResource("ClusterCachedResource", "ones", "")
 	refused(403, `{"group":"shared.example.org","version":"v1","resource":"ones"}`, "is cached already, by the clustercachedresources ones")
 
-	// A namespaced resource is known to be one only when it is there.
+	// The scope of a resource cannot be determined if it does not exist.
 	k.Create(kit.DefinitionsPath, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"spaced.shared.example.org"},"spec":{"group":"shared.example.org","scope":"Namespaced","names":{"plural":"spaced","kind":"Spaced"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)
 	k.CreateCachedResource("CachedResource", "spaced", "")
 	k.UntilCachedCondition("CachedResource", "spaced", "ResourceValid", "False", "ResourceNotClusterScoped")
 
-	// The status is the server's.
-	user := k.As("user-1-token")
-	admin := kit.RBACPath + "clusterrolebindings"
-	k.Create(admin, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"user-1"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	k.Eventually("user-1 may enter", func() bool {
-		code, _ := user.TryDo(http.MethodGet, kit.CachePath+"cachedresources", "")
-		return code == http.StatusOK
-	})
+	// Users must not be able to write the status.
+	user := k.BindAdmin("user-1")
+	user.UntilCode(http.StatusOK, http.MethodGet, kit.CachePath+"cachedresources", "")
 	user.Do(http.StatusForbidden, http.MethodPatch, kit.CachePath+"cachedresources/spaced/status", `{"status":{"identityHash":"0123"}}`)
-	kept := user.Do(http.StatusOK, http.MethodPatch, kit.CachePath+"cachedresources/spaced", `{"metadata":{"finalizers":null}}`)
-	require.Equal(t, []string{"cache.kcp.io/cachedresource"}, kept.GetFinalizers(), "it goes when the replicas have gone")
+	kept := user.Patch(kit.CachePath+"cachedresources/spaced", `{"metadata":{"finalizers":null}}`)
+	require.Equal(t, []string{"cache.kcp.io/cachedresource"}, kept.GetFinalizers(), "only the controller may remove the finalizer")
 }
 
-// TestCachedResourceOfBoundAPI: what is bound is replicated as well, of each workspace that has a
-// cached resource and of no other; workspaces may share an identity.
+// TestCachedResourceOfBoundAPI checks that bound APIs are replicated from each workspace with a cached resource. Workspaces may share
+// an identity.
 func TestCachedResourceOfBoundAPI(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -177,8 +166,7 @@ func TestCachedResourceOfBoundAPI(t *testing.T) {
 	provider.CreateExport("sizes", clusterSchema(provider, "v1", "sizes", "Size"))
 	consumers := []kit.WorkspaceClient{kit.NewWorkspaceClientOn(e, "cached-a", 1).ForTest(t), kit.NewWorkspaceClientOn(e, "cached-b", 1).ForTest(t), kit.NewWorkspaceClientOn(e, "cached-c", 1).ForTest(t)}
 	for i, k := range consumers {
-		k.Bind("sizes", provider, "sizes")
-		k.UntilBinding("sizes", "Ready", "True <nil>")
+		k.BindReady("sizes", provider, "sizes")
 		k.Create("/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"shared"},"stringData":{"key":"they share it"}}`)
 		k.Create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"of-%d"},"spec":{"cpus":4}}`, i)
 	}
@@ -190,20 +178,20 @@ func TestCachedResourceOfBoundAPI(t *testing.T) {
 	consumers[1].UntilCached("ClusterCachedResource", "sizes", 1, 1)
 	all, err := e.ReplicasOf("", "sizes:"+hash)
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"of-0", "of-1"}, kit.Names(all), "the third has not said so")
+	require.ElementsMatch(t, []string{"of-0", "of-1"}, kit.Names(all), "the third workspace has no cached resource")
 
-	consumers[0].Do(http.StatusOK, http.MethodDelete, kit.CachePath+"cachedresources/sizes", "")
-	consumers[0].UntilGone(kit.CachePath+"cachedresources", "sizes")
+	consumers[0].Delete(kit.CachePath + "cachedresources/sizes")
+	consumers[0].UntilDeleted(kit.CachePath + "cachedresources/sizes")
 	untilReplicas(consumers[1].Env, "", "sizes:"+hash, "of-1")
 	require.NoError(t, kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root"))).Delete(t.Context(), "cached-b", metav1.DeleteOptions{}))
-	e.Eventually("the workspace takes its replicas along", func() bool {
+	e.Eventually("the replicas are deleted with the workspace", func() bool {
 		_, err := e.ReplicasOf("", "sizes:"+hash)
 		return apierrors.IsNotFound(err)
 	})
 }
 
-// TestCachedResourceBytes: a workspace has no more bytes on the cache server than the flag says, all its
-// cached resources together, also when objects grow that are there.
+// TestCachedResourceBytes checks the limit of replicated bytes of a workspace, for all its cached resources together, also when
+// existing objects grow.
 func TestCachedResourceBytes(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -220,37 +208,38 @@ func TestCachedResourceBytes(t *testing.T) {
 	now := k.UntilCachedCondition("CachedResource", "flavors", "ReplicationStarted", "False", "TooManyObjects")
 	require.Contains(t, fmt.Sprint(now.Object["status"]), "10000, and 24KiB of them")
 	hash, _ := kit.Field(now, "status", "identityHash").(string)
-	replicas := func(want int, why string) {
+	replicas := func(want int, when string) {
 		t.Helper()
-		var got []string
-		require.Eventually(t, func() bool {
+		kit.EventuallyEqual(e, want, func() int {
 			all, err := e.ReplicasOf("", "flavors:"+hash)
-			got = kit.Names(all)
-			return err == nil && len(got) == want
-		}, kit.Timeout, kit.Timeout/300, "%s: %d replicas, not %v", why, want, &got)
+			if err != nil {
+				return -1
+			}
+			return len(all)
+		}, "replicas %s", when)
 	}
-	replicas(3, "the fourth does not fit")
+	replicas(3, "with four objects")
 
-	// A younger one has the room that is left.
+	// A younger cached resource has lower priority.
 	afterSecondOf(k, first)
 	k.DefineClusterScoped("sizes", "Size")
 	k.Create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"s"},"spec":{"text":%q}}`, strings.Repeat("x", size))
 	k.CreateCachedResource("ClusterCachedResource", "sizes", "")
 	k.UntilCachedCondition("ClusterCachedResource", "sizes", "ReplicationStarted", "False", "TooManyObjects")
 	for i := range 4 {
-		k.Do(http.StatusOK, http.MethodPatch, fmt.Sprintf("%s/f%d", flavors, i), fmt.Sprintf(`{"spec":{"text":%q}}`, strings.Repeat("x", 3*size)))
+		k.Patch(fmt.Sprintf("%s/f%d", flavors, i), fmt.Sprintf(`{"spec":{"text":%q}}`, strings.Repeat("x", 3*size)))
 	}
-	replicas(1, "they have grown")
+	replicas(1, "after the objects have grown")
 	for i := range 4 {
-		k.Do(http.StatusOK, http.MethodDelete, fmt.Sprintf("%s/f%d", flavors, i), "")
+		k.Delete(fmt.Sprintf("%s/f%d", flavors, i))
 	}
-	replicas(0, "they are gone")
-	k.Do(http.StatusOK, http.MethodPatch, "/apis/shared.example.org/v1/sizes/s", `{"spec":{"text":"x"}}`)
+	replicas(0, "after the deletion")
+	k.Patch("/apis/shared.example.org/v1/sizes/s", `{"spec":{"text":"x"}}`)
 	k.UntilCached("ClusterCachedResource", "sizes", 1, 1)
 }
 
-// TestCachedResourceLimit: a workspace has no more objects on the cache server than the flag says,
-// the oldest. Restarts of both servers change nothing, and do not keep replicas from going.
+// TestCachedResourceLimit checks that a workspace has no more objects on the cache server than the flag allows, the oldest ones, also
+// after restarts of both servers.
 func TestCachedResourceLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: restarts servers")
@@ -268,12 +257,12 @@ func TestCachedResourceLimit(t *testing.T) {
 	require.Eventually(t, func() bool {
 		all, err := e.ReplicasOf("", "flavors:"+hash)
 		return err == nil && len(all) == 3
-	}, kit.Timeout, kit.Timeout/300, "three are replicated")
-	k.Do(http.StatusOK, http.MethodDelete, "/apis/shared.example.org/v1/flavors/f0", "")
+	}, kit.Timeout, kit.Timeout/300, "the cache server does not have three replicas")
+	k.Delete("/apis/shared.example.org/v1/flavors/f0")
 	untilReplicas(k.Env, "", "flavors:"+hash, "f1", "f2", "f3")
 	k.UntilCached("CachedResource", "flavors", 3, 3)
 
-	// The other name has no room left, as it is younger.
+	// The other cached resource gets no capacity, because it is younger.
 	afterSecondOf(k, first)
 	k.DefineClusterScoped("sizes", "Size")
 	k.Create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"s"}}`)
@@ -284,26 +273,24 @@ func TestCachedResourceLimit(t *testing.T) {
 	e.Component("cache-server").WaitReady()
 	e.Component("root").Restart()
 	e.Component("root").WaitReady()
-	k.Do(http.StatusOK, http.MethodDelete, "/apis/shared.example.org/v1/flavors/f1", "")
+	k.Delete("/apis/shared.example.org/v1/flavors/f1")
 	untilReplicas(k.Env, "", "flavors:"+hash, "f2", "f3")
 	k.UntilCached("CachedResource", "flavors", 2, 2)
 	k.UntilCached("ClusterCachedResource", "sizes", 1, 1)
 
-	// It is deleted while the cache server is away, and the shard restarts.
+	// The cached resource is deleted while the cache server is stopped, and the shard restarts.
 	e.Component("cache-server").Stop()
-	k.Do(http.StatusOK, http.MethodPatch, "/apis/shared.example.org/v1/sizes/s", `{"metadata":{"labels":{"looked":"at"}}}`)
+	k.Patch("/apis/shared.example.org/v1/sizes/s", `{"metadata":{"labels":{"looked":"at"}}}`)
 	k.UntilCachedCondition("ClusterCachedResource", "sizes", "ReplicationStarted", "False", "Waiting")
-	k.Do(http.StatusOK, http.MethodDelete, kit.CachePath+"cachedresources/flavors", "")
-	k.Eventually("it is being deleted", func() bool {
-		return kit.Field(k.Get(kit.CachePath+"cachedresources/flavors"), "status", "phase") == "Deleting"
-	})
+	k.Delete(kit.CachePath + "cachedresources/flavors")
+	untilPhase(k, kit.CachePath+"cachedresources/flavors", "Deleting")
 	e.Component("root").Restart()
 	e.Component("cache-server").Start()
 	e.Component("cache-server").WaitReady()
 	e.Component("root").WaitReady()
-	k.UntilGone(kit.CachePath+"cachedresources", "flavors")
+	k.UntilDeleted(kit.CachePath + "cachedresources/flavors")
 	k.UntilCachedCondition("ClusterCachedResource", "sizes", "ReplicationStarted", "True", "")
-	k.Eventually("the kind is gone", func() bool {
+	k.Eventually("the resource is deleted on the cache server", func() bool {
 		_, err := e.ReplicasOf("", "flavors:"+hash)
 		return apierrors.IsNotFound(err)
 	})

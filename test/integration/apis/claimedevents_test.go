@@ -17,8 +17,8 @@ import (
 
 const eventsV1 = "/apis/events.k8s.io/v1/namespaces/default/events"
 
-// testClaimedEvents: a claim on events is one on those of events.k8s.io, which are the same objects:
-// discovery lists both, and the selector holds in both.
+// testClaimedEvents checks that a claim on events of either group applies to both groups, which contain the same objects: discovery
+// lists both, and the selector applies to both.
 func testClaimedEvents(t *testing.T, e *kit.Env) {
 	provider, _, consumers := consumersOf(t, e, "claimed-events", 1)
 	k := consumers[0]
@@ -34,26 +34,24 @@ func testClaimedEvents(t *testing.T, e *kit.Env) {
 		text := fmt.Sprintf(`{"group":%q,"resource":"events","verbs":["*"]`, claim.Group)
 		provider.ClaimInExport(`[` + text + `}]`)
 		k.AcceptClaims(`[` + text + `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"}]`)
-		for _, view := range []kit.WorkspaceClient{all, in} {
-			untilSees(view, "/apis/events.k8s.io/v1/events", "seen")
-			untilSees(view, "/api/v1/events", "seen")
-			require.Contains(t, fmt.Sprint(view.Get("/apis").Object), "events.k8s.io")
+		for _, vw := range []kit.WorkspaceClient{all, in} {
+			untilListed(vw, "/apis/events.k8s.io/v1/events", "seen")
+			untilListed(vw, "/api/v1/events", "seen")
+			require.Contains(t, fmt.Sprint(vw.Get("/apis").Object), "events.k8s.io")
 			for _, path := range []string{"/apis/events.k8s.io/v1", "/api/v1"} {
-				require.Contains(t, fmt.Sprint(view.Get(path).Object), "name:events")
+				require.Contains(t, fmt.Sprint(vw.Get(path).Object), "name:events")
 			}
 		}
 		for method, body := range map[string]string{http.MethodGet: "", http.MethodDelete: "", http.MethodPut: fmt.Sprintf(written, "hidden", "")} {
-			code, says := in.TryDo(method, eventsV1+"/hidden", body)
-			require.Equal(t, http.StatusNotFound, code, "%s: %s", method, says)
+			in.RequireCode(http.StatusNotFound, method, eventsV1+"/hidden", body)
 		}
 		w := watchThrough(all, eventsv1.SchemeGroupVersion.WithResource("events"), "")
 		name := "made-" + strings.ReplaceAll(claim.String(), ".", "-")
 		in.Create(eventsV1, written, name, "")
 		require.Equal(t, "provider", next(t, w, watch.Added, name).GetLabels()["for"])
-		code, says := in.TryDo(http.MethodPost, eventsV1, fmt.Sprintf(written, "other", `,"labels":{"for":"others"}`))
-		require.Equal(t, http.StatusForbidden, code, says)
-		require.Contains(t, says, "for=provider")
-		in.Do(http.StatusOK, http.MethodDelete, eventsV1+"/"+name, "")
+		message := in.RequireCode(http.StatusForbidden, http.MethodPost, eventsV1, fmt.Sprintf(written, "other", `,"labels":{"for":"others"}`))
+		require.Contains(t, message, "for=provider")
+		in.Delete(eventsV1 + "/" + name)
 		next(t, w, watch.Deleted, name)
 	}
 	require.Equal(t, "others", k.Get(eventsV1 + "/hidden").GetLabels()["for"])

@@ -29,7 +29,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// builtInKinds are the types of what every logical cluster has by itself.
+// builtInKinds contains the types of built-in kinds.
 var builtInKinds = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(kubernetesscheme.AddToScheme(scheme))
@@ -38,7 +38,7 @@ var builtInKinds = func() *runtime.Scheme {
 	return scheme
 }()
 
-// typedAs is a client of a group version that writes and takes one encoding.
+// encodedClient returns a client of a group version that sends and accepts one encoding.
 func encodedClient(k kit.WorkspaceClient, gv schema.GroupVersion, contentType string) *rest.RESTClient {
 	k.T.Helper()
 	config := rest.CopyConfig(k.Config)
@@ -55,7 +55,7 @@ func encodedClient(k kit.WorkspaceClient, gv schema.GroupVersion, contentType st
 	return client
 }
 
-// builtInObjects are objects of the built-in kinds that can be claimed, by resource.
+// builtInObjects returns objects of the built-in kinds that can be claimed, by resource.
 func builtInObjects(t *testing.T, name string) map[schema.GroupVersionResource]runtime.Object {
 	t.Helper()
 	named, namespaced := metav1.ObjectMeta{Name: name}, metav1.ObjectMeta{Name: name, Namespace: "default"}
@@ -99,7 +99,6 @@ func builtInObjects(t *testing.T, name string) map[schema.GroupVersionResource]r
 	}
 }
 
-// definitionOf is a CustomResourceDefinition.
 func definitionOf(plural, group string) *apiextensionsv1.CustomResourceDefinition {
 	singular := strings.TrimSuffix(plural, "s")
 	kind := strings.ToUpper(singular[:1]) + singular[1:]
@@ -116,15 +115,15 @@ func definitionOf(plural, group string) *apiextensionsv1.CustomResourceDefinitio
 	}
 }
 
-// testClaimedKinds: of all that every logical cluster has by itself and that can be claimed, objects
-// are made, read, listed and watched through the view, in each encoding that the kind has.
+// testClaimedKinds checks that objects of all built-in kinds that can be claimed are created, read, listed and watched through the
+// virtual workspace, in each encoding.
 func testClaimedKinds(t *testing.T, e *kit.Env) {
 	provider, _, consumers := consumersOf(t, e, "claimed-kinds", 1)
 	k := consumers[0]
 	all, in := provider.ThroughExport("e", "*"), provider.ThroughExport("e", k.ClusterName)
 	var claims []string
 	for gvr := range builtInObjects(t, "x") {
-		if gvr.Group != eventsv1.GroupName { // they are those of the group ""
+		if gvr.Group != eventsv1.GroupName { // the same objects as in the core group
 			claims = append(claims, fmt.Sprintf(`{"group":%q,"resource":%q,"verbs":["*"]%%[1]s}`, gvr.Group, gvr.Resource))
 		}
 	}
@@ -135,10 +134,7 @@ func testClaimedKinds(t *testing.T, e *kit.Env) {
 	joined := "[" + strings.Join(claims, ",") + "]"
 	provider.ClaimInExport(fmt.Sprintf(joined, ""))
 	k.AcceptClaims(fmt.Sprintf(joined, `,"selector":{"matchAll":true},"state":"Accepted"`))
-	in.Eventually("the index has it", func() bool {
-		code, _ := in.TryDo(http.MethodGet, kit.ConfigMapsPath, "")
-		return code == http.StatusOK
-	})
+	in.UntilCode(http.StatusOK, http.MethodGet, kit.ConfigMapsPath, "")
 	for name, contentType := range map[string]string{"json": runtime.ContentTypeJSON, "protobuf": runtime.ContentTypeProtobuf} {
 		for gvr, obj := range builtInObjects(t, name) {
 			t.Run(name+" "+gvr.GroupResource().String(), func(t *testing.T) {
@@ -147,7 +143,7 @@ func testClaimedKinds(t *testing.T, e *kit.Env) {
 		}
 	}
 
-	// Kinds that are served as custom resources are, which have no protobuf.
+	// If a kind is a custom resource, it has no protobuf encoding.
 	const people = "v1.people.example.org"
 	in.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, people)
 	in.Create(kit.APIsV1Alpha1+"apiconversions", "%s", conversion(people, "self"))
@@ -162,20 +158,18 @@ func testClaimedKinds(t *testing.T, e *kit.Env) {
 		require.Len(t, claimLabelsIn(in.Get(path+"/"+name).GetLabels()), 1, path)
 		require.Contains(t, kit.ItemNames(in.Get(path)), name)
 		require.Contains(t, kit.ItemNames(all.Get(path)), name)
-		code, answer := kit.Do(t, in.Config, kit.Request{Path: in.PathPrefix + "/clusters/" + in.ClusterName + path, Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}})
-		require.Equal(t, http.StatusNotAcceptable, code, "%s: %s", path, answer)
+		kit.RequireCode(t, in.Config, kit.Request{Path: in.PathPrefix + "/clusters/" + in.ClusterName + path, Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}}, http.StatusNotAcceptable)
 	}
 }
 
-// testClaimedKind makes and reads an object through the view of one consumer, and sees it in that of
-// all.
+// testClaimedKind creates and reads an object through the virtual workspace of one consumer, and observes it in that of all.
 func testClaimedKind(t *testing.T, all, in *rest.RESTClient, resource string, obj runtime.Object) {
 	t.Helper()
 	object, err := meta.Accessor(obj)
 	require.NoError(t, err)
 	var watches []watch.Interface
-	for _, view := range []*rest.RESTClient{all, in} {
-		w, err := view.Get().Resource(resource).Param("watch", "true").Watch(t.Context())
+	for _, vw := range []*rest.RESTClient{all, in} {
+		w, err := vw.Get().Resource(resource).Param("watch", "true").Watch(t.Context())
 		require.NoError(t, err)
 		t.Cleanup(w.Stop)
 		watches = append(watches, w)
@@ -188,8 +182,8 @@ func testClaimedKind(t *testing.T, all, in *rest.RESTClient, resource string, ob
 	found, err := meta.Accessor(read)
 	require.NoError(t, err)
 	require.Len(t, claimLabelsIn(found.GetLabels()), 1)
-	for i, view := range []*rest.RESTClient{all, in} {
-		list, err := view.Get().Resource(resource).Do(t.Context()).Get()
+	for i, vw := range []*rest.RESTClient{all, in} {
+		list, err := vw.Get().Resource(resource).Do(t.Context()).Get()
 		require.NoError(t, err)
 		listed := false
 		require.NoError(t, meta.EachListItem(list, func(item runtime.Object) error {
@@ -197,11 +191,11 @@ func testClaimedKind(t *testing.T, all, in *rest.RESTClient, resource string, ob
 			listed = listed || err == nil && one.GetUID() == found.GetUID()
 			return err
 		}))
-		require.True(t, listed, "it is in the list")
+		require.True(t, listed, "the list must contain the object")
 		for timeout := time.After(kit.Timeout); ; {
 			select {
 			case event, open := <-watches[i].ResultChan():
-				require.True(t, open, "the watch has ended")
+				require.True(t, open, "the watch ended")
 				one, err := meta.Accessor(event.Object)
 				require.NoError(t, err, "%v", event)
 				if one.GetUID() != found.GetUID() {
@@ -210,16 +204,16 @@ func testClaimedKind(t *testing.T, all, in *rest.RESTClient, resource string, ob
 				require.Equal(t, watch.Added, event.Type)
 				require.Len(t, claimLabelsIn(one.GetLabels()), 1)
 			case <-timeout:
-				require.Fail(t, "the watch does not tell of it")
+				require.Fail(t, "no event of the object within "+kit.Timeout.String())
 			}
 			break
 		}
 	}
 }
 
-// testViewReviews: the reviews that can be claimed are answered by the consumer, and those about
-// oneself are nobody's to claim.
-func testViewReviews(t *testing.T, e *kit.Env) {
+// testClaimedReviews checks that reviews that can be claimed are evaluated in the consumer's workspace, and that self reviews cannot be
+// claimed.
+func testClaimedReviews(t *testing.T, e *kit.Env) {
 	provider, _, consumers := consumersOf(t, e, "reviews", 1)
 	k := consumers[0]
 	in := provider.ThroughExport("e", k.ClusterName)
@@ -229,47 +223,44 @@ func testViewReviews(t *testing.T, e *kit.Env) {
 		tokens        = "/apis/authentication.k8s.io/v1/tokenreviews"
 		claims        = `{"group":"authorization.k8s.io","resource":"localsubjectaccessreviews","verbs":["create"]%[1]s},{"group":"authentication.k8s.io","resource":"tokenreviews","verbs":["create"]%[1]s}`
 	)
-	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"somebody"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"somebody"}]}`)
-	asks := func(who string) string {
-		return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"LocalSubjectAccessReview","metadata":{"namespace":"default"},"spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"secrets"}}}`, who)
+	k.BindRole("user", "cluster-admin", "user")
+	reviewOf := func(user string) string {
+		return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"LocalSubjectAccessReview","metadata":{"namespace":"default"},"spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"secrets"}}}`, user)
 	}
 	review := func(of kit.WorkspaceClient) string {
 		return fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, of.ServiceAccountToken())
 	}
 	ofConsumer, ofProvider := review(k), review(provider)
-	for path, body := range map[string]string{local: asks("somebody"), tokens: ofConsumer} {
-		code, says := in.TryDo(http.MethodPost, path, body)
-		require.Equal(t, http.StatusForbidden, code, "%s, without a claim: %s", path, says)
+	for path, body := range map[string]string{local: reviewOf("user"), tokens: ofConsumer} {
+		in.RequireCode(http.StatusForbidden, http.MethodPost, path, body)
 	}
 	provider.ClaimInExport(`[` + fmt.Sprintf(claims, "") + `]`)
 	k.AcceptClaims(`[` + fmt.Sprintf(claims, `,"selector":{"matchAll":true},"state":"Accepted"`) + `]`)
-	in.Eventually("the claims are let", func() bool {
-		code, _ := in.TryDo(http.MethodPost, local, asks("somebody"))
+	in.Eventually("the claims apply", func() bool {
+		code, _ := in.TryDo(http.MethodPost, local, reviewOf("user"))
 		other, _ := in.TryDo(http.MethodPost, tokens, ofConsumer)
 		return code == http.StatusCreated && other == http.StatusCreated
 	})
-	in.Eventually("the review is the consumer's", func() bool { return kit.Field(in.Create(local, "%s", asks("somebody")), "status", "allowed") == true })
-	require.Equal(t, false, kit.Field(in.Create(local, "%s", asks("nobody")), "status", "allowed"))
-	require.Equal(t, false, kit.Field(provider.Create(local, "%s", asks("somebody")), "status", "allowed"), "the provider itself knows nobody of that name")
+	in.Eventually("the review is evaluated in the consumer's workspace", func() bool { return kit.Field(in.Create(local, "%s", reviewOf("user")), "status", "allowed") == true })
+	require.Equal(t, false, kit.Field(in.Create(local, "%s", reviewOf("other")), "status", "allowed"))
+	require.Equal(t, false, kit.Field(provider.Create(local, "%s", reviewOf("user")), "status", "allowed"), "the user has no permissions in the provider's workspace")
 
 	mine := in.Create(tokens, "%s", ofConsumer)
 	require.Equal(t, true, kit.Field(mine, "status", "authenticated"), "%v", mine.Object)
 	require.Equal(t, "system:serviceaccount:default:default", kit.Field(mine, "status", "user", "username"))
 	for _, of := range []string{ofConsumer, ofProvider} {
-		require.Equal(t, k.Create(tokens, "%s", of).Object["status"], in.Create(tokens, "%s", of).Object["status"], "as the consumer answers")
-		require.NotEqual(t, provider.Create(tokens, "%s", of).Object["status"], in.Create(tokens, "%s", of).Object["status"], "and not as the provider does")
+		require.Equal(t, k.Create(tokens, "%s", of).Object["status"], in.Create(tokens, "%s", of).Object["status"], "the result must be that of the consumer")
+		require.NotEqual(t, provider.Create(tokens, "%s", of).Object["status"], in.Create(tokens, "%s", of).Object["status"], "the result must not be that of the provider")
 	}
 
-	// Who asks about itself asks in its own logical cluster.
+	// Self reviews must be evaluated in the logical cluster of the user.
 	for kind, path := range map[string]string{
 		"SelfSubjectAccessReview": authorization + "selfsubjectaccessreviews", "SelfSubjectRulesReview": authorization + "selfsubjectrulesreviews",
 		"SelfSubjectReview": "/apis/authentication.k8s.io/v1/selfsubjectreviews",
 	} {
 		parts := strings.Split(path, "/")
-		code, says := in.TryDo(http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"%s/%s","kind":%q,"spec":{}}`, parts[2], parts[3], kind))
-		require.Equal(t, http.StatusForbidden, code, "%s: %s", kind, says)
-		require.Contains(t, says, "no APIBinding in the logical cluster")
-		code, says = writeAs(provider, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", "merge-patch+json", fmt.Sprintf(`{"spec":{"permissionClaims":[{"group":%q,"resource":%q,"verbs":["create"]}]}}`, parts[2], parts[4]))
-		require.Equal(t, http.StatusUnprocessableEntity, code, "%s: %s", kind, says)
+		message := in.RequireCode(http.StatusForbidden, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"%s/%s","kind":%q,"spec":{}}`, parts[2], parts[3], kind))
+		require.Contains(t, message, "no APIBinding in the logical cluster")
+		provider.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", fmt.Sprintf(`{"spec":{"permissionClaims":[{"group":%q,"resource":%q,"verbs":["create"]}]}}`, parts[2], parts[4]))
 	}
 }

@@ -17,9 +17,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testClaimBetweenListAndWatch accepts claims between the LIST of a client and its first WATCH, which nobody has sent
-// for the resource before. The watch must report the objects, or that the version of the list is too old. Each resource can be
-// tried once.
+// testClaimBetweenListAndWatch accepts claims between the LIST of a client and its WATCH, which is the first for the resource. The
+// watch must report the objects, or that the version of the list is too old. Each resource must be tried only once.
 func testClaimBetweenListAndWatch(t *testing.T, e *kit.Env) {
 	provider, _, consumers := consumersOf(t, e, "claim-watch", 1)
 	k := consumers[0]
@@ -46,16 +45,16 @@ func testClaimBetweenListAndWatch(t *testing.T, e *kit.Env) {
 	for i, r := range resources {
 		var list *unstructured.Unstructured
 		through.Eventually("the export claims "+r.Resource, func() bool {
-			code, says := through.TryDo(http.MethodGet, pathOf(r, ""), "")
+			code, message := through.TryDo(http.MethodGet, pathOf(r, ""), "")
 			list = &unstructured.Unstructured{}
-			return code == http.StatusOK && list.UnmarshalJSON([]byte(says)) == nil
+			return code == http.StatusOK && list.UnmarshalJSON([]byte(message)) == nil
 		})
 		require.Empty(t, kit.Field(list, "items"), "no consumer has accepted the claim on %s", r.Resource)
 		accepted = append(accepted, strings.TrimSuffix(claims[i], "}")+`,"selector":{"matchAll":true},"state":"Accepted"}`)
 		if text := "[" + strings.Join(accepted, ",") + "]"; i%2 == 0 {
 			k.AcceptClaims(text)
-		} else { // it takes effect while the watch begins
-			k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apibindings/e", `{"spec":{"permissionClaims":`+text+`}}`)
+		} else { // takes effect while the watch starts
+			k.Patch(kit.APIsV1Alpha2+"apibindings/e", `{"spec":{"permissionClaims":`+text+`}}`)
 		}
 		requireAddedOrExpired(t, through, r, kit.Field(list, "metadata", "resourceVersion").(string))
 	}
@@ -73,7 +72,7 @@ func requireAddedOrExpired(t *testing.T, k kit.WorkspaceClient, r schema.GroupVe
 	for {
 		select {
 		case event, open := <-w.ResultChan():
-			require.True(t, open, "the watch of %s has ended", r.Resource)
+			require.True(t, open, "the watch of %s ended", r.Resource)
 			if u, ok := event.Object.(*unstructured.Unstructured); ok && event.Type == watch.Added && u.GetName() == "claimed" {
 				return
 			}
@@ -83,7 +82,7 @@ func requireAddedOrExpired(t *testing.T, k kit.WorkspaceClient, r schema.GroupVe
 				return
 			}
 		case <-time.After(kit.Timeout):
-			require.Fail(t, "the watch reports nothing", "%s from %s", r.Resource, version)
+			require.Fail(t, "the watch reported nothing", "%s from %s", r.Resource, version)
 		}
 	}
 }

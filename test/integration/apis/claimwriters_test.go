@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// write sends a write, and returns its code and answer. A patch is of the kind that is named.
-func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, says string) {
+// writeAs sends a write with a content type of application/<kind>, and returns status code and body.
+func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, message string) {
 	k.T.Helper()
 	if kind == "" {
 		kind = "json"
@@ -24,38 +24,36 @@ func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, 
 	return code, string(answer)
 }
 
-// claimPrefix starts the labels by which objects tell who claims them.
+// claimPrefix is the prefix of the labels with the claims of an object.
 const claimPrefix = "claimed.internal.apis.kcp.io/"
 
-// claimed are the labels of an object that tell who claims it.
+// claimedObject returns the labels of an object that contain its claims.
 func claimedObject(k kit.WorkspaceClient, path string) map[string]string {
 	k.T.Helper()
-	_, says := k.TryDo(http.MethodGet, path, "")
+	_, message := k.TryDo(http.MethodGet, path, "")
 	var object struct {
 		Metadata struct{ Labels map[string]string }
 	}
-	if json.Unmarshal([]byte(says), &object) != nil {
+	if json.Unmarshal([]byte(message), &object) != nil {
 		return nil
 	}
 	return claimLabelsIn(object.Metadata.Labels)
 }
 
-// claimLabelsIn are those labels that tell who claims an object.
+// claimLabelsIn returns the labels that contain claims.
 func claimLabelsIn(labels map[string]string) map[string]string {
 	found := maps.Clone(labels)
 	maps.DeleteFunc(found, func(key, _ string) bool { return !strings.HasPrefix(key, claimPrefix) })
 	return found
 }
 
-// versions are those of the objects of a list, by uid.
+// resourceVersions returns the names and versions of the objects of a list, by UID.
 func resourceVersions(k kit.WorkspaceClient, path string) map[string]string {
 	k.T.Helper()
 	all := map[string]string{}
-	items, _ := kit.Field(k.Get(path), "items").([]any)
-	for _, item := range items {
-		u := &unstructured.Unstructured{Object: item.(map[string]any)}
-		if u.GetName() != kit.RootCAConfigMap { // which a controller makes
-			all[string(u.GetUID())] = u.GetName() + " " + u.GetResourceVersion()
+	for _, item := range kit.Items(k.Get(path)) {
+		if item.GetName() != kit.RootCAConfigMap { // created by a controller
+			all[string(item.GetUID())] = item.GetName() + " " + item.GetResourceVersion()
 		}
 	}
 	return all
@@ -63,14 +61,14 @@ func resourceVersions(k kit.WorkspaceClient, path string) map[string]string {
 
 const secrets = "/api/v1/namespaces/default/secrets"
 
-// refusedWrite is a write through a view, and what is answered.
+// refusedWrite is a write through a virtual workspace, and the expected response.
 type refusedWrite struct {
 	in, method, name, kind, body string
 	code                         int
-	says                         string
+	message                      string
 }
 
-// labelled is a ConfigMap or Secret, where it is created, with labels.
+// labelled returns a ConfigMap or Secret, depending on the path, with labels.
 func labelled(in, name, labels string) string {
 	kind := map[string]string{kit.ConfigMapsPath: "ConfigMap", secrets: "Secret"}[in]
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
@@ -79,23 +77,23 @@ func labelled(in, name, labels string) string {
 // absentOwner is metadata with an owner that does not exist.
 const absentOwner = `{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"none","uid":"00000000-0000-0000-0000-000000000000"}]}`
 
-// refusedWrites are those that claims do not let: on ConfigMaps without the verbs create and delete,
-// with the label for=a, and on Secrets with all verbs, for which a or b has to be.
+// refusedWrites returns writes that the claims do not permit: on ConfigMaps without the verbs create and delete, with the label
+// for=a, and on Secrets with all verbs, with the label a or b.
 func refusedWrites() []refusedWrite {
 	const merge, ordered, apply = "merge-patch+json", "json-patch+json", "apply-patch+yaml"
 	return []refusedWrite{
-		// Verbs that the claim does not have.
+		// Verbs that are not claimed must be rejected.
 		{kit.ConfigMapsPath, http.MethodPost, "", "", labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "create configmaps"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/new?fieldManager=x", apply, labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "lets the APIExport e create configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
-		// What has the garbage collector delete the object, or decides about its deletion, without the verb delete.
+		// Owners and finalizers require the verb delete, because they control deletion.
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":` + absentOwner + `}`, http.StatusForbidden, "requires the verb delete"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", ordered, `[{"op":"add","path":"/metadata/finalizers","value":["example.org/wait"]}]`, http.StatusForbidden, "requires the verb delete"},
 		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen?fieldManager=x", apply, strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
-		// Out of the selector.
+		// Objects that would not match the selector any more.
 		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", labelled(kit.ConfigMapsPath, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", ordered, `[{"op":"replace","path":"/metadata/labels/for","value":"b"}]`, http.StatusForbidden, "for=a"},
@@ -106,7 +104,7 @@ func refusedWrites() []refusedWrite {
 		{secrets, http.MethodPatch, "/seen?fieldManager=x&force=true", apply, labelled(secrets, "seen", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
 		{secrets, http.MethodPost, "", "", labelled(secrets, "new", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
 		{secrets, http.MethodPost, "", "", labelled(secrets, "new", ""), http.StatusForbidden, `for in (a,b)`},
-		// What is not selected is not there, for whatever would bring it in.
+		// Objects must not exist for the provider if they do not match the selector, also for writes after which they would match.
 		{kit.ConfigMapsPath, http.MethodPut, "/hidden", "", labelled(kit.ConfigMapsPath, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/hidden", merge, `{"metadata":{"labels":{"for":"a"}}}`, http.StatusNotFound, "not found"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/hidden?fieldManager=x&force=true", apply, labelled(kit.ConfigMapsPath, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
@@ -117,8 +115,8 @@ func refusedWrites() []refusedWrite {
 	}
 }
 
-// testClaimWriters: who writes through the view of an export writes with the verbs and within the
-// selectors of its claims, by whatever kind of request; what it may not write stays as it is.
+// testClaimWriters checks that a provider writes with the verbs and within the selectors of its claims, with each kind of request,
+// and that a write changes nothing if it is rejected.
 func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 	provider, _, consumers := consumersOn(t, e, shard, "writers", 1)
 	k := consumers[0]
@@ -130,32 +128,32 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 		k.Create(in, `{"metadata":{"name":"hidden"}}`)
 	}
 	k.AcceptClaims(`[` + fmt.Sprintf(verbs, `,"selector":{"matchLabels":{"for":"a"}},"state":"Accepted"`, `,"selector":{"matchExpressions":[{"key":"for","operator":"In","values":["a","b"]}]},"state":"Accepted"`) + `]`)
-	in.Eventually("the index has it", func() bool {
+	in.Eventually("the claims apply", func() bool {
 		code, _ := in.TryDo(http.MethodGet, kit.ConfigMapsPath+"/seen", "")
 		other, _ := in.TryDo(http.MethodGet, secrets+"/seen", "")
 		return code == http.StatusOK && other == http.StatusOK
 	})
 	for _, tc := range refusedWrites() {
 		before := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
-		code, says := writeAs(in, tc.method, tc.in+tc.name, tc.kind, tc.body)
-		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, says)
-		require.Contains(t, says, tc.says, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
+		code, message := writeAs(in, tc.method, tc.in+tc.name, tc.kind, tc.body)
+		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, message)
+		require.Contains(t, message, tc.message, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
 		after := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
-		require.Equal(t, before, after, "%s %s%s: nothing is written", tc.method, tc.in, tc.name)
+		require.Equal(t, before, after, "%s %s%s: nothing must be written", tc.method, tc.in, tc.name)
 	}
-	// Within the selector all is written, and a collection is what is selected.
+	// Writes within the selector. A collection consists of the selected objects.
 	in.Do(http.StatusOK, http.MethodPut, kit.ConfigMapsPath+"/seen", labelled(kit.ConfigMapsPath, "seen", ""))
-	require.Equal(t, "a", k.Get(kit.ConfigMapsPath + "/seen").GetLabels()["for"], "what matchLabels names comes back")
-	in.Do(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
-	in.Do(http.StatusOK, http.MethodDelete, secrets, "")
+	require.Equal(t, "a", k.Get(kit.ConfigMapsPath + "/seen").GetLabels()["for"], "labels in matchLabels must be restored")
+	in.Patch(secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
+	in.Delete(secrets)
 	in.Create(secrets, "%s", labelled(secrets, "owned", `"for":"a"`))
-	in.Do(http.StatusOK, http.MethodPatch, secrets+"/owned", `{"metadata":`+absentOwner+`}`)
-	k.UntilGone(secrets, "owned")
+	in.Patch(secrets+"/owned", `{"metadata":`+absentOwner+`}`)
+	k.UntilDeleted(secrets + "/owned")
 	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
 }
 
-// testUnchangedClaimed writes a claimed object as its consumer and its provider see it. No write changes the label of
-// the claim, or the version of the object.
+// testUnchangedClaimed writes a claimed object as its consumer and its provider read it. No write may change the label of the claim
+// or the version of the object.
 func testUnchangedClaimed(consumer, provider kit.WorkspaceClient, path, label string) {
 	key, value, _ := strings.Cut(label, "=")
 	pointer := "/metadata/labels/" + strings.ReplaceAll(key, "/", "~1")

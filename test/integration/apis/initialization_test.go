@@ -19,26 +19,26 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
 var logicalClustersResource = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}
 
-// typeView is what the initializer or terminator of a type of the logical cluster sees.
-func typeView(k kit.WorkspaceClient, kind, name, cluster string) kit.WorkspaceClient {
+// typeVirtualWorkspace returns a client of the virtual workspace of the initializer or terminator of a type.
+func typeVirtualWorkspace(k kit.WorkspaceClient, kind, name, cluster string) kit.WorkspaceClient {
 	k.PathPrefix, k.ClusterName = "/services/"+kind+"workspaces/"+k.ClusterName+":"+name, cluster
 	return k
 }
 
-// grant gives user-1 a verb on a WorkspaceType.
+// grant allows user-1 a verb on a WorkspaceType.
 func grant(k kit.WorkspaceClient, name, verb string) {
 	k.T.Helper()
 	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":%[1]q},"rules":[{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":[%[2]q],"verbs":[%[1]q]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`, verb, name)
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`, verb)
 }
 
-// TestInitializers: initializers and terminators see the workspaces that wait for them,
-// and their content as long as they do.
+// TestInitializers checks that initializers and terminators see the workspaces that wait for them, and their content meanwhile.
 func TestInitializers(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -51,24 +51,24 @@ func TestInitializers(t *testing.T) {
 			testTerminating(t, kit.NewWorkspaceClientOn(e, fmt.Sprint("term-home-", shard), shard).ForTest(t))
 		})
 		t.Run("policies, with exports and types "+strings.TrimPrefix(name, "of a type "), func(t *testing.T) {
-			testPolicyInTypeViews(t, kit.NewWorkspaceClientOn(e, fmt.Sprint("policy-home-", shard), shard).ForTest(t))
+			testPolicyForInitializers(t, kit.NewWorkspaceClientOn(e, fmt.Sprint("policy-home-", shard), shard).ForTest(t))
 		})
 	}
 }
 
-// initialized makes the type apps, which has an initializer.
-func initialized(k kit.WorkspaceClient) {
+// createInitializedType creates the type apps, which has an initializer.
+func createInitializedType(k kit.WorkspaceClient) {
 	k.T.Helper()
 	k.Create(kit.TenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
 }
 
-// at is what is seen on a shard, wherever the logical cluster is.
+// onShard returns a client of another shard.
 func onShard(k kit.WorkspaceClient, shard int) kit.WorkspaceClient {
 	k.Config = k.Shard(shard)
 	return k
 }
 
-// withGroups is somebody whose certificate says that these groups have them.
+// withGroups returns a client with a certificate that contains groups.
 func withGroups(k kit.WorkspaceClient, groups ...string) kit.WorkspaceClient {
 	k.T.Helper()
 	ca, err := pki.NewStore(filepath.Join(k.Dir, ".kcp"), time.Now).Authority("client-ca")
@@ -79,61 +79,45 @@ func withGroups(k kit.WorkspaceClient, groups ...string) kit.WorkspaceClient {
 	return k
 }
 
-// testInitializing: home has the type, and the workspace is on shard root.
+// testInitializing has the type in home, and the workspace on shard root.
 func testInitializing(t *testing.T, home kit.WorkspaceClient) {
-	initialized(home)
+	createInitializedType(home)
 	user := onShard(home, 0).As("user-1-token")
-	all := typeView(user, "initializing", "apps", "*")
-	code, says := all.TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, kit.NotPermitted)
+	all := typeVirtualWorkspace(user, "initializing", "apps", "*")
+	message := all.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
+	require.Contains(t, message, kit.NotPermitted)
 	grant(home, "apps", "initialize")
-	all.Eventually("the view opens", func() bool {
-		code, _ := all.TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-		return code == http.StatusOK
-	})
+	all.UntilCode(http.StatusOK, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
 	w := watchThrough(all, logicalClustersResource, "")
-	home.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]}`)
-	owner := home.As("user-2-token")
-	owner.Eventually("the owner may make workspaces", func() bool {
-		code, _ := owner.TryDo(http.MethodGet, kit.TenancyPath+"workspaces", "")
-		return code == http.StatusOK
-	})
+	owner := home.BindAdmin("user-2")
+	owner.UntilCode(http.StatusOK, http.MethodGet, kit.TenancyPath+"workspaces", "")
 	made := owner.CreateWorkspaceOfType("one", "apps", 0)
 	added := next(t, w, watch.Added, "cluster")
 	require.Equal(t, made.ClusterName, added.GetAnnotations()["kcp.io/cluster"])
 	require.Len(t, kit.Field(all.Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"), 1)
 	require.NotContains(t, fmt.Sprint(all.Get("/apis").Object), "tenancy.kcp.io")
-	code, says = all.TryDo(http.MethodGet, "/api/v1/configmaps", "")
-	require.Equal(t, http.StatusNotFound, code, says)
+	all.RequireCode(http.StatusNotFound, http.MethodGet, "/api/v1/configmaps", "")
 
-	// The content, as the owner; directly the user has no rights there.
-	in := typeView(user, "initializing", "apps", made.ClusterName)
-	in.Eventually("the owner has its role", func() bool {
+	// The initializer acts as the owner. The user itself has no permissions in the workspace.
+	in := typeVirtualWorkspace(user, "initializing", "apps", made.ClusterName)
+	in.Eventually("the owner is authorized", func() bool {
 		code, _ := in.TryDo(http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"default"}}`)
 		return code == http.StatusCreated || code == http.StatusConflict
 	})
 	in.Create(kit.ConfigMapsPath, `{"metadata":{"name":"made"}}`)
-	code, says = applyAs(in, kit.ConfigMapsPath+"/applied", configMap("applied"))
-	require.Equal(t, http.StatusCreated, code, says)
+	in.Do(http.StatusCreated, http.MethodPatch, kit.ConfigMapsPath+"/applied?fieldManager=test", configMap("applied"))
 	require.Contains(t, fmt.Sprint(in.Get("/apis").Object), "tenancy.kcp.io")
 	require.Equal(t, map[string]any{"logicalclusters": []any{"list", "watch"}}, verbsOf(all, "/apis/core.kcp.io/v1alpha1"))
 	served := map[string]any{"logicalclusters": []any{"get"}, "logicalclusters/status": []any{"get", "patch", "update"}}
 	require.Equal(t, served, verbsOf(in, "/apis/core.kcp.io/v1alpha1"))
-	code, says = made.As("user-1-token").TryDo(http.MethodGet, kit.ConfigMapsPath+"/made", "")
-	require.Equal(t, http.StatusForbidden, code, says)
+	made.As("user-1-token").RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/made", "")
 
-	// By the permissions that the type declares, in a group that says why.
-	home.Do(http.StatusOK, http.MethodPatch, kit.TenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","patch"]},{"apiGroups":[""],"resources":["secrets"],"verbs":["create","patch"]},{"apiGroups":["authentication.k8s.io"],"resources":["selfsubjectreviews"],"verbs":["create"]}]}}`)
-	in.Eventually("only what is declared may be done", func() bool {
-		code, _ := in.TryDo(http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"more"}}`)
-		return code == http.StatusForbidden
-	})
+	// With permissions that the type declares, as a member of the initializer group.
+	home.Patch(kit.TenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","patch"]},{"apiGroups":[""],"resources":["secrets"],"verbs":["create","patch"]},{"apiGroups":["authentication.k8s.io"],"resources":["selfsubjectreviews"],"verbs":["create"]}]}}`)
+	in.UntilCode(http.StatusForbidden, http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"more"}}`)
 	in.Get(kit.ConfigMapsPath + "/made")
-	code, says = applyAs(in, kit.ConfigMapsPath+"/other", configMap("other"))
-	require.Equal(t, http.StatusForbidden, code, says)
-	code, says = applyAs(in, "/api/v1/namespaces/default/secrets/applied", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"applied"}}`)
-	require.Equal(t, http.StatusCreated, code, says)
+	in.Do(http.StatusForbidden, http.MethodPatch, kit.ConfigMapsPath+"/other?fieldManager=test", configMap("other"))
+	in.Do(http.StatusCreated, http.MethodPatch, "/api/v1/namespaces/default/secrets/applied?fieldManager=test", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"applied"}}`)
 	group := "system:kcp:initializer:" + home.ClusterName + ":apps"
 	review := in.Create("/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	require.Contains(t, kit.Field(review, "status", "userInfo", "groups"), group)
@@ -141,51 +125,45 @@ func testInitializing(t *testing.T, home kit.WorkspaceClient) {
 	testInitializersGroup(t, made, group)
 }
 
-// testInitializersGroup: outside of the view the group is nobody's to have: whoever claims it gets nothing by it, even
-// what roles give it.
+// testInitializersGroup checks that the initializer group has no effect outside of the virtual workspace, even if roles are bound to it.
 func testInitializersGroup(t *testing.T, made kit.WorkspaceClient, group string) {
 	t.Helper()
 	made.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"groups"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":%q},{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"devs"}]}`, group)
 	devs := withGroups(made, "devs")
-	devs.Eventually("the other group of the binding has the role", func() bool {
-		code, _ := devs.TryDo(http.MethodGet, kit.ConfigMapsPath+"/made", "")
-		return code == http.StatusOK
-	})
-	code, says := withGroups(made, group).TryDo(http.MethodGet, kit.ConfigMapsPath+"/made", "")
-	require.Equal(t, http.StatusForbidden, code, says)
+	devs.UntilCode(http.StatusOK, http.MethodGet, kit.ConfigMapsPath+"/made", "")
+	withGroups(made, group).RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/made", "")
 }
 
-// testInitialized: the initializer goes, and with it what the view shows, on the open watch w, too.
+// testInitialized checks that the workspace disappears from the virtual workspace if the initializer is removed, also on the open watch w.
 func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Interface) {
 	t.Helper()
 	user := onShard(home, 0).As("user-1-token")
-	in := typeView(user, "initializing", "apps", made.ClusterName)
-	// The LogicalCluster: this initializer goes, and nothing else changes.
+	in := typeVirtualWorkspace(user, "initializing", "apps", made.ClusterName)
+	// Of the LogicalCluster only this initializer may be removed.
 	in.Get(kit.LogicalClusterPath)
-	code, says := in.TryDo(http.MethodPut, kit.LogicalClusterPath, `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"}}`)
-	require.Equal(t, http.StatusMethodNotAllowed, code, says)
+	in.RequireCode(http.StatusMethodNotAllowed, http.MethodPut, kit.LogicalClusterPath, `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"}}`)
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"initializers":["other"]}}`)
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"phase":"Ready"}}`)
-	in.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"conditions":[{"type":"Seen","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-	in.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
+	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"conditions":[{"type":"Seen","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
 	gone := next(t, w, watch.Deleted, "cluster")
 	require.Equal(t, made.ClusterName, gone.GetAnnotations()["kcp.io/cluster"])
-	require.Empty(t, kit.Field(typeView(user, "initializing", "apps", "*").Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"))
-	home.Eventually("the workspace is ready", func() bool {
-		return kit.Field(home.Get(kit.TenancyPath+"workspaces/one"), "status", "phase") == "Ready"
-	})
-	code, says = in.TryDo(http.MethodGet, kit.ConfigMapsPath+"/made", "")
-	require.Equal(t, http.StatusForbidden, code, says)
-	code, says = in.TryDo(http.MethodGet, kit.LogicalClusterPath, "")
-	require.Equal(t, http.StatusNotFound, code, says)
-	for _, other := range []kit.WorkspaceClient{typeView(user, "initializing", "apps", home.ClusterName), typeView(user, "initializing", "apps", "nowhere"), typeView(user, "initializing", "apps", "root")} {
-		code, says = other.TryDo(http.MethodGet, "/api/v1/secrets", "")
-		require.Equal(t, http.StatusForbidden, code, says)
+	require.Empty(t, kit.Field(typeVirtualWorkspace(user, "initializing", "apps", "*").Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"))
+	untilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
+	in.RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/made", "")
+	in.RequireCode(http.StatusNotFound, http.MethodGet, kit.LogicalClusterPath, "")
+	for _, other := range []kit.WorkspaceClient{typeVirtualWorkspace(user, "initializing", "apps", home.ClusterName), typeVirtualWorkspace(user, "initializing", "apps", "nowhere"), typeVirtualWorkspace(user, "initializing", "apps", "root")} {
+		other.RequireCode(http.StatusForbidden, http.MethodGet, "/api/v1/secrets", "")
 	}
 
-	// A type that does not exist, for who may do everything there.
-	code, says = typeView(home, "initializing", "none", "*").TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-	require.Equal(t, http.StatusServiceUnavailable, code, says)
+	// A type that does not exist, as an administrator.
+	typeVirtualWorkspace(home, "initializing", "none", "*").RequireCode(http.StatusServiceUnavailable, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
+}
+
+// untilPhase waits until an object has a phase.
+func untilPhase(k kit.WorkspaceClient, path, phase string) {
+	k.T.Helper()
+	kit.EventuallyEqual(k.Env, any(phase), func() any { return kit.Field(k.Get(path), "status", "phase") }, "phase of %s", path)
 }
 
 // verbsOf returns the verbs of the resources in discovery of a group version.
@@ -201,80 +179,67 @@ func verbsOf(k kit.WorkspaceClient, path string) map[string]any {
 	return verbs
 }
 
-// testTypeURLs: the type says where its views are, on each shard, and goes on saying so.
+// testTypeURLs checks that the status of a type contains the URLs of its virtual workspaces on each shard.
 func testTypeURLs(t *testing.T, e *kit.Env, home kit.WorkspaceClient) {
 	t.Helper()
-	initialized(home)
+	createInitializedType(home)
 	var of *unstructured.Unstructured
-	told := func() (urls []string) {
+	urls := func() (urls []string) {
 		of = home.Get(kit.TenancyPath + "workspacetypes/apps")
-		views, _, _ := unstructured.NestedSlice(of.Object, "status", "virtualWorkspaces")
-		for _, v := range views {
-			view := v.(map[string]any)
-			require.Contains(t, view["url"], fmt.Sprintf("/services/%vworkspaces/%s:apps", view["type"], home.ClusterName))
-			urls = append(urls, view["url"].(string))
+		vws, _, _ := unstructured.NestedSlice(of.Object, "status", "virtualWorkspaces")
+		for _, v := range vws {
+			vw := v.(map[string]any)
+			require.Contains(t, vw["url"], fmt.Sprintf("/services/%vworkspaces/%s:apps", vw["type"], home.ClusterName))
+			urls = append(urls, vw["url"].(string))
 		}
 		return urls
 	}
-	home.Eventually("there are two views on each shard", func() bool { return len(told()) == 4 })
+	home.Eventually("the status contains two URLs for each shard", func() bool { return len(urls()) == 4 })
 	require.Equal(t, "True <nil>", kit.Condition(of, "VirtualWorkspaceURLsReady"))
 	require.Equal(t, "True <nil>", kit.Condition(of, "Ready"))
-	require.True(t, strings.HasPrefix(told()[0], e.VirtualWorkspaces(0)+"/services/initializingworkspaces/"), told()[0])
-	for _, url := range told() {
-		view := kit.WorkspaceClient{Env: home.Env, Config: e.Proxy(), ClusterName: "*", PathPrefix: strings.TrimPrefix(url, e.Proxy().Host)}
-		code, says := view.TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "")
-		require.Equal(t, http.StatusOK, code, says)
-		require.Contains(t, says, `"type":"BOOKMARK"`, url)
+	require.True(t, strings.HasPrefix(urls()[0], e.VirtualWorkspaces(0)+"/services/initializingworkspaces/"), urls()[0])
+	for _, url := range urls() {
+		vw := kit.WorkspaceClient{Env: home.Env, Config: e.Proxy(), ClusterName: "*", PathPrefix: strings.TrimPrefix(url, e.Proxy().Host)}
+		require.Contains(t, vw.RequireCode(http.StatusOK, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", ""), `"type":"BOOKMARK"`, url)
 	}
 	version := of.GetResourceVersion()
 
-	// A shard that comes and goes.
+	// A shard that is added and removed.
 	shards := kinds.Shards.In(e.ProxyClient.Cluster(kit.Path("root")))
-	_, err := shards.Create(t.Context(), &corev1alpha1.Shard{
+	harness.Create(t, shards, &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Annotations: map[string]string{"experimental.core.kcp.io/unschedulable": "true"}},
 		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://127.0.0.1:1", ExternalURL: "https://127.0.0.1:1", VirtualWorkspaceURL: "https://views.example.org"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	t.Cleanup(func() { _ = shards.Delete(context.WithoutCancel(t.Context()), "elsewhere", metav1.DeleteOptions{}) })
-	home.Eventually("its views are told", func() bool {
-		return slices.Contains(told(), "https://views.example.org/services/terminatingworkspaces/"+home.ClusterName+":apps")
+	home.Eventually("the status contains the URLs of the new shard", func() bool {
+		return slices.Contains(urls(), "https://views.example.org/services/terminatingworkspaces/"+home.ClusterName+":apps")
 	})
 	require.NotEqual(t, version, of.GetResourceVersion())
 	require.NoError(t, shards.Delete(t.Context(), "elsewhere", metav1.DeleteOptions{}))
-	home.Eventually("its views are gone", func() bool { return len(told()) == 4 })
+	home.Eventually("the URLs of the deleted shard are removed", func() bool { return len(urls()) == 4 })
 }
 
-// testTerminating: home has the type, and the workspace is on shard root.
+// testTerminating has the type in home, and the workspace on shard root.
 func testTerminating(t *testing.T, home kit.WorkspaceClient) {
 	home.Create(kit.TenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"terminator":true,"terminatorPermissions":[{"apiGroups":["","core.kcp.io"],"resources":["*"],"verbs":["*"]}]}}`)
 	grant(home, "apps", "terminate")
 	made := home.CreateWorkspaceOfType("one", "apps", 0)
-	home.Eventually("the workspace is ready", func() bool {
-		return kit.Field(home.Get(kit.TenancyPath+"workspaces/one"), "status", "phase") == "Ready"
-	})
+	untilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
 	made.Create(kit.ConfigMapsPath, `{"metadata":{"name":"left"}}`)
 	user := onShard(home, 0).As("user-1-token")
-	all, in := typeView(user, "terminating", "apps", "*"), typeView(user, "terminating", "apps", made.ClusterName)
-	all.Eventually("the view opens", func() bool {
-		code, _ := all.TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-		return code == http.StatusOK
-	})
-	require.Empty(t, kit.Field(all.Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"), "nothing is deleted")
-	code, says := in.TryDo(http.MethodGet, kit.ConfigMapsPath+"/left", "")
-	require.Equal(t, http.StatusForbidden, code, says)
+	all, in := typeVirtualWorkspace(user, "terminating", "apps", "*"), typeVirtualWorkspace(user, "terminating", "apps", made.ClusterName)
+	all.UntilCode(http.StatusOK, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
+	require.Empty(t, kit.Field(all.Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"), "no workspace is being deleted")
+	in.RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/left", "")
 	w := watchThrough(all, logicalClustersResource, "")
 
-	home.Do(http.StatusOK, http.MethodDelete, kit.TenancyPath+"workspaces/one", "")
+	home.Delete(kit.TenancyPath + "workspaces/one")
 	waiting := next(t, w, watch.Added, "cluster")
 	require.NotNil(t, waiting.GetDeletionTimestamp())
-	in.Do(http.StatusOK, http.MethodDelete, kit.ConfigMapsPath+"/left", "")
-	code, says = applyAs(in, kit.ConfigMapsPath+"/applied", configMap("applied"))
-	require.Equal(t, http.StatusCreated, code, says)
+	in.Delete(kit.ConfigMapsPath + "/left")
+	in.Do(http.StatusCreated, http.MethodPatch, kit.ConfigMapsPath+"/applied?fieldManager=test", configMap("applied"))
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"terminators":["other"]}}`)
-	in.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
-	home.Eventually("the workspace is gone", func() bool {
-		code, _ := home.TryDo(http.MethodGet, kit.TenancyPath+"workspaces/one", "")
-		return code == http.StatusNotFound
-	})
+	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
+	home.UntilDeleted(kit.TenancyPath + "workspaces/one")
 	next(t, w, watch.Deleted, "cluster")
 }

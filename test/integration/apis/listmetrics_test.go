@@ -11,17 +11,15 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestListsOfBoundAPIs: lists that watch caches answer are counted by resource, where kcp's users look.
+// TestListsOfBoundAPIs checks that lists of bound APIs from watch caches are counted in the metric that kcp uses.
 func TestListsOfBoundAPIs(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	provider, k := kit.NewWorkspaceClient(e, "lists-provider").ForTest(t), kit.NewWorkspaceClient(e, "lists-consumer").ForTest(t)
 	identity := provider.CreateExport("e", provider.CreateSchema("v1", "doodads", "size"))
-	k.Bind("e", provider, "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
+	k.BindReady("e", provider, "e")
 	counted := func() (n float64) {
-		code, text := kit.Do(t, k.Config, kit.Request{Path: "/metrics"})
-		require.Equal(t, http.StatusOK, code)
+		text := kit.RequireCode(t, k.Config, kit.Request{Path: "/metrics"}, http.StatusOK)
 		_, after, ok := strings.Cut(string(text), `apiserver_cache_list_total{group="unexpected",index="",resource="unexpected"} `)
 		if ok {
 			line, _, _ := strings.Cut(after, "\n")
@@ -34,8 +32,7 @@ func TestListsOfBoundAPIs(t *testing.T) {
 	const path, lists = "/apis/example.org/v1/doodads", 5
 	k.Get(path)
 	before := counted()
-	all := k
-	all.ClusterName = "*"
+	all := k.In("*")
 	for range lists {
 		k.Get(path + "?resourceVersion=0")
 		all.Get(path + ":" + identity + "?resourceVersion=0")

@@ -13,10 +13,11 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestReplicas: what the cache server has of shards is what the shards have.
+// TestReplicas checks that the replicas on the cache server equal the objects on the shards.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -26,14 +27,13 @@ func TestReplicas(t *testing.T) {
 
 // testReplicasFieldByField compares the replicas of each kind with their objects.
 func testReplicasFieldByField(t *testing.T, k kit.WorkspaceClient) {
-	k.CreateExport("e", k.CreateSchema("v1", "widgets", "size")) // the server makes a slice of its own
+	k.CreateExport("e", k.CreateSchema("v1", "widgets", "size")) // creates an endpoint slice, too
 	k.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, "v1.people.example.org")
 	k.Create(kit.APIsV1Alpha1+"apiconversions", "%s", conversion("v1.people.example.org", "self"))
 	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind:it"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind:it","finalizers":["example.com/held"]},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind:it"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	policyFor(k, "p", "true", "")
-	k.Create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'a': 'b'}}}"}}]}}`)
-	k.Create(registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
+	createPolicy(k, "p", "example.org", "true", "")
+	createMutation(k, "none.example.org", "'a': 'b'")
 	for _, kind := range []string{"Mutating", "Validating"} {
 		k.Create(registration+strings.ToLower(kind)+"webhookconfigurations", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration","metadata":{"name":"w"},"webhooks":[{"name":"w.example.org","sideEffects":"None","admissionReviewVersions":["v1"],"failurePolicy":"Ignore","clientConfig":{"url":"https://none.example.org"},"rules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, kind)
 	}
@@ -59,8 +59,8 @@ func testReplicasFieldByField(t *testing.T, k kit.WorkspaceClient) {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		require.NoError(t, err)
 		for _, kind := range list.APIResources {
-			// Shards write the former directly. Of the next there is one version: no more than its
-			// name is converted. What is namespaced is replicated by none.
+			// Shards write resources of cache.shardplane.io directly, v1alpha1 of APIExports is converted, and namespaced
+			// resources are not replicated.
 			if gv.Group != "cache.shardplane.io" && kind.Name+"."+gv.Version != "apiexports.v1alpha1" && !kind.Namespaced {
 				kinds = append(kinds, gv.WithResource(kind.Name))
 			}
@@ -74,7 +74,7 @@ func testReplicasFieldByField(t *testing.T, k kit.WorkspaceClient) {
 			if resource.Resource == "shards" {
 				shard, cluster = "root", "root"
 			}
-			k.Eventually("the replicas are those of the objects", func() bool {
+			k.Eventually("the replicas equal the objects", func() bool {
 				differs := compareAll(t, resource, kit.DynamicClient(t, k.ShardClients[shard], cluster), kit.DynamicClient(t, k.CacheClient.Shard(shard), cluster))
 				t.Log(differs)
 				return differs == ""
@@ -83,8 +83,8 @@ func testReplicasFieldByField(t *testing.T, k kit.WorkspaceClient) {
 	}
 }
 
-// isMarked has the kinds of which a shard replicates those that are marked.
-var isMarked = map[string]bool{
+// isMarked contains the kinds of which shards replicate only annotated objects.
+var replicatedByAnnotation = map[string]bool{
 	"core.kcp.io/logicalclusters": true, "tenancy.kcp.io/workspaceauthenticationconfigurations": true,
 	"rbac.authorization.k8s.io/clusterroles": true, "rbac.authorization.k8s.io/clusterrolebindings": true,
 	"admissionregistration.k8s.io/mutatingwebhookconfigurations": true, "admissionregistration.k8s.io/validatingwebhookconfigurations": true,
@@ -92,14 +92,11 @@ var isMarked = map[string]bool{
 	"admissionregistration.k8s.io/validatingadmissionpolicies": true, "admissionregistration.k8s.io/validatingadmissionpolicybindings": true,
 }
 
-// compareAll returns how the replicas of a logical cluster differ from its objects, of which
-// there is one at least.
+// compareAll returns the difference between the replicas and the objects of a logical cluster, of which at least one must exist.
 func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dynamic.Interface) string {
 	t.Helper()
-	sources, err := from.Resource(resource).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	replicas, err := to.Resource(resource).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	sources := harness.List(t, from.Resource(resource), metav1.ListOptions{})
+	replicas := harness.List(t, to.Resource(resource), metav1.ListOptions{})
 	found := map[string]*unstructured.Unstructured{}
 	for i := range replicas.Items {
 		found[replicas.Items[i].GetName()] = &replicas.Items[i]
@@ -107,7 +104,7 @@ func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dyn
 	compared := 0
 	for i := range sources.Items {
 		source := &sources.Items[i]
-		if isMarked[resource.Group+"/"+resource.Resource] && source.GetAnnotations()["internal.kcp.io/replicate"] == "" {
+		if replicatedByAnnotation[resource.Group+"/"+resource.Resource] && source.GetAnnotations()["internal.kcp.io/replicate"] == "" {
 			continue
 		}
 		replica := found[source.GetName()]
@@ -127,13 +124,13 @@ func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dyn
 		compared++
 	}
 	if compared == 0 || compared != len(found) {
-		return fmt.Sprintf("there are %d objects to replicate, and %d replicas", compared, len(found))
+		return fmt.Sprintf("%d objects must be replicated, and %d replicas exist", compared, len(found))
 	}
 	return ""
 }
 
-// testReplicasBeingDeleted: who has something of an object that is being deleted on another
-// shard keeps it until the object is gone; nobody gets anything new of it.
+// testReplicasBeingDeleted checks an export and a type that are being deleted on another shard: consumers keep what they have until the
+// object is removed, and cannot use them newly.
 func testReplicasBeingDeleted(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "parting", 1).ForTest(t), kit.NewWorkspaceClient(e, "staying").ForTest(t)
 	const hold, release = `{"metadata":{"finalizers":["example.com/held"]}}`, `{"metadata":{"finalizers":null}}`
@@ -142,18 +139,17 @@ func testReplicasBeingDeleted(t *testing.T, e *kit.Env) {
 	workspace := func() (int, string) {
 		return k.TryDo(http.MethodPost, kit.TenancyPath+"workspaces?dryRun=All", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w"},"spec":{"type":{"name":"t","path":"root:parting"}}}`)
 	}
-	k.BindPath(http.StatusCreated, "e", "root:parting", "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
-	k.Eventually("the type is known", func() bool { code, _ := workspace(); return code == http.StatusCreated })
+	k.BindPathReady("e", "root:parting", "e")
+	k.Eventually("the type may be used", func() bool { code, _ := workspace(); return code == http.StatusCreated })
 
 	held := []string{kit.APIsV1Alpha2 + "apiexports/e", kit.TenancyPath + "workspacetypes/t"}
 	for _, path := range held {
-		provider.Do(http.StatusOK, http.MethodPatch, path, hold)
-		provider.Do(http.StatusOK, http.MethodDelete, path, "")
+		provider.Patch(path, hold)
+		provider.Delete(path)
 	}
-	k.Eventually("no workspaces of the type are made", func() bool {
-		code, says := workspace()
-		return code == http.StatusForbidden && strings.Contains(says, "is being deleted")
+	k.Eventually("the type may not be used while it is being deleted", func() bool {
+		code, message := workspace()
+		return code == http.StatusForbidden && strings.Contains(message, "is being deleted")
 	})
 	k.BindPath(http.StatusCreated, "late", "root:parting", "e")
 	k.UntilBinding("late", "APIExportValid", "False APIExportNotFound")
@@ -161,11 +157,11 @@ func testReplicasBeingDeleted(t *testing.T, e *kit.Env) {
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 
 	for _, path := range held {
-		provider.Do(http.StatusOK, http.MethodPatch, path, release)
+		provider.Patch(path, release)
 	}
 	k.UntilBinding("e", "APIExportValid", "False APIExportNotFound")
-	k.Eventually("the type is gone", func() bool {
-		code, says := workspace()
-		return code == http.StatusForbidden && !strings.Contains(says, "is being deleted")
+	k.Eventually("the type is deleted", func() bool {
+		code, message := workspace()
+		return code == http.StatusForbidden && !strings.Contains(message, "is being deleted")
 	})
 }

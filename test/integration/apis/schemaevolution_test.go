@@ -1,7 +1,6 @@
 package apis
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,9 +8,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestIncompatibleSchema: an export names a schema with which the objects of its consumers could not be read.
-// Bindings keep the former one and report it, consumers and the provider can read and delete everything, and a
-// binding can be deleted.
+// TestIncompatibleSchema checks an export that specifies a schema with which the objects of its consumers could not be read. Bindings
+// keep the former schema and report it, consumers and the provider can read and delete everything, and a binding can be deleted.
 func TestIncompatibleSchema(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -28,7 +26,7 @@ func TestIncompatibleSchema(t *testing.T) {
 		k.Create(kit.WidgetsPath, `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":%q,"finalizers":["example.org/wait"]}}`, name)
 	}
 	release := func(name string) {
-		k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/"+name, `{"metadata":{"finalizers":null}}`)
+		k.Patch(kit.WidgetsPath+"/"+name, `{"metadata":{"finalizers":null}}`)
 	}
 	release("free")
 	everywhere := kit.WorkspaceClient{Env: e, Config: k.Config, ClusterName: "*"}
@@ -41,7 +39,7 @@ func TestIncompatibleSchema(t *testing.T) {
 		case "kind":
 			define(prefix, "v1", "Namespaced", "Gizmo")
 		}
-		provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/widgets", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+prefix+`.widgets.example.org","storage":{"crd":{}}}]}}`)
+		provider.Patch(kit.APIsV1Alpha2+"apiexports/widgets", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+prefix+`.widgets.example.org","storage":{"crd":{}}}]}}`)
 		k.UntilShows(kit.APIsV1Alpha2+"apibindings/widgets", field)
 		binding := k.UntilBinding("widgets", "BindingUpToDate", "False APIResourceSchemaInvalid")
 		require.Equal(t, "True <nil>", kit.Condition(binding, "Ready"))
@@ -53,8 +51,8 @@ func TestIncompatibleSchema(t *testing.T) {
 	other.UntilBinding("widgets", "InitialBindingCompleted", "False APIResourceSchemaInvalid")
 	require.Len(t, kit.ItemNames(everywhere.Get("/apis/example.org/v1/widgets:"+identity)), 2)
 
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/widgets", "")
+	k.Delete(kit.APIsV1Alpha2 + "apibindings/widgets")
 	k.UntilBinding("widgets", "BindingResourceDeleteSuccess", "False SomeFinalizersRemain")
 	release("kept")
-	k.UntilGone(kit.APIsV1Alpha2+"apibindings", "widgets")
+	k.UntilDeleted(kit.APIsV1Alpha2 + "apibindings/widgets")
 }

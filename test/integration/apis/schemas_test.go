@@ -22,102 +22,98 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
 var schemasResource = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha1", Resource: "apiresourceschemas"}
 
-// schemas is what a logical cluster sees of the schemas that it has bound.
-func schemaNames(k kit.WorkspaceClient, cluster string) kit.WorkspaceClient {
+// boundSchemas returns a client of the virtual workspace with the schemas that a logical cluster has bound.
+func boundSchemas(k kit.WorkspaceClient, cluster string) kit.WorkspaceClient {
 	k.PathPrefix, k.ClusterName = "/services/apiresourceschema/"+k.ClusterName, cluster
 	return k
 }
 
-// TestSchemaView: a consumer sees the schemas of the APIs that it has bound, also those of
-// a provider on another shard, and nobody else's.
-func TestSchemaView(t *testing.T) {
+// TestSchemaVirtualWorkspace checks that a consumer reads the schemas of the APIs that it has bound, also those of a provider on
+// another shard, and no others.
+func TestSchemaVirtualWorkspace(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	t.Run("content", func(t *testing.T) { testSchemaView(t, e) })
+	t.Run("content", func(t *testing.T) { testSchemaContent(t, e) })
 	t.Run("informer", func(t *testing.T) { testSchemaInformer(t, e) })
-	t.Run("rights", func(t *testing.T) { testSchemaViewRights(t, e) })
+	t.Run("authorization", func(t *testing.T) { testSchemaAuthorization(t, e) })
 }
 
-func testSchemaView(t *testing.T, e *kit.Env) {
+func testSchemaContent(t *testing.T, e *kit.Env) {
 	far := kit.NewWorkspaceClientOn(e, "schemas-far", 1).ForTest(t)
 	far.CreateExport("e", far.CreateSchema("v1", "widgets", "size"))
 	original := far.Get(kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org")
 	k, other := kit.NewWorkspaceClient(e, "schemas-consumer").ForTest(t), kit.NewWorkspaceClient(e, "schemas-other").ForTest(t)
 	other.CreateExport("o", other.CreateSchema("v1", "others", "size"))
-	other.Bind("o", other, "o")
-	other.UntilBinding("o", "Ready", "True <nil>")
-	all, one := schemaNames(k, "*"), schemaNames(k, k.ClusterName)
+	other.BindReady("o", other, "o")
+	all, one := boundSchemas(k, "*"), boundSchemas(k, k.ClusterName)
 	require.Empty(t, tenants(all.Get(kit.APIsV1Alpha1+"apiresourceschemas")))
-	k.Bind("e", far, "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
+	k.BindReady("e", far, "e")
 
-	for _, view := range []kit.WorkspaceClient{all, one} {
-		view.Eventually("the view has heard of it", func() bool { return len(tenants(view.Get(kit.APIsV1Alpha1+"apiresourceschemas"))) == 1 })
-		list := view.Get(kit.APIsV1Alpha1 + "apiresourceschemas")
+	for _, vw := range []kit.WorkspaceClient{all, one} {
+		vw.Eventually("the virtual workspace contains the schema", func() bool { return len(tenants(vw.Get(kit.APIsV1Alpha1+"apiresourceschemas"))) == 1 })
+		list := vw.Get(kit.APIsV1Alpha1 + "apiresourceschemas")
 		require.Len(t, tenants(list), 1)
-		require.Contains(t, fmt.Sprint(kit.Field(list, "items")), ".workspaces.tenancy.kcp.io", "what universal binds")
-		shown := view.Get(kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org")
+		require.Contains(t, fmt.Sprint(kit.Field(list, "items")), ".workspaces.tenancy.kcp.io", "APIs that the type universal binds")
+		shown := vw.Get(kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org")
 		require.Equal(t, "APIResourceSchema", shown.GetKind())
 		require.Equal(t, original.GetUID(), shown.GetUID())
 		require.Equal(t, far.ClusterName, shown.GetAnnotations()["kcp.io/cluster"])
 		require.Equal(t, kit.Field(original, "spec"), kit.Field(shown, "spec"))
 		require.Equal(t, tenants(list)[0], shown.Object)
-		named := view.Get(kit.APIsV1Alpha1 + "apiresourceschemas?fieldSelector=metadata.name%3Dv1.widgets.example.org")
+		named := vw.Get(kit.APIsV1Alpha1 + "apiresourceschemas?fieldSelector=metadata.name%3Dv1.widgets.example.org")
 		require.Len(t, kit.Field(named, "items"), 1)
-		require.Empty(t, kit.Field(view.Get(kit.APIsV1Alpha1+"apiresourceschemas?fieldSelector=metadata.name%3Dv1.others.example.org"), "items"))
-		require.NotEmpty(t, kit.Field(view.Get(kit.APIsV1Alpha1+"apiresourceschemas?limit=1&resourceVersion=0"), "items"))
+		require.Empty(t, kit.Field(vw.Get(kit.APIsV1Alpha1+"apiresourceschemas?fieldSelector=metadata.name%3Dv1.others.example.org"), "items"))
+		require.NotEmpty(t, kit.Field(vw.Get(kit.APIsV1Alpha1+"apiresourceschemas?limit=1&resourceVersion=0"), "items"))
 		var parts []any
 		for _, selector := range []string{kit.ShardRange("uid", 0, 2), kit.ShardRange("uid", 2, 4)} {
-			part := view.Get(kit.APIsV1Alpha1 + "apiresourceschemas?shardSelector=" + url.QueryEscape(selector))
+			part := vw.Get(kit.APIsV1Alpha1 + "apiresourceschemas?shardSelector=" + url.QueryEscape(selector))
 			require.Equal(t, selector, kit.Field(part, "metadata", "shardInfo", "selector"))
 			items, _ := kit.Field(part, "items").([]any)
 			parts = append(parts, items...)
 		}
 		require.ElementsMatch(t, kit.Field(list, "items"), parts)
 
-		// Documents tell of that, and of nothing else.
-		groups := fmt.Sprint(view.Get("/apis").Object)
+		// Discovery and OpenAPI contain nothing else.
+		groups := fmt.Sprint(vw.Get("/apis").Object)
 		require.Contains(t, groups, "apis.kcp.io")
 		require.NotContains(t, groups, "tenancy.kcp.io")
-		resources := fmt.Sprint(view.Get("/apis/apis.kcp.io/v1alpha1").Object)
+		resources := fmt.Sprint(vw.Get("/apis/apis.kcp.io/v1alpha1").Object)
 		require.Contains(t, resources, "apiresourceschemas")
 		require.NotContains(t, resources, "apibindings")
-		require.Equal(t, map[string]any{"apiresourceschemas": []any{"get", "list", "watch"}}, verbsOf(view, "/apis/apis.kcp.io/v1alpha1"))
-		paths := kit.Field(view.Get("/openapi/v3"), "paths").(map[string]any)
+		require.Equal(t, map[string]any{"apiresourceschemas": []any{"get", "list", "watch"}}, verbsOf(vw, "/apis/apis.kcp.io/v1alpha1"))
+		paths := kit.Field(vw.Get("/openapi/v3"), "paths").(map[string]any)
 		require.Equal(t, []string{"api", "apis", "apis/apis.kcp.io", "apis/apis.kcp.io/v1alpha1", "version"}, slices.Sorted(maps.Keys(paths)))
 
 		for _, path := range []string{
 			kit.APIsV1Alpha1 + "apiresourceschemas/v1.others.example.org", kit.APIsV1Alpha1 + "apiresourceschemas/" + string(original.GetUID()), kit.APIsV1Alpha1 + "apibindings", "/api/v1/configmaps",
 			kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org/status", "/apis/internal.apis.shardplane.io/v1alpha1/boundschemas", "/readyz",
 		} {
-			code, says := view.TryDo(http.MethodGet, path, "")
-			require.Equal(t, http.StatusNotFound, code, "%s: %s", path, says)
+			vw.RequireCode(http.StatusNotFound, http.MethodGet, path, "")
 		}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			code, says := view.TryDo(method, kit.APIsV1Alpha1+"apiresourceschemas/v1.widgets.example.org", "{}")
-			require.Equal(t, http.StatusMethodNotAllowed, code, says)
+			vw.RequireCode(http.StatusMethodNotAllowed, method, kit.APIsV1Alpha1+"apiresourceschemas/v1.widgets.example.org", "{}")
 		}
 	}
-	code, says := schemaNames(k, other.ClusterName).TryDo(http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
-	require.Equal(t, http.StatusNotFound, code, says)
+	boundSchemas(k, other.ClusterName).RequireCode(http.StatusNotFound, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
 
-	// What kubectl shows, tables and all.
-	says = all.Kubectl("get", "apiresourceschemas", "-o", "wide")
-	require.Contains(t, says, "v1.widgets.example.org")
-	says = one.Kubectl("get", "apiresourceschemas", "v1.widgets.example.org", "-o", "yaml")
-	require.Contains(t, says, "uid: "+string(original.GetUID()))
+	// Tables and YAML for kubectl.
+	message := all.Kubectl("get", "apiresourceschemas", "-o", "wide")
+	require.Contains(t, message, "v1.widgets.example.org")
+	message = one.Kubectl("get", "apiresourceschemas", "v1.widgets.example.org", "-o", "yaml")
+	require.Contains(t, message, "uid: "+string(original.GetUID()))
 
-	// The originals may go.
-	far.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha1+"apiresourceschemas/v1.widgets.example.org", "")
+	// The original may be deleted.
+	far.Delete(kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org")
 	require.Len(t, tenants(all.Get(kit.APIsV1Alpha1+"apiresourceschemas")), 1)
 }
 
-// tenants returns those of a list that are not the system's.
+// tenants returns the schemas in a list that are not system APIs.
 func tenants(list *unstructured.Unstructured) []any {
 	items, _ := kit.Field(list, "items").([]any)
 	return slices.DeleteFunc(slices.Clone(items), func(item any) bool {
@@ -125,7 +121,7 @@ func tenants(list *unstructured.Unstructured) []any {
 	})
 }
 
-// seen follows what an informer says there is.
+// seen contains the schemas in an informer.
 type seen struct {
 	mu    sync.Mutex
 	uids  map[string]string
@@ -138,8 +134,7 @@ func (s *seen) names() []string {
 	return slices.Sorted(maps.Keys(s.uids))
 }
 
-// testSchemaInformer: an informer of client-go follows the view while bindings come, change
-// and go, and resumes.
+// testSchemaInformer checks that an informer of client-go follows bindings that are created, changed and deleted, and can resume.
 func testSchemaInformer(t *testing.T, e *kit.Env) {
 	provider := kit.NewWorkspaceClient(e, "schemas-provider").ForTest(t)
 	k := kit.NewWorkspaceClient(e, "schemas-informed").ForTest(t)
@@ -154,16 +149,14 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 			lists++
 			return in.List(ctx, o)
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return in.Watch(ctx, o)
-		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return in.Watch(ctx, o) },
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
 	now := &seen{uids: map[string]string{}}
 	note := func(obj any) {
 		u := obj.(*unstructured.Unstructured)
 		now.mu.Lock()
 		defer now.mu.Unlock()
-		if strings.HasSuffix(u.GetName(), ".example.org") { // not the system's
+		if strings.HasSuffix(u.GetName(), ".example.org") { // not a system API
 			now.uids[u.GetName()] = string(u.GetUID())
 		}
 	}
@@ -193,15 +186,14 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 	provider.CreateExport("f", provider.CreateSchema("v1", "gadgets", "size"))
 	k.Bind("f", provider, "f")
 	sees("v1.gadgets.example.org", "v1.widgets.example.org")
-	// Another schema for what is bound.
+	// Another schema for a bound resource.
 	second := provider.CreateSchema("v2", "widgets", "size")
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)
 	sees("v1.gadgets.example.org", "v2.widgets.example.org")
 
-	// A watch that resumes is told what it has missed, and so far as it is.
-	before, err := in.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/f", "")
+	// A resumed watch receives the missed events.
+	before := harness.List(t, in, metav1.ListOptions{})
+	k.Delete(kit.APIsV1Alpha2 + "apibindings/f")
 	sees("v2.widgets.example.org")
 	w, err := in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion(), AllowWatchBookmarks: true})
 	require.NoError(t, err)
@@ -221,48 +213,38 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 		next(t, open, watch.Added, "v1.gadgets.example.org")
 	}
 	sees("v1.gadgets.example.org", "v2.widgets.example.org")
-	require.LessOrEqual(t, lists, 1, "the informer has never listed again")
+	require.LessOrEqual(t, lists, 1, "the informer must not list again")
 }
 
-// testSchemaViewRights: who may get apibindings sees them. Nobody else learns what there is.
-func testSchemaViewRights(t *testing.T, e *kit.Env) {
+// testSchemaAuthorization checks that users can read the schemas if they may get apibindings, and that others get the same response for
+// anything.
+func testSchemaAuthorization(t *testing.T, e *kit.Env) {
 	k := kit.NewWorkspaceClient(e, "schemas-rights").ForTest(t)
 	far := kit.NewWorkspaceClientOn(e, "schemas-elsewhere", 1).ForTest(t)
 	user := k.As("user-1-token")
 	answers := map[string]bool{}
 	for _, cluster := range []string{k.ClusterName, "nowhere", far.ClusterName} {
-		asked := user
-		asked.ClusterName = cluster
-		for _, view := range []kit.WorkspaceClient{schemaNames(asked, "*"), schemaNames(asked, cluster), schemaNames(asked, "other")} {
+		asked := user.In(cluster)
+		for _, vw := range []kit.WorkspaceClient{boundSchemas(asked, "*"), boundSchemas(asked, cluster), boundSchemas(asked, "other")} {
 			for _, path := range []string{kit.APIsV1Alpha1 + "apiresourceschemas", "/apis", kit.APIsV1Alpha1 + "apibindings"} {
-				code, says := view.TryDo(http.MethodGet, path, "")
-				require.Equal(t, http.StatusForbidden, code, says)
-				_, reason, _ := strings.Cut(says, "cannot ")
+				message := vw.RequireCode(http.StatusForbidden, http.MethodGet, path, "")
+				_, reason, _ := strings.Cut(message, "cannot ")
 				_, reason, _ = strings.Cut(reason, ": ")
 				reason, _, _ = strings.Cut(reason, `","reason"`)
 				answers[reason] = true
 			}
-			code, says := view.TryDo(http.MethodPost, kit.APIsV1Alpha1+"apiresourceschemas", "{}")
-			require.Equal(t, http.StatusForbidden, code, says)
+			vw.RequireCode(http.StatusForbidden, http.MethodPost, kit.APIsV1Alpha1+"apiresourceschemas", "{}")
 		}
 	}
-	require.Len(t, answers, 1, "a stranger learns nothing: %v", answers)
-	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"see"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apibindings"],"verbs":["get"]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
-	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"see"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"see"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	k.Eventually("the view opens", func() bool {
-		code, _ := schemaNames(user, "*").TryDo(http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
-		return code == http.StatusOK
-	})
-	code, says := user.TryDo(http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
-	require.Equal(t, http.StatusForbidden, code, says)
-	// A path of the shard leads there, and malformed ones nowhere.
-	list, err := kinds.APIBindings.In(k.ShardClients["root"].Cluster(kit.Path("root:schemas-rights"))).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	require.Len(t, answers, 1, "the responses to unauthorized users must not differ: %v", answers)
+	k.Allow("see", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apibindings"],"verbs":["get"]},{"nonResourceURLs":["/"],"verbs":["access"]}`)
+	boundSchemas(user, "*").UntilCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
+	user.RequireCode(http.StatusForbidden, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
+	// Workspace paths are resolved, and malformed paths must be rejected.
+	list := harness.List(t, kinds.APIBindings.In(k.ShardClients["root"].Cluster(kit.Path("root:schemas-rights"))), metav1.ListOptions{})
 	require.Len(t, list.Items, 2)
-	byPath := user
-	byPath.ClusterName = "root:schemas-rights"
-	code, says = schemaNames(byPath, "root:schemas-rights").TryDo(http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
-	require.Equal(t, http.StatusOK, code, says)
+	byPath := user.In("root:schemas-rights")
+	boundSchemas(byPath, "root:schemas-rights").RequireCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
 	for _, malformed := range []string{"/services/apiresourceschema/" + k.ClusterName, "/services/apiresourceschema/*/clusters/*/apis", "/services/apiresourceschema/" + k.ClusterName + "/clusters/" + k.ClusterName + "%2fx/apis"} {
 		code, answer := kit.Do(t, k.Config, kit.Request{Method: http.MethodGet, Path: malformed})
 		require.Contains(t, []int{http.StatusBadRequest, http.StatusNotFound}, code, "%s", answer)

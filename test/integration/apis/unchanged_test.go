@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// kcpManifests are manifests of kcp's kinds, which omit what is defaulted.
+// kcpManifests are manifests of kcp's kinds without defaulted fields.
 var kcpManifests = []struct{ resource, version, manifest string }{
 	{"shards.core.kcp.io", "v1alpha1", `{kind: Shard, metadata: {name: root}}`},
 	{"logicalclusters.core.kcp.io", "v1alpha1", `{kind: LogicalCluster, metadata: {name: cluster}}`},
@@ -58,7 +58,7 @@ func testUnchangedKinds(t *testing.T, k kit.WorkspaceClient) {
 		}
 		cluster := k.ClusterName
 		if manifest.GetKind() == "Shard" {
-			cluster = "root" // they are nowhere else
+			cluster = "root" // the only logical cluster with Shards
 		}
 		manifest.SetLabels(map[string]string{"applied": "yes"})
 		client := kit.DynamicClient(t, k.ShardClients["root"], cluster)
@@ -74,11 +74,10 @@ func testUnchangedKinds(t *testing.T, k kit.WorkspaceClient) {
 	}
 }
 
-// writableKinds returns the subresources of the kinds of kcp that are served and can be written.
+// writableKinds returns the served kinds of kcp that can be written, with their subresources.
 func writableKinds(t *testing.T, k kit.WorkspaceClient, cluster string) map[schema.GroupVersionResource][]string {
 	t.Helper()
-	config := rest.CopyConfig(k.Config)
-	config.Host += "/clusters/" + cluster
+	config := harness.In(k.Config, cluster)
 	discovered, err := discovery.NewDiscoveryClientForConfig(config)
 	require.NoError(t, err)
 	_, lists, err := discovered.ServerGroupsAndResources()
@@ -108,22 +107,22 @@ const (
 	other  = "other"
 )
 
-// managedByTest returns the entries of the field managers of the test.
+// managedByTest returns the entries of the test's field managers.
 func managedByTest(object *unstructured.Unstructured) []metav1.ManagedFieldsEntry {
 	return slices.DeleteFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager != tester && m.Manager != other })
 }
 
-// unchangedWrites are writes of an object of one of kcp's kinds.
+// unchangedWrites writes an object of one of kcp's kinds.
 type unchangedWrites struct {
 	k        kit.WorkspaceClient
 	objects  dynamic.ResourceInterface
 	manifest *unstructured.Unstructured
 }
 
-// update changes the object as it is now.
+// update changes the current object.
 func (w unchangedWrites) update(manager string, change func(*unstructured.Unstructured), subresources ...string) (updated *unstructured.Unstructured) {
 	w.k.T.Helper()
-	w.k.Eventually("controllers do not write it meanwhile", func() bool {
+	w.k.Eventually("the update does not conflict", func() bool {
 		now, err := w.objects.Get(w.k.T.Context(), w.manifest.GetName(), metav1.GetOptions{})
 		require.NoError(w.k.T, err)
 		change(now)
@@ -155,7 +154,7 @@ func (w unchangedWrites) apply() (applied *unstructured.Unstructured, served boo
 	return applied, true
 }
 
-// putManifest puts the spec of the manifest, with what controllers have set there.
+// putManifest updates the spec to the manifest, and keeps fields that controllers have set.
 func (w unchangedWrites) putManifest() *unstructured.Unstructured {
 	w.k.T.Helper()
 	return w.update(other, func(now *unstructured.Unstructured) {
@@ -172,7 +171,7 @@ func (w unchangedWrites) putManifest() *unstructured.Unstructured {
 	})
 }
 
-// byVerb returns writes that change nothing. Those of a status write what is there.
+// byVerb returns writes that change nothing. Writes of the status use the current status.
 func (w unchangedWrites) byVerb(hasStatus bool) map[string]func() *unstructured.Unstructured {
 	w.k.T.Helper()
 	content, err := w.manifest.MarshalJSON()
@@ -197,8 +196,8 @@ func (w unchangedWrites) byVerb(hasStatus bool) map[string]func() *unstructured.
 	return writes
 }
 
-// requireUnchanged writes the object of a manifest. Controllers write it, too, so that its version does not show whether the
-// server has stored a write of the test: the timestamps of its field managers do.
+// requireUnchanged writes the object of a manifest several times. It compares timestamps of field managers instead of resource
+// versions, because controllers write the object, too.
 func requireUnchanged(t *testing.T, k kit.WorkspaceClient, objects dynamic.ResourceInterface, manifest *unstructured.Unstructured) {
 	t.Helper()
 	w := unchangedWrites{k: k, objects: objects, manifest: manifest}
@@ -206,7 +205,7 @@ func requireUnchanged(t *testing.T, k kit.WorkspaceClient, objects dynamic.Resou
 		_, served := w.apply()
 		return served
 	})
-	k.Eventually("controllers have set what they set in its spec", func() bool {
+	k.Eventually("controllers have set their fields of the spec", func() bool {
 		now, err := objects.Get(t.Context(), manifest.GetName(), metav1.GetOptions{})
 		require.NoError(t, err)
 		switch manifest.GetKind() {
@@ -222,7 +221,7 @@ func requireUnchanged(t *testing.T, k kit.WorkspaceClient, objects dynamic.Resou
 	hasStatus := err == nil
 	require.True(t, hasStatus || apierrors.IsNotFound(err), "%v", err)
 	for verb, write := range w.byVerb(hasStatus) {
-		write() // the first may change the managers of fields
+		write() // the first write may change managed fields
 		before := w.postdate(verb)
 		for range 5 {
 			after := write()
@@ -233,7 +232,7 @@ func requireUnchanged(t *testing.T, k kit.WorkspaceClient, objects dynamic.Resou
 	}
 }
 
-// postdate changes the timestamps of the field managers of the test, together with something else.
+// postdate changes the timestamps of the test's field managers, together with an annotation.
 func (w unchangedWrites) postdate(verb string) *unstructured.Unstructured {
 	w.k.T.Helper()
 	return w.update("annotator", func(now *unstructured.Unstructured) {

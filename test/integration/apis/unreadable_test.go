@@ -11,8 +11,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestUnreadableObjectsAreReported: the LogicalCluster names an object that a new default would expand
-// without a bound, until it is deleted.
+// TestUnreadableObjectsAreReported checks that the LogicalCluster reports an object that a new default would expand without a bound,
+// until the object is deleted.
 func TestUnreadableObjectsAreReported(t *testing.T) {
 	t.Parallel()
 	k := kit.NewWorkspaceClient(kit.Shared(t), "unreadable")
@@ -26,19 +26,17 @@ func TestUnreadableObjectsAreReported(t *testing.T) {
 	for i := range 100 {
 		keys = append(keys, fmt.Sprintf(`"k%d":1`, i))
 	}
-	k.Do(http.StatusOK, http.MethodPatch, kit.DefinitionsPath+"/things.unreadable.example", `{"spec":{"versions":`+version(`,"default":{`+strings.Join(keys, ",")+`}`)+`}}`)
+	k.Patch(kit.DefinitionsPath+"/things.unreadable.example", `{"spec":{"versions":`+version(`,"default":{`+strings.Join(keys, ",")+`}`)+`}}`)
 
 	k.Eventually("the object cannot be read", func() bool {
-		code, says := k.TryDo(http.MethodGet, things+"/large", "")
-		return code == http.StatusInternalServerError && strings.Contains(says, "StorageReadError")
+		code, message := k.TryDo(http.MethodGet, things+"/large", "")
+		return code == http.StatusInternalServerError && strings.Contains(message, "StorageReadError")
 	})
-	const logicalCluster = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
-	k.Eventually("the condition reports it", func() bool {
-		return kit.Condition(k.Get(logicalCluster), "ObjectsReadable") == "False UnreadableObjects"
-	})
+	const logicalCluster = kit.LogicalClusterPath
+	k.UntilCondition(logicalCluster, "ObjectsReadable", "False UnreadableObjects")
 	require.Contains(t, fmt.Sprint(kit.Field(k.Get(logicalCluster), "status", "conditions")), "things.unreadable.example large")
-	k.Do(http.StatusOK, http.MethodDelete, things+"/large", "")
-	k.Eventually("the condition reports that it is gone", func() bool {
+	k.Delete(things + "/large")
+	k.Eventually("the condition is True after the deletion", func() bool {
 		return strings.HasPrefix(kit.Condition(k.Get(logicalCluster), "ObjectsReadable"), "True")
 	})
 }

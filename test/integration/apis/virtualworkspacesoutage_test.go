@@ -17,26 +17,24 @@ const boundGadgets = "/apis/example.org/v1/namespaces/default/gadgets"
 
 var configMapsResource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// outageViews are the views that shard-1 has of what lies there, for somebody whom rules on shard
-// root let open them: those of the export e, of which a consumer has accepted the claims, and of
-// two workspace types.
-type outageViews struct {
+// outageVirtualWorkspaces uses virtual workspaces on shard-1 as a user that is authorized by rules on shard root: those of the export e
+// with claims that a consumer has accepted, and of two workspace types.
+type outageVirtualWorkspaces struct {
 	provider, consumer kit.WorkspaceClient
-	// opens is the provider as who opens the views sees it on shard-1.
+	// opens is the provider's workspace, as read by the user on shard-1.
 	opens kit.WorkspaceClient
 	// starting waits for the initializer of the type starts, ending for the terminator of ends.
 	starting, ending kit.WorkspaceClient
 	claims           string
 }
 
-// newOutageViews makes all that is to be seen. The consumer has bound the export e.
-func newOutageViews(provider, consumer kit.WorkspaceClient) outageViews {
+// newOutageVirtualWorkspaces creates the objects. The consumer has bound the export e.
+func newOutageVirtualWorkspaces(provider, consumer kit.WorkspaceClient) outageVirtualWorkspaces {
 	provider.T.Helper()
-	v := outageViews{provider: provider, consumer: consumer, opens: onShard(provider, 1).As("user-2-token")}
+	v := outageVirtualWorkspaces{provider: provider, consumer: consumer, opens: onShard(provider, 1).As("user-2-token")}
 	identity := provider.CreateExport("g", provider.CreateSchema("v1", "gadgets", "size"))
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/g", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
-	consumer.BindPath(http.StatusCreated, "g", "root:away", "g")
-	consumer.UntilBinding("g", "Ready", "True <nil>")
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/g", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
+	consumer.BindPathReady("g", "root:away", "g")
 	consumer.Create(boundGadgets, `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"mine"}}`)
 	consumer.Create(kit.ConfigMapsPath, `{"metadata":{"name":"claimed"}}`)
 	v.claims = `[{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"example.org","resource":"gadgets","identityHash":"` + identity + `","verbs":["*"]%[2]s}]`
@@ -49,43 +47,43 @@ func newOutageViews(provider, consumer kit.WorkspaceClient) outageViews {
 	}
 	v.starting, v.ending = provider.CreateWorkspaceOfType("starting", "starts", 1), provider.CreateWorkspaceOfType("ending", "ends", 1)
 	for _, waits := range []kit.WorkspaceClient{v.starting, v.ending} {
-		waits.Eventually("it has something", func() bool {
-			_, _ = waits.TryDo(http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"default"}}`) // nobody else makes it as long as it starts
+		waits.Eventually("the workspace contains a ConfigMap", func() bool {
+			_, _ = waits.TryDo(http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"default"}}`) // created by the system after the initialization only
 			code, _ := waits.TryDo(http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"left"}}`)
 			return code == http.StatusCreated
 		})
 	}
 	v.untilWorkspace("ending", "Ready")
-	provider.Do(http.StatusOK, http.MethodDelete, kit.TenancyPath+"workspaces/ending", "")
+	provider.Delete(kit.TenancyPath + "workspaces/ending")
 
 	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"views"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["*"]},{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":["starts","ends"],"verbs":["initialize","terminate"]}]}`)
-	// That they may enter is said apart, as people do.
+	// Access to the workspace is a separate role.
 	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
 	for _, role := range []string{"views", "enter"} {
-		provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]}`, role)
+		provider.BindRole(role, role, "user-2")
 	}
 	return v
 }
 
-// accept has the consumer accept the claim on what another export defines, and that on ConfigMaps as said.
-func (v outageViews) accept(configMaps string) {
+// accept sets the state of the claim on ConfigMaps, and accepts the claim on another export.
+func (v outageVirtualWorkspaces) accept(configMaps string) {
 	v.consumer.T.Helper()
 	const state = `,"selector":{"matchAll":true},"state":%q`
 	v.consumer.AcceptClaims(fmt.Sprintf(v.claims, fmt.Sprintf(state, configMaps), fmt.Sprintf(state, "Accepted")))
 }
 
-// untilWorkspace waits until a workspace of the provider has a phase, or is gone.
-func (v outageViews) untilWorkspace(name, phase string) {
+// untilWorkspace waits until a workspace of the provider has a phase or, if phase is "", does not exist.
+func (v outageVirtualWorkspaces) untilWorkspace(name, phase string) {
 	v.provider.T.Helper()
 	v.provider.Eventually("workspace "+name+" is "+phase, func() bool {
-		code, says := v.provider.TryDo(http.MethodGet, kit.TenancyPath+"workspaces/"+name, "")
-		return phase == "" && code == http.StatusNotFound || phase != "" && strings.Contains(says, `"phase":"`+phase+`"`)
+		code, message := v.provider.TryDo(http.MethodGet, kit.TenancyPath+"workspaces/"+name, "")
+		return phase == "" && code == http.StatusNotFound || phase != "" && strings.Contains(message, `"phase":"`+phase+`"`)
 	})
 }
 
-// work holds that all views are served: reads, watches, writes and documents, within the rules of
-// the provider. round names what is made.
-func (v outageViews) work(round string) {
+// work checks reads, watches, writes, discovery and OpenAPI of all virtual workspaces, within the rules of the provider. round is the
+// name of created objects.
+func (v outageVirtualWorkspaces) work(round string) {
 	t := v.provider.T
 	t.Helper()
 	all, in := v.opens.ThroughExport("e", "*"), v.opens.ThroughExport("e", v.consumer.ClusterName)
@@ -102,36 +100,26 @@ func (v outageViews) work(round string) {
 	next(t, w, watch.Added, round)
 	w.Stop()
 	in.Create(kit.WidgetsPath, "%s", kit.Widget(round, "size", 1))
-	var code int
-	var says string
-	in.Eventually("what the provider permits is known", func() bool {
-		code, says = in.TryDo(http.MethodDelete, boundGadgets+"/mine", "")
-		return code != http.StatusServiceUnavailable
-	})
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, "maximal permission policy")
+	message := in.UntilCode(http.StatusForbidden, http.MethodDelete, boundGadgets+"/mine", "")
+	require.Contains(t, message, "maximal permission policy")
 
 	waits := map[string]kit.WorkspaceClient{"initializing": v.starting, "terminating": v.ending}
 	for kind, name := range map[string]string{"initializing": "starts", "terminating": "ends"} {
 		cluster := waits[kind].ClusterName
-		typeView(v.opens, kind, name, "*").UntilShows("/apis/core.kcp.io/v1alpha1/logicalclusters", cluster)
-		in := typeView(v.opens, kind, name, cluster)
+		typeVirtualWorkspace(v.opens, kind, name, "*").UntilShows("/apis/core.kcp.io/v1alpha1/logicalclusters", cluster)
+		in := typeVirtualWorkspace(v.opens, kind, name, cluster)
 		in.UntilShows(kit.ConfigMapsPath, `"name":"left"`)
-		in.Do(http.StatusOK, http.MethodPatch, kit.ConfigMapsPath+"/left", `{"data":{"round":"`+round+`"}}`)
-		code, says := in.TryDo(http.MethodGet, "/api/v1/secrets", "")
-		require.Equal(t, http.StatusForbidden, code, says)
-		require.Contains(t, says, "declares")
+		in.Patch(kit.ConfigMapsPath+"/left", `{"data":{"round":"`+round+`"}}`)
+		require.Contains(t, in.RequireCode(http.StatusForbidden, http.MethodGet, "/api/v1/secrets", ""), "declares")
 	}
 	stranger := v.opens.As("user-3-token")
-	for _, view := range []kit.WorkspaceClient{stranger.ThroughExport("e", "*"), typeView(stranger, "initializing", "starts", "*"), typeView(stranger, "terminating", "ends", "*")} {
-		code, says := view.TryDo(http.MethodGet, "/apis", "")
-		require.Equal(t, http.StatusForbidden, code, says)
+	for _, vw := range []kit.WorkspaceClient{stranger.ThroughExport("e", "*"), typeVirtualWorkspace(stranger, "initializing", "starts", "*"), typeVirtualWorkspace(stranger, "terminating", "ends", "*")} {
+		vw.RequireCode(http.StatusForbidden, http.MethodGet, "/apis", "")
 	}
 }
 
-// change holds that what a consumer accepts, and what initializers and terminators do, has effect
-// on open watches.
-func (v outageViews) change() {
+// change checks that claims, initializers and terminators take effect on open watches.
+func (v outageVirtualWorkspaces) change() {
 	t := v.provider.T
 	t.Helper()
 	w := watchThrough(v.opens.ThroughExport("e", "*"), configMapsResource, "")
@@ -141,66 +129,58 @@ func (v outageViews) change() {
 	v.accept("Accepted")
 	next(t, w, watch.Added, "claimed")
 
-	initializing := watchThrough(typeView(v.opens, "initializing", "starts", "*"), logicalClustersResource, "")
+	initializing := watchThrough(typeVirtualWorkspace(v.opens, "initializing", "starts", "*"), logicalClustersResource, "")
 	next(t, initializing, watch.Added, "cluster")
-	typeView(v.opens, "initializing", "starts", v.starting.ClusterName).Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
+	typeVirtualWorkspace(v.opens, "initializing", "starts", v.starting.ClusterName).Patch(kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
 	next(t, initializing, watch.Deleted, "cluster")
-	terminating := watchThrough(typeView(v.opens, "terminating", "ends", "*"), logicalClustersResource, "")
+	terminating := watchThrough(typeVirtualWorkspace(v.opens, "terminating", "ends", "*"), logicalClustersResource, "")
 	next(t, terminating, watch.Added, "cluster")
-	typeView(v.opens, "terminating", "ends", v.ending.ClusterName).Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
+	typeVirtualWorkspace(v.opens, "terminating", "ends", v.ending.ClusterName).Patch(kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
 	next(t, terminating, watch.Deleted, "cluster")
 }
 
-// converge holds that what has changed is known to the others, now that they are back, and what
-// they change is here.
-func (v outageViews) converge() {
+// converge checks that changes are exchanged with the other servers after they have started.
+func (v outageVirtualWorkspaces) converge() {
 	v.provider.T.Helper()
 	v.untilWorkspace("starting", "Ready")
 	v.untilWorkspace("ending", "")
 	v.opens.ThroughExport("e", "*").UntilShows("/api/v1/configmaps", `"name":"claimed"`)
-	v.provider.Do(http.StatusOK, http.MethodDelete, kit.RBACPath+"clusterrolebindings/views", "")
-	v.opens.Eventually("the right is gone", func() bool {
-		code, _ := v.opens.ThroughExport("e", "*").TryDo(http.MethodGet, "/api/v1/configmaps", "")
-		return code == http.StatusForbidden
-	})
+	v.provider.Delete(kit.RBACPath + "clusterrolebindings/views")
+	v.opens.ThroughExport("e", "*").UntilCode(http.StatusForbidden, http.MethodGet, "/api/v1/configmaps", "")
 }
 
-// testChangesMeanwhile: what a provider changes while the consumer's shard is down is followed when
-// that starts.
-func testChangesMeanwhile(t *testing.T, v outageViews) {
+// testChangesMeanwhile checks that a shard that starts applies changes of a provider that were made while it was stopped.
+func testChangesMeanwhile(t *testing.T, v outageVirtualWorkspaces) {
 	t.Helper()
 	provider, k := v.provider, v.consumer
 	shard := provider.Component("shard-1")
 	shard.Stop()
 	third, more := provider.CreateSchema("v3", "widgets", "width"), provider.CreateSchema("v1", "others", "size")
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", fmt.Sprintf(`{"metadata":{"annotations":{"extra.apis.kcp.io/note":"new"}},"spec":{
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", fmt.Sprintf(`{"metadata":{"annotations":{"extra.apis.kcp.io/note":"new"}},"spec":{
 		"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}},{"group":"example.org","name":"others","schema":%q,"storage":{"crd":{}}}],
 		"permissionClaims":[{"group":"","resource":"configmaps","verbs":["get"]},{"group":"","resource":"secrets","verbs":["get"]}]}}`, third, more))
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/g", "")
+	provider.Delete(kit.APIsV1Alpha2 + "apiexports/g")
 	shard.Start()
 
 	k.UntilShows(kit.APIsV1Alpha2+"apibindings/e", `"name":"`+third+`"`)
 	k.UntilShows(kit.APIsV1Alpha2+"apibindings/e", `"name":"`+more+`"`)
 	k.UntilShows(kit.APIsV1Alpha2+"apibindings/e", `"extra.apis.kcp.io/note":"new"`)
-	bound := k.UntilBinding("e", "PermissionClaimsValid", "False InvalidPermissionClaims") // that on gadgets is not made any more
+	bound := k.UntilBinding("e", "PermissionClaimsValid", "False InvalidPermissionClaims") // the claim on gadgets was removed
 	require.Len(t, kit.Field(bound, "status", "exportPermissionClaims"), 2)
 	require.Equal(t, []any{map[string]any{"group": "", "identityHash": "", "resource": "configmaps", "verbs": []any{"get"}, "selector": map[string]any{"matchAll": true}}}, kit.Field(bound, "status", "appliedPermissionClaims"))
 	k.UntilBinding("g", "APIExportValid", "False APIExportNotFound")
 	k.UntilShows("/apis/example.org/v1", `"others"`)
 	k.Eventually("the new schema is served", func() bool {
-		_, says := k.TryDo(http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("x", "width", 4))
-		return strings.Contains(says, `"width":4`)
+		_, message := k.TryDo(http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("x", "width", 4))
+		return strings.Contains(message, `"width":4`)
 	})
 
-	// In the view, too; the administrator opens it.
+	// The virtual workspace, as an administrator.
 	all, in := onShard(provider, 1).ThroughExport("e", "*"), onShard(provider, 1).ThroughExport("e", k.ClusterName)
 	in.UntilShows(kit.ConfigMapsPath+"/claimed", `"name":"claimed"`)
 	all.UntilShows("/apis/example.org/v1/others", `"items":[]`)
 	for path, want := range map[string]int{"/api/v1/configmaps": http.StatusNotFound, "/api/v1/secrets": http.StatusNotFound, "/apis/example.org/v1/gadgets": http.StatusNotFound} {
-		all.Eventually(path+" of all is not claimed for list", func() bool {
-			code, _ := all.TryDo(http.MethodGet, path, "")
-			return code == want
-		})
+		all.UntilCode(want, http.MethodGet, path, "")
 	}
-	k.Do(http.StatusOK, http.MethodDelete, boundGadgets+"/mine", "")
+	k.Delete(boundGadgets + "/mine")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,56 +44,43 @@ type Env struct {
 // NewEnv returns an Env of a running cluster.
 func NewEnv(t *testing.T, c *harness.Cluster) *Env {
 	t.Helper()
-	e := &Env{Cluster: c, T: t, ProxyClient: NewFactory(t, c.Proxy()), CacheClient: NewFactory(t, c.Cache()), ShardClients: map[string]*client.Factory{}}
-	list, err := kinds.Shards.In(e.ProxyClient.Cluster(Path("root"))).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	e := &Env{Cluster: c, T: t, ProxyClient: harness.NewFactory(t, c.Proxy()), CacheClient: harness.NewFactory(t, c.Cache()), ShardClients: map[string]*client.Factory{}}
+	list := harness.List(t, kinds.Shards.In(e.ProxyClient.Cluster(Path("root"))), metav1.ListOptions{})
 	for _, s := range list.Items {
-		n := 0
-		if s.Name != "root" {
-			if n, err = strconv.Atoi(strings.TrimPrefix(s.Name, "shard-")); err != nil {
-				continue // a test has created it
-			}
+		n, err := strconv.Atoi(strings.TrimPrefix(s.Name, "shard-"))
+		if err != nil && s.Name != "root" {
+			continue // created by a test
 		}
-		e.ShardClients[s.Name] = NewFactory(t, c.Shard(n))
+		e.ShardClients[s.Name] = harness.NewFactory(t, c.Shard(n))
 	}
 	return e
 }
 
-// NewFactory returns a client factory, whose connections close when the test ends.
-func NewFactory(t *testing.T, config *rest.Config) *client.Factory {
-	t.Helper()
-	f, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(f.CloseIdleConnections)
-	return f
-}
-
-// sharedCluster is one per test process, i.e. per package.
+// sharedCluster is shared by the tests of a package.
 var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{
 	// On a busy machine a watch may lag by more than the default of the front-proxy.
 	"front-proxy": {"--index-timeout=2s"},
 }}}
 
-// Shared returns the cluster that the tests of a package share. They use workspaces of their own
-// in it, and do not stop its servers.
+// Shared returns the cluster that the tests of a package share. Each test creates its own workspaces, and must not stop servers.
 func Shared(t *testing.T) *Env {
 	t.Helper()
 	configureShared(t)
 	return NewEnv(t, sharedCluster.Get(t))
 }
 
-// SharedUnchanged is Shared for a test that leaves objects in root, or in home workspaces: it is skipped in a
-// cluster that was running before, where it would find those of the last run.
+// SharedUnchanged is Shared for a test that leaves objects in root or in home workspaces. The test is skipped in an
+// external cluster, because it would find the objects of the previous run.
 func SharedUnchanged(t *testing.T) *Env {
 	t.Helper()
 	e := Shared(t)
 	if e.External {
-		t.Skip("it leaves objects in root or in home workspaces: run it without CLUSTER")
+		t.Skip("the test leaves objects in root or in home workspaces: run it without CLUSTER")
 	}
 	return e
 }
 
-// ForTest returns an Env whose methods fail t.
+// ForTest returns an Env with methods that fail t if an error occurs.
 func (e *Env) ForTest(t *testing.T) *Env {
 	t.Helper()
 	same := *e
@@ -100,7 +88,7 @@ func (e *Env) ForTest(t *testing.T) *Env {
 	return &same
 }
 
-// RunParallel runs a subtest beside the others of the test.
+// RunParallel runs a subtest in parallel with the other subtests.
 func (e *Env) RunParallel(name string, f func(t *testing.T, e *Env)) {
 	e.T.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -117,16 +105,27 @@ func Start(t *testing.T, o harness.Options) *Env {
 // Path parses a workspace path.
 func Path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 
-// Eventually waits until condition returns true. The condition runs on the goroutine of the test
-// and may fail it.
+// Eventually waits until condition returns true. The condition runs on the goroutine of the test and may fail it.
 func (e *Env) Eventually(what string, condition func() bool) {
 	e.T.Helper()
-	err := wait.PollUntilContextTimeout(e.T.Context(), 10*time.Millisecond, Timeout, true, func(context.Context) (bool, error) { return condition(), nil })
-	require.NoError(e.T, err, what)
+	require.NoError(e.T, e.poll(condition), what)
 }
 
-// Workspace creates a workspace below parent, on any shard, and waits until it
-// is Ready and the front-proxy knows it.
+func (e *Env) poll(condition func() bool) error {
+	return wait.PollUntilContextTimeout(e.T.Context(), 10*time.Millisecond, Timeout, true, func(context.Context) (bool, error) { return condition(), nil })
+}
+
+// EventuallyEqual waits until get returns want, and fails the test with the difference otherwise. The function runs on the
+// goroutine of the test and may fail it.
+func EventuallyEqual[T any](e *Env, want T, get func() T, format string, args ...any) {
+	e.T.Helper()
+	var got T
+	if e.poll(func() bool { got = get(); return assert.ObjectsAreEqual(want, got) }) != nil {
+		require.Equal(e.T, want, got, append([]any{format}, args...)...)
+	}
+}
+
+// Workspace creates a workspace below parent, on any shard, and waits until it is Ready.
 func (e *Env) Workspace(parent, name string) *tenancyv1alpha1.Workspace {
 	e.T.Helper()
 	return e.WorkspaceOn(parent, name, "")
@@ -139,15 +138,13 @@ func (e *Env) WorkspaceOn(parent, name, shard string) *tenancyv1alpha1.Workspace
 	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
 	var ws *tenancyv1alpha1.Workspace
 	e.Eventually("workspace "+parent+":"+name+" becomes Ready", func() bool {
-		var err error
-		ws, err = in.Get(e.T.Context(), name, metav1.GetOptions{})
-		require.NoError(e.T, err)
+		ws = harness.Get(e.T, in, name)
 		return ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 	})
 	return ws
 }
 
-// NewWorkspace creates a workspace below parent, for the named shard or for any.
+// NewWorkspace creates a workspace below parent, on the named shard or, if shard is "", on any. It does not wait.
 func (e *Env) NewWorkspace(parent, name, shard string) {
 	e.T.Helper()
 	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -155,17 +152,16 @@ func (e *Env) NewWorkspace(parent, name, shard string) {
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
 	}
 	if e.External && parent == "root" { // others are deleted with their parents
-		e.deleteWorkspace(e.T.Context(), name) // of a run that was interrupted
+		e.deleteWorkspace(e.T.Context(), name) // created by an interrupted run
 		e.T.Cleanup(func() { e.deleteWorkspace(context.WithoutCancel(e.T.Context()), name) })
 	}
-	_, err := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent))).Create(e.T.Context(), ws, metav1.CreateOptions{})
-	require.NoError(e.T, err)
+	harness.Create(e.T, kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent))), ws)
 }
 
-// deleteWorkspace deletes a workspace below root, if there is one, and waits until it is gone.
+// deleteWorkspace deletes a workspace below root, if it exists, and waits for the end of the deletion.
 func (e *Env) deleteWorkspace(ctx context.Context, name string) {
 	e.T.Helper()
-	in := kinds.Workspaces.In(NewFactory(e.T, e.Proxy()).Cluster(Path("root")))
+	in := kinds.Workspaces.In(harness.NewFactory(e.T, e.Proxy()).Cluster(Path("root")))
 	if err := in.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		require.NoError(e.T, err)
 	}
@@ -177,11 +173,11 @@ func (e *Env) deleteWorkspace(ctx context.Context, name string) {
 			removeFinalizers(ctx, config)
 		}
 		return apierrors.IsNotFound(err), nil
-	}), "workspace root:%s is deleted", name)
+	}), "the workspace root:%s was not deleted", name)
 }
 
-// removeFinalizers removes the finalizers of tests, which start with "example.", from what is being deleted. What
-// fails is tried again by the caller.
+// removeFinalizers removes the finalizers of tests, which start with "example.", from objects that are being deleted. It
+// ignores errors, because the caller retries.
 func removeFinalizers(ctx context.Context, config *rest.Config) {
 	kinds, _ := discovery.NewDiscoveryClientForConfigOrDie(config).ServerPreferredResources()
 	clients := dynamic.NewForConfigOrDie(config)
@@ -194,7 +190,7 @@ func removeFinalizers(ctx context.Context, config *rest.Config) {
 				continue
 			}
 			for _, item := range all.Items {
-				if held := item.GetFinalizers(); item.GetDeletionTimestamp() != nil && len(held) > 0 && strings.HasPrefix(held[0], "example.") {
+				if finalizers := item.GetFinalizers(); item.GetDeletionTimestamp() != nil && len(finalizers) > 0 && strings.HasPrefix(finalizers[0], "example.") {
 					_, _ = of.Namespace(item.GetNamespace()).Patch(ctx, item.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 				}
 			}
@@ -202,12 +198,11 @@ func removeFinalizers(ctx context.Context, config *rest.Config) {
 	}
 }
 
-// Placement returns the name of the shard that holds a logical cluster.
+// Placement returns the name of the shard of a logical cluster.
 func (e *Env) Placement(cluster string) string {
 	e.T.Helper()
 	for name, f := range e.ShardClients {
-		_, err := kinds.LogicalClusters.In(f.Cluster(Path(cluster))).Get(e.T.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-		if err == nil {
+		if _, err := kinds.LogicalClusters.In(f.Cluster(Path(cluster))).Get(e.T.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{}); err == nil {
 			return name
 		}
 	}

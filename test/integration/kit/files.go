@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// WriteFile writes a file that a test's servers read, and returns its path.
+// WriteFile writes a file and returns its path.
 func WriteFile(t *testing.T, dir, name, content string) string {
 	t.Helper()
 	file := filepath.Join(dir, name)
@@ -18,8 +18,13 @@ func WriteFile(t *testing.T, dir, name, content string) string {
 	return file
 }
 
-// EncryptionConfig returns a configuration that encrypts secrets and cluster roles with the first
-// of the providers, and decrypts with all of them.
+// Exists reports whether a file exists.
+func Exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// EncryptionConfig returns a configuration that encrypts secrets and cluster roles with the first provider, and decrypts with any.
 func EncryptionConfig(providers string) string {
 	return `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration

@@ -1,12 +1,10 @@
 package kit
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"maps"
 	"net/http"
 	"testing"
 
@@ -15,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // WithClientCert returns config with a client certificate as its only credentials.
@@ -24,7 +23,7 @@ func WithClientCert(config *rest.Config, pair *pki.Pair) *rest.Config {
 	return config
 }
 
-// Request is a raw HTTP request, for details that client-go hides.
+// Request is a raw HTTP request.
 type Request struct {
 	Method string
 	Path   string
@@ -32,7 +31,7 @@ type Request struct {
 	Body   string
 }
 
-// Do sends the request with the credentials of config and returns code and body.
+// Do sends the request with the credentials of config and returns status code and body.
 func Do(t *testing.T, config *rest.Config, c Request) (int, []byte) {
 	t.Helper()
 	code, body, err := Send(t.Context(), config, c)
@@ -40,37 +39,25 @@ func Do(t *testing.T, config *rest.Config, c Request) (int, []byte) {
 	return code, body
 }
 
-// Send is Do without a test, for goroutines.
+// Send is Do for goroutines, which must not fail the test.
 func Send(ctx context.Context, config *rest.Config, c Request) (int, []byte, error) {
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return 0, nil, err
-	}
-	if c.Method == "" {
-		c.Method = http.MethodGet
-	}
-	request, err := http.NewRequestWithContext(ctx, c.Method, config.Host+c.Path, bytes.NewBufferString(c.Body))
-	if err != nil {
-		return 0, nil, err
-	}
-	maps.Copy(request.Header, c.Header)
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	return response.StatusCode, body, err
+	return harness.Send(ctx, config, cmp.Or(c.Method, http.MethodGet), c.Path, c.Header, c.Body)
 }
 
-// RequireStatus sends the request and checks that the answer is a Status of that code with a
-// message.
-func RequireStatus(t *testing.T, config *rest.Config, c Request, code int) metav1.Status {
+// RequireCode sends the request, requires the status code, and returns the body of the response.
+func RequireCode(t *testing.T, config *rest.Config, c Request, code int) []byte {
 	t.Helper()
 	got, body := Do(t, config, c)
-	require.Equal(t, code, got, "%s", body)
+	require.Equal(t, code, got, "%s %s: %s", c.Method, c.Path, body)
+	return body
+}
+
+// RequireStatus sends the request and requires that the response is a Status with the code and a message.
+func RequireStatus(t *testing.T, config *rest.Config, c Request, code int) metav1.Status {
+	t.Helper()
+	body := RequireCode(t, config, c, code)
 	var status metav1.Status
-	require.NoError(t, json.Unmarshal(body, &status), "the answer is no Status: %s", body)
+	require.NoError(t, json.Unmarshal(body, &status), "the response is not a Status: %s", body)
 	require.Equal(t, "Status", status.Kind)
 	require.Equal(t, code, int(status.Code))
 	require.NotEmpty(t, status.Message)
@@ -80,7 +67,7 @@ func RequireStatus(t *testing.T, config *rest.Config, c Request, code int) metav
 // Anonymous returns config without credentials.
 func Anonymous(config *rest.Config) *rest.Config { return rest.AnonymousClientConfig(config) }
 
-// WithToken returns config with a bearer token for its only credentials.
+// WithToken returns config with a bearer token as its only credentials.
 func WithToken(config *rest.Config, token string) *rest.Config {
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken = token
@@ -99,7 +86,7 @@ func JSONRequest(method, path, body string) Request {
 	return Request{Method: method, Path: path, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 }
 
-// ShardRange returns a shard selector from one quarter of the ring to another.
+// ShardRange returns a shard selector from one quarter of the ring to another, e.g. from 0 to 2 for the lower half.
 func ShardRange(by string, from, to int) string {
 	bound := func(quarter int) string {
 		if quarter == 4 {

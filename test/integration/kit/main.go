@@ -12,11 +12,10 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// parallel is how many tests of a package run at a time, because they mostly wait for servers.
+// parallel is the number of tests of a package that run at a time. It exceeds the number of CPUs because tests mostly wait.
 const parallel = 6
 
-// shared configures the shared cluster, when the first test asks for it: Main also runs in processes
-// of an etcd, which have no tests.
+// shared configures the shared cluster when the first test uses it, because Main also runs in etcd processes, which have no tests.
 var shared struct {
 	sync.Once
 
@@ -24,10 +23,9 @@ var shared struct {
 	dir       string
 }
 
-// Main runs the tests of a package. If configure is not nil, it completes the options of the shared
-// cluster, e.g. with files in dir.
+// Main runs the tests of a package. If configure is not nil, it completes the options of the shared cluster, e.g. with files in dir.
 func Main(m *testing.M, configure func(dir string, o *harness.Options)) {
-	// The command line is read later, so that -parallel takes precedence.
+	// Flags are parsed later, so that -parallel takes precedence.
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
@@ -46,7 +44,7 @@ func configureShared(t *testing.T) {
 		if shared.configure == nil {
 			return
 		}
-		dir, err := os.MkdirTemp("", "shardplane-integration") //nolint:usetesting // it lasts until the package ends
+		dir, err := os.MkdirTemp("", "shardplane-integration") //nolint:usetesting // used by all tests of the package
 		require.NoError(t, err)
 		shared.dir = dir
 		shared.configure(dir, &sharedCluster.Options)

@@ -16,7 +16,7 @@ func Field(u *unstructured.Unstructured, path ...string) any {
 	return value
 }
 
-// Condition returns status and reason of a condition.
+// Condition returns the status and reason of a condition, e.g. "True <nil>".
 func Condition(u *unstructured.Unstructured, kind string) string {
 	all, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, c := range all {
@@ -34,25 +34,29 @@ func Widget(name, field string, value int) string {
 
 // Names returns the names of objects.
 func Names(all []unstructured.Unstructured) []string {
-	found := []string{}
+	names := []string{}
 	for i := range all {
-		found = append(found, all[i].GetName())
+		names = append(names, all[i].GetName())
 	}
-	return found
+	return names
+}
+
+// Items returns the objects in a list.
+func Items(list *unstructured.Unstructured) []unstructured.Unstructured {
+	var all []unstructured.Unstructured
+	items, _ := Field(list, "items").([]any)
+	for _, item := range items {
+		all = append(all, unstructured.Unstructured{Object: item.(map[string]any)})
+	}
+	return all
 }
 
 // ItemNames returns the sorted names of the objects in a list.
 func ItemNames(list *unstructured.Unstructured) []string {
-	var names []string
-	items, _ := Field(list, "items").([]any)
-	for _, item := range items {
-		names = append(names, (&unstructured.Unstructured{Object: item.(map[string]any)}).GetName())
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(slices.Values(Names(Items(list))))
 }
 
-// NamespaceNames returns logical cluster and name of Namespaces, joined by "|".
+// NamespaceNames returns the logical clusters and names of Namespaces, as <cluster>|<name>.
 func NamespaceNames(namespaces []corev1.Namespace) []string {
 	var names []string
 	for i := range namespaces {

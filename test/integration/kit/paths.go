@@ -16,9 +16,9 @@ const (
 	PodsPath           = "/api/v1/namespaces/default/pods"
 	RBACPath           = "/apis/rbac.authorization.k8s.io/v1/"
 	TenancyPath        = "/apis/tenancy.kcp.io/v1alpha1/"
-	// WidgetsPath is that of the resource that most tests export.
+	// WidgetsPath is the path of the resource that most tests export.
 	WidgetsPath = "/apis/example.org/v1/namespaces/default/widgets"
 )
 
-// RootCAConfigMap is the name of the ConfigMap with the root CA in every namespace.
+// RootCAConfigMap is the ConfigMap with the root CA in every namespace.
 const RootCAConfigMap = "kube-root-ca.crt"

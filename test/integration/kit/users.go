@@ -21,15 +21,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// ClusterClientset returns an ordinary client of one logical cluster.
-func ClusterClientset(t *testing.T, config *rest.Config, cluster string) kubernetes.Interface {
-	t.Helper()
-	c, err := kubernetes.NewForConfig(harness.In(config, cluster))
-	require.NoError(t, err)
-	return c
-}
-
-// People are users of the front-proxy with their clients.
+// People creates clients of users of the front-proxy.
 type People struct {
 	*Env
 }
@@ -49,34 +41,37 @@ func (p People) Admin(path string) kubernetes.Interface {
 // With returns a client of the logical cluster at path with the credentials of config.
 func (p People) With(config *rest.Config, path string) kubernetes.Interface {
 	p.T.Helper()
-	c, err := kubernetes.NewForConfig(harness.In(config, path))
-	require.NoError(p.T, err)
-	return c
+	return harness.Clientset(p.T, config, path)
 }
 
-// BindUser makes a cluster role binding for user-n.
+// BindUser creates a ClusterRoleBinding for user-n.
 func (p People) BindUser(path, name, role string, n int) {
 	p.T.Helper()
-	_, err := p.Admin(path).RbacV1().ClusterRoleBindings().Create(p.T.Context(), &rbacv1.ClusterRoleBinding{
+	harness.Create(p.T, p.Admin(path).RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{Kind: "User", Name: fmt.Sprintf("user-%d", n)}},
-	}, metav1.CreateOptions{})
-	require.NoError(p.T, err)
+	})
 }
 
-// NotPermitted is the reason in audit events and in answers for users without access to a workspace.
+// CreateRole creates a ClusterRole with one rule.
+func (p People) CreateRole(path, name string, rule rbacv1.PolicyRule) {
+	p.T.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}}
+	harness.Create(p.T, p.Admin(path).RbacV1().ClusterRoles(), role)
+}
+
+// NotPermitted is the reason in audit events and responses for users without access to a workspace.
 const NotPermitted = "workspace access not permitted"
 
-// WhoAmI returns the user that a server authenticates by the credentials of config.
+// WhoAmI returns the user that a server authenticates with the credentials of config.
 func WhoAmI(t *testing.T, config *rest.Config, cluster string) authenticationv1.UserInfo {
 	t.Helper()
-	review, err := ClusterClientset(t, config, cluster).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	review := harness.Create(t, harness.Clientset(t, config, cluster).AuthenticationV1().SelfSubjectReviews(), &authenticationv1.SelfSubjectReview{})
 	return review.Status.UserInfo
 }
 
-// NewSigningRequest returns a request for a client certificate with a new key.
+// NewSigningRequest returns a request for a client certificate with a generated key.
 func NewSigningRequest(t *testing.T, name, signer string, subject pkix.Name) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -15,36 +15,32 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestShardsOfAnyShard: every shard tells administrators, and nobody else, of all Shards.
+// TestShardsOfAnyShard checks that every shard and the front-proxy serve all Shards to administrators, and to no other user.
 func TestShardsOfAnyShard(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	ctx := t.Context()
-	asked := maps.Clone(e.ShardClients)
-	asked["front-proxy"] = e.ProxyClient
-	for name, f := range asked {
+	servers := maps.Clone(e.ShardClients)
+	servers["front-proxy"] = e.ProxyClient
+	for name, f := range servers {
 		in := kinds.Shards.In(f.Admin())
 		var list *corev1alpha1.ShardList
-		e.Eventually(name+" knows both", func() bool {
+		e.Eventually(name+" serves both Shards", func() bool {
 			var err error
 			list, err = in.List(ctx, metav1.ListOptions{})
 			return err == nil && len(list.Items) == 2
 		})
 		require.Equal(t, []string{"root", "shard-1"}, []string{list.Items[0].Name, list.Items[1].Name})
-		one, err := in.Get(ctx, "shard-1", metav1.GetOptions{})
-		require.NoError(t, err)
+		one := harness.Get(t, in, "shard-1")
 		require.NotEmpty(t, one.Spec.BaseURL)
-		_, err = in.Get(ctx, "none", metav1.GetOptions{})
+		_, err := in.Get(ctx, "none", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), err)
-		list, err = in.List(ctx, metav1.ListOptions{LabelSelector: "name=shard-1"})
-		require.NoError(t, err)
-		require.Len(t, list.Items, 1)
-		list, err = in.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=root"})
-		require.NoError(t, err)
-		require.Len(t, list.Items, 1)
+		require.Len(t, harness.List(t, in, metav1.ListOptions{LabelSelector: "name=shard-1"}).Items, 1)
+		require.Len(t, harness.List(t, in, metav1.ListOptions{FieldSelector: "metadata.name=root"}).Items, 1)
 
 		_, err = in.Create(ctx, one, metav1.CreateOptions{})
 		require.True(t, apierrors.IsMethodNotSupported(err), err)
@@ -58,7 +54,7 @@ func TestShardsOfAnyShard(t *testing.T) {
 			require.Contains(t, other.Name, "shards")
 		}
 
-		// Who has no logical cluster in the URL has no other one either.
+		// If the URL has no logical cluster, the path must not specify one.
 		for path, want := range map[string]int{"/healthz": 404, "/metrics": 501, "/clusters/root/api/v1/namespaces": 404, "/api/v1/namespaces": 404, "/apis/core.kcp.io/v1alpha1/shards/root/status": 404} {
 			require.Equal(t, want, getStatus(e, f, f.Admin().Config(), path), path)
 		}
@@ -77,19 +73,19 @@ func TestShardsOfAnyShard(t *testing.T) {
 	} {
 		config := e.Shard(1)
 		config.Impersonate = tc.as
-		as := kit.NewFactory(t, config)
+		as := harness.NewFactory(t, config)
 		require.Equal(t, tc.want, getStatus(e, as, as.Admin().Config(), "/apis/core.kcp.io/v1alpha1/shards"), tc.as)
 		require.Equal(t, tc.want, getStatus(e, as, as.Admin().Config(), "/apis"), tc.as)
 	}
 	for _, path := range []string{"", "/apis", "/healthz", "/version", "/openapi/v3"} {
 		for _, config := range []*rest.Config{e.Shard(1), e.Proxy()} {
-			nobody := kit.NewFactory(t, rest.AnonymousClientConfig(config))
-			require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, getStatus(e, nobody, nobody.Admin().Config(), path), path)
+			anonymous := harness.NewFactory(t, rest.AnonymousClientConfig(config))
+			require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, getStatus(e, anonymous, anonymous.Admin().Config(), path), path)
 		}
 	}
 }
 
-// status returns the code of the answer to a GET.
+// getStatus returns the status code of a GET.
 func getStatus(e *kit.Env, f *client.Factory, config *rest.Config, path string) int {
 	e.T.Helper()
 	r, err := http.NewRequestWithContext(e.T.Context(), http.MethodGet, config.Host+path, http.NoBody)
@@ -100,15 +96,14 @@ func getStatus(e *kit.Env, f *client.Factory, config *rest.Config, path string) 
 	return answer.StatusCode
 }
 
-// watchesShards watches the Shards by one of them, from a version and from the beginning, while
-// one is changed in root.
+// watchesShards watches the Shards on a server, from a version and with initial events, while one changes in root.
 func watchesShards(e *kit.Env, f *client.Factory) {
 	e.T.Helper()
 	ctx := e.T.Context()
 	in := kinds.Shards.In(f.Admin())
 	var list *corev1alpha1.ShardList
 	var err error
-	e.Eventually("an earlier change is undone", func() bool {
+	e.Eventually("an earlier change is reverted", func() bool {
 		list, err = in.List(ctx, metav1.ListOptions{LabelSelector: "!changed-by-test"})
 		return err == nil && len(list.Items) == 2
 	})
@@ -144,7 +139,7 @@ func watchesShards(e *kit.Env, f *client.Factory) {
 		}
 	}
 	for event := range initial.ResultChan() {
-		if event.Type == watch.Deleted { // it is not selected any more
+		if event.Type == watch.Deleted { // not selected any more
 			break
 		}
 	}

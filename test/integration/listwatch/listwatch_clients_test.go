@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -22,12 +21,11 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testClients follows collections with client-go's own informers.
+// testClients follows collections with informers of client-go.
 func testClients(t *testing.T, e *kit.Env, all []endpoint) {
 	testParts(t, e)
 	proxy := harness.In(e.Proxy(), "root:listwatch")
-	kube, err := kubernetes.NewForConfig(proxy)
-	require.NoError(t, err)
+	kube := harness.Clientset(t, proxy, "")
 	anything, err := dynamic.NewForConfig(proxy)
 	require.NoError(t, err)
 	objects, err := metadata.NewForConfig(proxy)
@@ -58,11 +56,10 @@ func testClients(t *testing.T, e *kit.Env, all []endpoint) {
 				return len(at.list(t, "", query...).Items)
 			}
 		}
-		t.Fatalf("no endpoint is called %q", path)
+		t.Fatalf("there is no endpoint %q", path)
 		return 0
 	}
-	_, err = kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "client-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, kube.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "client-"}})
 	for name, want := range map[string]int{
 		"configmaps":         byPath("configmaps of all namespaces"),
 		"widgets":            byPath("custom resources through the proxy"),
@@ -71,7 +68,7 @@ func testClients(t *testing.T, e *kit.Env, all []endpoint) {
 		"sharded widgets":    byPath("custom resources through the proxy", "shardSelector", lowerHalf),
 		"sharded metadata":   byPath("custom resources through the proxy", "shardSelector", lowerHalf),
 	} {
-		e.Eventually(name+" holds what the server has", func() bool { return len(followed[name].GetStore().List()) == want })
+		e.Eventually(name+" contains the objects of the server", func() bool { return len(followed[name].GetStore().List()) == want })
 	}
 	for _, obj := range followed["sharded configmaps"].GetStore().List() {
 		accessor, err := meta.Accessor(obj)

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -19,7 +19,7 @@ const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"Custom
 "spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
 "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
 
-// collection is where the objects of an endpoint are written.
+// collection is a path to which objects of an endpoint are written.
 type collection struct {
 	config     *rest.Config
 	path, body string
@@ -27,10 +27,10 @@ type collection struct {
 
 func (c collection) create(t *testing.T, name string) {
 	t.Helper()
-	made(t, c.config, c.path, fmt.Sprintf(c.body, name))
+	createObject(t, c.config, c.path, fmt.Sprintf(c.body, name))
 }
 
-// created is the request for an object with more metadata than its name.
+// created returns a request for an object with more metadata than its name.
 func (c collection) created(t *testing.T, more string) kit.Request {
 	t.Helper()
 	return kit.JSONRequest(http.MethodPost, c.path, strings.Replace(fmt.Sprintf(c.body, "created"), `"metadata":{`, `"metadata":{`+more+`,`, 1))
@@ -38,12 +38,10 @@ func (c collection) created(t *testing.T, more string) kit.Request {
 
 func (c collection) remove(t *testing.T, name string) {
 	t.Helper()
-	code, answer := kit.Do(t, c.config, kit.Request{Method: http.MethodDelete, Path: c.path + "/" + name})
-	require.Equal(t, http.StatusOK, code, "%s", answer)
+	kit.RequireCode(t, c.config, kit.Request{Method: http.MethodDelete, Path: c.path + "/" + name}, http.StatusOK)
 }
 
-// endpoints fills a workspace and the cache server, and returns every kind of
-// endpoint that serves lists and watches.
+// endpoints creates objects in a workspace and on the cache server, and returns every kind of endpoint for lists and watches.
 func endpoints(t *testing.T, e *kit.Env) []endpoint {
 	t.Helper()
 	cluster := e.WorkspaceOn("root", "listwatch", "root").Spec.Cluster
@@ -54,7 +52,7 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 		configMaps = "/api/v1/namespaces/default/configmaps"
 		events     = "/api/v1/namespaces/default/events"
 		newEvents  = "/apis/events.k8s.io/v1/namespaces/default/events"
-		partitions = "/apis/topology.kcp.io/v1alpha1/partitions" // which no controller writes
+		partitions = "/apis/topology.kcp.io/v1alpha1/partitions" // not written by controllers
 		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
 		roles      = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 	)
@@ -64,11 +62,10 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 	inEvents := collection{shard, one + events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`}
 	inPartitions := collection{shard, one + partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":%q},"spec":{}}`}
 	inWidgets := collection{shard, one + widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`}
-	// Of a kind that the shards have nothing to replicate of: what they replicate
-	// comes at any time.
+	// A kind of which shards replicate nothing here, because replication would change the collection at any time.
 	inReplicas := collection{cache, ofTests + cluster + roles, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q}}`}
 
-	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
+	createObject(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
 	inBound, byIdentity, throughView := bound(t, e, cluster, other)
 	inMixed := mixed(t, e)
 	for n := range lists {
@@ -77,8 +74,8 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 		}
 		inMixed.create(t, fmt.Sprintf("listed-%d", n))
 	}
-	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
-	madeByItself(e)
+	createObject(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
+	untilInitialConfigMaps(e)
 
 	of := func(c collection, at endpoint) endpoint {
 		at.create, at.remove, at.created = c.create, c.remove, c.created
@@ -99,7 +96,7 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
 		of(inBound, endpoint{name: "bound resources everywhere, by identity", config: shard, path: byIdentity}),
-		of(inBound, endpoint{name: "bound resources through the view of their export", config: shard, path: throughView, same: true}),
+		of(inBound, endpoint{name: "bound resources through the virtual workspace of their export", config: shard, path: throughView, same: true}),
 		inMixed,
 		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + roles, one: true}),
 		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + roles}),
@@ -108,18 +105,15 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 	}
 }
 
-// madeByItself waits until the shard root has all ConfigMaps that nobody asks for: tests of everything there count them.
-// The namespace kube-system of root comes some seconds after root.
-func madeByItself(e *kit.Env) {
+// untilInitialConfigMaps waits until shard root has all ConfigMaps that the system creates, because tests count all objects there. The
+// namespace kube-system of root is created some seconds after root.
+func untilInitialConfigMaps(e *kit.Env) {
 	e.T.Helper()
 	all := e.ShardClients["root"].Wildcard()
-	e.Eventually("each namespace has its CA, and the identities are told", func() bool {
-		namespaces, err := kinds.Namespaces.In(all).List(e.T.Context(), metav1.ListOptions{})
-		require.NoError(e.T, err)
-		exports, err := kinds.APIExports.In(e.ShardClients["root"].Cluster(kit.Path("root"))).List(e.T.Context(), metav1.ListOptions{})
-		require.NoError(e.T, err)
-		maps, err := kinds.ConfigMaps.In(all).List(e.T.Context(), metav1.ListOptions{})
-		require.NoError(e.T, err)
+	e.Eventually("each namespace contains its CA, and the identities are published", func() bool {
+		namespaces := harness.List(e.T, kinds.Namespaces.In(all), metav1.ListOptions{})
+		exports := harness.List(e.T, kinds.APIExports.In(e.ShardClients["root"].Cluster(kit.Path("root"))), metav1.ListOptions{})
+		maps := harness.List(e.T, kinds.ConfigMaps.In(all), metav1.ListOptions{})
 		cas, identities := 0, 0
 		for i := range maps.Items {
 			switch maps.Items[i].Name {
@@ -133,8 +127,8 @@ func madeByItself(e *kit.Env) {
 	})
 }
 
-// bound has an export bound in logical clusters. It returns where objects are written in the first
-// one, and the paths of all of them: by their identity, and through the view of the export.
+// bound binds an export in logical clusters. It returns the collection in the first one, and the paths of all objects by identity and
+// through the virtual workspace of the export.
 func bound(t *testing.T, e *kit.Env, clusters ...string) (in collection, byIdentity, throughView string) {
 	t.Helper()
 	const gizmos = "/apis/example.org/v1/namespaces/default/gizmos"
@@ -142,16 +136,15 @@ func bound(t *testing.T, e *kit.Env, clusters ...string) (in collection, byIdent
 	identity := provider.CreateExport("e", provider.CreateSchema("v1", "gizmos", "size"))
 	for _, cluster := range clusters {
 		k := kit.WorkspaceClient{Env: provider.Env, Config: e.Shard(0), ClusterName: cluster}
-		k.Bind("e", provider, "e")
-		k.UntilBinding("e", "Ready", "True <nil>")
+		k.BindReady("e", provider, "e")
 		in = collection{k.Config, "/clusters/" + clusters[0] + gizmos, `{"apiVersion":"example.org/v1","kind":"Gizmo","metadata":{"name":%q}}`}
-		made(t, k.Config, "/clusters/"+cluster+gizmos, fmt.Sprintf(in.body, "of-"+cluster))
+		createObject(t, k.Config, "/clusters/"+cluster+gizmos, fmt.Sprintf(in.body, "of-"+cluster))
 	}
 	return in, "/clusters/*/apis/example.org/v1/gizmos:" + identity, "/services/apiexport/" + provider.ClusterName + "/e/clusters/*/apis/example.org/v1/gizmos"
 }
 
-// mixed is the metadata of a resource everywhere that logical clusters have of two exports with
-// identities of their own, and of a definition. Each object is in one of them.
+// mixed returns the endpoint for metadata of a resource in all logical clusters, which bind it from two exports with different
+// identities, or define it. Each object is in one of them.
 func mixed(t *testing.T, e *kit.Env) endpoint {
 	t.Helper()
 	const gimmicks = "/apis/example.org/v1/namespaces/default/gimmicks"
@@ -160,8 +153,7 @@ func mixed(t *testing.T, e *kit.Env) endpoint {
 		provider, k := kit.NewWorkspaceClient(e, "listwatch-mixed-"+name).ForTest(t), kit.NewWorkspaceClient(e, "listwatch-mixed-by-"+name).ForTest(t)
 		provider.CreateExport("e", provider.CreateSchema("v1", "gimmicks", name))
 		for _, k := range []kit.WorkspaceClient{k, provider} {
-			k.Bind("e", provider, "e")
-			k.UntilBinding("e", "Ready", "True <nil>")
+			k.BindReady("e", provider, "e")
 			worlds = append(worlds, collection{config: k.Config, path: "/clusters/" + k.ClusterName + gimmicks})
 		}
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestListWatchExpires holds on every endpoint that what etcd has compacted is
-// expired, and that a token says so and tells how to go on.
+// TestListWatchExpires checks on every endpoint that compacted versions are expired, and that the response for an expired token contains
+// one to continue with.
 func TestListWatchExpires(t *testing.T) {
 	t.Parallel()
-	// A cluster of its own, because its etcd compacts all the time.
+	// A private cluster, because its etcd compacts all the time.
 	compaction := []string{"--etcd-compaction-interval=500ms"}
 	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction}})
 	all := endpoints(t, e)
@@ -39,8 +39,7 @@ func TestListWatchExpires(t *testing.T) {
 		require.Equal(t, metav1.StatusReasonExpired, status.Reason)
 		require.NotEmpty(t, status.Continue)
 
-		// What follows is as it is now: nothing is shown twice, and what was
-		// there all the time is not missed.
+		// The rest of the list is current. It must neither repeat nor miss objects that existed all the time.
 		rest := at.list(t, "", "limit", "100", "continue", status.Continue)
 		require.Empty(t, rest.Metadata.Continue)
 		require.Greater(t, number(t, rest.Metadata.ResourceVersion), number(t, first.Metadata.ResourceVersion))

@@ -19,32 +19,32 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// Two selectors that cover the ring of hashes of uids.
+// Two selectors that cover the ring of hashes of UIDs.
 const (
 	lowerHalf = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
 	upperHalf = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')"
 )
 
-// lists is how many objects each endpoint of these tests holds at least.
+// lists is the minimum number of objects of each endpoint.
 const lists = 8
 
-// endpoint is where lists and watches of one collection are served.
+// endpoint serves lists and watches of one collection.
 type endpoint struct {
 	name string
-	// config reaches the server that serves path.
+	// config reaches the server.
 	config *rest.Config
 	path   string
-	// one is set where path can be written to.
+	// one is set if objects can be created at path.
 	one bool
-	// filtered is set where the server itself selects among the objects.
+	// filtered is set if the server filters the objects of the collection.
 	filtered bool
-	// same is set where the collection is that of the endpoint before.
+	// same is set if the collection is that of the previous endpoint.
 	same bool
-	// metadata is set where only metadata is served.
+	// metadata is set if only metadata is served.
 	metadata bool
-	// create makes one more object in the collection, and remove deletes one.
+	// create and remove create and delete an object in the collection.
 	create, remove func(t *testing.T, name string)
-	// created is the request that creates an object with more metadata.
+	// created returns a request for an object with more metadata.
 	created func(t *testing.T, more string) kit.Request
 }
 
@@ -56,7 +56,7 @@ func (e endpoint) with(query ...string) string {
 	return e.path + "?" + values.Encode()
 }
 
-// accept is the form of lists that the endpoint serves.
+// accept returns the media type of lists.
 func (e endpoint) accept() string {
 	if e.metadata {
 		return asMetadata
@@ -64,7 +64,7 @@ func (e endpoint) accept() string {
 	return "application/json"
 }
 
-// call asks for a list, or for a watch.
+// call returns a request for a list or a watch.
 func (e endpoint) call(query ...string) kit.Request {
 	accept := e.accept()
 	if i := slices.Index(query, "watch"); e.metadata && i >= 0 && query[i+1] == "true" {
@@ -73,7 +73,7 @@ func (e endpoint) call(query ...string) kit.Request {
 	return kit.Request{Path: e.with(query...), Header: http.Header{"Accept": {accept}}}
 }
 
-// anyList is what all lists have in common.
+// anyList contains the common fields of lists.
 type anyList struct {
 	Kind     string
 	Metadata struct {
@@ -100,8 +100,7 @@ func (e endpoint) list(t *testing.T, accept string, query ...string) anyList {
 	if accept == "" {
 		accept = e.accept()
 	}
-	code, body := kit.Do(t, e.config, kit.Request{Path: e.with(query...), Header: http.Header{"Accept": {accept}}})
-	require.Equal(t, http.StatusOK, code, "%s", body)
+	body := kit.RequireCode(t, e.config, kit.Request{Path: e.with(query...), Header: http.Header{"Accept": {accept}}}, http.StatusOK)
 	var list anyList
 	require.NoError(t, json.Unmarshal(body, &list), "%s", body)
 	return list
@@ -117,10 +116,10 @@ type event struct {
 	}
 }
 
-// String says what happened to which object.
+// String returns the type of the event and the name of the object.
 func (e event) String() string { return e.Type + " " + e.Object.Metadata.Name }
 
-// UnmarshalJSON takes a Status and an object apart, whose metadata differ.
+// UnmarshalJSON distinguishes a Status from objects, because their metadata differ.
 func (e *event) UnmarshalJSON(data []byte) error {
 	var raw struct {
 		Type   string
@@ -148,7 +147,7 @@ type stream struct {
 	events chan event
 }
 
-// watch opens a watch, which ends with the test.
+// watch opens a watch that ends with the test.
 func (e endpoint) watch(t *testing.T, query ...string) *stream {
 	t.Helper()
 	if e.metadata {
@@ -157,7 +156,7 @@ func (e endpoint) watch(t *testing.T, query ...string) *stream {
 	return e.watchAs(t, "application/json", query...)
 }
 
-// watchAs is watch for objects of some form.
+// watchAs is watch with a media type.
 func (e endpoint) watchAs(t *testing.T, accept string, query ...string) *stream {
 	t.Helper()
 	transport, err := rest.TransportFor(e.config)
@@ -170,7 +169,7 @@ func (e endpoint) watchAs(t *testing.T, accept string, query ...string) *stream 
 	require.NoError(t, err)
 	if response.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(response.Body)
-		t.Fatalf("watch answers %d: %s", response.StatusCode, body)
+		t.Fatalf("the watch returned %d: %s", response.StatusCode, body)
 	}
 	s := &stream{t: t, events: make(chan event)}
 	done := make(chan struct{})
@@ -205,7 +204,7 @@ func (s *stream) next() event {
 		require.True(s.t, ok, "the watch ended")
 		return e
 	case <-time.After(kit.Timeout):
-		s.t.Fatal("no event comes")
+		s.t.Fatalf("no event within %s", kit.Timeout)
 		return event{}
 	}
 }
@@ -220,11 +219,11 @@ func nextOf(t *testing.T, a, b *stream) event {
 	case e, ok = <-b.events:
 	case <-time.After(kit.Timeout):
 	}
-	require.True(t, ok, "no event comes")
+	require.True(t, ok, "no event within %s", kit.Timeout)
 	return e
 }
 
-// until returns the events up to the first for which last is true, included.
+// until returns the events up to and including the first for which last is true.
 func (s *stream) until(last func(event) bool) []event {
 	s.t.Helper()
 	var all []event
@@ -241,10 +240,9 @@ func isInitialEnd(e event) bool {
 	return e.Type == "BOOKMARK" && e.Object.Metadata.Annotations["k8s.io/initial-events-end"] == "true"
 }
 
-func made(t *testing.T, config *rest.Config, path, body string) {
+func createObject(t *testing.T, config *rest.Config, path, body string) {
 	t.Helper()
-	code, answer := kit.Do(t, config, kit.JSONRequest(http.MethodPost, path, body))
-	require.Equal(t, http.StatusCreated, code, "%s", answer)
+	kit.RequireCode(t, config, kit.JSONRequest(http.MethodPost, path, body), http.StatusCreated)
 }
 
 // eachEndpoint runs a test on every endpoint.
@@ -255,10 +253,10 @@ func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpo
 	}
 }
 
-// TestListWatch holds the rules of lists and watches on every kind of endpoint.
+// TestListWatch checks the rules of lists and watches on every kind of endpoint.
 func TestListWatch(t *testing.T) {
 	t.Parallel()
-	// A cluster of its own, because the test counts all objects of a shard.
+	// A private cluster, because the test counts all objects of a shard.
 	e := kit.Start(t, harness.Options{})
 	all := endpoints(t, e)
 	t.Run("sharding", func(t *testing.T) { testSharding(t, e, all) })

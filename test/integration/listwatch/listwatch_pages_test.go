@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testPages holds the rules of chunked lists.
+// testPages checks the rules of chunked lists.
 func testPages(t *testing.T, all []endpoint) {
 	t.Helper()
 	var foreign string
@@ -23,7 +23,7 @@ func testPages(t *testing.T, all []endpoint) {
 		}
 		require.Nil(t, at.list(t, "", "limit", "3", "labelSelector", "a!=b").Metadata.RemainingItemCount)
 
-		// What comes between two pages is in none of them.
+		// Objects must not be listed if they are created between two pages.
 		at.create(t, "between-"+first.Metadata.ResourceVersion)
 		names, page := first.names(), first
 		for page.Metadata.Continue != "" {

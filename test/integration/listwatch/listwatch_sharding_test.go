@@ -30,8 +30,7 @@ func testSharding(t *testing.T, e *kit.Env, all []endpoint) {
 	t.Helper()
 	t.Run("OpenAPI offers the parameter", func(t *testing.T) {
 		for _, document := range []string{"/openapi/v2", "/openapi/v3/api/v1", "/openapi/v3/apis/tenancy.kcp.io/v1alpha1"} {
-			code, body := kit.Do(t, e.Proxy(), kit.Request{Path: "/clusters/root:listwatch" + document, Header: http.Header{"Accept": {"application/json"}}})
-			require.Equal(t, http.StatusOK, code)
+			body := kit.RequireCode(t, e.Proxy(), kit.Request{Path: "/clusters/root:listwatch" + document, Header: http.Header{"Accept": {"application/json"}}}, http.StatusOK)
 			require.Contains(t, string(body), shardSelector, document)
 			require.Contains(t, string(body), "object.metadata.cluster", document)
 		}
@@ -45,8 +44,7 @@ func testSharding(t *testing.T, e *kit.Env, all []endpoint) {
 	})
 }
 
-// testShardedLists holds that each form of a sharded list says which part it is,
-// and that the parts make up the whole.
+// testShardedLists checks that each form of a sharded list specifies its part, and that the parts make up the whole list.
 func testShardedLists(t *testing.T, at endpoint) {
 	whole := at.list(t, "")
 	require.Nil(t, whole.Metadata.ShardInfo)
@@ -84,15 +82,14 @@ func testShardedLists(t *testing.T, at endpoint) {
 	require.ElementsMatch(t, whole.names(), union)
 	require.NotNil(t, at.list(t, "", "shardSelector", lowerHalf, "resourceVersion", "0").Metadata.ShardInfo)
 
-	// Whole lists say that they are whole in every form.
+	// Lists without a selector have no shard info, in every form.
 	if !at.metadata {
 		require.Nil(t, at.list(t, asTable).Metadata.ShardInfo)
 	}
 	require.Nil(t, at.list(t, asMetadata).Metadata.ShardInfo)
 }
 
-// testShardedCombinations holds that shard selectors of several ranges and of
-// either key combine with the other selectors and with pages.
+// testShardedCombinations checks that shard selectors with several ranges and any key combine with other selectors and with pages.
 func testShardedCombinations(t *testing.T, at endpoint) {
 	whole := at.list(t, "")
 	for _, by := range []string{"uid", "namespace", "cluster"} {
@@ -126,8 +123,7 @@ func testShardedCombinations(t *testing.T, at endpoint) {
 
 func protobufMetadata(t *testing.T, at endpoint, query ...string) *metav1.PartialObjectMetadataList {
 	t.Helper()
-	code, body := kit.Do(t, at.config, kit.Request{Path: at.with(query...), Header: http.Header{"Accept": {asMetadataProto}, "Accept-Encoding": {"gzip"}}})
-	require.Equal(t, http.StatusOK, code)
+	body := kit.RequireCode(t, at.config, kit.Request{Path: at.with(query...), Header: http.Header{"Accept": {asMetadataProto}, "Accept-Encoding": {"gzip"}}}, http.StatusOK)
 	scheme := runtime.NewScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	obj, _, err := protobuf.NewSerializer(scheme, scheme).Decode(body, nil, nil)
@@ -136,8 +132,8 @@ func protobufMetadata(t *testing.T, at endpoint, query ...string) *metav1.Partia
 	return obj.(*metav1.PartialObjectMetadataList)
 }
 
-// testShardedWatches holds that the parts of streamed lists make up the whole,
-// and that the end of the initial events says which part it was.
+// testShardedWatches checks that the parts of streamed lists make up the whole list, and that the bookmark after the initial events
+// specifies the part.
 func testShardedWatches(t *testing.T, at endpoint, by string) {
 	whole := at.list(t, "")
 	var union []string
@@ -165,15 +161,13 @@ func testShardedWatches(t *testing.T, at endpoint, by string) {
 	whole = at.list(t, "")
 	if at.one {
 		lower := at.list(t, "", "shardSelector", halves[0])
-		code, body := kit.Do(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with("shardSelector", halves[0], "dryRun", "All")})
-		require.Equal(t, http.StatusOK, code, "%s", body)
+		kit.RequireCode(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with("shardSelector", halves[0], "dryRun", "All")}, http.StatusOK)
 		upper := at.list(t, "", "shardSelector", halves[1])
 		require.Len(t, slices.Concat(lower.names(), upper.names()), len(whole.Items), "a dry run deletes nothing")
 	}
 }
 
-// testShardedEvents holds that watches of the parts, from a resource version on,
-// see what a watch of the whole sees, each event once.
+// testShardedEvents checks that watches of the parts, from a resource version, receive each event of a watch of the whole once.
 func testShardedEvents(t *testing.T, at endpoint, halves []string) {
 	t.Helper()
 	version := at.list(t, "").Metadata.ResourceVersion
@@ -197,27 +191,24 @@ func testShardedEvents(t *testing.T, at endpoint, halves []string) {
 	require.ElementsMatch(t, want, got)
 }
 
-// testShardedDeletion holds that a collection is deleted as far as a selector
-// reaches. Nothing is left of the collections but their upper halves.
+// testShardedDeletion checks that a selector limits the deletion of a collection. Only the upper halves of the collections remain.
 func testShardedDeletion(t *testing.T, all []endpoint) {
 	t.Helper()
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
 		if !at.one || at.same {
 			return
 		}
-		others := []string{"fieldSelector", "metadata.name!=" + kit.RootCAConfigMap} // which would come back
+		others := []string{"fieldSelector", "metadata.name!=" + kit.RootCAConfigMap} // would be created again
 		testDeletionElsewhere(t, at)
 		upper := at.list(t, "", append(others, "shardSelector", upperHalf)...)
 		lower := slices.Concat(others, []string{"shardSelector", lowerHalf})
-		code, body := kit.Do(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with(lower...)})
-		require.Equal(t, http.StatusOK, code, "%s", body)
+		kit.RequireCode(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with(lower...)}, http.StatusOK)
 		require.ElementsMatch(t, upper.names(), at.list(t, "", others...).names())
 		require.Empty(t, at.list(t, "", lower...).Items)
 	})
 }
 
-// testDeletionElsewhere holds that nothing is deleted by a selector that does not select
-// the logical cluster.
+// testDeletionElsewhere checks that a selector that does not match the logical cluster deletes nothing.
 func testDeletionElsewhere(t *testing.T, at endpoint) {
 	t.Helper()
 	whole := at.list(t, "")
@@ -226,12 +217,11 @@ func testDeletionElsewhere(t *testing.T, at endpoint) {
 	if len(at.list(t, "", "shardSelector", selector).Items) > 0 {
 		selector = kit.ShardRange("cluster", 2, 4)
 	}
-	code, body := kit.Do(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with("shardSelector", selector)})
-	require.Equal(t, http.StatusOK, code, "%s", body)
+	kit.RequireCode(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with("shardSelector", selector)}, http.StatusOK)
 	require.Equal(t, whole.names(), at.list(t, "").names())
 }
 
-// testParts has two informers divide what a shard holds by logical cluster, and then another way.
+// testParts divides the objects of a shard among two informers by logical cluster, and changes the ranges.
 func testParts(t *testing.T, e *kit.Env) {
 	t.Helper()
 	factory, err := client.NewFactory(e.Shard(0))
@@ -240,7 +230,7 @@ func testParts(t *testing.T, e *kit.Env) {
 	of := func(options client.InformerOptions[*corev1.Namespace]) *client.Informer[*corev1.Namespace] {
 		informer := kinds.Namespaces.Informer(factory.Wildcard(), options)
 		go func() { _ = informer.Run(t.Context()) }()
-		e.Eventually("it syncs", informer.HasSynced)
+		e.Eventually("the informer syncs", informer.HasSynced)
 		return informer
 	}
 	part := func(i, n int) client.Ranges {
@@ -254,11 +244,11 @@ func testParts(t *testing.T, e *kit.Env) {
 		of(client.InformerOptions[*corev1.Namespace]{Ranges: first}), of(client.InformerOptions[*corev1.Namespace]{Ranges: second, DisableWatchList: true}),
 	}
 	divided := func(change string) {
-		e.Eventually("each namespace is with one of them "+change, func() bool {
+		e.Eventually("each namespace is in one informer "+change, func() bool {
 			var found []client.Key
 			for _, informer := range parts {
 				if informer.Filtered() != client.FilteredByServer {
-					return false // the server may not have said so yet
+					return false // set by the first list
 				}
 				for _, ns := range informer.Lister().List(nil) {
 					found = append(found, client.KeyOf(ns))
@@ -268,7 +258,7 @@ func testParts(t *testing.T, e *kit.Env) {
 			return len(all) == len(found) && !slices.ContainsFunc(all, func(ns *corev1.Namespace) bool { return !slices.Contains(found, client.KeyOf(ns)) })
 		})
 	}
-	divided("at first")
+	divided("initially")
 	for _, informer := range parts {
 		require.Zero(t, informer.Discarded())
 	}
@@ -276,8 +266,8 @@ func testParts(t *testing.T, e *kit.Env) {
 	require.NoError(t, err)
 	first.Set(part(0, 4))
 	second.Set(quarter)
-	e.Eventually("a range moves", func() bool {
+	e.Eventually("the new ranges are loaded", func() bool {
 		return parts[0].LoadedRanges().Equal(part(0, 4)) && parts[1].LoadedRanges().Equal(quarter)
 	})
-	divided("after a range has moved")
+	divided("after the change of the ranges")
 }

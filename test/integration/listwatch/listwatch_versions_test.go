@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// future is a resource version that no test reaches.
+// future is a resource version that tests do not reach.
 const future = "1000000000"
 
 func number(t *testing.T, resourceVersion string) uint64 {
@@ -23,7 +23,7 @@ func number(t *testing.T, resourceVersion string) uint64 {
 	return n
 }
 
-// testResourceVersions holds the table of resource versions of lists.
+// testResourceVersions checks the table of resource versions of lists.
 func testResourceVersions(t *testing.T, all []endpoint) {
 	t.Helper()
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
@@ -31,7 +31,7 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 		at.create(t, "versioned-"+strconv.Itoa(int(number(t, before.Metadata.ResourceVersion))))
 		past := before.Metadata.ResourceVersion
 		consistent := at.list(t, "")
-		require.Len(t, consistent.Items, len(before.Items)+1, "a consistent list shows what was written before")
+		require.Len(t, consistent.Items, len(before.Items)+1, "a consistent list must contain earlier writes")
 		require.Greater(t, number(t, consistent.Metadata.ResourceVersion), number(t, past))
 
 		for _, query := range [][]string{
@@ -95,8 +95,7 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 	t.Run("in the future", func(t *testing.T) { testFuture(t, all) })
 }
 
-// testFuture holds that lists and watches at a resource version that does not
-// come fail after a while. They are all sent at once, for each waits.
+// testFuture checks that lists and watches at a future resource version fail after a timeout. They are sent in parallel.
 func testFuture(t *testing.T, all []endpoint) {
 	t.Helper()
 	type answer struct {

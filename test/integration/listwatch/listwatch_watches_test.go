@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testWatches holds the rules of watches that the other tests do not touch.
+// testWatches checks the rules of watches that other tests do not cover.
 func testWatches(t *testing.T, all []endpoint) {
 	t.Helper()
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
@@ -37,8 +37,7 @@ func testWatches(t *testing.T, all []endpoint) {
 	})
 }
 
-// testWatchStart holds what a watch starts with: everything acknowledged before,
-// unless it is told otherwise, and a bookmark only for who takes bookmarks.
+// testWatchStart checks the initial events of a watch: all acknowledged writes by default, and a bookmark only if requested.
 func testWatchStart(t *testing.T, at endpoint) {
 	t.Helper()
 	first := "start-" + at.list(t, "").Metadata.ResourceVersion
@@ -58,7 +57,7 @@ func testWatchStart(t *testing.T, at endpoint) {
 		}
 		require.ElementsMatch(t, whole.names(), names, "%v", query)
 		at.create(t, "next")
-		require.Equal(t, "ADDED next", watch.next().String(), "no bookmark, as none was asked for")
+		require.Equal(t, "ADDED next", watch.next().String(), "bookmarks were not requested")
 		at.remove(t, "next")
 		require.Equal(t, "DELETED next", watch.next().String())
 	}
@@ -67,12 +66,11 @@ func testWatchStart(t *testing.T, at endpoint) {
 	none := at.watch(t, "sendInitialEvents", "false", "resourceVersionMatch", "NotOlderThan", "resourceVersion", whole.Metadata.ResourceVersion)
 	at.remove(t, first)
 	for _, want := range []string{"ADDED next", "DELETED next", "ADDED next", "DELETED next", "ADDED next", "DELETED next", "DELETED " + first} {
-		require.Equal(t, want, none.next().String(), "nothing is added that was there before")
+		require.Equal(t, want, none.next().String(), "initial events were not requested")
 	}
 }
 
-// testWatchForms holds that the forms of a watch, which share their events, do
-// not get in each other's way.
+// testWatchForms checks that watches of several forms, which share events, do not affect each other.
 func testWatchForms(t *testing.T, at endpoint) {
 	t.Helper()
 	type form struct{ accept, kind string }
@@ -105,8 +103,7 @@ func testWatchForms(t *testing.T, at endpoint) {
 	}
 }
 
-// testNewResource holds that the first request for a new resource, whose cache
-// is empty yet, waits for it and does not fail.
+// testNewResource checks that the first request for a new resource waits for its cache.
 func testNewResource(t *testing.T, e *kit.Env) {
 	shard := e.Shard(0)
 	cluster := e.WorkspaceOn("root", "listwatch-new", "root").Spec.Cluster
@@ -114,7 +111,7 @@ func testNewResource(t *testing.T, e *kit.Env) {
 		definition := fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"fresh%[1]ds.example.com"},
 "spec":{"group":"example.com","scope":"Cluster","names":{"plural":"fresh%[1]ds","singular":"fresh%[1]d","kind":"Fresh%[1]d","listKind":"Fresh%[1]dList"},
 "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, n)
-		made(t, shard, "/clusters/"+cluster+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+		createObject(t, shard, "/clusters/"+cluster+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 		at := endpoint{name: "fresh", config: shard, path: fmt.Sprintf("/clusters/%s/apis/example.com/v1/fresh%ds", cluster, n)}
 		switch n {
 		case 0:

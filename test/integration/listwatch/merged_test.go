@@ -16,17 +16,17 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// inAll is below what the front-proxy merges.
+// inAll is the prefix of requests for all shards.
 const inAll = "/clusters/*"
 
-// merged is the wildcard of a front-proxy with objects on two shards.
+// merged sends wildcard requests to a front-proxy, for objects on two shards.
 type merged struct {
 	*kit.Env
 
 	at endpoint
-	// of is a label of what the test has written.
+	// of is a label of the test's objects.
 	of string
-	// clusters are a logical cluster of each shard.
+	// clusters contains a logical cluster on each shard.
 	clusters map[string]string
 }
 
@@ -41,7 +41,7 @@ func newMerged(t *testing.T, e *kit.Env, name string) merged {
 	return m
 }
 
-// create makes an object on a shard, and returns it.
+// create creates an object on a shard.
 func (m merged) create(shard, name string) metav1.PartialObjectMetadata {
 	m.T.Helper()
 	return m.write(http.StatusCreated, shard, kit.JSONRequest(http.MethodPost, "", fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"of":%q}}}`, name, m.of)))
@@ -50,8 +50,7 @@ func (m merged) create(shard, name string) metav1.PartialObjectMetadata {
 func (m merged) write(want int, shard string, c kit.Request) metav1.PartialObjectMetadata {
 	m.T.Helper()
 	c.Path = "/clusters/" + m.clusters[shard] + kit.ConfigMapsPath + c.Path
-	code, body := kit.Do(m.T, m.Proxy(), c)
-	require.Equal(m.T, want, code, "%s", body)
+	body := kit.RequireCode(m.T, m.Proxy(), c, want)
 	var obj metav1.PartialObjectMetadata
 	require.NoError(m.T, json.Unmarshal(body, &obj))
 	return obj
@@ -67,39 +66,29 @@ func (m merged) watch(query ...string) *stream {
 	return m.at.watch(m.T, append([]string{"labelSelector", "of=" + m.of}, query...)...)
 }
 
-// as asks as somebody else.
-func as(config *rest.Config, token string) *rest.Config {
-	who := rest.AnonymousClientConfig(config)
-	who.BearerToken = token
-	return who
-}
-
-// TestMergedSystemClusters checks that answers of all shards do not contain the logical clusters
-// of the system, of which each shard has its own with the same names.
+// TestMergedSystemClusters checks that responses for all shards do not contain system logical clusters, which have the same names on
+// each shard.
 func TestMergedSystemClusters(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	const path = inAll + "/apis/core.kcp.io/v1alpha1/logicalclusters"
 	var list metav1.PartialObjectMetadataList
-	code, body := kit.Do(t, e.Shard(1), kit.Request{Path: path})
-	require.Equal(t, http.StatusOK, code, "%s", body)
-	require.Contains(t, string(body), `"kcp.io/cluster":"system:`, "a shard has its own")
+	body := kit.RequireCode(t, e.Shard(1), kit.Request{Path: path}, http.StatusOK)
+	require.Contains(t, string(body), `"kcp.io/cluster":"system:`, "each shard has system logical clusters")
 
-	code, body = kit.Do(t, e.Proxy(), kit.Request{Path: path})
-	require.Equal(t, http.StatusOK, code, "%s", body)
+	body = kit.RequireCode(t, e.Proxy(), kit.Request{Path: path}, http.StatusOK)
 	require.NoError(t, json.Unmarshal(body, &list))
 	require.NotEmpty(t, list.Items)
 	seen := map[string]bool{}
 	for i := range list.Items {
 		cluster := list.Items[i].Annotations["kcp.io/cluster"]
 		require.NotContains(t, cluster, "system:")
-		require.False(t, seen[cluster], "%s is there twice", cluster)
+		require.False(t, seen[cluster], "%s is listed twice", cluster)
 		seen[cluster] = true
 	}
 
 	var table metav1.Table
-	code, body = kit.Do(t, e.Proxy(), kit.Request{Path: path + "?includeObject=None", Header: http.Header{"Accept": {asTable}}})
-	require.Equal(t, http.StatusOK, code, "%s", body)
+	body = kit.RequireCode(t, e.Proxy(), kit.Request{Path: path + "?includeObject=None", Header: http.Header{"Accept": {asTable}}}, http.StatusOK)
 	require.NoError(t, json.Unmarshal(body, &table))
 	require.NotEmpty(t, table.Rows)
 	require.NotEmpty(t, table.ColumnDefinitions)
@@ -108,8 +97,8 @@ func TestMergedSystemClusters(t *testing.T) {
 	}
 }
 
-// TestMergedLists: administrators list all logical clusters of all shards through the
-// front-proxy, whole, in pages and in all forms; nobody else does.
+// TestMergedLists checks that administrators list all logical clusters of all shards through the front-proxy, in one response, in pages
+// and in all forms, and that other users cannot.
 func TestMergedLists(t *testing.T) {
 	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedlists")
@@ -126,7 +115,7 @@ func TestMergedLists(t *testing.T) {
 	whole := m.list()
 	require.Equal(t, "ConfigMapList", whole.Kind)
 	require.Equal(t, names, sorted(whole))
-	require.Equal(t, slices.Repeat([]string{"root"}, 5), m.onShards(whole)[:5], "shards by name")
+	require.Equal(t, slices.Repeat([]string{"root"}, 5), m.onShards(whole)[:5], "the list must be sorted by shard")
 	for i := range whole.Items {
 		require.Regexp(t, `^m1\.`, whole.Items[i].ResourceVersion)
 	}
@@ -134,7 +123,7 @@ func TestMergedLists(t *testing.T) {
 	require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion)))
 
 	m.create("shard-1", "later")
-	t.Run("pages are of one time", func(t *testing.T) {
+	t.Run("pages are consistent", func(t *testing.T) {
 		var paged []string
 		token, pages := "", 0
 		for {
@@ -168,8 +157,8 @@ func TestMergedLists(t *testing.T) {
 			require.ElementsMatch(t, want, part.names(), shard)
 		}
 	})
-	// TestWholeLists and TestPages of pkg/merge, and TestAllShards of pkg/frontproxy, have all refusals.
-	t.Run("refusals", func(t *testing.T) {
+	// TestWholeLists and TestPages of pkg/merge, and TestAllShards of pkg/frontproxy, cover all errors.
+	t.Run("errors", func(t *testing.T) {
 		kit.RequireStatus(t, m.Proxy(), m.at.call("resourceVersion", "12345"), http.StatusGone)
 		kit.RequireStatus(t, m.Proxy(), m.at.call("watch", "true", "resourceVersion", "12345"), http.StatusGone)
 		kit.RequireStatus(t, m.Proxy(), m.at.call("resourceVersionMatch", "Exact"), http.StatusUnprocessableEntity)
@@ -181,29 +170,28 @@ func TestMergedLists(t *testing.T) {
 		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + "/apis/nothing.example.org/v1/things?watch=true"}, http.StatusNotFound)
 		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: m.at.path, Header: http.Header{"Impersonate-User": {"user-1"}}}, http.StatusForbidden)
 	})
-	t.Run("others", func(t *testing.T) {
+	t.Run("other users", func(t *testing.T) {
 		for _, token := range []string{"user-1-token", "admin-token"} {
 			for _, path := range []string{inAll, "/clusters/%2A"} {
 				for _, query := range []string{"", "?watch=true", "?limit=1"} {
-					status := kit.RequireStatus(t, as(m.Proxy(), token), kit.Request{Path: path + kit.ConfigMapsPath + query}, http.StatusForbidden)
+					status := kit.RequireStatus(t, kit.WithToken(m.Proxy(), token), kit.Request{Path: path + kit.ConfigMapsPath + query}, http.StatusForbidden)
 					require.Contains(t, status.Message, "workspace access not permitted")
 				}
 			}
 		}
-		// On a shard, only on the word of a front-proxy.
-		admin := rest.CopyConfig(m.Proxy())
-		admin.Host = m.Shard(1).Host
+		// Shards accept the header from front-proxies only.
+		admin := kit.AtHost(m.Proxy(), m.Shard(1).Host)
 		kit.RequireStatus(t, admin, kit.Request{Path: m.at.path, Header: http.Header{"X-Kcp-Internal-Merged": {"true"}}}, http.StatusForbidden)
 	})
 }
 
-// onlyCluster selects the objects of one logical cluster.
+// onlyCluster returns a selector of one logical cluster.
 func onlyCluster(name string) string {
 	hash := client.HashOf(name)
 	return fmt.Sprintf("shardRange(object.metadata.cluster, '0x%016x', '0x%016x')", hash, hash+1)
 }
 
-// onShards returns on which shard each item is.
+// onShards returns the shard of each item.
 func (m merged) onShards(l anyList) []string {
 	var on []string
 	for i := range l.Items {
@@ -216,8 +204,7 @@ func (m merged) onShards(l anyList) []string {
 	return on
 }
 
-// TestMergedWatches: a watch of all shards tells each event once, and goes on from any of
-// them, also from objects.
+// TestMergedWatches checks that a watch of all shards contains each event once, and can resume from any event and object.
 func TestMergedWatches(t *testing.T) {
 	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedwatches")
@@ -228,11 +215,11 @@ func TestMergedWatches(t *testing.T) {
 	m.create("root", "c")
 	m.create("shard-1", "d")
 	m.write(http.StatusOK, "shard-1", kit.JSONRequest(http.MethodDelete, "/b", ""))
-	told := []event{live.next(), live.next(), live.next()}
-	require.ElementsMatch(t, []string{"ADDED c", "ADDED d", "DELETED b"}, text(told))
-	for i, e := range told {
+	events := []event{live.next(), live.next(), live.next()}
+	require.ElementsMatch(t, []string{"ADDED c", "ADDED d", "DELETED b"}, text(events))
+	for i, e := range events {
 		resumed := m.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
-		for _, later := range told[i+1:] {
+		for _, later := range events[i+1:] {
 			require.Equal(t, later.String(), resumed.next().String())
 		}
 	}
@@ -262,8 +249,7 @@ func TestMergedWatches(t *testing.T) {
 	})
 }
 
-// TestMergedIdentities: one identity is listed, in pages and in parts, and watched across all shards
-// as any other resource is, and what is no identity there is 404.
+// TestMergedIdentities checks lists, pages, parts and watches of one identity across all shards, and the response for invalid identities.
 func TestMergedIdentities(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -274,8 +260,7 @@ func TestMergedIdentities(t *testing.T) {
 	var names []string
 	for shard := range 2 {
 		k := kit.NewWorkspaceClientOn(e, fmt.Sprint("mergedidentities-", shard), shard)
-		k.BindPath(http.StatusCreated, "e", provider.ClusterName, "e")
-		k.UntilBinding("e", "Ready", "True <nil>")
+		k.BindPathReady("e", provider.ClusterName, "e")
 		for n := range 3 {
 			name := fmt.Sprintf("of-%d-%d", shard, n)
 			k.Create("/apis/example.org/v1/namespaces/default/gizmos", `{"apiVersion":"example.org/v1","kind":"Gizmo","metadata":{"name":%q}}`, name)
@@ -295,14 +280,14 @@ func TestMergedIdentities(t *testing.T) {
 	require.Len(t, initial, len(names)+1)
 	from := at.watch(t, "resourceVersion", initial[len(names)].Object.Metadata.ResourceVersion)
 	k := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: strings.Split(names[0], "|")[0]}
-	k.Do(http.StatusOK, http.MethodDelete, "/apis/example.org/v1/namespaces/default/gizmos/of-0-0", "")
+	k.Delete("/apis/example.org/v1/namespaces/default/gizmos/of-0-0")
 	require.Equal(t, "DELETED of-0-0", from.next().String())
 
-	// By the front-proxy and by each shard, of the wrong identity nothing is told.
+	// The front-proxy and shards reject wrong identities.
 	for _, config := range []*rest.Config{e.Proxy(), e.Shard(0), e.Shard(1)} {
-		for name, says := range map[string]string{
+		for name, message := range map[string]string{
 			"gizmos:" + strings.Repeat("0", 64):   "nothing here binds gizmos.example.org with the identity 0000",
-			"gizmos:" + other:                     "nothing here binds gizmos.example.org with the identity " + other, // of another resource
+			"gizmos:" + other:                     "nothing here binds gizmos.example.org with the identity " + other, // identity of another resource
 			"gizmos:":                             `"" is no identity`,
 			"gizmos:" + strings.ToUpper(identity): "is no identity",
 			"gizmos:" + identity + "0":            "is no identity",
@@ -314,17 +299,17 @@ func TestMergedIdentities(t *testing.T) {
 		} {
 			for _, query := range []string{"", "?limit=1", "?watch=true"} {
 				status := kit.RequireStatus(t, config, kit.Request{Path: inAll + "/apis/example.org/v1/" + name + query}, http.StatusNotFound)
-				require.Contains(t, status.Message, says, "%s%s", name, query)
-				require.Contains(t, status.Message, "status.identityHash", "it says what to do: %s", name)
+				require.Contains(t, status.Message, message, "%s%s", name, query)
+				require.Contains(t, status.Message, "status.identityHash", "the response must describe valid names: %s", name)
 			}
 		}
 	}
-	// Gadgets are of the same identity, and another resource.
+	// Another resource with the same identity.
 	require.Empty(t, endpoint{config: e.Proxy(), path: inAll + "/apis/example.org/v1/gadgets:" + identity}.list(t, "").Items)
 }
 
-// TestMergedPreconditions: what was read of all shards can be written back, unless it has changed
-// meanwhile, in whatever way, and says where to go on in its logical cluster.
+// TestMergedPreconditions checks that objects from a list of all shards can be written back, with each kind of write, unless they have
+// changed, and that their versions can be used in their logical cluster.
 func TestMergedPreconditions(t *testing.T) {
 	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedpreconditions")
@@ -336,7 +321,7 @@ func TestMergedPreconditions(t *testing.T) {
 					return m.list().Items[i].ResourceVersion
 				}
 			}
-			t.Fatal("it is not there")
+			t.Fatal("the object is not listed")
 			return ""
 		}
 		patch := func(kind, body string) kit.Request {
@@ -388,9 +373,9 @@ func TestMergedPreconditions(t *testing.T) {
 }
 
 func text(events []event) []string {
-	said := make([]string, 0, len(events))
+	texts := make([]string, 0, len(events))
 	for _, e := range events {
-		said = append(said, e.String())
+		texts = append(texts, e.String())
 	}
-	return said
+	return texts
 }

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
@@ -32,8 +31,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestMergedReflectors: client-go's informers and watchers follow all shards as they are,
-// also when a shard is killed and comes back.
+// TestMergedReflectors checks that informers and watchers of client-go follow all shards, also when a shard is killed and restarted.
 func TestMergedReflectors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: stops processes")
@@ -49,24 +47,23 @@ func TestMergedReflectors(t *testing.T) {
 	of := func(o *metav1.ListOptions) { o.LabelSelector = "of=" + m.of }
 	informer := dynamicinformer.NewFilteredDynamicSharedInformerFactory(anything, 0, "", of).ForResource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Informer()
 	var mu sync.Mutex
-	told := map[string]int{}
+	seen := map[string]int{}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[obj.(metav1.Object).GetName()]++
+			seen[obj.(metav1.Object).GetName()]++
 		},
 		DeleteFunc: func(obj any) {
 			mu.Lock()
 			defer mu.Unlock()
 			if o, err := meta.Accessor(obj); err == nil {
-				told["deleted "+o.GetName()]++
+				seen["deleted "+o.GetName()]++
 			}
 		},
 	})
 	require.NoError(t, err)
-	kube, err := kubernetes.NewForConfig(all)
-	require.NoError(t, err)
+	kube := harness.Clientset(t, all, "")
 	version := m.list().Metadata.ResourceVersion
 	retry, err := watchtools.NewRetryWatcherWithContext(t.Context(), version, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		of(&o)
@@ -82,36 +79,36 @@ func TestMergedReflectors(t *testing.T) {
 	var running sync.WaitGroup
 	defer func() { cancel(); running.Wait() }()
 	running.Go(func() { informer.RunWithContext(ctx) })
-	m.Eventually("it syncs", informer.HasSynced)
+	m.Eventually("the informer syncs", informer.HasSynced)
 
-	away := m.Component("shard-1")
+	killed := m.Component("shard-1")
 	names := []string{"a", "b", "first", "second"}
 	for n := range 3 {
-		away.Kill()
+		killed.Kill()
 		name := fmt.Sprintf("meanwhile-%d", n)
 		m.create("root", name)
-		away.Start()
+		killed.Start()
 		after := fmt.Sprintf("after-%d", n)
 		m.create("shard-1", after)
 		names = append(names, name, after)
-		m.Eventually("it has all", func() bool { return len(informer.GetStore().ListKeys()) == len(names) })
+		m.Eventually("the informer contains all objects", func() bool { return len(informer.GetStore().ListKeys()) == len(names) })
 	}
 	m.write(http.StatusOK, "root", kit.JSONRequest(http.MethodDelete, "/a", ""))
-	m.Eventually("it is gone", func() bool { return len(informer.GetStore().ListKeys()) == len(names)-1 })
+	m.Eventually("the informer removes the deleted object", func() bool { return len(informer.GetStore().ListKeys()) == len(names)-1 })
 	want := map[string]int{"deleted a": 1}
 	for _, name := range names {
 		want[name] = 1
 	}
-	m.Eventually("each is told once", func() bool {
+	m.Eventually("each object is reported once", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(told) == len(want)
+		return len(seen) == len(want)
 	})
-	require.Equal(t, want, told)
+	require.Equal(t, want, seen)
 	require.Regexp(t, `^m1\.`, informer.LastSyncResourceVersion())
 }
 
-// TestMergedKubectl: kubectl lists and watches all shards, once it knows what there is.
+// TestMergedKubectl checks that kubectl lists and watches all shards, with the discovery cache of a logical cluster.
 func TestMergedKubectl(t *testing.T) {
 	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedkubectl")
@@ -119,7 +116,7 @@ func TestMergedKubectl(t *testing.T) {
 	m.create("shard-1", "b")
 	dir := t.TempDir()
 	kubectl := func(cluster string, args ...string) *exec.Cmd {
-		return exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", m.Kubeconfig(), "--cache-dir", dir, "--server", m.Proxy().Host + "/clusters/" + cluster}, args...)...) //nolint:gosec // our own
+		return exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", m.Kubeconfig(), "--cache-dir", dir, "--server", m.Proxy().Host + "/clusters/" + cluster}, args...)...) //nolint:gosec // arguments of the test
 	}
 	out, err := kubectl("root", "get", "configmaps", "-A").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -163,7 +160,7 @@ func TestMergedKubectl(t *testing.T) {
 	require.Contains(t, <-lines, " d ")
 }
 
-// TestClientsThatCompareVersions are those that cannot be used, since they take versions for numbers.
+// TestClientsThatCompareVersions checks clients that cannot be used because they compare versions as numbers.
 func TestClientsThatCompareVersions(t *testing.T) {
 	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergednumbers")
@@ -183,8 +180,7 @@ func TestClientsThatCompareVersions(t *testing.T) {
 	m.readOwnWrites("/clusters/"+m.clusters["root"], true)
 }
 
-// readOwnWrites has a client of controller-runtime write into a logical cluster, and read that from
-// a cache of a path, which is to have seen it by the number of its version.
+// readOwnWrites writes with a client of controller-runtime, and reads from a cache of a path, which waits for the version of the write.
 func (m merged) readOwnWrites(cached string, reads bool) {
 	m.T.Helper()
 	at := func(path string) *rest.Config {
@@ -209,13 +205,13 @@ func (m merged) readOwnWrites(cached string, reads bool) {
 	require.NoError(m.T, client.Create(ctx, written))
 	key := ctrlclient.ObjectKeyFromObject(written)
 	var got corev1.ConfigMap
-	m.Eventually("the cache has what was written", func() bool { return caching.Get(ctx, key, &got) == nil })
+	m.Eventually("the cache contains the object", func() bool { return caching.Get(ctx, key, &got) == nil })
 	if reads {
 		require.NoError(m.T, client.Get(ctx, key, &got))
 		return
 	}
 	soon, cancelSoon := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancelSoon()
-	require.ErrorContains(m.T, client.Get(soon, key, &got), "failed to wait for cache to catch up", "it finds no number in what it has seen")
+	require.ErrorContains(m.T, client.Get(soon, key, &got), "failed to wait for cache to catch up", "the cache cannot compare versions")
 	require.NoError(m.T, client.Get(ctx, key, &got, ctrlclient.DisableReadYourWritesConsistency))
 }

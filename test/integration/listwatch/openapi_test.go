@@ -16,16 +16,17 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write which OpenAPI models are served, for what is generated")
+var rewrite = flag.Bool("rewrite", false, "write the file of served OpenAPI models")
 
-// servedModels is what openapi-gen's definitions are pruned by.
+// servedModels is the list of models for openapi-prune.
 const servedModels = "../../../pkg/registry/generated/openapi/served.txt"
 
-// TestOpenAPIIsGeneratedForWhatIsServed holds that the generated definitions are
-// those of the documents of a shard and of the cache server, no more and no less.
+// TestOpenAPIIsGeneratedForWhatIsServed checks that the generated definitions are exactly those in documents of a shard and the cache
+// server.
 func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
 	t.Parallel()
 	c := kit.Shared(t)
@@ -33,20 +34,18 @@ func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
 	for base, config := range map[string]*rest.Config{
 		"/clusters/root": c.Shard(0), "/services/cache/shards/root/clusters/root": c.Cache(),
 	} {
-		code, body := kit.Do(t, config, kit.Request{Path: base + "/openapi/v3"})
-		require.Equal(t, http.StatusOK, code, "%s", body)
+		body := kit.RequireCode(t, config, kit.Request{Path: base + "/openapi/v3"}, http.StatusOK)
 		var index struct{ Paths map[string]any }
 		require.NoError(t, json.Unmarshal(body, &index))
 		require.NotEmpty(t, index.Paths)
 		for path := range index.Paths {
-			code, body = kit.Do(t, config, kit.Request{Path: base + "/openapi/v3/" + path})
-			require.Equal(t, http.StatusOK, code, "%s", body)
+			body = kit.RequireCode(t, config, kit.Request{Path: base + "/openapi/v3/" + path}, http.StatusOK)
 			var document struct {
 				Components struct{ Schemas map[string]any }
 			}
 			require.NoError(t, json.Unmarshal(body, &document))
 			for name := range document.Components.Schemas {
-				// The others are custom resources, whose definitions have schemas.
+				// Other models are from the schemas of custom resources.
 				if strings.HasPrefix(name, "io.k8s.api") {
 					served[name] = true
 				}
@@ -58,8 +57,7 @@ func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
 	if *rewrite {
 		require.NoError(t, os.WriteFile(servedModels, []byte(strings.Join(names, "\n")+"\n"), 0o600))
 	}
-	kept, err := os.ReadFile(servedModels)
-	require.NoError(t, err)
+	kept := harness.ReadFile(t, servedModels)
 	require.Equal(t, names, strings.Fields(string(kept)), "run this test with -rewrite, then make generate")
 
 	var ref openapicommon.ReferenceCallback = func(string) spec.Ref { return spec.Ref{} }

@@ -17,16 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestAudit holds that events in the log and at the webhook name the logical
-// cluster, its path and the whole URI, carry the ID that the front-proxy gave
-// the request, and hold what the policy asks for; and that the front-proxy
-// records what it refuses itself.
+// TestAudit checks that events in the log and at the webhook contain the logical cluster, its path, the URI, the ID from the
+// front-proxy, and the content that the policy specifies, and that the front-proxy records requests that it rejects.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	e := sharedWithEverything(t)
@@ -35,22 +32,19 @@ func TestAudit(t *testing.T) {
 	}
 	events, received, ofProxy, ofCache := logged("root"), sinceNow(everything.hook.received), logged("front-proxy"), logged("cache-server")
 	ws := e.WorkspaceOn("root", "audited", "root")
-	in := clientset(t, harness.In(e.Proxy(), "root:audited"))
-	_, err := in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
+	in := harness.Clientset(t, e.Proxy(), "root:audited")
+	harness.Create(t, in.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "noted"}, Data: map[string]string{"k": "v"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	code, _ := kit.Do(t, harness.In(e.Proxy(), "root:audited"), kit.Request{
 		Path:   "/api/v1/namespaces/default/secrets?limit=7",
 		Header: http.Header{"Audit-ID": {"the-client-chose-it"}},
 	})
 	require.Equal(t, http.StatusOK, code)
 	views := "/services/apiexport/" + ws.Spec.Cluster + "/none/clusters/"
-	code, _ = kit.Do(t, e.Shard(0), kit.Request{Path: views + "*/api/v1/secrets", Header: http.Header{"Audit-ID": {"through-a-view"}}})
-	require.Equal(t, http.StatusNotFound, code)
+	kit.RequireCode(t, e.Shard(0), kit.Request{Path: views + "*/api/v1/secrets", Header: http.Header{"Audit-ID": {"through-a-virtual-workspace"}}}, http.StatusNotFound)
 	stranger := kit.WithToken(e.Proxy(), "user-5-token")
-	code, _ = kit.Do(t, harness.In(kit.AtHost(stranger, e.Shard(0).Host), "root:audited"), kit.Request{Path: "/api/v1/namespaces/default/secrets/x"})
-	require.Equal(t, http.StatusForbidden, code)
+	kit.RequireCode(t, harness.In(kit.AtHost(stranger, e.Shard(0).Host), "root:audited"), kit.Request{Path: "/api/v1/namespaces/default/secrets/x"}, http.StatusForbidden)
 
 	for name, events := range map[string]func() []auditv1.Event{"log": events, "webhook": received} {
 		t.Run(name, func(t *testing.T) {
@@ -67,16 +61,16 @@ func TestAudit(t *testing.T) {
 
 			listed := awaitAuditEvent(e, events, func(ev auditv1.Event) bool { return ev.AuditID == "the-client-chose-it" })
 			require.Equal(t, prefix+"/api/v1/namespaces/default/secrets?limit=7", listed.RequestURI)
-			require.Nil(t, listed.ResponseObject, "no content of secrets")
+			require.Nil(t, listed.ResponseObject, "events must not contain secrets")
 
-			viewed := awaitAuditEvent(e, events, func(ev auditv1.Event) bool { return ev.AuditID == "through-a-view" })
-			require.Equal(t, ws.Spec.Cluster, viewed.Annotations["kcp.io/cluster"], "it is one of the provider's")
+			viewed := awaitAuditEvent(e, events, func(ev auditv1.Event) bool { return ev.AuditID == "through-a-virtual-workspace" })
+			require.Equal(t, ws.Spec.Cluster, viewed.Annotations["kcp.io/cluster"], "the event belongs to the provider's logical cluster")
 			require.Equal(t, views+"*", viewed.Annotations["shardplane.io/view"])
 
 			denied := awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
 				return ev.User.Username == "user-5" && ev.ObjectRef.Name == "x" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden
 			})
-			require.Equal(t, "/clusters/root:audited/api/v1/namespaces/default/secrets/x", denied.RequestURI, "as the client wrote it to the shard")
+			require.Equal(t, "/clusters/root:audited/api/v1/namespaces/default/secrets/x", denied.RequestURI, "the URI as received by the shard")
 			require.Equal(t, ws.Spec.Cluster, denied.Annotations["kcp.io/cluster"])
 			require.Equal(t, "root:audited", denied.Annotations["kcp.io/path"])
 			require.Equal(t, "forbid", denied.Annotations["authorization.k8s.io/decision"])
@@ -88,8 +82,7 @@ func TestAudit(t *testing.T) {
 		testProxyAudit(t, e, ws.Spec.Cluster, ofProxy, events)
 	})
 	t.Run("cache server", func(t *testing.T) {
-		code, _ := kit.Do(t, e.Cache(), kit.Request{Path: "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", Header: http.Header{"Audit-ID": {"cached"}}})
-		require.Equal(t, http.StatusOK, code)
+		kit.RequireCode(t, e.Cache(), kit.Request{Path: "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", Header: http.Header{"Audit-ID": {"cached"}}}, http.StatusOK)
 		ev := awaitAuditEvent(e, ofCache, func(ev auditv1.Event) bool {
 			return ev.AuditID == "cached" && ev.Stage == auditv1.StageResponseComplete
 		})
@@ -99,16 +92,13 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// testAuditLevels holds that events have what their level says: of secrets
-// nothing, unless the policy asks for it.
+// testAuditLevels checks that the content of events depends on the level: of secrets nothing, unless the policy specifies it.
 func testAuditLevels(t *testing.T, e *kit.Env, in kubernetes.Interface, events func() []auditv1.Event) {
-	_, err := in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "recorded"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, in.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "recorded"}})
 	for _, namespace := range []string{"default", "recorded"} {
-		_, err := in.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+		harness.Create(t, in.CoreV1().Secrets(namespace), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"password": "hunter2"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	of := func(namespace string) auditv1.Event {
 		return awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
@@ -123,28 +113,26 @@ func testAuditLevels(t *testing.T, e *kit.Env, in kubernetes.Interface, events f
 	require.Contains(t, string(whole.RequestObject.Raw), base64.StdEncoding.EncodeToString([]byte("hunter2")))
 	require.Contains(t, string(whole.ResponseObject.Raw), `"uid"`)
 	for _, ev := range events() {
-		require.NotEqual(t, "system:apiserver", ev.User.Username, "the policy leaves it out")
-		require.NotEqual(t, auditv1.StageRequestReceived, ev.Stage, "the policy leaves it out")
+		require.NotEqual(t, "system:apiserver", ev.User.Username, "the policy omits these events")
+		require.NotEqual(t, auditv1.StageRequestReceived, ev.Stage, "the policy omits these events")
 	}
 }
 
-// testProxyAudit holds that each attempt that the front-proxy refuses leaves a
-// trace there, and that what it forwards does not.
+// testProxyAudit checks that the front-proxy records each request that it rejects, and none that it forwards.
 func testProxyAudit(t *testing.T, e *kit.Env, audited string, events, ofShard func() []auditv1.Event) {
-	stranger, nobody := kit.WithToken(e.Proxy(), "user-5-token"), kit.Anonymous(e.Proxy())
+	stranger, anonymous := kit.WithToken(e.Proxy(), "user-5-token"), kit.Anonymous(e.Proxy())
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/root:nowhere/api/v1/namespaces/default/secrets/x?why=not", Header: http.Header{"Audit-ID": {"refused-1"}}}, http.StatusForbidden)
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/*/api/v1/secrets", Header: http.Header{"Audit-ID": {"refused-2"}}}, http.StatusForbidden)
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/root%2F..%2Fsystem:admin/api", Header: http.Header{"Audit-ID": {"refused-3"}}}, http.StatusForbidden)
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/0123456789abcdef/version", Header: http.Header{"Audit-ID": {"unwanted"}}}, http.StatusForbidden)
-	kit.RequireStatus(t, nobody, kit.Request{Path: "/clusters/root/api", Header: http.Header{"Audit-ID": {"unknown-1"}}}, http.StatusUnauthorized)
+	kit.RequireStatus(t, anonymous, kit.Request{Path: "/clusters/root/api", Header: http.Header{"Audit-ID": {"unknown-1"}}}, http.StatusUnauthorized)
 	kit.RequireStatus(t, kit.WithToken(e.Proxy(), "forged"), kit.Request{Path: "/clusters/root/api", Header: http.Header{"Audit-ID": {"unknown-2"}}}, http.StatusUnauthorized)
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/elsewhere", Header: http.Header{"Audit-ID": {"unmapped"}}}, http.StatusNotFound)
 	kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/" + audited + "/api/v1/namespaces/default/secrets/y", Header: http.Header{"Audit-ID": {"hidden"}}}, http.StatusForbidden)
-	code, _ := kit.Do(t, nobody, kit.Request{Path: "/readyz", Header: http.Header{"Audit-ID": {"probe"}}})
-	require.Equal(t, http.StatusOK, code)
+	kit.RequireCode(t, anonymous, kit.Request{Path: "/readyz", Header: http.Header{"Audit-ID": {"probe"}}}, http.StatusOK)
 
 	byID := map[string]auditv1.Event{}
-	e.Eventually("the refusals are recorded", func() bool {
+	e.Eventually("the rejected requests are recorded", func() bool {
 		for _, ev := range events() {
 			byID[string(ev.AuditID)] = ev
 		}
@@ -171,15 +159,15 @@ func testProxyAudit(t *testing.T, e *kit.Env, audited string, events, ofShard fu
 		require.NotContains(t, byID, id)
 	}
 	hidden := awaitAuditEvent(e, ofShard, func(ev auditv1.Event) bool { return ev.AuditID == "hidden" })
-	require.Equal(t, "user-5", hidden.User.Username, "the shard has recorded what it refused")
+	require.Equal(t, "user-5", hidden.User.Username, "the shard must record requests that it rejects")
 	require.Equal(t, int32(http.StatusForbidden), hidden.ResponseStatus.Code)
 }
 
-// event returns an event that fits, once there is one.
+// awaitAuditEvent waits for an event with an object reference for which fits is true.
 func awaitAuditEvent(e *kit.Env, events func() []auditv1.Event, fits func(auditv1.Event) bool) auditv1.Event {
 	e.T.Helper()
 	var found auditv1.Event
-	e.Eventually("an audit event", func() bool {
+	e.Eventually("the audit event is recorded", func() bool {
 		for _, ev := range events() {
 			if ev.ObjectRef != nil && fits(ev) {
 				found = ev
@@ -201,7 +189,7 @@ func readAuditLog(t *testing.T, file string) []auditv1.Event {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err == io.EOF {
-			return events // an unfinished line comes with the next read
+			return events // an incomplete line is read the next time
 		}
 		require.NoError(t, err)
 		var ev auditv1.Event
@@ -210,7 +198,7 @@ func readAuditLog(t *testing.T, file string) []auditv1.Event {
 	}
 }
 
-// auditHook is a webhook that keeps the events it gets.
+// auditHook is a webhook that stores the received events.
 type auditHook struct {
 	*httptest.Server
 
@@ -237,11 +225,4 @@ func (h *auditHook) received() []auditv1.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]auditv1.Event(nil), h.events...)
-}
-
-func clientset(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	c, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	return c
 }

@@ -22,29 +22,28 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// moody is an audit webhook that takes events, fails or hangs.
-type moody struct {
+// unreliableWebhook is an audit webhook that accepts events, fails or hangs.
+type unreliableWebhook struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// hangs holds calls until it is closed, if it is not nil; fails refuses them.
+	// hangs blocks requests until it is closed, unless it is nil. fails rejects them.
 	hangs chan struct{}
 	fails bool
-	// taken are the IDs of events that were taken, held the number of those in calls
-	// that hang, failed that of those that were refused.
-	taken        map[string]bool
-	held, failed int
+	// taken contains the IDs of accepted events. held is the number of events in hanging requests, and failed that of rejected events.
+	accepted        map[string]bool
+	pending, failed int
 }
 
-func newMoody(t *testing.T) *moody {
+func newUnreliableWebhook(t *testing.T) *unreliableWebhook {
 	t.Helper()
-	m := &moody{taken: map[string]bool{}}
+	m := &unreliableWebhook{accepted: map[string]bool{}}
 	m.Server = httptest.NewServer(http.HandlerFunc(m.serve))
 	t.Cleanup(m.Close)
 	return m
 }
 
-func (m *moody) serve(w http.ResponseWriter, r *http.Request) {
+func (m *unreliableWebhook) serve(w http.ResponseWriter, r *http.Request) {
 	var list auditv1.EventList
 	if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -53,7 +52,7 @@ func (m *moody) serve(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.hangs != nil {
-		m.held += len(list.Items)
+		m.pending += len(list.Items)
 		hangs := m.hangs
 		m.mu.Unlock()
 		select {
@@ -61,8 +60,8 @@ func (m *moody) serve(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		}
 		m.mu.Lock()
-		if m.hangs == hangs { // the caller has given up, and sends them again
-			m.held -= len(list.Items)
+		if m.hangs == hangs { // the client has canceled the request and will retry
+			m.pending -= len(list.Items)
 		}
 		return
 	}
@@ -72,15 +71,15 @@ func (m *moody) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, event := range list.Items {
-		m.taken[string(event.AuditID)] = true
+		m.accepted[string(event.AuditID)] = true
 	}
 }
 
-// turn has it fail, or hang until what it returns is called.
-func (m *moody) turn(fails, hangs bool) (release func()) {
+// turn lets the webhook fail, or hang until release is called.
+func (m *unreliableWebhook) turn(fails, hangs bool) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fails, m.hangs, m.held = fails, nil, 0
+	m.fails, m.hangs, m.pending = fails, nil, 0
 	if !hangs {
 		return func() {}
 	}
@@ -92,23 +91,21 @@ func (m *moody) turn(fails, hangs bool) (release func()) {
 	})
 }
 
-func (m *moody) seen() (taken map[string]bool, held, failed int) {
+func (m *unreliableWebhook) seen() (accepted map[string]bool, pending, failed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.taken), m.held, m.failed
+	return maps.Clone(m.accepted), m.pending, m.failed
 }
 
-// TestAuditWebhookUnderLoad: whatever the audit webhook of a shard does, requests go
-// on; what waits for it is bounded in events and in bytes, also on its way; what is
-// lost is counted; when it is back it gets events again; and a shard stops while
-// it hangs.
+// TestAuditWebhookUnderLoad checks that requests to a shard do not depend on the audit webhook: pending events are limited in number and
+// bytes, lost events are counted, events are delivered again when the webhook recovers, and a shard stops while the webhook hangs.
 func TestAuditWebhookUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: floods a server")
 	}
 	t.Parallel()
-	const places, size, batch, long, tick = 100, 1 << 20, 10, 40 << 10, 10 * time.Millisecond
-	m := newMoody(t)
+	const capacity, size, batch, long, tick = 100, 1 << 20, 10, 40 << 10, 10 * time.Millisecond
+	m := newUnreliableWebhook(t)
 	dir := t.TempDir()
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Without: []string{"cache-server", "front-proxy"},
@@ -116,7 +113,7 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 			"--audit-policy-file", kit.WriteFile(t, dir, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, nonResourceURLs: [/version]}\n- {level: None}\n"),
 			"--audit-webhook-config-file", kit.WriteFile(t, dir, "webhook.yaml", `{"apiVersion":"v1","kind":"Config","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"`+m.URL+`"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`),
-			fmt.Sprintf("--audit-webhook-batch-buffer-size=%d", places), fmt.Sprintf("--audit-webhook-batch-buffer-bytes=%d", size),
+			fmt.Sprintf("--audit-webhook-batch-buffer-size=%d", capacity), fmt.Sprintf("--audit-webhook-batch-buffer-bytes=%d", size),
 			fmt.Sprintf("--audit-webhook-batch-max-size=%d", batch), "--audit-webhook-batch-max-wait=10ms",
 			"--audit-webhook-initial-backoff=1ms",
 		}},
@@ -127,8 +124,7 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 		for range n {
 			sent++
 			last = fmt.Sprintf("audited-%d", sent)
-			code, body := kit.Do(t, in, kit.Request{Path: "/version?" + query, Header: http.Header{"Audit-ID": {last}}})
-			require.Equal(t, http.StatusOK, code, "%s", body)
+			kit.RequireCode(t, in, kit.Request{Path: "/version?" + query, Header: http.Header{"Audit-ID": {last}}}, http.StatusOK)
 		}
 		return last
 	}
@@ -138,39 +134,37 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 		require.Eventually(t, condition, kit.Timeout, tick, what)
 	}
 	arrives := func(id string) bool {
-		taken, _, _ := m.seen()
-		return taken[id]
+		accepted, _, _ := m.seen()
+		return accepted[id]
 	}
 	first := send(1, "")
-	eventually("an event arrives", func() bool { return arrives(first) })
+	eventually("the event is delivered", func() bool { return arrives(first) })
 
-	// It fails: after five times an event is given up, and counted.
+	// If the webhook fails, events are dropped and counted after five attempts.
 	m.turn(true, false)
 	send(20, "")
-	eventually("what could not be delivered is counted", func() bool { return lost("webhook") == 20 })
+	eventually("the dropped events are counted", func() bool { return lost("webhook") == 20 })
 	_, _, failed := m.seen()
-	require.Equal(t, 5*20, failed, "each is tried five times")
+	require.Equal(t, 5*20, failed, "each event must be tried five times")
 
-	// It hangs: no more events are held than fit, on the way or not.
-	for query, most := range map[string]int{"": places, strings.Repeat("x", long): size / long} {
+	// If the webhook hangs, the number of pending events must be limited, including those in requests.
+	for query, most := range map[string]int{"": capacity, strings.Repeat("x", long): size / long} {
 		release := m.turn(false, true)
 		t.Cleanup(release)
 		before := lost("buffered")
-		send(3*places, query)
+		send(3*capacity, query)
 		dropped := lost("buffered") - before
-		require.GreaterOrEqual(t, dropped, 3*places-most, "events that are lost where %d fit", most)
-		require.Less(t, dropped, 3*places)
-		_, held, _ := m.seen()
-		require.LessOrEqual(t, held, most, "events in calls that hang")
+		require.GreaterOrEqual(t, dropped, 3*capacity-most, "dropped events with capacity for %d", most)
+		require.Less(t, dropped, 3*capacity)
+		_, pending, _ := m.seen()
+		require.LessOrEqual(t, pending, most, "events in hanging requests")
 		release()
-		eventually("there is room again", func() bool {
-			return arrives(send(1, "")) || arrives(fmt.Sprintf("audited-%d", sent-1))
-		})
+		eventually("an event is delivered", func() bool { return arrives(send(1, "")) || arrives(fmt.Sprintf("audited-%d", sent-1)) })
 	}
 
-	// It hangs for good: the shard does not wait for 30 s five times.
+	// The webhook hangs while the shard stops, which must not wait for five timeouts of 30 s.
 	t.Cleanup(m.turn(false, true))
-	send(places, "")
+	send(capacity, "")
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -186,7 +180,7 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 	})
 }
 
-// auditErrors returns how many events a server says it has lost.
+// auditErrors returns the number of lost events in the metrics of a server.
 func auditErrors(t *testing.T, config *rest.Config, plugin string) int {
 	t.Helper()
 	_, body := kit.Do(t, config, kit.Request{Path: "/metrics"})

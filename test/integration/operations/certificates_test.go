@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// TestServingCertificates holds that clients get the certificate of the name
-// that they ask for, from front-proxy, shard and cache server, a new one once
-// its file has changed, and no TLS older than was asked for.
+// TestServingCertificates checks that front-proxy, shard and cache server select the certificate by server name, reload it from its
+// file, and enforce the minimum TLS version.
 func TestServingCertificates(t *testing.T) {
 	t.Parallel()
 	e := sharedWithEverything(t)
@@ -29,13 +29,12 @@ func TestServingCertificates(t *testing.T) {
 	for _, server := range servers {
 		require.NotEqual(t, first, servedName(t, server, "", tls.VersionTLS13))
 		require.Equal(t, first, servedName(t, server, "other.example.com", tls.VersionTLS13))
-		require.Empty(t, servedName(t, server, "other.example.com", tls.VersionTLS12), "too old")
+		require.Empty(t, servedName(t, server, "other.example.com", tls.VersionTLS12), "TLS 1.2 is below the minimum")
 	}
 	renewed, err := pki.NewStore(t.TempDir(), time.Now).Certificate("other", ca, pki.Spec{CommonName: second, DNSNames: []string{"other.example.com"}})
 	require.NoError(t, err)
 	for from, to := range map[string]string{renewed.KeyFile: other.KeyFile, renewed.CertFile: other.CertFile} {
-		content, err := os.ReadFile(from)
-		require.NoError(t, err)
+		content := harness.ReadFile(t, from)
 		require.NoError(t, os.WriteFile(to, content, 0o600))
 	}
 	for _, server := range servers {
@@ -45,12 +44,11 @@ func TestServingCertificates(t *testing.T) {
 	}
 }
 
-// servedName returns the common name of the certificate that a server shows to
-// clients that ask for name; empty if they cannot agree on a version.
+// servedName returns the common name of the certificate for a server name, or "" if the TLS version is rejected.
 func servedName(t *testing.T, server, name string, version uint16) string {
 	t.Helper()
 	dialer := &tls.Dialer{Config: &tls.Config{
-		ServerName: name, InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, //nolint:gosec // asks only for the name
+		ServerName: name, InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, //nolint:gosec // reads only the name
 	}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(server, "https://"))
 	if err != nil {

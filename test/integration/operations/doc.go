@@ -1,3 +1,3 @@
-// Package operations contains integration tests of audit, encryption, etcd, placement, and servers that fail,
-// in clusters that run in the test process.
+// Package operations contains integration tests of audit, encryption, etcd, placement, and failing servers, in clusters that run in the
+// test process.
 package operations

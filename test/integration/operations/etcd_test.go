@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// externalEtcd is an etcd that wants client certificates.
+// externalEtcd is an etcd that requires client certificates.
 type externalEtcd struct {
 	url string
 	tls transport.TLSInfo
@@ -28,7 +28,7 @@ func startEtcd(t *testing.T) externalEtcd {
 	store := pki.NewStore(t.TempDir(), time.Now)
 	ca, err := store.Authority("etcd-ca")
 	require.NoError(t, err)
-	// The server's gateway is a client of it, with the same certificate.
+	// etcd's gateway is a client with the same certificate.
 	serving, err := store.Certificate("etcd", ca, pki.Spec{CommonName: "etcd", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	require.NoError(t, err)
 	client, err := store.Certificate("client", ca, pki.Client("shard"))
@@ -44,8 +44,7 @@ func startEtcd(t *testing.T) externalEtcd {
 	}
 }
 
-// TestExternalEtcd holds that a shard keeps everything in an external etcd,
-// over TLS with a client certificate, and finds it there after a restart.
+// TestExternalEtcd checks a shard that stores its data in an external etcd over TLS with client certificates, before and after a restart.
 func TestExternalEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: restarts a shard on an external etcd")
@@ -57,9 +56,8 @@ func TestExternalEtcd(t *testing.T) {
 		"--etcd-certfile", etcd.tls.CertFile, "--etcd-keyfile", etcd.tls.KeyFile,
 	}}})
 	e.Workspace("root", "kept")
-	c := clientset(t, harness.In(e.Proxy(), "root:kept"))
-	created, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	c := harness.Clientset(t, e.Proxy(), "root:kept")
+	created := harness.Create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}})
 
 	config, err := etcd.tls.ClientConfig()
 	require.NoError(t, err)

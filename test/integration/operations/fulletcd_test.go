@@ -19,9 +19,8 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestFullEtcd fills a real etcd as a tenant, who is refused before etcd refuses
-// everybody, and makes room again; then it fills it as a neighbour in etcd would,
-// of whom the shard knows nothing.
+// TestFullEtcd fills an etcd as a tenant and deletes objects. Writes of the tenant must be rejected before etcd rejects all. Then it fills
+// etcd with a client that bypasses the shard.
 func TestFullEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: fills a database")
@@ -30,38 +29,38 @@ func TestFullEtcd(t *testing.T) {
 	f := newFilling(t, "--etcd-compaction-interval=0")
 	p, direct := f.people, f.etcd
 	made := f.fill()
-	require.False(t, f.alarmed(), "the tenant was refused before etcd was full")
+	require.False(t, f.alarmed(), "the tenant's writes must be rejected before etcd is full")
 	_, err := f.tenant.CoreV1().ConfigMaps("default").Update(t.Context(), f.configMap(0), metav1.UpdateOptions{})
-	require.NoError(t, err, "what makes nothing larger passes")
+	require.NoError(t, err, "updates that need no space must succeed")
 	_, err = f.tenant.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "small"}}, metav1.CreateOptions{})
 	requireFull(t, err)
 	_, err = p.With(p.Shard(0), f.cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-the-masters"}}, metav1.CreateOptions{})
-	require.NoError(t, err, "there is room for the servers, and who makes room")
+	require.NoError(t, err, "writes of system:masters must succeed")
 	f.empty(0, made)
-	requireFull(t, f.create(made), "what is deleted takes its room until it is compacted")
+	requireFull(t, f.create(made), "deleted objects take space until they are compacted")
 	f.compact()
-	p.Eventually("there is room again", func() bool { return f.create(made) == nil })
+	p.Eventually("writes succeed again", func() bool { return f.create(made) == nil })
 
 	var more int64
 	for err == nil {
 		more++
 		require.Less(t, more, int64(200), "etcd has no quota")
-		_, err = direct.Put(t.Context(), fmt.Sprint("/neighbour/", more), strings.Repeat("x", 1<<20))
+		_, err = direct.Put(t.Context(), fmt.Sprint("/other/", more), strings.Repeat("x", 1<<20))
 	}
 	require.True(t, f.alarmed(), "%v", err)
-	p.Eventually("the tenant is told so", func() bool { return isFull(f.create(made + 1)) })
+	p.Eventually("the tenant's writes are rejected", func() bool { return isFull(f.create(made + 1)) })
 	f.empty(made, made+1)
-	_, err = direct.Delete(t.Context(), "/neighbour/", clientv3.WithPrefix())
+	_, err = direct.Delete(t.Context(), "/other/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	f.compact()
 	requireFull(t, f.create(made+1), "etcd refuses writes until its alarm is disarmed")
 	_, err = direct.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)
-	p.Eventually("there is room again", func() bool { return f.create(made) == nil })
+	p.Eventually("writes succeed again", func() bool { return f.create(made) == nil })
 }
 
-// TestFullEtcdCompacts fills a real etcd as a tenant, who deletes then: what that leaves behind is compacted within
-// seconds, minutes before history is compacted otherwise.
+// TestFullEtcdCompacts fills an etcd as a tenant that then deletes objects. History must be compacted within seconds, before the regular
+// compaction.
 func TestFullEtcdCompacts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: fills a database")
@@ -77,7 +76,7 @@ func TestFullEtcdCompacts(t *testing.T) {
 	})
 }
 
-// TestFillingEtcd fills a real etcd as a tenant, who is refused before others are.
+// TestFillingEtcd fills an etcd as a tenant. Its writes must be rejected before those of others.
 func TestFillingEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: fills a database")
@@ -89,17 +88,17 @@ func TestFillingEtcd(t *testing.T) {
 	small := f.people.As(2, "root:small").CoreV1().ConfigMaps("default")
 	var err error
 	for n := 0; err == nil; n++ {
-		require.Less(t, n, 1600, "nothing is refused")
+		require.Less(t, n, 1600, "no write was rejected")
 		err = f.create(n)
 	}
 	require.True(t, isFull(err), "%v", err)
 	require.ErrorContains(t, err, "root:full with all workspaces below it stores more")
 	_, err = small.Create(t.Context(), f.configMap(0), metav1.CreateOptions{})
-	require.NoError(t, err, "who stores little goes on")
+	require.NoError(t, err, "writes of small workspaces must succeed")
 	f.people.Workspace("root", "after")
 }
 
-// filling is a tenant of a shard whose etcd has little room.
+// filling is a tenant of a shard that has an etcd with a small quota.
 type filling struct {
 	t       *testing.T
 	people  kit.People
@@ -109,10 +108,10 @@ type filling struct {
 	tenant  kubernetes.Interface
 }
 
-// newFilling starts a shard, and an etcd for it.
+// newFilling starts a shard and its etcd.
 func newFilling(t *testing.T, args ...string) *filling {
 	t.Helper()
-	const quota = 128 << 20 // four hundredths of it are more than etcd writes at once
+	const quota = 128 << 20 // 4% of it exceed a single write of etcd
 	f := &filling{t: t, address: harness.SmallEtcd(t, quota)}
 	args = append([]string{"--etcd-servers", f.address, "--logical-cluster-total-bytes-limit=0"}, args...)
 	f.people = kit.People{Env: kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": args}})}
@@ -126,8 +125,7 @@ func newFilling(t *testing.T, args ...string) *filling {
 	return f
 }
 
-// configMap is small enough that a slow etcd, which learns its size late, does not get further
-// than it has room for.
+// configMap returns an object that is small enough for a slow etcd, which reports its size late, to stay below its quota.
 func (f *filling) configMap(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", n)}, Data: map[string]string{"text": strings.Repeat("x", 96<<10)}}
 }
@@ -137,7 +135,7 @@ func (f *filling) create(n int) error {
 	return err
 }
 
-// fill creates objects until one is refused, and returns how many there are.
+// fill creates objects until a write is rejected, and returns their number.
 func (f *filling) fill() int {
 	f.t.Helper()
 	for n := range 1600 {
@@ -146,11 +144,11 @@ func (f *filling) fill() int {
 			return n
 		}
 	}
-	f.t.Fatal("nothing is refused")
+	f.t.Fatal("no write was rejected")
 	return 0
 }
 
-// empty deletes objects, which is possible always.
+// empty deletes objects, which is always possible.
 func (f *filling) empty(from, to int) {
 	f.t.Helper()
 	for n := from; n < to; n++ {
@@ -158,7 +156,7 @@ func (f *filling) empty(from, to int) {
 	}
 }
 
-// compact does what an operator would.
+// compact compacts and defragments etcd, as an administrator would.
 func (f *filling) compact() {
 	f.t.Helper()
 	now, err := f.etcd.Get(f.t.Context(), "/none")

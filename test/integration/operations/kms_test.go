@@ -32,8 +32,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// keyService is a KMS plugin at a unix socket, which can go down, and whose key
-// can be replaced.
+// keyService is a KMS plugin at a unix socket. It can be stopped, and its key can be replaced.
 type keyService struct {
 	socket string
 	sealer cipher.AEAD
@@ -99,9 +98,8 @@ func (k *keyService) Decrypt(_ context.Context, _ string, r *service.DecryptRequ
 	return k.sealer.Open(nil, nonce, sealed, []byte(r.KeyID))
 }
 
-// TestKMS holds what a shard does whose secrets are sealed by a KMS plugin: while
-// that is not there at the start, with a new key, while it is away, and after a
-// restart without it.
+// TestKMS checks a shard that encrypts secrets with a KMS plugin: without the plugin at startup, with a new key, without the plugin
+// later, and after a restart without it.
 func TestKMS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: restarts a shard and its key service")
@@ -117,7 +115,7 @@ func TestKMS(t *testing.T) {
 	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{store}, DialTimeout: harness.StartTimeout, Context: t.Context()})
 	require.NoError(t, err)
 	defer func() { _ = direct.Close() }()
-	shard, in := c.Component("root"), kit.ClusterClientset(t, c.Shard(0), "root")
+	shard, in := c.Component("root"), harness.Clientset(t, c.Shard(0), "root")
 	s := sealed{t: t, direct: direct, secrets: in}
 	readyz := func() string {
 		code, body, err := kit.Send(t.Context(), c.Shard(0), kit.Request{Path: "/readyz?verbose"})
@@ -130,7 +128,7 @@ func TestKMS(t *testing.T) {
 	shard.Launch()
 	require.Eventually(t, func() bool {
 		return strings.Contains(readyz(), "[-]kms-providers failed")
-	}, kit.Timeout, 50*time.Millisecond, "a shard whose plugin has never answered is not ready, and says why")
+	}, kit.Timeout, 50*time.Millisecond, "readyz must fail while the plugin is not running")
 	k.start(t)
 	shard.WaitReady()
 
@@ -140,21 +138,21 @@ func TestKMS(t *testing.T) {
 	k.keyID.Store("key-2")
 	written := 0
 	require.Eventually(t, func() bool {
-		readyz() // which asks for the key, if it was not asked lately
+		readyz() // requests the key, if it was not requested recently
 		written++
 		name := fmt.Sprintf("rotated-%d", written)
 		s.create(name)
 		return strings.Contains(s.raw(name), "key-2")
-	}, kit.Timeout, 200*time.Millisecond, "the new key is used")
+	}, kit.Timeout, 200*time.Millisecond, "the new key was not used")
 	require.Contains(t, s.raw("first"), "key-1")
-	require.Equal(t, nobodyReads, s.read("first"))
+	require.Equal(t, content, s.read("first"))
 	_, err = in.CoreV1().Secrets("default").Patch(t.Context(), "first", kit.MergePatch, []byte("{}"), metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.Contains(t, s.raw("first"), "key-2", "a write that changes nothing rotates")
+	require.Contains(t, s.raw("first"), "key-2", "a write without changes must use the new key")
 
 	k.stop()
-	require.Equal(t, nobodyReads, s.read("first"), "the shard needs no plugin for keys that it has")
-	s.create("while-away")
+	require.Equal(t, content, s.read("first"), "the shard must cache keys")
+	s.create("without-plugin")
 
 	shard.Stop()
 	shard.Launch()
@@ -164,17 +162,17 @@ func TestKMS(t *testing.T) {
 	_, err = in.CoreV1().Secrets("default").Get(t.Context(), "first", metav1.GetOptions{})
 	require.True(t, apierrors.IsInternalError(err), "%v", err)
 	_, err = in.CoreV1().ConfigMaps("default").Get(t.Context(), "none", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "what is not sealed is served: %v", err)
+	require.True(t, apierrors.IsNotFound(err), "resources that are not encrypted must be served: %v", err)
 	k.start(t)
 	shard.WaitReady()
-	require.Equal(t, nobodyReads, s.read("first"))
-	require.Equal(t, nobodyReads, s.read("while-away"))
+	require.Equal(t, content, s.read("first"))
+	require.Equal(t, content, s.read("without-plugin"))
 }
 
-// nobodyReads is what secrets hold that are sealed.
-const nobodyReads = "nobody-reads-this"
+// content is the content of encrypted secrets.
+const content = "secret-content"
 
-// sealed looks at secrets through a shard and in its etcd.
+// sealed reads secrets from a shard and from its etcd.
 type sealed struct {
 	t       *testing.T
 	direct  *clientv3.Client
@@ -183,25 +181,23 @@ type sealed struct {
 
 func (s *sealed) create(name string) {
 	s.t.Helper()
-	_, err := s.secrets.CoreV1().Secrets("default").Create(s.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"k": nobodyReads},
-	}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
+	harness.Create(s.t, s.secrets.CoreV1().Secrets("default"), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"k": content},
+	})
 }
 
 func (s *sealed) read(name string) string {
 	s.t.Helper()
-	secret, err := s.secrets.CoreV1().Secrets("default").Get(s.t.Context(), name, metav1.GetOptions{})
-	require.NoError(s.t, err)
+	secret := harness.Get(s.t, s.secrets.CoreV1().Secrets("default"), name)
 	return string(secret.Data["k"])
 }
 
-// raw returns what etcd holds of a secret, of which nothing is in the clear.
+// raw returns the value of a secret in etcd, which must not contain clear text.
 func (s *sealed) raw(name string) string {
 	s.t.Helper()
 	stored, err := s.direct.Get(s.t.Context(), storage.DefaultPrefix+storage.ResourcePrefix(corev1.Resource("secrets"))+"/root/default/"+name)
 	require.NoError(s.t, err)
 	require.Len(s.t, stored.Kvs, 1)
-	require.NotContains(s.t, string(stored.Kvs[0].Value), nobodyReads)
+	require.NotContains(s.t, string(stored.Kvs[0].Value), content)
 	return string(stored.Kvs[0].Value)
 }

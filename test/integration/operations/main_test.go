@@ -15,8 +15,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// The policies of the shared cluster. The logs contain what TestAudit expects of each level, and all
-// writes.
+// The audit policies of the shared cluster. The logs contain what TestAudit expects of each level, and all writes.
 const (
 	auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -38,7 +37,7 @@ rules:
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
 `
-	// proxyAuditPolicy is that of the front-proxy, which sees other requests.
+	// proxyAuditPolicy is the policy of the front-proxy.
 	proxyAuditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -55,15 +54,15 @@ rules:
 `
 )
 
-// everything is what the options of the shared cluster refer to.
+// everything contains the objects to which the options of the shared cluster refer.
 var everything struct {
 	// dir contains <component>.log, the audit logs.
 	dir  string
 	hook *auditHook
-	// sni is a certificate for other.example.com, by an authority of store.
+	// sni is a certificate for other.example.com, issued by a CA in store.
 	store *pki.Store
 	sni   *pki.Pair
-	// mounts is a server that workspaces can mount.
+	// mounts is a server that workspaces mount.
 	mounts *httptest.Server
 }
 
@@ -75,8 +74,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// enableEverything configures the shared cluster with audit logs and a webhook, encryption,
-// certificates by name, and mounts.
+// enableEverything configures audit logs, an audit webhook, encryption, SNI certificates and mounts.
 func enableEverything(dir string, o *harness.Options) error {
 	all := &everything
 	all.dir, all.hook, all.mounts, all.store = dir, newAuditHook(), newMountedServer(), pki.NewStore(dir, time.Now)
@@ -121,17 +119,17 @@ func sharedWithEverything(t *testing.T) *kit.Env {
 	return e
 }
 
-// auditLog returns the events that a component has logged.
+// auditLog returns the logged events of a component.
 func auditLog(t *testing.T, component string) []auditv1.Event {
 	t.Helper()
 	file := filepath.Join(everything.dir, component+".log")
-	if _, err := os.Stat(file); os.IsNotExist(err) { // nothing was logged
+	if _, err := os.Stat(file); os.IsNotExist(err) { // no events yet
 		return nil
 	}
 	return readAuditLog(t, file)
 }
 
-// sinceNow returns only events that come from now on, e.g. not those of an earlier run of the test.
+// sinceNow returns a function for new events only, e.g. without those of an earlier run of the test.
 func sinceNow(events func() []auditv1.Event) func() []auditv1.Event {
 	before := len(events())
 	return func() []auditv1.Event { return events()[before:] }

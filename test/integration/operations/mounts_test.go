@@ -20,26 +20,26 @@ const (
 	mounted = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
 )
 
-// link makes an object that can be mounted, which leads to a URL.
+// linkMount creates a Link to a URL.
 func linkMount(k kit.WorkspaceClient, path, name, url string) {
 	k.T.Helper()
 	k.Create(path, `{"apiVersion":"mounts.example.org/v1","kind":"Link","metadata":{"name":%q}}`, name)
-	leadMount(k, path, name, "Ready", url)
+	setMount(k, path, name, "Ready", url)
 }
 
-// lead sets where an object leads.
-func leadMount(k kit.WorkspaceClient, path, name, phase, url string) {
+// setMount sets the phase and URL of a Link.
+func setMount(k kit.WorkspaceClient, path, name, phase, url string) {
 	k.T.Helper()
-	k.Do(http.StatusOK, http.MethodPatch, path+"/"+name+"/status", fmt.Sprintf(`{"status":{"phase":%q,"URL":%q}}`, phase, url))
+	k.Patch(path+"/"+name+"/status", fmt.Sprintf(`{"status":{"phase":%q,"URL":%q}}`, phase, url))
 }
 
-// mount creates a Workspace that mounts a Link.
+// mountWorkspace creates a Workspace that mounts a Link.
 func mountWorkspace(k kit.WorkspaceClient, name, link, more string) (int, string) {
 	k.T.Helper()
 	return k.TryDo(http.MethodPost, mounted, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"mount":{"ref":{"apiVersion":"mounts.example.org/v1","kind":"Link","name":%q%s}}}}`, name, link, more))
 }
 
-// mountIs waits until a mount has a phase, and its condition a status and reason.
+// mountIs waits until a Workspace has a phase, and its condition WorkspaceMountReady a status and reason.
 func mountIs(k kit.WorkspaceClient, name, phase, ready string) *unstructured.Unstructured {
 	k.T.Helper()
 	var ws *unstructured.Unstructured
@@ -55,26 +55,26 @@ func mountIs(k kit.WorkspaceClient, name, phase, ready string) *unstructured.Uns
 	return ws
 }
 
-// through waits until the front-proxy answers a path with a status, and returns what it says.
+// proxied waits until the front-proxy returns a status code for a path, and returns the body.
 func proxied(k kit.WorkspaceClient, path string, want int) string {
 	k.T.Helper()
-	var says string
+	var message string
 	k.Eventually(fmt.Sprintf("%s is %d", path, want), func() bool {
 		code, answer := kit.Do(k.T, k.Proxy(), kit.Request{Path: path})
-		says = string(answer)
+		message = string(answer)
 		return code == want
 	})
-	return says
+	return message
 }
 
-// newMountedServer returns a server outside of the installation that answers with what it gets.
+// newMountedServer starts a server outside of the installation that returns path and header of requests.
 func newMountedServer() *httptest.Server {
 	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"path": r.RequestURI, "header": r.Header})
 	}))
 }
 
-// TestMounts: Workspaces lead where the objects say that they mount.
+// TestMounts checks that the front-proxy forwards requests for mounts to the URLs of the mounted objects.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	e := sharedWithEverything(t)
@@ -86,16 +86,13 @@ func TestMounts(t *testing.T) {
 
 	t.Run("admission", func(t *testing.T) { testMountAdmission(t, k.ForTest(t)) })
 
-	// Of a kind that is not served yet, to a workspace of another shard.
-	code, says := mountWorkspace(k, "m", "l", "")
-	require.Equal(t, http.StatusCreated, code, says)
+	// A mount of a kind that is not served yet, with the URL of a workspace on another shard.
+	code, message := mountWorkspace(k, "m", "l", "")
+	require.Equal(t, http.StatusCreated, code, message)
 	require.Nil(t, kit.Field(mountIs(k, "m", "Unavailable", "False MountObjectNotFound"), "spec", "type"))
 	require.Contains(t, proxied(k, at, http.StatusServiceUnavailable), "see its conditions")
 	k.Create(kit.DefinitionsPath, linkCRD, "Cluster")
-	k.Eventually("links are served", func() bool {
-		code, _ := k.TryDo(http.MethodGet, links, "")
-		return code == http.StatusOK
-	})
+	k.UntilCode(http.StatusOK, http.MethodGet, links, "")
 	url := k.Proxy().Host + "/clusters/root:mount-target"
 	linkMount(k, links, "l", url)
 	ws := mountIs(k, "m", "Ready", "True <nil>")
@@ -104,14 +101,14 @@ func TestMounts(t *testing.T) {
 	require.Contains(t, proxied(k, at, http.StatusOK), `"name":"found"`)
 	proxied(k, "/clusters/root:mounting:m:below/api", http.StatusForbidden)
 
-	k.Eventually("the shard says where it leads", func() bool {
+	k.Eventually("the shard returns the URL", func() bool {
 		code, answer := kit.Do(t, k.Config, kit.Request{Path: "/clusters/" + k.ClusterName + ":m/api"})
 		return code == http.StatusServiceUnavailable && strings.Contains(string(answer), "is a mount of "+url)
 	})
 
-	// Each change of the object acts.
+	// Changes of the object are applied.
 	for reason, change := range map[string]func(){
-		"MountObjectNotReady": func() { leadMount(k, links, "l", "Connecting", url) },
+		"MountObjectNotReady": func() { setMount(k, links, "l", "Connecting", url) },
 		"MountObjectNotFound": func() { k.Do(http.StatusOK, http.MethodDelete, links+"/l", "") },
 	} {
 		change()
@@ -121,46 +118,45 @@ func TestMounts(t *testing.T) {
 		if code, _ := k.TryDo(http.MethodGet, links+"/l", ""); code == http.StatusNotFound {
 			linkMount(k, links, "l", url)
 		} else {
-			leadMount(k, links, "l", "Ready", url)
+			setMount(k, links, "l", "Ready", url)
 		}
 		mountIs(k, "m", "Ready", "True <nil>")
 		proxied(k, at, http.StatusOK)
 	}
-	leadMount(k, links, "l", "Ready", "http://example.com")
+	setMount(k, links, "l", "Ready", "http://example.com")
 	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
 
-	// Outside of the installation.
-	leadMount(k, links, "l", "Ready", server.URL+"/base")
+	// A server outside of the installation.
+	setMount(k, links, "l", "Ready", server.URL+"/base")
 	mountIs(k, "m", "Ready", "True <nil>")
-	k.Eventually("the mounted server answers", func() bool {
+	k.Eventually("the mounted server receives the request", func() bool {
 		code, answer := kit.Do(t, k.Proxy(), kit.Request{Path: at + "?x=y", Header: http.Header{"X-Remote-User": {"root"}, "Cookie": {"a=b"}}})
-		says = string(answer)
-		return code == http.StatusOK && strings.Contains(says, `"path":"/base/api/v1/namespaces/default/configmaps/found?x=y"`)
+		message = string(answer)
+		return code == http.StatusOK && strings.Contains(message, `"path":"/base/api/v1/namespaces/default/configmaps/found?x=y"`)
 	})
 	for _, word := range []string{"Authorization", "Remote", "Cookie", "Forwarded", "kcp-admin"} {
-		require.NotContains(t, says, word)
+		require.NotContains(t, message, word)
 	}
-	leadMount(k, links, "l", "Ready", url)
-	k.Eventually("the workspace answers again", func() bool { return strings.Contains(proxied(k, at, http.StatusOK), `"name":"found"`) })
+	setMount(k, links, "l", "Ready", url)
+	k.Eventually("requests reach the workspace again", func() bool { return strings.Contains(proxied(k, at, http.StatusOK), `"name":"found"`) })
 
-	code, says = k.TryDo(http.MethodDelete, mounted+"/m", "")
-	require.Equal(t, http.StatusOK, code, says)
-	k.UntilGone(mounted, "m")
+	k.RequireCode(http.StatusOK, http.MethodDelete, mounted+"/m", "")
+	k.UntilDeleted(mounted + "/m")
 	proxied(k, at, http.StatusForbidden)
 }
 
-// testMountAdmission: what has a mount has no type, and stays a mount.
+// testMountAdmission checks that a Workspace with a mount must not have a type, and that spec.mount is immutable.
 func testMountAdmission(t *testing.T, k kit.WorkspaceClient) {
-	typed := func(who kit.WorkspaceClient, spec string) (int, string) {
-		return who.TryDo(http.MethodPost, mounted, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"typed"},"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}`+spec+`}}`)
+	typed := func(user kit.WorkspaceClient, spec string) (int, string) {
+		return user.TryDo(http.MethodPost, mounted, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"typed"},"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}`+spec+`}}`)
 	}
 	admin := k
-	admin.Config = k.Proxy() // of system:kcp:admin
-	code, says := typed(admin, `,"type":{"name":"universal","path":"root"}`)
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, "no spec.type")
-	code, says = typed(admin, "")
-	require.Equal(t, http.StatusCreated, code, says)
+	admin.Config = k.Proxy() // a member of system:kcp:admin
+	code, message := typed(admin, `,"type":{"name":"universal","path":"root"}`)
+	require.Equal(t, http.StatusForbidden, code, message)
+	require.Contains(t, message, "no spec.type")
+	code, message = typed(admin, "")
+	require.Equal(t, http.StatusCreated, code, message)
 	for _, change := range []string{`{"spec":{"mount":null}}`, `{"spec":{"mount":{"ref":{"name":"y"}}}}`, `{"spec":{"type":{"name":"universal","path":"root"}}}`} {
 		code, answer := kit.Do(t, admin.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + mounted + "/typed", Body: change, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
 		require.Contains(t, []int{http.StatusForbidden, http.StatusUnprocessableEntity}, code, string(answer))
@@ -170,7 +166,7 @@ func testMountAdmission(t *testing.T, k kit.WorkspaceClient) {
 	refused := k.Do(http.StatusForbidden, http.MethodPatch, mounted+"/usual", `{"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}}}`)
 	require.Contains(t, kit.Field(refused, "message"), "spec.mount is immutable")
 
-	// Built-in kinds have no status that leads anywhere.
+	// Built-in kinds have no status with a URL.
 	mountIs(k, "typed", "Unavailable", "False MountObjectNotFound")
 	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"x"}}`)
 	mountIs(k, "typed", "Unavailable", "False MountObjectNotReady")

@@ -1,7 +1,6 @@
 package operations
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -25,8 +24,7 @@ const (
 	placementAnnotation = "internal.tenancy.kcp.io/placement"
 )
 
-// placed are Workspaces in root whose logical clusters are on shard-1. The test talks to the
-// shards themselves.
+// placed creates Workspaces in root with logical clusters on shard-1. The test sends requests to the shards directly.
 type placed struct {
 	*kit.Env
 	workspaces *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]
@@ -42,8 +40,7 @@ func (p placed) create(name string) {
 	p.T.Helper()
 	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": "shard-1"}}}
-	_, err := p.workspaces.Create(p.T.Context(), ws, metav1.CreateOptions{})
-	require.NoError(p.T, err)
+	harness.Create(p.T, p.workspaces, ws)
 }
 
 func (p placed) until(what, name string, holds func(ws *tenancyv1alpha1.Workspace) bool) (ws *tenancyv1alpha1.Workspace) {
@@ -68,10 +65,10 @@ func (p placed) delete(name string) {
 	require.NoError(p.T, p.workspaces.Delete(p.T.Context(), name, metav1.DeleteOptions{}))
 }
 
-// gone waits until a Workspace has gone, and expects that its logical cluster went before it.
-func (p placed) gone(name, cluster string) {
+// untilDeleted waits until a Workspace does not exist. Its logical cluster must have been deleted before.
+func (p placed) untilDeleted(name, cluster string) {
 	p.T.Helper()
-	p.Eventually(name+" goes", func() bool {
+	p.Eventually(name+" is deleted", func() bool {
 		_, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -81,19 +78,12 @@ func (p placed) gone(name, cluster string) {
 	}
 }
 
-// at asks shard-1 for a LogicalCluster.
+// at returns a LogicalCluster on shard-1.
 func (p placed) at(cluster string) (*corev1alpha1.LogicalCluster, error) {
 	return kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path(cluster))).Get(p.T.Context(), "cluster", metav1.GetOptions{})
 }
 
-// knowsOthers reports whether shard-1 has stored what it knows of root's shard.
-func knowsOthers(e *kit.Env) bool {
-	_, err := os.Stat(filepath.Join(e.Dir, ".kcp-1", "data", "replicas"))
-	return err == nil
-}
-
-// TestPlacementInOutages: what a Workspace asks another shard for comes, and goes, by what the
-// two know of each other.
+// TestPlacementInOutages checks that logical clusters on another shard are created and deleted while servers are unavailable.
 func TestPlacementInOutages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: stops processes")
@@ -108,8 +98,8 @@ func TestPlacementInOutages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, a.UID, lc.Spec.Owner.UID)
 
-	// So that it can start alone.
-	for !knowsOthers(p.Env) {
+	// Without other servers, shard-1 can only start with a snapshot of its replicas.
+	for !kit.Exists(filepath.Join(p.Dir, ".kcp-1", "data", "replicas")) {
 		p.Component("shard-1").Restart()
 	}
 	p.Component("cache-server").Stop()
@@ -119,38 +109,37 @@ func TestPlacementInOutages(t *testing.T) {
 	p.create("c")
 	p.ready("c")
 	p.delete("a")
-	p.gone("a", a.Spec.Cluster)
+	p.untilDeleted("a", a.Spec.Cluster)
 
-	// The target is away.
+	// The target shard is stopped.
 	p.Component("shard-1").Stop()
 	p.create("d")
-	waits := p.until("it is said why", "d", func(ws *tenancyv1alpha1.Workspace) bool {
+	waits := p.until("the condition reports the reason", "d", func(ws *tenancyv1alpha1.Workspace) bool {
 		return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == "ShardUnreachable"
 	})
 	p.create("e")
-	e := p.until("it asks for its logical cluster", "e", func(ws *tenancyv1alpha1.Workspace) bool {
+	e := p.until("the placement is requested", "e", func(ws *tenancyv1alpha1.Workspace) bool {
 		return ws.Annotations[placementAnnotation] != ""
 	})
 	p.delete("b")
-	p.until("it is said why", "b", func(ws *tenancyv1alpha1.Workspace) bool {
+	p.until("the condition reports the reason", "b", func(ws *tenancyv1alpha1.Workspace) bool {
 		return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceContentDeleted) == "ShardUnreachable"
 	})
 	p.delete("e")
 	p.Component("shard-1").Start()
 	require.Equal(t, waits.Spec.Cluster, p.ready("d").Spec.Cluster)
-	p.gone("b", b.Spec.Cluster)
-	p.gone("e", e.Spec.Cluster)
+	p.untilDeleted("b", b.Spec.Cluster)
+	p.untilDeleted("e", e.Spec.Cluster)
 
-	// A logical cluster whose Workspace has gone is found.
+	// A logical cluster is removed if its Workspace was deleted.
 	late := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: "cluster", Labels: map[string]string{ownerShardLabel: "root"}, Finalizers: []string{"core.kcp.io/logicalcluster-deletion"},
 	}}
 	late.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
 		APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Cluster: "root", Name: "b", UID: b.UID,
 	}
-	_, err = kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path("late"))).Create(t.Context(), late, metav1.CreateOptions{})
-	require.NoError(t, err)
-	p.Eventually("it goes", func() bool {
+	harness.Create(t, kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path("late"))), late)
+	p.Eventually("the logical cluster is deleted", func() bool {
 		_, err := p.at("late")
 		return apierrors.IsNotFound(err)
 	})

@@ -20,13 +20,13 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// healthTimeout is how long a test waits for what takes several heartbeats.
+// healthTimeout limits waiting for states that require several heartbeats.
 const healthTimeout = 3 * time.Minute
 
-// health is a cluster whose shards come and go.
+// health is a cluster with shards that are killed and restarted.
 type health struct{ *kit.Env }
 
-// eventually is env.eventually for what takes several heartbeats.
+// eventually is Env.Eventually with healthTimeout.
 func (h health) eventually(what string, condition func() bool) {
 	h.T.Helper()
 	require.Eventually(h.T, condition, healthTimeout, 50*time.Millisecond, what)
@@ -36,13 +36,13 @@ func (h health) eventually(what string, condition func() bool) {
 func (h health) shard(name string) *corev1alpha1.Shard {
 	h.T.Helper()
 	shard, err := kinds.Shards.In(h.ProxyClient.Cluster(kit.Path("root"))).Get(h.T.Context(), name, metav1.GetOptions{})
-	if err != nil { // root's shard may be away
+	if err != nil { // the shard of root may be stopped
 		return &corev1alpha1.Shard{}
 	}
 	return shard
 }
 
-// ready is what the condition Ready of a shard says, with its reason.
+// ready returns status and reason of the condition Ready of a shard.
 func (h health) ready(name string) string {
 	h.T.Helper()
 	ready := conditions.Get(h.shard(name), "Ready")
@@ -54,13 +54,12 @@ func (h health) ready(name string) string {
 
 func (h health) get(in, name string) *tenancyv1alpha1.Workspace {
 	h.T.Helper()
-	ws, err := kinds.Workspaces.In(h.ProxyClient.Cluster(kit.Path(in))).Get(h.T.Context(), name, metav1.GetOptions{})
-	require.NoError(h.T, err)
+	ws := harness.Get(h.T, kinds.Workspaces.In(h.ProxyClient.Cluster(kit.Path(in))), name)
 	return ws
 }
 
-// lands waits until a workspace is Ready, and returns its shard.
-func (h health) lands(in, name string) string {
+// untilReady waits until a workspace is Ready, and returns its shard.
+func (h health) untilReady(in, name string) string {
 	h.T.Helper()
 	var ws *tenancyv1alpha1.Workspace
 	h.eventually(in+":"+name+" becomes Ready", func() bool {
@@ -70,25 +69,25 @@ func (h health) lands(in, name string) string {
 	return ws.Annotations["core.kcp.io/shard"]
 }
 
-// waits waits until a workspace says that it waits, and why.
-func (h health) waits(in, name, why string) {
+// untilUnschedulable waits until a workspace reports that it is unscheduled, with a reason.
+func (h health) untilUnschedulable(in, name, why string) {
 	h.T.Helper()
-	var says string
-	h.eventually(in+":"+name+" says that it waits", func() bool {
+	var message string
+	h.eventually(in+":"+name+" reports the reason", func() bool {
 		ws := h.get(in, name)
 		scheduled := conditions.Get(ws, tenancyv1alpha1.WorkspaceScheduled)
 		if scheduled == nil || scheduled.Status != corev1.ConditionFalse {
 			return false
 		}
-		says = scheduled.Reason + ": " + scheduled.Message
-		require.Empty(h.T, ws.Annotations["core.kcp.io/shard"], "nothing is claimed")
-		return strings.Contains(says, why) // a heartbeat may be late meanwhile
+		message = scheduled.Reason + ": " + scheduled.Message
+		require.Empty(h.T, ws.Annotations["core.kcp.io/shard"], "the workspace must not be assigned to a shard")
+		return strings.Contains(message, why) // another shard's heartbeat may be late
 	})
-	require.Contains(h.T, says, "Unschedulable: no shard is available: ")
+	require.Contains(h.T, message, "Unschedulable: no shard is available: ")
 }
 
-// TestShardHealth: a shard that dies is not ready after some heartbeats; workspaces go to
-// others meanwhile, and one that fits nowhere else says so, until the shard is back.
+// TestShardHealth checks that a killed shard becomes not ready after several heartbeats, and that new workspaces are placed on other
+// shards or, if they fit nowhere else, wait for it.
 func TestShardHealth(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: kills processes, and waits until a shard counts as unavailable")
@@ -98,9 +97,9 @@ func TestShardHealth(t *testing.T) {
 	for _, shard := range []string{"root", "shard-1"} {
 		h.eventually(shard+" is ready", func() bool { return h.ready(shard) == "True" })
 	}
-	// Of a parent on the other shard, so that health is known there too.
+	// A parent on the other shard, which also needs the health of shards.
 	h.NewWorkspace("root", "parent", "shard-1")
-	require.Equal(t, "shard-1", h.lands("root", "parent"))
+	require.Equal(t, "shard-1", h.untilReady("root", "parent"))
 	parent := h.get("root", "parent").Spec.Cluster
 	shown, err := exec.CommandContext(t.Context(), harness.Kubectl(t), "--kubeconfig", h.Kubeconfig(), "get", "shards").CombinedOutput()
 	out := string(shown)
@@ -109,34 +108,34 @@ func TestShardHealth(t *testing.T) {
 	require.Regexp(t, `(?m)^shard-1 +True +\d+ +\d+ +\d+Mi +https://`, out)
 
 	h.Component("shard-1").Kill()
-	h.eventually("it is not ready", func() bool { return h.ready("shard-1") == "FalseHeartbeatMissing" })
+	h.eventually("shard-1 is not ready", func() bool { return h.ready("shard-1") == "FalseHeartbeatMissing" })
 	require.Equal(t, "True", h.ready("root"))
 	h.NewWorkspace("root", "there", "shard-1")
-	h.waits("root", "there", "shard-1 is not ready (HeartbeatMissing)")
+	h.untilUnschedulable("root", "there", "shard-1 is not ready (HeartbeatMissing)")
 	for i := range 6 {
 		h.NewWorkspace("root", fmt.Sprint("elsewhere-", i), "")
-		require.Equal(t, "root", h.lands("root", fmt.Sprint("elsewhere-", i)))
+		require.Equal(t, "root", h.untilReady("root", fmt.Sprint("elsewhere-", i)))
 	}
 
-	// Who judges next still knows.
+	// The state survives a restart of the shard that evaluates it.
 	h.Component("root").Restart()
 	h.NewWorkspace("root", "still-elsewhere", "")
-	require.Equal(t, "root", h.lands("root", "still-elsewhere"))
+	require.Equal(t, "root", h.untilReady("root", "still-elsewhere"))
 
 	h.Component("shard-1").Start()
-	require.Equal(t, "shard-1", h.lands("root", "there"))
+	require.Equal(t, "shard-1", h.untilReady("root", "there"))
 	require.Equal(t, "True", h.ready("shard-1"))
 
-	// It is told by replicas, and goes on with what it knew while root's shard is away.
+	// shard-1 uses replicas of the state, also while the shard of root is stopped.
 	h.NewWorkspace("root:parent", "child", "shard-1")
-	require.Equal(t, "shard-1", h.lands("root:parent", "child"))
+	require.Equal(t, "shard-1", h.untilReady("root:parent", "child"))
 	h.Component("root").Kill()
 	local := kinds.Workspaces.In(h.ShardClients["shard-1"].Cluster(kit.Path(parent)))
 	_, err = local.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "alone"}, Spec: tenancyv1alpha1.WorkspaceSpec{
 		Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": "shard-1"}}},
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	h.eventually("a workspace becomes Ready without root's shard", func() bool {
+	h.eventually("a workspace becomes Ready without the shard of root", func() bool {
 		ws, err := local.Get(t.Context(), "alone", metav1.GetOptions{})
 		return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 	})

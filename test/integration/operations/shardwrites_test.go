@@ -12,16 +12,16 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestShardsWriteToNoOther: whatever becomes of providers and consumers that are apart is written by
-// the shard that has it. Another shard asks, and says in root what it is and that it lives.
+// TestShardsWriteToNoOther checks that shards write to no other shard when provider and consumer are on different shards. They only
+// request access reviews, and update their own Shard and heartbeat in root.
 func TestShardsWriteToNoOther(t *testing.T) {
 	t.Parallel()
 	e := sharedWithEverything(t)
 	for shard := range 2 {
-		t.Run(fmt.Sprintf("provider on shard %d", shard), func(t *testing.T) { livesApart(t, e, shard) })
+		t.Run(fmt.Sprintf("provider on shard %d", shard), func(t *testing.T) { testAcrossShards(t, e, shard) })
 	}
 	for _, server := range []string{"root", "shard-1"} {
-		asked, told := 0, 0
+		reviews, writes := 0, 0
 		for _, event := range auditLog(t, server) {
 			by, isShard := strings.CutPrefix(event.User.Username, "system:shard:")
 			switch {
@@ -29,16 +29,16 @@ func TestShardsWriteToNoOther(t *testing.T) {
 				require.Regexp(t, `^(shard-admin|kcp-admin|user-\d)$`, event.User.Username, "%s %s at %s", event.Verb, event.RequestURI, server)
 			case by == server, event.Verb == "get", event.Verb == "list":
 			case event.ObjectRef != nil && event.ObjectRef.Resource == "subjectaccessreviews":
-				asked++
+				reviews++
 			default:
-				told++
+				writes++
 				require.True(t, server == "root" && aboutItself(event, by), "%s writes to %s: %s %s", by, server, event.Verb, event.RequestURI)
 			}
 		}
-		require.Positive(t, asked, "requests of the other shard are recorded at %s", server)
-		require.Equal(t, server == "root", told > 0, "%s is told", server)
+		require.Positive(t, reviews, "requests of the other shard are recorded at %s", server)
+		require.Equal(t, server == "root", writes > 0, "writes of shards to %s", server)
 	}
-	// On the cache server each shard writes its own part.
+	// On the cache server, each shard writes its own objects.
 	var uses []string
 	for _, event := range auditLog(t, "cache-server") {
 		by, isShard := strings.CutPrefix(event.User.Username, "system:shard:")
@@ -55,11 +55,11 @@ func TestShardsWriteToNoOther(t *testing.T) {
 		}
 	}
 	for _, use := range []string{"create root", "create shard-1", "delete root", "delete shard-1"} {
-		require.Contains(t, uses, use, "both shards tell of their consumers")
+		require.Contains(t, uses, use, "both shards must report their consumers")
 	}
 }
 
-// aboutItself reports whether a write of a shard in root is to its own Shard or heartbeat.
+// aboutItself reports whether a write in root is to the shard's own Shard or heartbeat.
 func aboutItself(event auditv1.Event, shard string) bool {
 	ref, in := event.ObjectRef, event.Annotations["kcp.io/cluster"]
 	if ref == nil || in != "root" {
@@ -67,16 +67,16 @@ func aboutItself(event auditv1.Event, shard string) bool {
 	}
 	switch ref.Resource {
 	case "shards":
-		return ref.Name == shard || ref.Name == "" && event.Verb == "create" // whose name admission holds it to
+		return ref.Name == shard || ref.Name == "" && event.Verb == "create" // admission checks the name
 	case "leases":
 		return ref.Namespace == "kube-system" && (ref.Name == "shard-"+shard || ref.Name == "" && event.Verb == "create")
 	}
 	return false
 }
 
-// livesApart has all happen that can become of an export and of a binding to it from the other shard,
-// in a workspace below that of the provider, until nothing is left.
-func livesApart(t *testing.T, e *kit.Env, shard int) {
+// testAcrossShards creates, changes and deletes an export and a binding to it from the other shard, in a workspace below that of the
+// provider.
+func testAcrossShards(t *testing.T, e *kit.Env, shard int) {
 	other, home := 1-shard, fmt.Sprint("apart-", shard)
 	provider := kit.NewWorkspaceClientOn(e, home, shard).ForTest(t)
 	provider.VirtualWorkspaceConfig = e.Shard(other)
@@ -86,16 +86,11 @@ func livesApart(t *testing.T, e *kit.Env, shard int) {
 	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
 	provider.ClaimInExport(`[` + claim + `}]`)
 
-	// Bound, by who may; who may not is asked about where the provider is.
-	k.Create(kit.RBACPath+"clusterrolebindings", kit.AllRights)
-	tenant := k.As("user-1-token")
-	tenant.Eventually("the tenant has rights", func() bool {
-		code, _ := tenant.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
-		return code == http.StatusOK
-	})
+	// A binding by an administrator, and one without permission, which requires a review on the provider's shard.
+	tenant := k.BindAdmin("user-1")
+	tenant.UntilCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
 	require.Contains(t, tenant.BindPath(http.StatusForbidden, "e", "root:"+home, "e"), "no permission to bind")
-	k.BindPath(http.StatusCreated, "e", "root:"+home, "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
+	k.BindPathReady("e", "root:"+home, "e")
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 	k.CreateEndpointSlice("elsewhere", provider.ClusterName, "")
 	endpoints := func(want ...any) {
@@ -108,36 +103,32 @@ func livesApart(t *testing.T, e *kit.Env, shard int) {
 	}
 	endpoints(map[string]any{"url": e.VirtualWorkspaces(other) + "/services/apiexport/" + provider.ClusterName + "/e"})
 
-	// Claimed, and written through the view.
+	// Claims, and writes through the virtual workspace.
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
 	view := provider.ThroughExport("e", k.ClusterName)
 	view.UntilShows("/api/v1/configmaps", `"name":"kube-root-ca.crt"`)
 	view.Create(kit.ConfigMapsPath, `{"metadata":{"name":"claimed"}}`)
-	view.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/a", `{"spec":{"size":2}}`)
+	view.Patch(kit.WidgetsPath+"/a", `{"spec":{"size":2}}`)
 
-	// The export changes, and a workspace starts with it.
-	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}},"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)
+	// A change of the export, and a new workspace with a default binding.
+	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}},"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)
 	k.Eventually("the new schema is served", func() bool { return kit.Field(k.Get(kit.WidgetsPath+"/a"), "spec", "size") == nil })
-	k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/a", `{"spec":{"weight":3}}`)
+	k.Patch(kit.WidgetsPath+"/a", `{"spec":{"weight":3}}`)
 	provider.CreateWorkspaceType("apps", `"defaultAPIBindings":[{"export":"e"}],"defaultAPIBindingLifecycle":"Maintain"`)
-	started := provider.CreateChildOn(other, "started", "apps")
+	started := provider.CreateWorkspaceOfType("started", "apps", other)
 	started.UntilReady()
 	started.Create(kit.WidgetsPath, "%s", kit.Widget("a", "weight", 1))
 
-	// All of it goes again.
+	// Deletion.
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Rejected"}]`)
-	provider.Do(http.StatusOK, http.MethodDelete, kit.TenancyPath+"workspaces/started", "")
-	provider.UntilGone(kit.TenancyPath+"workspaces", "started")
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/e", "")
-	k.UntilGone(kit.APIsV1Alpha2+"apibindings", "e")
+	provider.DeleteAndWait(kit.TenancyPath + "workspaces/started")
+	k.DeleteAndWait(kit.APIsV1Alpha2 + "apibindings/e")
 	endpoints()
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
+	provider.Delete(kit.APIsV1Alpha2 + "apiexports/e")
 	for _, schema := range []string{first, second} {
-		provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha1+"apiresourceschemas/"+schema, "")
+		provider.Delete(kit.APIsV1Alpha1 + "apiresourceschemas/" + schema)
 	}
 	root := kit.WorkspaceClient{Env: provider.Env, Config: e.Proxy(), ClusterName: "root"}
-	root.Do(http.StatusOK, http.MethodDelete, kit.TenancyPath+"workspaces/"+home, "")
-	root.UntilGone(kit.TenancyPath+"workspaces", home)
-	code, says := k.TryDo(http.MethodGet, kit.LogicalClusterPath, "")
-	require.Equal(t, http.StatusNotFound, code, "with what is below it: %s", says)
+	root.DeleteAndWait(kit.TenancyPath + "workspaces/" + home)
+	k.RequireCode(http.StatusNotFound, http.MethodGet, kit.LogicalClusterPath, "")
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,8 +20,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// verification returns the command that compares replicas with objects, with a kubeconfig of the
-// cache server and some of shards.
+// verification returns the command that compares replicas with objects, with kubeconfigs of the cache server and shards.
 func verification(e *kit.Env, shards ...string) (cmd *exec.Cmd, out, errOut *bytes.Buffer) {
 	e.T.Helper()
 	args := []string{"cache", "verify", "--cache-kubeconfig", filepath.Join(e.Dir, ".kcp-cache", "cache.kubeconfig")}
@@ -35,7 +33,7 @@ func verification(e *kit.Env, shards ...string) (cmd *exec.Cmd, out, errOut *byt
 	return cmd, out, errOut
 }
 
-// verify runs the command.
+// runVerify runs the command and requires the exit code.
 func runVerify(e *kit.Env, want int, shards ...string) (out, errOut string) {
 	e.T.Helper()
 	cmd, stdout, stderr := verification(e, shards...)
@@ -54,20 +52,20 @@ func requireExit(t *testing.T, want int, err error, out, errOut *bytes.Buffer) {
 	require.Equal(t, want, code, "%s%s", out, errOut)
 }
 
-// TestVerifyAgrees: the command finds no difference in a healthy cluster.
+// TestVerifyAgrees checks that the command finds no difference in a healthy cluster.
 func TestVerifyAgrees(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClient(e, "verify-agrees")
 	k.CreateExport("e", k.CreateSchema("v1", "widgets", "size"))
-	e.Eventually("all is replicated", func() bool {
+	e.Eventually("all objects are replicated", func() bool {
 		cmd, out, _ := verification(e, e.ShardKubeconfig(0), e.ShardKubeconfig(1))
 		return cmd.Run() == nil && strings.Contains(out.String(), "apiexports.apis.kcp.io")
 	})
 }
 
-// TestVerify: the command says which replicas differ from their objects. Here one shard has a
-// cache server, and of the other one the test writes what replicas there are.
+// TestVerify checks that the command reports replicas that differ from their objects. Here one shard uses the cache server, and the test
+// writes the replicas of the other.
 func TestVerify(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: pauses and stops processes")
@@ -77,7 +75,7 @@ func TestVerify(t *testing.T) {
 	root, alone := e.ShardKubeconfig(0), e.ShardKubeconfig(1)
 	k := kit.NewWorkspaceClient(e, "verified")
 	k.CreateExport("e", k.CreateSchema("v1", "widgets", "size"))
-	e.Eventually("all is replicated", func() bool {
+	e.Eventually("all objects are replicated", func() bool {
 		cmd, _, _ := verification(e, root)
 		return cmd.Run() == nil
 	})
@@ -99,10 +97,9 @@ func TestVerify(t *testing.T) {
 	other.DefineClusterScoped("lonely", "Lonely")
 	other.CreateCachedResource("CachedResource", "lonely", "")
 	require.Equal(t, "Initializing", kit.Field(other.UntilCachedCondition("CachedResource", "lonely", "ReplicationStarted", "False", "NoCacheServer"), "status", "phase"))
-	other.Do(http.StatusOK, http.MethodDelete, kit.CachePath+"cachedresources/lonely", "")
-	other.UntilGone(kit.CachePath+"cachedresources", "lonely")
+	other.DeleteAndWait(kit.CachePath + "cachedresources/lonely")
 
-	// What a cached resource selects, and what nobody has selected.
+	// Replicas of a cached resource, and one that does not belong to any.
 	k.DefineClusterScoped("parts", "Part")
 	for _, name := range []string{"a", "b"} {
 		k.Create("/apis/shared.example.org/v1/parts", `{"apiVersion":"shared.example.org/v1","kind":"Part","metadata":{"name":%q}}`, name)
@@ -145,8 +142,8 @@ func TestVerify(t *testing.T) {
 	at := "shard-1 " + other.ClusterName + " workspacetypes.tenancy.kcp.io "
 	var lines []string
 	for line := range strings.Lines(out) {
-		if says, ok := strings.CutPrefix(line, at); ok {
-			lines = append(lines, strings.TrimSpace(says))
+		if message, ok := strings.CutPrefix(line, at); ok {
+			lines = append(lines, strings.TrimSpace(message))
 		}
 	}
 	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: orphaned", "missing: missing"}, lines, out)
@@ -156,7 +153,7 @@ func TestVerify(t *testing.T) {
 	require.Contains(t, errOut, "4 replicas differ from their objects")
 
 	_, errOut = runVerify(e, 2, root, root)
-	require.Contains(t, errOut, "as another one")
+	require.Contains(t, errOut, "like another kubeconfig")
 	_, errOut = runVerify(e, 2, e.Kubeconfig())
 	require.Contains(t, errOut, "shardplane cache verify:")
 	_, errOut = runVerify(e, 2, filepath.Join(e.Dir, "none"))
@@ -164,14 +161,14 @@ func TestVerify(t *testing.T) {
 	_, errOut = runVerify(e, 64)
 	require.Contains(t, errOut, "--shard-kubeconfig is required")
 
-	t.Log("a signal stops it while the cache server does not answer")
+	t.Log("A signal stops the command while the cache server does not respond")
 	e.Component("cache-server").Pause()
 	cmd, stdout, stderr := verification(e, root)
 	cmd.Stderr = nil
-	says, err := cmd.StderrPipe()
+	message, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	rest := bufio.NewReader(says)
+	rest := bufio.NewReader(message)
 	begun, err := rest.ReadString('\n')
 	require.NoError(t, err)
 	require.Contains(t, begun, "Comparing")

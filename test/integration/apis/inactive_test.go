@@ -13,13 +13,12 @@ import (
 )
 
 const (
-	itself    = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
-	switchOff = `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`
+	itself     = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+	deactivate = `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`
 )
 
-// TestSwitchedOff: open watches end in a logical cluster that is switched off, whoever has
-// opened them, wherever and through whatever; those of others go on.
-func TestSwitchedOff(t *testing.T) {
+// TestInactive checks that open watches in a logical cluster end if it becomes inactive, of all users and on all paths, and no others.
+func TestInactive(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	provider, _, consumers := consumersOf(t, e, "switched", 2)
@@ -29,32 +28,29 @@ func TestSwitchedOff(t *testing.T) {
 	logicalClusters := schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}
 	proxied := one
 	proxied.Config = e.Proxy()
-	wildcard := one
-	wildcard.ClusterName = "*"
+	wildcard := one.In("*")
 
 	ends := map[string]watch.Interface{
-		"built-in":                 watchThrough(one, configs, ""),
-		"custom":                   watchThrough(one, own, "default"),
-		"through the front-proxy":  watchThrough(proxied, configs, "default"),
-		"through a view":           watchThrough(provider.ThroughExport("e", one.ClusterName), own, ""),
-		"of bindings, by the view": watchThrough(provider.ThroughExport("e", one.ClusterName), schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}, ""),
+		"built-in":                    watchThrough(one, configs, ""),
+		"custom":                      watchThrough(one, own, "default"),
+		"through the front-proxy":     watchThrough(proxied, configs, "default"),
+		"through a virtual workspace": watchThrough(provider.ThroughExport("e", one.ClusterName), own, ""),
+		"of bindings, through a virtual workspace": watchThrough(provider.ThroughExport("e", one.ClusterName), schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}, ""),
 	}
 	all := watchThrough(provider.ThroughExport("e", "*"), own, "")
 	stays := map[string]watch.Interface{
-		"another":           watchThrough(other, own, ""),
-		"another by a view": watchThrough(provider.ThroughExport("e", other.ClusterName), own, ""),
-		"all by a view":     all,
+		"another":                              watchThrough(other, own, ""),
+		"another, through a virtual workspace": watchThrough(provider.ThroughExport("e", other.ClusterName), own, ""),
+		"all, through a virtual workspace":     all,
 	}
 	ofShard, state := watchThrough(wildcard, configs, ""), watchThrough(one, logicalClusters, "")
 
-	one.Do(http.StatusOK, http.MethodPatch, itself, switchOff)
+	one.Patch(itself, deactivate)
 	for what, w := range ends {
-		ended(t, what, w)
+		untilEnded(t, what, w)
 	}
 	for _, k := range []kit.WorkspaceClient{one, proxied, provider.ThroughExport("e", one.ClusterName)} {
-		code, says := k.TryDo(http.MethodGet, "/apis/example.org/v1/widgets?watch=true", "")
-		require.Equal(t, http.StatusForbidden, code, says)
-		require.Contains(t, says, "inactive")
+		require.Contains(t, k.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/example.org/v1/widgets?watch=true", ""), "inactive")
 	}
 	other.Create(kit.WidgetsPath, "%s", kit.Widget("after", "size", 1))
 	other.Create(kit.ConfigMapsPath, `{"metadata":{"name":"after-switched-off"}}`)
@@ -65,26 +61,27 @@ func TestSwitchedOff(t *testing.T) {
 	next(t, ofShard, watch.Added, "after-switched-off")
 	next(t, state, watch.Modified, "cluster")
 
-	// What a provider that is switched off has granted ends, too.
-	provider.Do(http.StatusOK, http.MethodPatch, itself, switchOff)
-	ended(t, "all by the view of a provider", all)
+	// Watches of a provider must end if it becomes inactive.
+	provider.Patch(itself, deactivate)
+	untilEnded(t, "through the virtual workspace of the provider", all)
 	other.Create(kit.WidgetsPath, "%s", kit.Widget("later", "size", 1))
 	next(t, stays["another"], watch.Added, "later")
 }
 
-// ended waits for the end of a watch, past what it has to say before.
-func ended(t *testing.T, what string, w watch.Interface) {
+// untilEnded waits for the end of a watch, and returns its events.
+func untilEnded(t *testing.T, what string, w watch.Interface) (events []watch.Event) {
 	t.Helper()
 	timeout := time.After(kit.Timeout)
 	for {
 		select {
 		case event, open := <-w.ResultChan():
 			if !open {
-				return
+				return events
 			}
 			require.NotEqual(t, watch.Error, event.Type, "%s: %v", what, event.Object)
+			events = append(events, event)
 		case <-timeout:
-			require.Fail(t, "the watch goes on", what)
+			require.Fail(t, "the watch did not end within "+kit.Timeout.String(), what)
 		}
 	}
 }
