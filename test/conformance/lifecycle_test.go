@@ -23,7 +23,7 @@ var lifecycleRules = []rule{
 					return fmt.Errorf("first list of definition %d: status %d: %s", i, response.StatusCode, body)
 				}
 			}
-			o := u.object(d.Spec.Names.Kind, "a", `{spec: {size: 1}}`).Unstructured
+			o := u.object(d.Spec.Names.Kind, "a", `{spec: {size: 1}}`)
 			if _, err := u.resource("v1", plural).Namespace("default").Create(u.t.Context(), o, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("first object of definition %d: %w", i, err)
 			}

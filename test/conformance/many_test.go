@@ -39,7 +39,7 @@ func TestManyDefinitions(t *testing.T) {
 		at := m.inCluster("collector")
 		at.group = d.Spec.Group
 		_, err := at.resource("v1", d.Spec.Names.Plural).Namespace("default").Create(t.Context(),
-			at.object(d.Spec.Names.Kind, "a", `{spec: {section0: {field0: x}}}`).Unstructured, metav1.CreateOptions{})
+			at.object(d.Spec.Names.Kind, "a", `{spec: {section0: {field0: x}}}`), metav1.CreateOptions{})
 		return err
 	})
 	m.logDuration("creating an object of each")

@@ -69,7 +69,7 @@ var robustnessRules = []rule{
 		_, err := u.tryDefine(d)
 		require.NoError(u.t, err)
 		client := u.resource("v1", "things01").Namespace("default")
-		_, err = client.Create(u.t.Context(), u.object("Thing01", "a", `{spec: {section0: {field0: x, nonsense: y}}}`).Unstructured, metav1.CreateOptions{})
+		_, err = client.Create(u.t.Context(), u.object("Thing01", "a", `{spec: {section0: {field0: x, nonsense: y}}}`), metav1.CreateOptions{})
 		require.NoError(u.t, err)
 		list := u.list(client, metav1.ListOptions{})
 		require.Equal(u.t, map[string]any{"field0": "x"}, field(u.t, &list.Items[0], "spec", "section0"))

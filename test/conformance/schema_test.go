@@ -63,7 +63,7 @@ var schemaRules = []rule{
 	}},
 	{"field validation rejects, warns of, or ignores unknown and duplicate fields", func(u *user) {
 		u.define(widgets())
-		draft := u.object("Widget", "strict", `{spec: {size: 1, nonsense: 2}}`).Unstructured
+		draft := u.object("Widget", "strict", `{spec: {size: 1, nonsense: 2}}`)
 		_, err := u.widgets().Create(u.t.Context(), draft, metav1.CreateOptions{FieldValidation: "Strict"})
 		require.True(u.t, apierrors.IsBadRequest(err), "%v", err)
 		require.ErrorContains(u.t, err, `unknown field "spec.nonsense"`)

@@ -32,7 +32,7 @@ func TestSharing(t *testing.T) {
 			d, err := u.tryDefine(bigCRD(t, group, i, 1<<10))
 			require.NoError(t, err)
 			resource := u.resource("v1", d.Spec.Names.Plural)
-			_, err = resource.Namespace("default").Create(t.Context(), u.object(d.Spec.Names.Kind, "a", `{}`).Unstructured, metav1.CreateOptions{})
+			_, err = resource.Namespace("default").Create(t.Context(), u.object(d.Spec.Names.Kind, "a", `{}`), metav1.CreateOptions{})
 			require.NoError(t, err)
 			list, err := resource.List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)

@@ -58,7 +58,8 @@ func TestRules(t *testing.T) {
 					t.Parallel()
 					other := newUser(t, admin, "conflicting", group)
 					other.define(otherDefinition)
-					other.object("Widget", "same", `{"theirs": {"size": "huge"}}`).mustCreate()
+					_, err := other.resource("v1", "widgets").Create(t.Context(), other.object("Widget", "same", `{"theirs": {"size": "huge"}}`), metav1.CreateOptions{})
+					require.NoError(t, err)
 					for _, name := range []string{"tenant-a", "tenant-b"} {
 						t.Run("in "+name, func(t *testing.T) {
 							t.Parallel()
@@ -262,14 +263,8 @@ func setProperty(name string, p props) func(*crd) {
 	return func(d *crd) { d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties[name] = p }
 }
 
-// draft is an object to write.
-type draft struct {
-	*unstructured.Unstructured
-	u *user
-}
-
 // object returns an object with a kind, a name, and further content as YAML.
-func (u *user) object(kind, name, content string) draft {
+func (u *user) object(kind, name, content string) *unstructured.Unstructured {
 	u.t.Helper()
 	data, err := yaml.YAMLToJSON([]byte(content))
 	require.NoError(u.t, err)
@@ -280,16 +275,7 @@ func (u *user) object(kind, name, content string) draft {
 	if name != "" {
 		o.SetName(name)
 	}
-	return draft{o, u}
-}
-
-func (d draft) mustCreate() *unstructured.Unstructured {
-	d.u.t.Helper()
-	created, err := d.u.resource("v1", "widgets").Create(d.u.t.Context(), d.Unstructured, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		require.NoError(d.u.t, err)
-	}
-	return created
+	return o
 }
 
 // widget creates a widget in the namespace default with its spec as YAML.
@@ -302,7 +288,7 @@ func (u *user) widget(name, spec string) *unstructured.Unstructured {
 
 func (u *user) tryWidget(name, spec string) (*unstructured.Unstructured, error) {
 	u.t.Helper()
-	return u.widgets().Create(u.t.Context(), u.object("Widget", name, "spec: "+spec).Unstructured, metav1.CreateOptions{})
+	return u.widgets().Create(u.t.Context(), u.object("Widget", name, "spec: "+spec), metav1.CreateOptions{})
 }
 
 // requireInvalid checks that an object was rejected as invalid, with a message that contains the

@@ -18,8 +18,8 @@ import (
 var unchangedRules = []rule{
 	{"writes without a change keep the resource version, with any verb", func(u *user) {
 		u.define(versioned(withSubresources, ports, "color: {type: string, default: blue}", "none: {type: string, nullable: true}"))
-		u.unchanged(u.widgets(), u.object("Widget", "a", `{metadata: {labels: {a: b}}, spec: {size: 1, none: null, ports: [{name: http}, {name: https, port: 443}]}, status: {phase: ready, replicas: 1}}`).Unstructured, true)
-		u.unchanged(u.widgets(), u.object("Widget", "empty", `{spec: {ports: [], size: 0}, status: {}}`).Unstructured, true)
+		u.unchanged(u.widgets(), u.object("Widget", "a", `{metadata: {labels: {a: b}}, spec: {size: 1, none: null, ports: [{name: http}, {name: https, port: 443}]}, status: {phase: ready, replicas: 1}}`), true)
+		u.unchanged(u.widgets(), u.object("Widget", "empty", `{spec: {ports: [], size: 0}, status: {}}`), true)
 		if u.bound != nil {
 			return
 		}

@@ -96,7 +96,7 @@ var versionRules = []rule{
 		require.True(u.t, ok)
 		require.Equal(u.t, map[string]any{"length": int64(5)}, field(u.t, seen, "spec"))
 
-		applied := u.object("Widget", "a", `{spec: {length: 8}}`).Unstructured
+		applied := u.object("Widget", "a", `{spec: {length: 8}}`)
 		applied.SetAPIVersion(u.group + "/v2")
 		_, err = v2s.Apply(u.t.Context(), "a", applied, metav1.ApplyOptions{FieldManager: "v2", Force: true})
 		require.NoError(u.t, err)

@@ -14,7 +14,7 @@ var writeRules = []rule{
 	{"field managers own what they apply, entry by entry", func(u *user) {
 		u.define(versioned(withSubresources, ports))
 		apply := func(manager, spec string, force bool) (*unstructured.Unstructured, error) {
-			return u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", "spec: "+spec).Unstructured,
+			return u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", "spec: "+spec),
 				metav1.ApplyOptions{FieldManager: manager, Force: force})
 		}
 		_, err := apply("one", `{size: 1, ports: [{name: http, port: 80}]}`, false)
@@ -33,7 +33,7 @@ var writeRules = []rule{
 		require.NoError(u.t, err)
 		require.Nil(u.t, field(u.t, w, "spec", "size"))
 
-		_, err = u.widgets().ApplyStatus(u.t.Context(), "a", u.object("Widget", "a", `{status: {phase: Ready}}`).Unstructured, metav1.ApplyOptions{FieldManager: "controller"})
+		_, err = u.widgets().ApplyStatus(u.t.Context(), "a", u.object("Widget", "a", `{status: {phase: Ready}}`), metav1.ApplyOptions{FieldManager: "controller"})
 		require.NoError(u.t, err)
 		w = u.get(u.widgets(), "a")
 		found := false
@@ -46,23 +46,23 @@ var writeRules = []rule{
 	}},
 	{"the scale moves the ownership of the replicas", func(u *user) {
 		u.define(versioned(withSubresources))
-		_, err := u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", `{spec: {size: 1}}`).Unstructured, metav1.ApplyOptions{FieldManager: "one"})
+		_, err := u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", `{spec: {size: 1}}`), metav1.ApplyOptions{FieldManager: "one"})
 		require.NoError(u.t, err)
 		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`), metav1.PatchOptions{FieldManager: "scaler"}, "scale")
 		require.NoError(u.t, err)
-		_, err = u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", `{spec: {size: 1}}`).Unstructured, metav1.ApplyOptions{FieldManager: "one"})
+		_, err = u.widgets().Apply(u.t.Context(), "a", u.object("Widget", "a", `{spec: {size: 1}}`), metav1.ApplyOptions{FieldManager: "one"})
 		require.True(u.t, apierrors.IsConflict(err), "%v", err)
 		require.ErrorContains(u.t, err, "scaler")
 	}},
 	{"a dry run validates, defaults and returns the result without storing it", func(u *user) {
 		u.define(widgets("color: {type: string, default: blue}"))
 		dry := []string{metav1.DryRunAll}
-		w, err := u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: 1}}`).Unstructured, metav1.CreateOptions{DryRun: dry})
+		w, err := u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: 1}}`), metav1.CreateOptions{DryRun: dry})
 		require.NoError(u.t, err)
 		require.Equal(u.t, "blue", field(u.t, w, "spec", "color"))
 		_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
-		_, err = u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: x}}`).Unstructured, metav1.CreateOptions{DryRun: dry})
+		_, err = u.widgets().Create(u.t.Context(), u.object("Widget", "a", `{spec: {size: x}}`), metav1.CreateOptions{DryRun: dry})
 		u.requireInvalid(err)
 
 		before := u.widget("a", `{size: 1}`)

@@ -145,7 +145,8 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 	rec := &recorder{done: ctx.Done(), header: http.Header{}, closeNotify: make(chan bool)}
 	func() {
 		defer func() {
-			if reason := recover(); reason != nil && !isAbort(reason) {
+			reason := recover()
+			if err, ok := reason.(error); reason != nil && (!ok || !errors.Is(err, http.ErrAbortHandler)) {
 				panic(reason)
 			}
 		}()
@@ -154,11 +155,6 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 	got := rec.answer()
 	got.err = ctx.Err() // the stream was cut off, or the response was late
 	return got
-}
-
-func isAbort(reason any) bool {
-	err, ok := reason.(error)
-	return ok && errors.Is(err, http.ErrAbortHandler)
 }
 
 // wellFormed implements the checks of net/http's server after parsing.

@@ -48,11 +48,6 @@ func newConn(t *testing.T, replicas ...*rest.Config) *conn {
 	return c
 }
 
-func (c *conn) host() string {
-	n := int(c.turn.Add(1))
-	return c.hosts[n%len(c.hosts)]
-}
-
 // open sends a request and returns the response. The caller closes its body.
 func (c *conn) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	var data []byte
@@ -62,7 +57,8 @@ func (c *conn) open(ctx context.Context, method, path string, body any) (*http.R
 			return nil, err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, method, c.host()+path, bytes.NewReader(data))
+	host := c.hosts[int(c.turn.Add(1))%len(c.hosts)]
+	request, err := http.NewRequestWithContext(ctx, method, host+path, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
