@@ -2,7 +2,7 @@ package kit
 
 import (
 	"context"
-	"strconv"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,13 +45,10 @@ type Env struct {
 func NewEnv(t *testing.T, c *harness.Cluster) *Env {
 	t.Helper()
 	e := &Env{Cluster: c, T: t, ProxyClient: harness.NewFactory(t, c.Proxy()), CacheClient: harness.NewFactory(t, c.Cache()), ShardClients: map[string]*client.Factory{}}
-	list := harness.List(t, kinds.Shards.In(e.ProxyClient.Cluster(Path("root"))), metav1.ListOptions{})
-	for _, s := range list.Items {
-		n, err := strconv.Atoi(strings.TrimPrefix(s.Name, "shard-"))
-		if err != nil && s.Name != "root" {
-			continue // created by a test
-		}
-		e.ShardClients[s.Name] = harness.NewFactory(t, c.Shard(n))
+	shards, err := filepath.Glob(filepath.Join(c.Dir, ".kcp-[0-9]", "admin.kubeconfig"))
+	require.NoError(t, err)
+	for n := range shards {
+		e.ShardClients[harness.ShardName(n)] = harness.NewFactory(t, c.Shard(n))
 	}
 	return e
 }
