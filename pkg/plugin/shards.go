@@ -85,30 +85,30 @@ func loads(root *node) (of map[string]*load, unseen int) {
 // healthOf returns the health of a shard: Ready, NotReady or Unknown, and details. It depends on the conditions of the
 // Shard object and on the requests for its logical clusters.
 func healthOf(shard *corev1alpha1.Shard, l *load) string {
-	health := readiness(shard, l)
+	health := []string{readiness(shard, l)}
 	if shard.DeletionTimestamp != nil {
-		health += ",Deleting"
+		health = append(health, "Deleting")
 	}
 	if unreachable(l) {
-		health += ",Unreachable"
+		health = append(health, "Unreachable")
 	}
 	for _, c := range shard.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionFalse:
 		case c.Type == conditionsv1alpha1.ReadyCondition && c.Reason == "": // NotReady is sufficient
 		case c.Type == conditionsv1alpha1.ReadyCondition:
-			health += "," + c.Reason
+			health = append(health, c.Reason)
 		default:
-			health += "," + string(c.Type) + "=False"
+			health = append(health, string(c.Type)+"=False")
 		}
 	}
 	if load, known := shardload.OfShard(shard); known && load.FullOf() != "" {
-		health += ",Full"
+		health = append(health, "Full")
 	}
 	if _, cordoned := shard.Annotations[tenancy.UnschedulableAnnotation]; cordoned {
-		health += ",SchedulingDisabled"
+		health = append(health, "SchedulingDisabled")
 	}
-	return health
+	return strings.Join(health, ",")
 }
 
 // readiness returns NotReady if all requests failed or the condition Ready is False. Unknown means that no request was

@@ -89,7 +89,7 @@ const (
 	ContentFinalizer = "core.kcp.io/logicalcluster-deletion"
 )
 
-// UnschedulableAnnotation, with any value, excludes the shard from the placement of new logical clusters.
+// UnschedulableAnnotation excludes the shard from the placement of new logical clusters. It can have any value.
 //
 //reference:metadata Shard | administrators
 const UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
