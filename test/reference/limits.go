@@ -112,7 +112,7 @@ func (p *Package) limit(file *ast.File, spec *ast.ValueSpec, at int, text string
 	}
 	l := Limit{What: parts[1], Exceeded: parts[2]}
 	head, value, given := strings.Cut(parts[0], " =")
-	for _, word := range strings.FieldsSeq(head) {
+	for word := range strings.FieldsSeq(head) {
 		switch {
 		case strings.HasPrefix(word, "--"):
 			l.Flag = word[2:]
