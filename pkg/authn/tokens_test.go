@@ -294,7 +294,7 @@ func TestWebhook(t *testing.T) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 			return
 		case "blanks":
-			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.AnswerBytes))
+			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.MaxResponseBytes))
 		}
 		if name, ok := strings.CutPrefix(review.Spec.Token, "as "); ok {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name}}

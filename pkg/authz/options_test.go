@@ -70,7 +70,7 @@ func TestWebhook(t *testing.T) {
 			http.Error(w, "the inner secret", http.StatusForbidden)
 			return
 		case "blanks":
-			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.AnswerBytes))
+			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.MaxResponseBytes))
 		}
 		review.Status.Allowed = review.Spec.Extra[request.ExtraAuthorizationClusterName][0] == "a"
 		w.Header().Set("Content-Type", "application/json")

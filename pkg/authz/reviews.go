@@ -83,10 +83,10 @@ func RequestDeepReview(ctx context.Context, scope client.Scope, review *authoriz
 // maxAnswers limits the cached answers.
 //
 //reference:none
-const maxAnswers = 10_000
+const maxCachedReviews = 10_000
 
 // Answers caches access reviews of other servers. It is safe for concurrent use.
-type Answers struct {
+type ReviewCache struct {
 	allowedFor, deniedFor time.Duration
 
 	known  *cache.LRUExpireCache
@@ -94,13 +94,13 @@ type Answers struct {
 }
 
 // NewAnswers returns Answers that caches reviews that allow or deny for the given times; 0 disables caching.
-func NewAnswers(allowedFor, deniedFor time.Duration) *Answers {
-	return &Answers{allowedFor: allowedFor, deniedFor: deniedFor, known: cache.NewLRUExpireCache(maxAnswers)}
+func NewReviewCache(allowedFor, deniedFor time.Duration) *ReviewCache {
+	return &ReviewCache{allowedFor: allowedFor, deniedFor: deniedFor, known: cache.NewLRUExpireCache(maxCachedReviews)}
 }
 
 // May returns the answer to a review by the server where. If it is not cached, ask is called once for
 // concurrent equal reviews; its context does not end with any of the requests.
-func (a *Answers) May(ctx context.Context, where string, review *authorizationv1.SubjectAccessReview, ask func(context.Context) (bool, error)) (bool, error) {
+func (a *ReviewCache) May(ctx context.Context, where string, review *authorizationv1.SubjectAccessReview, ask func(context.Context) (bool, error)) (bool, error) {
 	text, err := json.Marshal(review.Spec)
 	if err != nil {
 		return false, fmt.Errorf("encoding the access review of user %q: %w", review.Spec.User, err)

@@ -47,7 +47,7 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 			serving.NewFilter("scope rules", "405 on *, except for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "limits selectors, and parses shardSelector; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
 			serving.NewFilter("removed shards", "rejects writes of removed shards, and records deletions of Shards; 403", p.removed.Wrap),
-			serving.NewFilter("room", "rejects new replicas while etcd is nearly full; 507", p.digests.room),
+			serving.NewFilter("free storage", "rejects new replicas while etcd is nearly full; 507", p.digests.rejectIfFull),
 			serving.NewFilter("digests", "serves the digests of replicas", p.digests.Wrap),
 			serving.NewFilter("custom resources", "serves replicated resources, merged discovery and OpenAPI", p.resources.Wrap),
 		},

@@ -211,7 +211,7 @@ func ofDigests(path string) bool {
 	return path == digest.Path || strings.HasPrefix(path, digest.Path+"/")
 }
 
-func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, error) {
+func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Response, error) {
 	switch {
 	case r.Method != http.MethodGet:
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "digests"}, r.Method)
@@ -228,7 +228,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later and do other work meanwhile
 	}
-	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
+	answer := &digest.Response{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
 	table := tables[resource]
 	if table == nil {
 		table = digest.NewTable[struct{}]()

@@ -23,12 +23,12 @@ func verifyOften(config *push.Config) { config.DigestInterval = time.Second / 5 
 func TestDigestAnswers(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
-	var answer digest.Answer
+	var answer digest.Response
 	ask := func(config *rest.Config, shard, rest string) int {
 		c := factory(t, config)
 		defer c.CloseIdleConnections()
 		status, body := get(t, c.HTTPClient(), cache.url+"/services/cache/shards/"+shard+"/digests"+rest)
-		answer = digest.Answer{}
+		answer = digest.Response{}
 		if status == http.StatusOK {
 			require.NoError(t, json.NewDecoder(bytes.NewBufferString(body)).Decode(&answer))
 		}

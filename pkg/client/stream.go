@@ -92,7 +92,7 @@ func (s *stream) ended(ctx context.Context, err error) time.Duration {
 	if err != nil {
 		s.setError(err)
 		switch {
-		case historyGone(err):
+		case historyCompacted(err):
 			s.setResourceVersion("")
 		case s.ResourceVersion() == "" && !s.pages && watchListRefused(err):
 			logger.V(2).Info("The server does not send the initial state on a watch, listing instead", "err", err)
@@ -308,7 +308,7 @@ func tooLarge(err error) bool {
 
 // historyGone reports whether the server cannot continue from a resourceVersion, because it is too old or from
 // before a restore.
-func historyGone(err error) bool {
+func historyCompacted(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errRolledBack)
 }
 

@@ -18,9 +18,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
 
 type handler struct {
@@ -39,7 +39,7 @@ type handler struct {
 func (h *handler) chain() serving.Chain {
 	return serving.Chain{
 		serving.LongPaths(),
-		serving.AnswerGuard(),
+		serving.ResponseGuard(),
 		serving.BodyGuard(h.bodies),
 		serving.NewFilter("panic recovery", "returns 500 for requests that panic", withPanicRecovery),
 		serving.MaskTokens(),
@@ -60,8 +60,8 @@ func (h *handler) chain() serving.Chain {
 		}),
 		serving.Connections(nil, tooMany),
 		serving.NewFilter("limits", "429 above --limit requests-per-user and watches-per-user", h.withLimits),
-		serving.NewFilter("unread", "ends unread responses that use too much memory", func(next http.Handler) http.Handler {
-			return answers.WithForwarded(next, readAhead)
+		serving.NewFilter("unread responses", "ends unread responses that use too much memory", func(next http.Handler) http.Handler {
+			return responses.WithForwarded(next, readAhead)
 		}),
 	}
 }
@@ -157,14 +157,14 @@ func (h *health) withStop(next http.Handler) http.Handler {
 }
 
 // auditor records requests that the front-proxy itself answers. answers may be nil.
-type auditor struct{ answers *serving.OwnAnswers }
+type auditor struct{ answers *serving.OwnResponses }
 
 // record audits a request unless a shard has already done so. Probes are not audited.
 func (a auditor) record(r *http.Request, rec *record, received time.Time) {
-	if a.answers == nil || rec.answeredByShard || slices.Contains(authn.ProbePaths(), r.URL.Path) {
+	if a.answers == nil || rec.forwarded || slices.Contains(authn.ProbePaths(), r.URL.Path) {
 		return
 	}
-	answer := serving.OwnAnswer{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
+	answer := serving.OwnResponse{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
 	if answer.AuditID == "" {
 		answer.AuditID = ensureAuditID(r)
 	}

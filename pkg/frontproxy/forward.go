@@ -105,10 +105,10 @@ func (fw *forwarding) rewrite(p *httputil.ProxyRequest) {
 
 func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
 	if rec := recordFrom(r.Context()); rec != nil && !fw.way.external {
-		rec.answeredByShard = true
+		rec.forwarded = true
 	}
 	if status := fw.to.accept(r, res); status != nil {
-		return &answerError{status: status}
+		return &responseError{status: status}
 	}
 	if fw.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols {
 		res.Body = &watchBody{ReadCloser: res.Body, watchError: func(err error) error { return fw.watchError(r, err) }}
@@ -116,13 +116,13 @@ func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
 	return nil
 }
 
-type answerError struct{ status *apierrors.StatusError }
+type responseError struct{ status *apierrors.StatusError }
 
-func (e *answerError) Error() string { return e.status.Error() }
+func (e *responseError) Error() string { return e.status.Error() }
 
 func (fw *forwarding) fail(w http.ResponseWriter, r *http.Request, err error) {
 	fw.attempt.failed(r.Context(), err)
-	var answer *answerError
+	var answer *responseError
 	switch {
 	case errors.As(err, &answer):
 		writeStatus(w, answer.status)

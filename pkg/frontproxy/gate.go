@@ -45,8 +45,8 @@ type gate struct {
 // administers reports whether a user administers the installation. Groups that are not forwarded to
 // shards are ignored.
 func (g *gate) administers(ctx context.Context, userInfo user.Info) bool {
-	told := &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
-	return identity.MemberOf(ctx, told, request.GroupAdmin)
+	filtered := &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
+	return identity.MemberOf(ctx, filtered, request.GroupAdmin)
 }
 
 type visit struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
 
 type process struct {
@@ -52,7 +52,7 @@ func serveProfiles(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
-	w = answers.Stream(w, r)
+	w = responses.Stream(w, r)
 	switch strings.TrimPrefix(r.URL.Path, serving.ProfilesPrefix) {
 	case "profile":
 		pprof.Profile(w, r)
@@ -78,11 +78,11 @@ const (
 type metricsReaders struct {
 	root    *client.Factory
 	groups  authn.GroupFilter
-	answers *authz.Answers
+	answers *authz.ReviewCache
 }
 
 func newMetricsReaders(root *client.Factory, groups authn.GroupFilter) *metricsReaders {
-	return &metricsReaders{root: root, groups: groups, answers: authz.NewAnswers(readersFor, readersFor)}
+	return &metricsReaders{root: root, groups: groups, answers: authz.NewReviewCache(readersFor, readersFor)}
 }
 
 // may reports whether a user may read metrics. It returns an error if root did not respond.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/instruments"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
 
 const (
@@ -33,7 +33,7 @@ type record struct {
 	// status is the response of the front-proxy itself, if any.
 	status metav1.Status
 	// answeredByShard is set if a shard has responded, and therefore audited the request.
-	answeredByShard bool
+	forwarded bool
 }
 
 func (rec *record) user() string {
@@ -97,7 +97,7 @@ func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(
 		inFlight := short
 		if lasting {
 			inFlight = long
-			w = answers.Stream(w, r)
+			w = responses.Stream(w, r)
 		}
 		inFlight.Inc()
 		rec := &record{ResponseWriter: w, received: start}

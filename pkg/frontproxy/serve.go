@@ -23,8 +23,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/merge"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/features"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -68,7 +68,7 @@ func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 	err = answer(ctx, w)
 	if rec != nil {
-		rec.answeredByShard = a.answered.Load()
+		rec.forwarded = a.answered.Load()
 	}
 	switch {
 	case err == nil:
@@ -301,7 +301,7 @@ func (rt *router) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedS
 		return
 	}
 	if rec := recordFrom(r.Context()); rec != nil {
-		rec.ResponseWriter = answers.Stream(rec.ResponseWriter, r)
+		rec.ResponseWriter = responses.Stream(rec.ResponseWriter, r)
 	}
 	rt.send(w, r, c, v.cluster, &mappedTarget{mappedServer: m, visit: v})
 }

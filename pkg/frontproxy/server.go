@@ -79,7 +79,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
-	answers, err := serving.NewOwnAnswers(&o.Serving.Audit) //nolint:contextcheck // it outlives the start
+	answers, err := serving.NewOwnResponses(&o.Serving.Audit) //nolint:contextcheck // it outlives the start
 	if err != nil {
 		return s, err
 	}
@@ -169,7 +169,7 @@ func (s *Server) Close() { s.group.Close() }
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
 // addParts adds parts in the order of their dependencies. They stop in reverse order.
-func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, answers *serving.OwnAnswers) {
+func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, answers *serving.OwnResponses) {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
 		lifecycle.Part{Name: "authentication", Run: s.handler.authentication.Run},

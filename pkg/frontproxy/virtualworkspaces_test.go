@@ -296,7 +296,7 @@ func TestReadyTimeoutHeader(t *testing.T) {
 	res, _ := owner.get(t, "/clusters/born/api", request.ReadyTimeoutHeader, "1h")
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
-	told := func(method string) {
+	filtered := func(method string) {
 		t.Helper()
 		verb, text, _ := strings.Cut(<-authHeaders, " ")
 		require.Equal(t, method, verb)
@@ -305,12 +305,12 @@ func TestReadyTimeoutHeader(t *testing.T) {
 		require.LessOrEqual(t, remaining, w.options.WorkspaceReadyTimeout)
 		require.Positive(t, remaining)
 	}
-	told(http.MethodGet)
+	filtered(http.MethodGet)
 	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "born", ""))
 	res, _ = owner.do(t, http.MethodPost, "/clusters/born/api", strings.NewReader("a body"))
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
-	told(http.MethodGet)
-	told(http.MethodPost)
+	filtered(http.MethodGet)
+	filtered(http.MethodPost)
 	owner.get(t, "/clusters/grown/api", request.ReadyTimeoutHeader, "1h")
 	require.Equal(t, "GET ", <-authHeaders)
 }

@@ -19,7 +19,7 @@ const (
 	// unreachableTimeout is how long a watch waits for an unreachable shard before it ends or continues without it.
 	unreachableTimeout = 5 * time.Second
 	// answerTimeout is the maximum time until a shard begins to respond to one attempt.
-	answerTimeout = 10 * time.Second
+	responseTimeout = 10 * time.Second
 	// retryPause is the delay between attempts to watch a shard, and unservedPause the delay after a shard did
 	// not serve the resource.
 	retryPause, unservedPause = 250 * time.Millisecond, 5 * time.Second
@@ -133,7 +133,7 @@ func (f *feed) send(ctx context.Context, n notice) bool {
 func (f *feed) watch(ctx context.Context, responded func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late := time.AfterFunc(answerTimeout, cancel)
+	late := time.AfterFunc(responseTimeout, cancel)
 	query := f.request.with(queryVersion, "", queryMatch, "", queryInitial, "", queryTimeout, "", queryBookmarks, "true", queryLimit, "", queryContinue, "")
 	switch {
 	case f.known:

@@ -177,13 +177,13 @@ func withOriginalURI(event *auditinternal.Event) *auditinternal.Event {
 
 // OwnAnswers audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
 // audited by the servers to which they are forwarded. A nil OwnAnswers records nothing.
-type OwnAnswers struct {
+type OwnResponses struct {
 	backend audit.Backend
 	policy  audit.PolicyRuleEvaluator
 }
 
 // OwnAnswer is a request and its response.
-type OwnAnswer struct {
+type OwnResponse struct {
 	// Request is the original request, and Info its request info.
 	Request *http.Request
 	Info    *apirequest.RequestInfo
@@ -198,7 +198,7 @@ type OwnAnswer struct {
 }
 
 // NewOwnAnswers opens the backends of o. It returns nil if there are none.
-func NewOwnAnswers(o *AuditOptions) (*OwnAnswers, error) {
+func NewOwnResponses(o *AuditOptions) (*OwnResponses, error) {
 	c := &genericapiserver.Config{}
 	if err := o.ApplyTo(c); err != nil {
 		return nil, err
@@ -206,11 +206,11 @@ func NewOwnAnswers(o *AuditOptions) (*OwnAnswers, error) {
 	if c.AuditBackend == nil {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	return &OwnAnswers{backend: c.AuditBackend, policy: c.AuditPolicyRuleEvaluator}, nil
+	return &OwnResponses{backend: c.AuditBackend, policy: c.AuditPolicyRuleEvaluator}, nil
 }
 
 // Run runs the backends until ctx is done, and returns when all recorded events have been written.
-func (o *OwnAnswers) Run(ctx context.Context) error {
+func (o *OwnResponses) Run(ctx context.Context) error {
 	if err := o.backend.Run(ctx.Done()); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (o *OwnAnswers) Run(ctx context.Context) error {
 }
 
 // Record writes an event of the stage ResponseComplete, without content, if the policy requires one.
-func (o *OwnAnswers) Record(a OwnAnswer) {
+func (o *OwnResponses) Record(a OwnResponse) {
 	if o == nil {
 		return
 	}
@@ -249,7 +249,7 @@ func (o *OwnAnswers) Record(a OwnAnswer) {
 	ac.ProcessEventStage(ctx, auditinternal.StageResponseComplete)
 }
 
-func (a *OwnAnswer) annotations() map[string]string {
+func (a *OwnResponse) annotations() map[string]string {
 	annotations := map[string]string{}
 	if a.Cluster != "" {
 		annotations[auditClusterKey] = a.Cluster.String()

@@ -121,7 +121,7 @@ func TestAuditWebhook(t *testing.T) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		},
 		"blanks": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.AnswerBytes+1))
+			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.MaxResponseBytes+1))
 		},
 	} {
 		answer = hostile

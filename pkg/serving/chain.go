@@ -15,26 +15,26 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 
-	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
 
 // AnswerGuard returns the filter that ends responses which the client does not read.
-func AnswerGuard() Filter {
-	return Filter{"answer guard", "ends unread responses after 2 minutes, and stalled watches after one minute", answers.WithGuard}
+func ResponseGuard() Filter {
+	return Filter{"response deadline", "ends unread responses after 2 minutes, and stalled watches after one minute", responses.WithGuard}
 }
 
-// Answers are the filters for responses: streams, see answers.Stream; lists, which are buffered;
+// Answers are the filters for responses: streams, see responses.Stream; lists, which are buffered;
 // and slow clients, so that their requests release their seat. They must come after fairness.
 func Answers(c *genericapiserver.Config) Chain {
 	return Chain{
-		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return answers.WithStreams(next, c.LongRunningFunc) }},
-		{"pause", "releases the seats of requests whose clients do not read", answers.WithPause},
+		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return responses.WithStreams(next, c.LongRunningFunc) }},
+		{"pause", "releases the seats of requests whose clients do not read", responses.WithPause},
 		{"list buffer", "writes lists in large pieces", WithListBuffer},
 	}
 }
@@ -63,7 +63,7 @@ func Connections(forwarded func(*http.Request) bool, refuse ledger.Refuse) Filte
 func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
 		LongPaths(),
-		AnswerGuard(),
+		ResponseGuard(),
 		BodyGuard(limits),
 		MaskTokens(),
 		{"audit ID", "generates an audit ID if the client sends none", apifilters.WithAuditInit},

@@ -30,11 +30,11 @@ type reviews struct {
 	local func(cluster logicalcluster.Name) bool
 	peers *peers.Book
 
-	answers *authz.Answers
+	answers *authz.ReviewCache
 }
 
 func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) bool, shards *peers.Book) *reviews {
-	return &reviews{rules: rules, local: local, peers: shards, answers: authz.NewAnswers(0, deniedFor)}
+	return &reviews{rules: rules, local: local, peers: shards, answers: authz.NewReviewCache(0, deniedFor)}
 }
 
 type question struct {

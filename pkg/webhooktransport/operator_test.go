@@ -45,5 +45,5 @@ func TestOperator(t *testing.T) {
 		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
 		require.Less(t, took, uint64(blanks/2), path)
 	}
-	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
+	require.Less(t, <-h.plain, int64(MaxResponseBytes+inFlight))
 }

@@ -76,7 +76,7 @@ func TestAnswers(t *testing.T) {
 		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
 		require.Less(t, took, uint64(blanks/2), path)
 	}
-	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
+	require.Less(t, <-h.plain, int64(MaxResponseBytes+inFlight))
 }
 
 // TestHeaders: headers of responses are bounded, in both versions of HTTP, without affecting the shared transports of

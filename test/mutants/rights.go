@@ -286,10 +286,10 @@ var rights = []Mutant{
 		Name: "revoked-binding", Rule: "a deleted role binding is not effective",
 		Edits: []Edit{{
 			File: "pkg/authz/rbac/index.go",
-			Before: `	old.gone.Store(c.version)
+			Before: `	old.removed.Store(c.version)
 	for _, subject`,
 			After: `	if len(old.subjects) == 1 {
-		old.gone.Store(c.version)
+		old.removed.Store(c.version)
 	}
 	for _, subject`,
 		}},

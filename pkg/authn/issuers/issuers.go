@@ -177,7 +177,7 @@ func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alp
 	cluster := logicalcluster.From(c)
 	home := i.waiting.take(cluster)
 	if home == nil {
-		return nil, false, errCrowded
+		return nil, false, errTooManyTokens
 	}
 	defer i.waiting.give(cluster)
 	response, ok, err := i.provider(key.entry, cluster, entry).authenticate(ctx, home, token)

@@ -35,7 +35,7 @@ const (
 	maxExpressionBytes = 4 << 10
 )
 
-var errCrowded = errors.New("too many tokens of issuers of the logical cluster are being verified, try again")
+var errTooManyTokens = errors.New("too many tokens of issuers of the logical cluster are being verified, try again")
 
 // provider authenticates tokens of one entry, which several configurations may share.
 type provider struct {
@@ -62,7 +62,7 @@ func (p *provider) authenticate(ctx context.Context, home *home, token string) (
 			f()
 			return nil
 		case <-ctx.Done():
-			return errCrowded
+			return errTooManyTokens
 		}
 	}
 	if err := inTurn(func() { p.compile.Do(p.build) }); err != nil {

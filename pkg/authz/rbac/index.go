@@ -151,7 +151,7 @@ func (i *Index) removeRole(obj metav1.Object) {
 // unlabel removes a replaced or deleted role from the roles with labels.
 func (c *cluster) unlabel(key objectKey) {
 	if old := c.roles[key]; old != nil && len(old.labels) > 0 {
-		old.gone.Store(c.version)
+		old.removed.Store(c.version)
 		c.labelled.removed(c.version)
 	}
 }
@@ -188,7 +188,7 @@ func (c *cluster) unbind(key objectKey) {
 		return
 	}
 	c.bindings.remove(key)
-	old.gone.Store(c.version)
+	old.removed.Store(c.version)
 	for _, subject := range old.subjects {
 		of := c.subjects.get(subject)
 		if of.removed(c.version); len(of.all) == 0 {

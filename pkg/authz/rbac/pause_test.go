@@ -147,7 +147,7 @@ func TestList(t *testing.T) {
 	remove := func() {
 		first := &l.all[0]
 		version++
-		kept[0].gone.Store(version)
+		kept[0].removed.Store(version)
 		kept = kept[1:]
 		l.removed(version)
 		if len(l.all) == 0 || first != &l.all[0] {

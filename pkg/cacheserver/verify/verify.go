@@ -176,10 +176,10 @@ type verifier struct {
 	out, progress io.Writer
 	shards        []string
 	// replicated are the resources that the CachedResources of each shard replicate.
-	replicated  map[string]sets.Set[schema.GroupVersionResource]
-	kinds       []kind
-	lastTold    time.Time
-	differences int
+	replicated   map[string]sets.Set[schema.GroupVersionResource]
+	kinds        []kind
+	lastProgress time.Time
+	differences  int
 }
 
 // compare compares the replicas of one resource of one shard.
@@ -238,11 +238,11 @@ func leftOver(ctx context.Context, replicas client.Scope, resource replication.R
 
 // reportProgress writes a progress message at most once per interval. It ignores errors.
 func (v *verifier) reportProgress(shard string, resource schema.GroupResource, objects, replicas int) {
-	if now := time.Now(); now.Sub(v.lastTold) >= progressInterval {
-		if !v.lastTold.IsZero() {
+	if now := time.Now(); now.Sub(v.lastProgress) >= progressInterval {
+		if !v.lastProgress.IsZero() {
 			_, _ = fmt.Fprintf(v.progress, "Comparing %s of %s: %d replicas and %d objects read\n", resource, shard, replicas, objects)
 		}
-		v.lastTold = now
+		v.lastProgress = now
 	}
 }
 

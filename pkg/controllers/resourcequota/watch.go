@@ -273,11 +273,11 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 			return found, served, err
 		}
 	}
-	asked, err := documents.Of(scope)
+	scoped, err := documents.Of(scope)
 	if err != nil {
 		return schema.GroupVersionResource{}, false, err
 	}
-	groups, err := discovery.ToDiscoveryInterfaceWithContext(asked).ServerGroupsWithContext(ctx)
+	groups, err := discovery.ToDiscoveryInterfaceWithContext(scoped).ServerGroupsWithContext(ctx)
 	if err != nil {
 		return schema.GroupVersionResource{}, false, err
 	}

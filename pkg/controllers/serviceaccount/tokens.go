@@ -107,18 +107,18 @@ func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconc
 	account, err := r.account(ctx, client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))
+		return reconcile.Result{}, ignoreDeleted(r.remove(ctx, key, secret))
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("looking up the service account of secret %s: %w", key, err)
 	case !apiserverserviceaccount.IsServiceAccountToken(secret, account):
 		// The account was replaced by another one with the same name.
-		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))
+		return reconcile.Result{}, ignoreDeleted(r.remove(ctx, key, secret))
 	}
 	filled, err := r.fill(key, account, secret)
 	if err != nil || filled == nil {
 		return reconcile.Result{}, err
 	}
-	if err := ignoreGone(r.update(ctx, key, filled)); err != nil {
+	if err := ignoreDeleted(r.update(ctx, key, filled)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("writing the token into secret %s: %w", key, err)
 	}
 	return reconcile.Result{}, nil
@@ -161,7 +161,7 @@ func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, s
 }
 
 // ignoreGone drops errors about deleted and replaced objects, which are followed by an event.
-func ignoreGone(err error) error {
+func ignoreDeleted(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

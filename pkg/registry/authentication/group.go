@@ -35,13 +35,13 @@ func Group(c Config) resource.Group {
 		Resources: []resource.Definition{
 			&resource.Review[*authenticationv1.TokenReview]{
 				Name: "tokenreviews", Singular: "tokenreview", Kind: "TokenReview",
-				New:    func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
-				Answer: c.token,
+				New:      func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
+				Evaluate: c.token,
 			},
 			&resource.Review[*authenticationv1.SelfSubjectReview]{
 				Name: "selfsubjectreviews", Singular: "selfsubjectreview", Kind: "SelfSubjectReview",
-				New:    func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
-				Answer: self,
+				New:      func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
+				Evaluate: self,
 			},
 		},
 		AddToScheme: addTokenRequest,

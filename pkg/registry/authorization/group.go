@@ -33,23 +33,23 @@ func Group(c Config) resource.Group {
 		Resources: []resource.Definition{
 			&resource.Review[*authorizationv1.SubjectAccessReview]{
 				Name: "subjectaccessreviews", Singular: "subjectaccessreview", Kind: "SubjectAccessReview",
-				New:    func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
-				Answer: c.subject,
+				New:      func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
+				Evaluate: c.subject,
 			},
 			&resource.Review[*authorizationv1.SelfSubjectAccessReview]{
 				Name: "selfsubjectaccessreviews", Singular: "selfsubjectaccessreview", Kind: "SelfSubjectAccessReview",
-				New:    func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
-				Answer: c.self,
+				New:      func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
+				Evaluate: c.self,
 			},
 			&resource.Review[*authorizationv1.LocalSubjectAccessReview]{
 				Name: "localsubjectaccessreviews", Singular: "localsubjectaccessreview", Kind: "LocalSubjectAccessReview", Namespaced: true,
-				New:    func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
-				Answer: c.local,
+				New:      func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
+				Evaluate: c.local,
 			},
 			&resource.Review[*authorizationv1.SelfSubjectRulesReview]{
 				Name: "selfsubjectrulesreviews", Singular: "selfsubjectrulesreview", Kind: "SelfSubjectRulesReview",
-				New:    func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
-				Answer: c.rules,
+				New:      func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
+				Evaluate: c.rules,
 			},
 		},
 	}

@@ -24,7 +24,7 @@ type Review[T Object] struct {
 	New func() T
 	// Answer returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
 	// user and namespace.
-	Answer func(ctx context.Context, obj T) (runtime.Object, error)
+	Evaluate func(ctx context.Context, obj T) (runtime.Object, error)
 }
 
 // Plural implements Definition.
@@ -37,7 +37,7 @@ func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) err
 }
 
 func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
-	if r.Answer == nil {
+	if r.Evaluate == nil {
 		return nil, fmt.Errorf("nothing answers %s: set its Answer before it is built", r.Name)
 	}
 	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
@@ -75,5 +75,5 @@ func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit
 			return nil, err
 		}
 	}
-	return s.review.Answer(ctx, question)
+	return s.review.Evaluate(ctx, question)
 }

@@ -85,7 +85,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(`{"dataID":"x","form":1,"keys":{"root|a":"-1"}}`)
 	f.Add(`{"buckets":null}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		var a, b digest.Answer
+		var a, b digest.Response
 		if json.Unmarshal([]byte(text), &a) != nil {
 			return
 		}

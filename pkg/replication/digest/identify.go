@@ -30,7 +30,7 @@ var (
 
 // Identify reads the digests of a shard, to check that the server is a cache server. Otherwise it returns
 // ErrNoCacheServer.
-func Identify(ctx context.Context, cache *client.Factory, shard string) (*Answer, error) {
+func Identify(ctx context.Context, cache *client.Factory, shard string) (*Response, error) {
 	answer, err := Fetch(ctx, cache.Shard(shard), "")
 	var status *StatusError
 	switch {
@@ -57,7 +57,7 @@ func (e *StatusError) Error() string {
 }
 
 // Fetch reads digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
-func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Answer, error) {
+func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	url := replicas.Host() + Path
@@ -89,7 +89,7 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 
 // parseAnswer parses the response for the buckets of one resource if ofResource is set. Other servers than cache servers
 // respond with 404.
-func parseAnswer(status int, body []byte, ofResource bool) (*Answer, error) {
+func parseAnswer(status int, body []byte, ofResource bool) (*Response, error) {
 	switch status {
 	case http.StatusOK:
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
@@ -97,7 +97,7 @@ func parseAnswer(status int, body []byte, ofResource bool) (*Answer, error) {
 	default:
 		return nil, &StatusError{Code: status, Body: string(body)}
 	}
-	answer := &Answer{}
+	answer := &Response{}
 	if err := json.Unmarshal(body, answer); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotJSON, err)
 	}

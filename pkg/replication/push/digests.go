@@ -40,14 +40,14 @@ func (d *digests) disconnected() {
 func (d *digests) uncertain() bool { return d.breaks.Load() != d.checked.Load() }
 
 // fetch requests the digests of all resources, of one resource, or of one of its buckets.
-func (d *digests) fetch(ctx context.Context, resource string, bucket ...int) (*digest.Answer, error) {
+func (d *digests) fetch(ctx context.Context, resource string, bucket ...int) (*digest.Response, error) {
 	return digest.Fetch(ctx, d.config.replicas(), resource, bucket...)
 }
 
 // jitter spreads the requests of many shards.
 func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
 
-func rootOf(answer *digest.Answer, resource string) digest.Root {
+func rootOf(answer *digest.Response, resource string) digest.Root {
 	root, ok := answer.Resources[resource]
 	if !ok {
 		root.Digest = new(digest.Sums).Digest()

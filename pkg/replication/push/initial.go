@@ -26,7 +26,7 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	s.comparing = true
 	s.mu.Unlock()
 	s.digests.kick()
-	var answer *digest.Answer
+	var answer *digest.Response
 	select {
 	case answer = <-s.roots:
 	case <-ctx.Done():
@@ -51,7 +51,7 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 }
 
 // compareWith compares all buckets if the root of the cache server differs.
-func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error {
+func (s *session) compareWith(ctx context.Context, answer *digest.Response) error {
 	root := rootOf(answer, s.name())
 	if root == s.expected.Root() {
 		return nil

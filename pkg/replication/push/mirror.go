@@ -99,7 +99,7 @@ func (m *mirror) session(ctx context.Context) error {
 	defer cancel(nil)
 	s := &session{
 		replicas: m.replicas, digests: m.digests, progress: &m.progress, trust: m.trust, slots: m.slots, acknowledged: m.acknowledged,
-		ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel,
+		ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
 	if m.trust != nil {

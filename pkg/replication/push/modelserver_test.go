@@ -309,7 +309,7 @@ func (m *modelServer) digests(rest string) (int, any) {
 	if m.ill {
 		return http.StatusServiceUnavailable, metav1.Status{}
 	}
-	answer := &digest.Answer{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}
+	answer := &digest.Response{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}
 	table := m.table()
 	parts := strings.Split(strings.Trim(rest, "/"), "/")
 	switch {

@@ -47,7 +47,7 @@ type session struct {
 
 	// roots receives the digests of the cache server once, after comparing is set. asked is set when it has been
 	// requested.
-	roots chan *digest.Answer
+	roots chan *digest.Response
 	asked atomic.Bool
 	// started is set after the initial synchronization.
 	started atomic.Bool

@@ -105,12 +105,12 @@ func (k *key) query() url.Values {
 type entry struct {
 	key
 
-	provider     *provider
-	answer       *answer
-	weight       int
-	asked, used  time.Time
-	reading      chan struct{}
-	inAll, inOwn *list.Element
+	provider        *provider
+	answer          *answer
+	weight          int
+	requested, used time.Time
+	reading         chan struct{}
+	inAll, inOwn    *list.Element
 }
 
 type provider struct {
@@ -134,7 +134,7 @@ func (c *Cache) Stop() {
 func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error) {
 	c.mu.Lock()
 	e := c.use(k)
-	last, age := e.answer, time.Since(e.asked)
+	last, age := e.answer, time.Since(e.requested)
 	// Requests do not wait again for a shard that did not respond.
 	wait := last == nil || age >= maxAge && e.provider.retry.IsZero()
 	var reading chan struct{}
@@ -276,7 +276,7 @@ func (c *Cache) store(e *entry, found *answer, err error) {
 		}
 		return
 	}
-	e.asked, e.provider.retry = time.Now(), time.Time{}
+	e.requested, e.provider.retry = time.Now(), time.Time{}
 	if !reflect.DeepEqual(e.answer, found) {
 		c.changes++
 	}

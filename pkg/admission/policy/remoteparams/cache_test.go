@@ -29,13 +29,13 @@ var (
 )
 
 type shard struct {
-	mu    sync.Mutex
-	paths map[string]string
-	err   error
-	takes time.Duration
-	asked []string
-	atOne int
-	most  int
+	mu        sync.Mutex
+	paths     map[string]string
+	err       error
+	takes     time.Duration
+	requested []string
+	atOne     int
+	most      int
 }
 
 func newShard() *shard {
@@ -51,7 +51,7 @@ func (s *shard) set(path, content string, err error) {
 func (s *shard) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.asked)
+	return len(s.requested)
 }
 
 func (s *shard) read(ctx context.Context, _ Location, path string, query url.Values) ([]byte, error) {
@@ -59,7 +59,7 @@ func (s *shard) read(ctx context.Context, _ Location, path string, query url.Val
 		path += "?" + query.Encode()
 	}
 	s.mu.Lock()
-	s.asked = append(s.asked, path)
+	s.requested = append(s.requested, path)
 	s.atOne++
 	s.most = max(s.most, s.atOne)
 	content, ok := s.paths[path]

@@ -68,7 +68,7 @@ func (c *Cache) Restore(all []json.RawMessage) error {
 			return fmt.Errorf("decoding parameters of policies: %w", err)
 		}
 		if answers[i].Answer == nil {
-			return errNoAnswer
+			return errNoValue
 		}
 	}
 	c.mu.Lock()
@@ -83,4 +83,4 @@ func (c *Cache) Restore(all []json.RawMessage) error {
 	return nil
 }
 
-var errNoAnswer = errors.New("parameters of policies without a value")
+var errNoValue = errors.New("parameters of policies without a value")

@@ -23,7 +23,7 @@ func TestLongQuestions(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	answers, asked := authz.NewAnswers(time.Hour, time.Hour), 0
+	answers, asked := authz.NewReviewCache(time.Hour, time.Hour), 0
 	may := func(where string, n int) bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", Groups: []string{strings.Repeat("x", long), fmt.Sprint(n)}}}
 		allowed, err := answers.May(t.Context(), where, review, func(context.Context) (bool, error) {

@@ -24,7 +24,7 @@ func TestFull(t *testing.T) {
 		ctx := request.WithScope(t.Context(), request.Scope{Mount: request.CacheShards, Shard: request.Shard{Name: "amber"}, Cluster: request.Cluster{Name: "root"}})
 		ctx = genericrequest.WithRequestInfo(ctx, &genericrequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIGroup: group, APIVersion: "v1alpha1", Resource: "things"})
 		recorder := httptest.NewRecorder()
-		d.room(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })).
+		d.rejectIfFull(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })).
 			ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody))
 		return recorder
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
-// room rejects new replicas while etcd is nearly full. The remaining space is needed for updates and deletions, e.g. of
+// rejectIfFull rejects new replicas while etcd is nearly full. The remaining space is needed for updates and deletions, e.g. of
 // permissions, and for checkpoints.
-func (d *digests) room(next http.Handler) http.Handler {
+func (d *digests) rejectIfFull(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, scoped := request.ShardFrom(r.Context())
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -25,7 +25,7 @@ func (d *digests) room(next http.Handler) http.Handler {
 			return
 		}
 		responsewriters.ErrorNegotiated(request.StatusError(http.StatusInsufficientStorage, metav1.StatusReasonUnknown,
-			fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, and takes no new replicas until its operator has made room", info.Resource)),
+			fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, so new replicas are rejected: the administrator must free storage", info.Resource)),
 			codecs, schema.GroupVersion{Version: "v1"}, w, r)
 	})
 }

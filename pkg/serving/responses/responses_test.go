@@ -1,4 +1,4 @@
-package answers
+package responses
 
 import (
 	"bufio"

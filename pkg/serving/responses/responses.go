@@ -1,4 +1,4 @@
-// Package answers limits the resources that slow or blocked clients use while responses are written.
+// Package responses limits the resources that slow or blocked clients use while responses are written.
 //
 //	listener ─► WithGuard ─► … ─► WithStreams ─► … ─► limits, fairness ─► WithPause ─► handler
 //	            deadline of       deadline of         a seat, which is
@@ -7,7 +7,7 @@
 // Bytes that cannot be written stay in the memory of the server. A write fails after a deadline.
 // Until then, the request has no seat, and its bytes are limited for each user and in total. The
 // front-proxy, which forwards responses of other servers, uses WithForwarded instead of WithPause.
-package answers
+package responses
 
 import (
 	"context"

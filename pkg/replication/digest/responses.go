@@ -15,7 +15,7 @@ const (
 )
 
 // Answer contains digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
-type Answer struct {
+type Response struct {
 	// DataID is a random ID of the cache server's data. It changes if the data was lost.
 	DataID string `json:"dataID"`
 	// Name is the name of the cache server. Date is its time of the response.
@@ -39,7 +39,7 @@ var (
 )
 
 // Check returns an error if the answer is invalid. of is set for the answer of a resource.
-func (a *Answer) Check(of bool) error {
+func (a *Response) Check(of bool) error {
 	switch {
 	case a.DataID == "":
 		return errNoID
@@ -50,7 +50,7 @@ func (a *Answer) Check(of bool) error {
 }
 
 // Sums returns the sums of the buckets.
-func (a *Answer) Sums() Sums {
+func (a *Response) Sums() Sums {
 	var s Sums
 	for i := range min(len(a.Buckets), Buckets) {
 		s[i] = uint64(a.Buckets[i])

@@ -15,7 +15,7 @@ const (
 	// of that: neither converted objects nor patches in base64 are larger.
 	//
 	//reference:limit request | webhook: response, decompressed | the call fails
-	AnswerBytes = 4 << 20
+	MaxResponseBytes = 4 << 20
 	// headerBytes bounds the headers of a response, which are not used.
 	//
 	//reference:limit request | webhook: response header | the call fails
@@ -82,12 +82,12 @@ func final(response *http.Response) error {
 }
 
 func readAnswer(body io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(body, AnswerBytes+1))
+	data, err := io.ReadAll(io.LimitReader(body, MaxResponseBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > AnswerBytes {
-		return nil, answerError(fmt.Sprintf("the webhook answered with more than %d bytes", AnswerBytes))
+	if len(data) > MaxResponseBytes {
+		return nil, answerError(fmt.Sprintf("the webhook answered with more than %d bytes", MaxResponseBytes))
 	}
 	return data, nil
 }
