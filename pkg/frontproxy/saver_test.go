@@ -116,6 +116,35 @@ func TestOtherDataAfterTheStart(t *testing.T) {
 	}
 }
 
+// TestStopsBeforeRelist checks that a front-proxy that stops after a shard has rejected the resourceVersion of its
+// watches, but before it has listed the shard again, saves the Shard object and the entries of this shard.
+func TestStopsBeforeRelist(t *testing.T) {
+	t.Parallel()
+	w := savedWorld(t)
+	one := w.shards["one"].data
+	one.Fail(http.StatusGone)
+	one.Break()
+	require.Eventually(t, func() bool {
+		return w.proxy.shards.follower("one").revisions() == workspaceindex.Revisions{}
+	}, timeout, time.Millisecond)
+	w.stop()
+	w.shards["root"].kill()
+	one.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+	w.cluster(t, "one", "bbbb")
+	w.ready(t)
+	target, outcome := w.proxy.shards.index.Lookup("root:a")
+	require.Equal(t, workspaceindex.Found, outcome)
+	require.Equal(t, "one", target.Shard)
+
+	one.Fail(0)
+	w.knows(t, "bbbb", "one")
+	require.Equal(t, "one", w.person(t, "jane").echoed(t, "/clusters/bbbb/api").Shard)
+	require.Eventually(t, func() bool {
+		_, outcome := w.proxy.shards.index.Lookup("aaaa")
+		return outcome == workspaceindex.Unknown
+	}, timeout, time.Millisecond, "the shard is listed")
+}
+
 // TestDamagedFiles checks that invalid files are ignored, and that files of removed shards are deleted.
 func TestDamagedFiles(t *testing.T) {
 	w := savedWorld(t)
