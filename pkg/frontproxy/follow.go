@@ -344,6 +344,9 @@ func (s *saver) follows(f *follower, url string) {
 	}
 	if strings.TrimSuffix(saved.url, "/") == url {
 		f.resume(saved.from)
+	} else {
+		// The file contains another address, so the next process could not resume from it either.
+		saved.from, saved.revisions = workspaceindex.Revisions{}, workspaceindex.Revisions{}
 	}
 	saved.follower, saved.url = f, ""
 }

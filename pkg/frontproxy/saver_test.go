@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 // savedWorld is a world with an index directory, and a workspace on shard one.
@@ -143,6 +144,26 @@ func TestStopsBeforeRelist(t *testing.T) {
 		_, outcome := w.proxy.shards.index.Lookup("aaaa")
 		return outcome == workspaceindex.Unknown
 	}, timeout, time.Millisecond, "the shard is listed")
+}
+
+// TestStopsBeforeNewAddressResponds checks that the new address of a shard is saved before it has responded.
+func TestStopsBeforeNewAddressResponds(t *testing.T) {
+	t.Parallel()
+	w := savedWorld(t)
+	w.becomesComplete(t)
+	w.proxy.shards.saver.save(t.Context(), w.proxy.shards.object)
+	address := fmt.Sprintf("127.0.0.1:%d", ports.Free(t, 1))
+	w.announce(t, "one", "https://"+address)
+	require.Eventually(t, func() bool {
+		f := w.proxy.shards.follower("one")
+		return f != nil && f.host == address
+	}, timeout, time.Millisecond)
+	w.stop()
+	w.shards["root"].kill()
+	w.ready(t)
+	target, _ := w.proxy.shards.index.Lookup("root:a")
+	require.Equal(t, "one", target.Shard)
+	require.Equal(t, "https://"+address, w.proxy.shards.object("one").Spec.BaseURL)
 }
 
 // TestDamagedFiles checks that invalid files are ignored, and that files of removed shards are deleted.
