@@ -344,6 +344,9 @@ func (s *saver) follows(f *follower, url string) {
 	}
 	if strings.TrimSuffix(saved.url, "/") == url {
 		f.resume(saved.from)
+	} else {
+		// The file contains another address, so the next process could not resume from it either.
+		saved.from, saved.revisions = workspaceindex.Revisions{}, workspaceindex.Revisions{}
 	}
 	saved.follower, saved.url = f, ""
 }
@@ -362,6 +365,9 @@ func (s *saver) remove(ctx context.Context, shard string) {
 
 func (s *saver) path(shard string) string { return filepath.Join(s.directory, shard+savedSuffix) }
 
+// resumable reports whether the file contains resourceVersions from which the watches of the next process can resume.
+func (f *savedShard) resumable() bool { return f.from.Complete() || f.revisions.Complete() }
+
 func (f *savedShard) close() {
 	if f.file != nil {
 		_ = f.file.Close()
@@ -369,8 +375,9 @@ func (f *savedShard) close() {
 	}
 }
 
-// save writes the files of shards that have changed, and updates the revisions in all others.
-// objectOf returns a Shard object.
+// save writes the files of shards that have changed, and updates the revisions in all others. A shard that is being
+// listed and has no resumable file is saved without complete revisions: if root is unreachable at the next start, the
+// shard can only be followed, and listed, if its Shard object was saved. objectOf returns a Shard object.
 func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alpha1.Shard) {
 	if s.directory == "" {
 		return
@@ -382,12 +389,15 @@ func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alp
 	writers := map[string]*workspaceindex.SnapshotWriter{}
 	for name, saved := range s.files {
 		object := objectOf(name)
-		if object == nil || saved.follower == nil || !saved.follower.current() {
+		if object == nil || saved.follower == nil {
 			continue // keep the previous file
 		}
 		// The order matters: changes up to the revisions must be counted.
 		next := &savedShard{revisions: saved.follower.revisions()}
 		next.changes = s.index.Changes(name)
+		if (!saved.follower.current() || !next.revisions.Complete()) && saved.resumable() {
+			continue // the shard is being listed: keep the previous file
+		}
 		if err := s.begin(saved, next, object); err != nil {
 			logger.Error(err, "Failed to save index snapshot", "shard", name)
 		}
@@ -407,9 +417,6 @@ func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alp
 }
 
 func (s *saver) begin(saved, next *savedShard, object *corev1alpha1.Shard) error {
-	if !next.revisions.Complete() {
-		return nil // the shard is being listed
-	}
 	var err error
 	if next.object, err = json.Marshal(object); err != nil {
 		return fmt.Errorf("encoding the Shard object: %w", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 // savedWorld is a world with an index directory, and a workspace on shard one.
@@ -114,6 +115,55 @@ func TestOtherDataAfterTheStart(t *testing.T) {
 			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
 		})
 	}
+}
+
+// TestStopsBeforeRelist checks that a front-proxy that stops after a shard has rejected the resourceVersion of its
+// watches, but before it has listed the shard again, saves the Shard object and the entries of this shard.
+func TestStopsBeforeRelist(t *testing.T) {
+	t.Parallel()
+	w := savedWorld(t)
+	one := w.shards["one"].data
+	one.Fail(http.StatusGone)
+	one.Break()
+	require.Eventually(t, func() bool {
+		return w.proxy.shards.follower("one").revisions() == workspaceindex.Revisions{}
+	}, timeout, time.Millisecond)
+	w.stop()
+	w.shards["root"].kill()
+	one.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+	w.cluster(t, "one", "bbbb")
+	w.ready(t)
+	target, outcome := w.proxy.shards.index.Lookup("root:a")
+	require.Equal(t, workspaceindex.Found, outcome)
+	require.Equal(t, "one", target.Shard)
+
+	one.Fail(0)
+	w.knows(t, "bbbb", "one")
+	require.Equal(t, "one", w.person(t, "jane").echoed(t, "/clusters/bbbb/api").Shard)
+	require.Eventually(t, func() bool {
+		_, outcome := w.proxy.shards.index.Lookup("aaaa")
+		return outcome == workspaceindex.Unknown
+	}, timeout, time.Millisecond, "the shard is listed")
+}
+
+// TestStopsBeforeNewAddressResponds checks that the new address of a shard is saved before it has responded.
+func TestStopsBeforeNewAddressResponds(t *testing.T) {
+	t.Parallel()
+	w := savedWorld(t)
+	w.becomesComplete(t)
+	w.proxy.shards.saver.save(t.Context(), w.proxy.shards.object)
+	address := fmt.Sprintf("127.0.0.1:%d", ports.Free(t, 1))
+	w.announce(t, "one", "https://"+address)
+	require.Eventually(t, func() bool {
+		f := w.proxy.shards.follower("one")
+		return f != nil && f.host == address
+	}, timeout, time.Millisecond)
+	w.stop()
+	w.shards["root"].kill()
+	w.ready(t)
+	target, _ := w.proxy.shards.index.Lookup("root:a")
+	require.Equal(t, "one", target.Shard)
+	require.Equal(t, "https://"+address, w.proxy.shards.object("one").Spec.BaseURL)
 }
 
 // TestDamagedFiles checks that invalid files are ignored, and that files of removed shards are deleted.
