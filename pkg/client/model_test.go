@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -68,13 +68,7 @@ func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.Co
 	bubble.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
 		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.told)))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- i.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		defer background.Run(t.Context(), t, i.Run)()
 		f(t, i)
 	})
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -16,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -96,13 +96,7 @@ func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOpti
 			delete(s.told, KeyOf(last))
 		}
 		s.AddEventHandler(handler)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		defer background.Run(t.Context(), t, s.Run)()
 		f(t, s)
 	})
 }
