@@ -33,10 +33,14 @@ func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...fun
 	for _, f := range change {
 		f(&config)
 	}
+	return config, startPush(t, config).stop
+}
+
+func startPush(t *testing.T, config push.Config) *instance {
+	t.Helper()
 	controller, err := push.New(config)
 	require.NoError(t, err)
-	i := start(t, "", controller.Run)
-	return config, i.stop
+	return start(t, "", controller.Run)
 }
 
 // startsOver returns how often the replication of a test has read everything again.
@@ -108,22 +112,16 @@ func tableOf(t testing.TB, resources ...replication.Resource) *replication.Table
 func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ...push.Config) {
 	t.Helper()
 	slices.Sort(want)
-	var got []string
-	ok := func() bool {
+	waitFor(t, "the replicas", func() error {
 		list, err := in(t, cache.f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
-			got = []string{err.Error()}
-			return false
+			return err
 		}
-		got = names(list)
-		slices.Sort(got)
-		return slices.Equal(want, got)
-	}
-	limit := time.Now().Add(deadline)
-	for !ok() {
-		require.True(t, time.Now().Before(limit), "want %v, got %v", want, got)
-		<-time.After(20 * time.Millisecond) // leave the processor to the servers
-	}
+		if got := slices.Sorted(slices.Values(names(list))); !slices.Equal(want, got) {
+			return fmt.Errorf("want %v, got %v", want, got)
+		}
+		return nil
+	})
 	for _, config := range configs {
 		requireTrue(t, config)
 	}
@@ -143,15 +141,12 @@ func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 
 func requireTrue(t *testing.T, config push.Config) {
 	t.Helper()
-	var found []verify.Difference
-	limit := time.Now().Add(deadline)
-	for {
-		found = differences(t, config)
-		if len(found) == 0 {
-			return
+	waitFor(t, "replicas equal the objects", func() error {
+		if found := differences(t, config); len(found) > 0 {
+			return fmt.Errorf("%v", found)
 		}
-		require.True(t, time.Now().Before(limit), "%v", found)
-	}
+		return nil
+	})
 }
 
 func TestReplication(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -39,7 +40,7 @@ func do(t testing.TB, c *http.Client, method, url, body string) (int, string) {
 	return resp.StatusCode, string(answer)
 }
 
-func httpClient(t *testing.T, config *rest.Config) *http.Client {
+func httpClient(t testing.TB, config *rest.Config) *http.Client {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -273,8 +274,6 @@ func testWildcardWatch(t *testing.T, cache *cacheServer) {
 // next returns the next event as text.
 func next(t *testing.T, w watch.Interface) string {
 	t.Helper()
-	ctx, cancel := contextWithDeadline(t)
-	defer cancel()
 	select {
 	case event, ok := <-w.ResultChan():
 		require.True(t, ok, "the watch has ended")
@@ -284,7 +283,7 @@ func next(t *testing.T, w watch.Interface) string {
 		obj, ok := event.Object.(*unstructured.Unstructured)
 		require.True(t, ok, "%#v", event.Object)
 		return string(event.Type) + " " + names(&unstructured.UnstructuredList{Items: []unstructured.Unstructured{*obj}})[0]
-	case <-ctx.Done():
+	case <-time.After(deadline):
 		require.Fail(t, "no event")
 		return ""
 	}
@@ -292,7 +291,8 @@ func next(t *testing.T, w watch.Interface) string {
 
 func testDiscovery(t *testing.T, cache *cacheServer) {
 	t.Helper()
-	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(rootPath), cache.f.Shard("*").Wildcard()} {
+	root := logicalcluster.NewPath("root")
+	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(root), cache.f.Shard("*").Wildcard()} {
 		discovery, err := documents.Of(scope)
 		require.NoError(t, err)
 		_, lists, err := discovery.ServerGroupsAndResources()
@@ -330,12 +330,10 @@ func TestRestart(t *testing.T) {
 	defer open.Stop()
 
 	cache.stop()
-	ctx, cancel := contextWithDeadline(t)
-	defer cancel()
 	select {
 	case _, more := <-open.ResultChan():
 		require.False(t, more)
-	case <-ctx.Done():
+	case <-time.After(deadline):
 		require.Fail(t, "the watch outlives the server")
 	}
 	cache.start(t)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -27,9 +26,8 @@ import (
 
 // watched are the events that one server sends from a version on, until it stops.
 type watched struct {
-	mu     sync.Mutex
-	events []string
-	ended  chan struct{}
+	recorder
+	ended chan struct{}
 }
 
 func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *watched {
@@ -41,9 +39,7 @@ func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *
 		defer close(w.ended)
 		for event := range stream.ResultChan() {
 			if obj, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != watch.Bookmark && event.Type != watch.Error {
-				w.mu.Lock()
-				w.events = append(w.events, fmt.Sprint(event.Type, " ", obj.GetName(), " ", obj.GetResourceVersion()))
-				w.mu.Unlock()
+				w.add(fmt.Sprint(event.Type, " ", obj.GetName(), " ", obj.GetResourceVersion()))
 			}
 		}
 	}()
@@ -52,18 +48,6 @@ func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *
 		<-w.ended
 	})
 	return w
-}
-
-func (w *watched) first(n int) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string{}, w.events[:min(n, len(w.events))]...)
-}
-
-func (w *watched) len() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.events)
 }
 
 // TestReplicasOfOneCache has two cache servers serve the data of one etcd behind one address. Their streams are the
@@ -123,15 +107,15 @@ func TestReplicasOfOneCache(t *testing.T) {
 	require.NoError(t, err)
 	streams := [2]*watched{watchFrom(t, at(a), list.GetResourceVersion()), watchFrom(t, at(b), list.GetResourceVersion())}
 	write(5)
-	eventually(t, "the first server has sent something", func() bool { return streams[0].len() > 0 })
+	eventually(t, "the first server has sent something", func() bool { return len(streams[0].events()) > 0 })
 	port.Store(int64(b.port)) // while replicas are pushed, and read
 	a.stop()
 	write(10)
 	<-streams[0].ended
 	complete()
-	n := streams[0].len()
-	eventually(t, "the second server has sent more", func() bool { return streams[1].len() > n })
-	require.Equal(t, streams[0].first(n), streams[1].first(n))
+	sent := streams[0].events()
+	eventually(t, "the second server has sent more", func() bool { return len(streams[1].events()) > len(sent) })
+	require.Equal(t, sent, streams[1].events()[:len(sent)])
 
 	t.Log("the first server runs again, has what was written meanwhile, and the second one stops")
 	a.start(t)
