@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/openapi"
@@ -31,14 +30,11 @@ var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConve
 
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 
 	resourcesOf := func(cluster string, aggregated bool) map[string][]string {
 		client := s.Discovery(t, cluster)
-		if !aggregated {
-			client.UseLegacyDiscovery = true
-		}
+		client.UseLegacyDiscovery = !aggregated
 		_, lists, err := client.ServerGroupsAndResources()
 		require.NoError(t, err)
 		all := map[string][]string{}
@@ -78,10 +74,7 @@ func TestOnlyIndex(t *testing.T) {
 	t.Parallel()
 	type entered struct{}
 	var server *Server
-	crd := widgetCRD(nil)
-	apiextensionsserver.Scheme.Default(crd)
-	sch, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
+	sch := schemaOf(t, widgetCRD(nil))
 	s := startServer(t, serverOptions{
 		assembled: func(s *Server) { server = s },
 		around: func(next http.Handler) http.Handler {
@@ -133,9 +126,7 @@ func sortedLike(all map[string][]string) map[string][]string {
 
 func TestDiscoveryETag(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
-	s.CreateCRD(t, "two", widgetCRD(nil))
+	s := startWithWidgets(t, "one", "two")
 	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "shared by equal sets")
 	require.NotEqual(t, s.etag(t, "one", "/apis"), s.etag(t, "three", "/apis"))
 	require.Equal(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "two", "/openapi/v3"))
@@ -144,8 +135,7 @@ func TestDiscoveryETag(t *testing.T) {
 
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
 
 	hashes := map[string]string{}

@@ -38,14 +38,9 @@ func object(t *testing.T, event watch.Event) *unstructured.Unstructured {
 
 func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	for _, cluster := range []string{"one", "two"} {
-		s.CreateCRD(t, cluster, widgetCRD(nil))
-	}
+	s := startWithWidgets(t, "one", "two")
 	one, two := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "two").Resource(widgets).Namespace("default")
-	w1, err := one.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w1.Stop()
+	w1 := mustWatch(t, one, metav1.ListOptions{})
 	w2, err := two.Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer w2.Stop()
@@ -69,9 +64,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	_, open := nextEvent(t, w1)
 	require.False(t, open)
 
-	resumed, err := one.Watch(t.Context(), metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
-	require.NoError(t, err)
-	defer resumed.Stop()
+	resumed := mustWatch(t, one, metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
 	created.SetLabels(map[string]string{"new": "label"})
 	updated, err := one.Update(t.Context(), created, metav1.UpdateOptions{})
 	require.NoError(t, err)
@@ -88,16 +81,12 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 
 func TestWatchWithSelectableField(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	// A watch without a version starts with the state of some later time, as in kube-apiserver.
-	none, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	none := mustList(t, client, metav1.ListOptions{})
 	from := none.GetResourceVersion()
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
 	all, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
 	require.NoError(t, err)
 	defer all.Stop()
@@ -126,16 +115,12 @@ func TestWatchWithSelectableField(t *testing.T) {
 
 func TestWatchList(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	mustCreate(t, client, widget("a", map[string]any{"size": int64(1)}))
-	initial := true
-	w, err := client.Watch(t.Context(), metav1.ListOptions{
-		SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	w := mustWatch(t, client, metav1.ListOptions{
+		SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
-	require.NoError(t, err)
-	defer w.Stop()
 	event, _ := nextEvent(t, w)
 	require.Equal(t, watch.Added, event.Type)
 	event, _ = nextEvent(t, w)
@@ -155,14 +140,12 @@ func TestDeleteAndRecreate(t *testing.T) {
 	held := widget("held", map[string]any{"size": int64(1)})
 	held.SetFinalizers([]string{"example.com/hold"})
 	mustCreate(t, client, held)
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=held"})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{FieldSelector: "metadata.name=held"})
 	_, _ = nextEvent(t, w)
 
 	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	require.NoError(t, crds.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
-	_, err = client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	_, err := client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.Eventually(t, func() bool {
 		_, err := client.Get(t.Context(), "a", metav1.GetOptions{})
@@ -200,14 +183,12 @@ func TestDeleteAndRecreate(t *testing.T) {
 	other.Spec.Scope = apiextensionsv1.ClusterScoped
 	s.CreateCRD(t, "one", other)
 	unscoped := s.Dynamic(t, "one").Resource(widgets)
-	list, err := unscoped.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, unscoped, metav1.ListOptions{})
 	require.Empty(t, list.Items)
 	mustCreate(t, unscoped, widget("a", map[string]any{"size": int64(1)}))
 	_, err = client.Get(t.Context(), "a", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "there are no namespaces any more: %v", err)
-	list, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list = mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, list.Items, 1, "another logical cluster's are left alone")
 
 	require.NoError(t, s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
@@ -216,23 +197,19 @@ func TestDeleteAndRecreate(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}, deadline, tick)
 	s.CreateCRD(t, "one", other)
-	list, err = unscoped.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list = mustList(t, unscoped, metav1.ListOptions{})
 	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
 }
 
 // TestDeletedEvents: watches receive the deletions of all instances of a deleted definition, and then end.
 func TestDeletedEvents(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		mustCreate(t, client, widget(name, map[string]any{"size": int64(1)}))
 	}
-	w, err := client.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{})
 	for range 6 { // a watch without a version may start with a later state
 		event, _ := nextEvent(t, w)
 		require.Equal(t, watch.Added, event.Type)
@@ -258,8 +235,7 @@ func TestRestart(t *testing.T) {
 	s = startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two"} {
 		for _, rv := range []string{"", "0"} {
-			list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{ResourceVersion: rv})
-			require.NoError(t, err)
+			list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{ResourceVersion: rv})
 			require.Len(t, list.Items, 1)
 			color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
 			require.Equal(t, cluster, color)
@@ -277,8 +253,7 @@ func TestTwoServers(t *testing.T) {
 	for _, cluster := range []string{"one", "two", "three", "four"} {
 		a.CreateCRD(t, cluster, widgetCRD(nil))
 		mustCreate(t, b.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
-		list, err := a.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, a.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, 1)
 	}
 }
@@ -318,10 +293,9 @@ func TestUnusedServingInfoIsReleased(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	s.CreateCRD(t, "one", widgetCRD(nil))
-	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, s.table.Definitions(), 1)
-	_, err = s.Discovery(t, "one").OpenAPISchema()
+	_, err := s.Discovery(t, "one").OpenAPISchema()
 	require.NoError(t, err)
 	require.NotZero(t, s.documents.Size())
 	s.DeleteCRD(t, "one", "widgets.example.com")

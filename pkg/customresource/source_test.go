@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,17 +49,8 @@ func newBoundAPIs(bound map[string]boundAPI) *boundAPIs {
 // boundSchema returns a schema of widgets with an identity and a property.
 func boundSchema(t testing.TB, identity, property string) boundAPI {
 	t.Helper()
-	return boundWith(t, identity, map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
-}
-
-// boundWith is boundSchema with several properties.
-func boundWith(t testing.TB, identity string, properties map[string]apiextensionsv1.JSONSchemaProps) boundAPI {
-	t.Helper()
-	crd := widgetCRD(properties)
-	apiextensionsserver.Scheme.Default(crd)
-	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
-	return boundAPI{s, identity}
+	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
+	return boundAPI{schemaOf(t, crd), identity}
 }
 
 func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
@@ -183,8 +173,7 @@ func TestIdentities(t *testing.T) {
 	require.Equal(t, watch.Deleted, event.Type)
 	requireNoIdentity(t, object(t, event))
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "bbbb", Cluster: request.Cluster{Name: "one"}}, a, "one")
-	back, err := in.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	back := mustGet(t, in, "a")
 	requireNoIdentity(t, back)
 	require.Equal(t, "one", back.Object["spec"].(map[string]any)["x"]) //nolint:forcetypeassert // as written above
 	s.requireWorlds(t, "bbbb|three")
@@ -220,8 +209,7 @@ func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
 		resource := widgets
 		resource.Resource += ":" + identity
 		for _, options := range []metav1.ListOptions{{}, {ResourceVersion: "0"}, {Limit: 10}} {
-			list, err := s.Dynamic(t, "*").Resource(resource).List(t.Context(), options)
-			require.NoError(t, err)
+			list := mustList(t, s.Dynamic(t, "*").Resource(resource), options)
 			var got []string
 			for _, item := range list.Items {
 				got = append(got, item.GetAnnotations()[logicalcluster.AnnotationKey])
@@ -233,8 +221,7 @@ func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
 		sum += len(want)
 	}
 	for _, cluster := range []string{"two", "three", "four"} {
-		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, 1, cluster)
 		requireNoIdentity(t, &list.Items[0])
 	}
@@ -284,11 +271,8 @@ func (s *testServer) watchAll(t *testing.T, cluster, identity string) watchOf {
 		resource.Resource += ":" + identity
 	}
 	client := s.Dynamic(t, cluster).Resource(resource)
-	list, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	w, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
-	require.NoError(t, err)
-	t.Cleanup(w.Stop)
+	list := mustList(t, client, metav1.ListOptions{})
+	w := mustWatch(t, client, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 	return watchOf{t, w}
 }
 
@@ -378,8 +362,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 		}
 	}
 	require.Eventually(t, established("one"), deadline, tick, "the names are free again")
-	list, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Empty(t, list.Items, "what has an identity is another API's")
 
 	waits = s.CreateCRD(t, "two", widgetCRD(nil))
