@@ -81,12 +81,8 @@ func pass(d time.Duration) {
 func (i *follower) agrees(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
-	have := map[Key]string{}
-	for _, obj := range i.Lister().List(nil) {
-		have[KeyOf(obj)] = contentOf(obj)
-	}
-	require.Equal(t, server.state(), have)
-	require.Equal(t, have, i.told)
+	require.Equal(t, server.state(), contentsOf(i.Lister().List(nil)))
+	require.Equal(t, server.state(), i.told)
 	require.NoError(t, i.LastError())
 	require.True(t, i.HasSynced())
 }
@@ -122,9 +118,7 @@ func TestModel(t *testing.T) {
 						write()
 					}
 				}
-				server.mu.Lock()
-				server.next, server.between = func() fault { return "" }, func() {}
-				server.mu.Unlock()
+				server.calm()
 				pass(time.Minute) // longer than any timeout
 				write()
 				i.agrees(t, server)
