@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -242,4 +243,25 @@ func waitFor(t testing.TB, what string, ok func() error) {
 	if !assert.Eventually(t, func() bool { last = ok(); return last == nil }, deadline, often) {
 		require.NoError(t, last, what)
 	}
+}
+
+func mustGet(t testing.TB, r dynamic.ResourceInterface, name string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := r.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return obj
+}
+
+func mustList(t testing.TB, r dynamic.ResourceInterface, options metav1.ListOptions) *unstructured.UnstructuredList {
+	t.Helper()
+	list, err := r.List(t.Context(), options)
+	require.NoError(t, err)
+	return list
+}
+
+func mustPatch(t testing.TB, r dynamic.ResourceInterface, name, patch string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := r.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	return obj
 }

@@ -100,10 +100,9 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	cache.start(t)
 	r.take()
 	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
-	changed, err := shards.Get(t.Context(), "s-02", metav1.GetOptions{})
-	require.NoError(t, err)
+	changed := mustGet(t, shards, "s-02")
 	changed.SetLabels(map[string]string{"changed": "true"})
-	_, err = shards.Update(t.Context(), changed, metav1.UpdateOptions{})
+	_, err := shards.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	create(t, shards, object(shardsGVR, "Shard", "new", map[string]any{"baseURL": "https://x"}))
 	for _, what := range []string{"delete s-01", "update s-02", "add new"} {

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -171,15 +170,12 @@ func TestRelayStar(t *testing.T) {
 	requireCheckpoint(t, eu, eu, "amber")
 
 	t.Log("changes, deletions, and what becomes regional, or meant for all")
-	_, err := shards.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "early", `{"spec":{"baseURL":"https://y"}}`)
 	require.NoError(t, shards.Delete(t.Context(), "late", metav1.DeleteOptions{}))
-	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "secret", `{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
 	requireEqual(t, eu, us, "amber", "early")
-	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "secret", `{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
 	requireReplicas(t, eu.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
 	requireCheckpoint(t, us, eu, "amber", "eu", "global")

@@ -8,7 +8,6 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -134,8 +133,7 @@ func TestRelayToPushed(t *testing.T) {
 	us.push(t, amber)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})
 	requireCheckpoint(t, us, eu, "amber")
-	_, err := shards.Patch(t.Context(), "public", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "public", `{"spec":{"baseURL":"https://y"}}`)
 	requireEqual(t, eu, us, "amber", "public")
 	requireCheckpoint(t, us, eu, "amber")
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})

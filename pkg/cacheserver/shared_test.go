@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -85,8 +84,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 			n := writes
 			writes++
 			create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("s-%03d", n), map[string]any{"baseURL": "https://x"}))
-			_, err := shards.Patch(t.Context(), fmt.Sprintf("s-%03d", n-n%5), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"baseURL":"https://%d"}}`, n), metav1.PatchOptions{})
-			require.NoError(t, err)
+			mustPatch(t, shards, fmt.Sprintf("s-%03d", n-n%5), fmt.Sprintf(`{"spec":{"baseURL":"https://%d"}}`, n))
 			if n%5 == 4 {
 				require.NoError(t, shards.Delete(t.Context(), fmt.Sprintf("s-%03d", n-2), metav1.DeleteOptions{}))
 			}
@@ -103,8 +101,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	at := func(r *cacheServer) dynamic.ResourceInterface { return in(t, r.f.Shard("*"), "*", shardsGVR) }
 	_, err := at(b).List(t.Context(), metav1.ListOptions{}) // its watch cache begins with the first request
 	require.NoError(t, err)
-	list, err := at(a).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, at(a), metav1.ListOptions{})
 	streams := [2]*watched{watchFrom(t, at(a), list.GetResourceVersion()), watchFrom(t, at(b), list.GetResourceVersion())}
 	write(5)
 	eventually(t, "the first server has sent something", func() bool { return len(streams[0].events()) > 0 })
@@ -119,10 +116,8 @@ func TestReplicasOfOneCache(t *testing.T) {
 
 	t.Log("the first server runs again, has what was written meanwhile, and the second one stops")
 	a.start(t)
-	again, err := at(a).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	other, err := at(b).List(t.Context(), metav1.ListOptions{ResourceVersion: again.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
-	require.NoError(t, err)
+	again := mustList(t, at(a), metav1.ListOptions{})
+	other := mustList(t, at(b), metav1.ListOptions{ResourceVersion: again.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	require.Equal(t, again.Items, other.Items)
 	var digests [2]string
 	eventually(t, "both have the same digests; the shard may mark between the two requests", func() bool {
