@@ -91,11 +91,9 @@ func TestConvertedSchema(t *testing.T) {
 
 	mustCreate(t, v1, widget("b", nil))
 	read := mustGet(t, v2, "b")
-	written, err := v2.Update(t.Context(), read, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	written := mustUpdate(t, v2, read)
 	require.Equal(t, read, written, "it is not converted back if it has not changed")
-	written, err = v2.Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	written = mustPatch(t, v2, "b", `{"metadata":{"labels":{"a":"b"}}}`)
 	require.Equal(t, "b", written.GetLabels()["a"])
 
 	for name, in := range map[string]dynamic.ResourceInterface{"v1": v1, "v2": v2} {
@@ -110,12 +108,10 @@ func TestConvertedSchema(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 
 	// Unreadable objects can be changed and deleted in the stored version.
-	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/f"]}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, v1, "a", `{"metadata":{"finalizers":["example.org/f"]}}`)
 	c.fails.Store(true)
 	require.NoError(t, v1.Delete(t.Context(), "a", metav1.DeleteOptions{}))
-	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, v1, "a", `{"metadata":{"finalizers":null}}`)
 	_, err = v1.Get(t.Context(), "a", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

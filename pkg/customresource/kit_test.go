@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/admission"
@@ -220,6 +221,20 @@ func mustList(t testing.TB, in dynamic.ResourceInterface, options metav1.ListOpt
 	list, err := in.List(t.Context(), options)
 	require.NoError(t, err)
 	return list
+}
+
+func mustUpdate(t testing.TB, in dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	updated, err := in.Update(t.Context(), obj, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return updated
+}
+
+func mustPatch(t testing.TB, client dynamic.ResourceInterface, name, patch string) *unstructured.Unstructured {
+	t.Helper()
+	patched, err := client.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	return patched
 }
 
 // mustWatch starts a watch that stops when the test ends.

@@ -41,9 +41,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	s := startWithWidgets(t, "one", "two")
 	one, two := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "two").Resource(widgets).Namespace("default")
 	w1 := mustWatch(t, one, metav1.ListOptions{})
-	w2, err := two.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w2.Stop()
+	w2 := mustWatch(t, two, metav1.ListOptions{})
 
 	mustCreate(t, two, widget("b", map[string]any{"size": int64(1)}))
 	created := mustCreate(t, one, widget("a", map[string]any{"size": int64(1)}))
@@ -66,8 +64,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 
 	resumed := mustWatch(t, one, metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
 	created.SetLabels(map[string]string{"new": "label"})
-	updated, err := one.Update(t.Context(), created, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	updated := mustUpdate(t, one, created)
 	require.Equal(t, "round", updated.Object["spec"].(map[string]any)["shape"])
 	event, _ = nextEvent(t, resumed)
 	require.Equal(t, watch.Modified, event.Type)
@@ -87,13 +84,10 @@ func TestWatchWithSelectableField(t *testing.T) {
 	none := mustList(t, client, metav1.ListOptions{})
 	from := none.GetResourceVersion()
 	w := mustWatch(t, client, metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
-	all, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
-	require.NoError(t, err)
-	defer all.Stop()
+	all := mustWatch(t, client, metav1.ListOptions{ResourceVersion: from})
 	paint := func(u *unstructured.Unstructured, color string) *unstructured.Unstructured {
 		require.NoError(t, unstructured.SetNestedField(u.Object, color, "spec", "color"))
-		u, err := client.Update(t.Context(), u, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		u = mustUpdate(t, client, u)
 		return u
 	}
 	u := mustCreate(t, client, widget("a", map[string]any{"color": "green"}))
@@ -157,18 +151,13 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.Eventually(t, func() bool {
 		crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 		require.NoError(t, err)
-		for _, c := range crd.Status.Conditions {
-			if c.Type == apiextensionsv1.Terminating && c.Status == apiextensionsv1.ConditionTrue && c.Reason == "InstanceDeletionInProgress" {
-				return true
-			}
-		}
-		return false
+		c := apihelpers.FindCRDCondition(crd, apiextensionsv1.Terminating)
+		return c != nil && c.Status == apiextensionsv1.ConditionTrue && c.Reason == "InstanceDeletionInProgress"
 	}, deadline, tick)
 
 	freed := object(t, event).DeepCopy()
 	freed.SetFinalizers(nil)
-	_, err = client.Update(t.Context(), freed, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	mustUpdate(t, client, freed)
 	require.Eventually(t, func() bool {
 		_, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
@@ -277,15 +266,7 @@ func TestTwoServersAcceptOneName(t *testing.T) {
 			})
 		}
 		creators.Wait()
-		list, err := servers[0].CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		established := 0
-		for i := range list.Items {
-			if apihelpers.IsCRDConditionTrue(&list.Items[i], apiextensionsv1.Established) {
-				established++
-			}
-		}
-		require.Equal(t, 1, established, "in %s", cluster)
+		servers[0].requireOneEstablished(t, cluster, len(servers))
 	}
 }
 

@@ -56,8 +56,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 		}
 	}
 	created.SetLabels(map[string]string{"kept": "no"})
-	updated, err := client.Update(t.Context(), created, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	updated := mustUpdate(t, client, created)
 	require.NoError(t, client.Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	for _, kind := range []watch.EventType{watch.Modified, watch.Deleted} {
 		encoded := 0

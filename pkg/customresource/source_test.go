@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -161,8 +160,7 @@ func TestIdentities(t *testing.T) {
 	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free for this identity
 	one.continues("a")
 	all.continues("a")
-	patched, err := in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	patched := mustPatch(t, in, "a", `{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`)
 	requireNoIdentity(t, patched)
 	event, _ := nextEvent(t, all)
 	require.Equal(t, watch.Modified, event.Type)
@@ -185,7 +183,7 @@ func TestIdentities(t *testing.T) {
 	three.continues("b")
 	require.NoError(t, inThree.Delete(t.Context(), "b", metav1.DeleteOptions{}))
 
-	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -137,8 +136,7 @@ func TestEmptyUnreadable(t *testing.T) {
 	kept := mustGet(t, objects, "kept")
 	require.NotNil(t, kept.GetDeletionTimestamp())
 	require.Equal(t, "Widget", kept.GetKind(), "what is stored stays as it is otherwise")
-	_, err = objects.Patch(t.Context(), "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, objects, "kept", `{"metadata":{"finalizers":null}}`)
 	left, err = s.Empty(t.Context(), "consumer", d)
 	require.NoError(t, err)
 	require.Zero(t, left.Objects)

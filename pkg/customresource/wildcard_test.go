@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -209,16 +210,20 @@ func TestManyCreators(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	list, err := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+	s.requireOneEstablished(t, "one", 8)
+}
+
+// requireOneEstablished checks that one of the n definitions of a logical cluster is established.
+func (s *testServer) requireOneEstablished(t *testing.T, cluster string, n int) {
+	t.Helper()
+	list, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, list.Items, 8)
+	require.Len(t, list.Items, n)
 	established := 0
 	for i := range list.Items {
-		for _, c := range list.Items[i].Status.Conditions {
-			if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
-				established++
-			}
+		if apihelpers.IsCRDConditionTrue(&list.Items[i], apiextensionsv1.Established) {
+			established++
 		}
 	}
-	require.Equal(t, 1, established)
+	require.Equal(t, 1, established, cluster)
 }
