@@ -78,7 +78,7 @@ const positions = `^the same|\bthese (objects|kinds)|^likewise|\b(as|see) (above
 // TestServerHelp checks for the commands of servers that the help contains each flag, and that the examples use existing
 // flags.
 func TestServerHelp(t *testing.T) {
-	for _, name := range []string{"shard", "front-proxy", "cache-server"} {
+	for _, name := range serverCommands {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := call(t, name, "--help")
 			require.Zero(t, code)
@@ -119,34 +119,28 @@ func exampleFlags(t *testing.T, name string) (lines [][]string) {
 
 // TestExamplesAreComplete checks that servers which are started as in the examples lack nothing.
 func TestExamplesAreComplete(t *testing.T) {
-	for name, warnings := range map[string]func(parse func(cliflag.NamedFlagSets)) []string{
-		"shard": func(parse func(cliflag.NamedFlagSets)) []string {
-			o := shard.NewOptions()
-			parse(o.Flags())
-			return o.Complete().Warnings()
-		},
-		"front-proxy": func(parse func(cliflag.NamedFlagSets)) []string {
-			o := frontproxy.NewOptions()
-			parse(o.Flags())
-			return o.Complete().Warnings()
-		},
-		"cache-server": func(parse func(cliflag.NamedFlagSets)) []string {
-			o := cacheserver.NewOptions()
-			parse(o.Flags())
-			return o.Complete().Warnings()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, line := range exampleFlags(t, name) {
-				require.Empty(t, warnings(func(sections cliflag.NamedFlagSets) {
-					all := pflag.NewFlagSet(name, pflag.ContinueOnError)
-					for _, section := range sections.FlagSets {
-						all.AddFlagSet(section)
-					}
-					require.NoError(t, all.Parse(line))
-				}))
-			}
-		})
+	parse := func(sections cliflag.NamedFlagSets, line []string) {
+		t.Helper()
+		all := pflag.NewFlagSet("", pflag.ContinueOnError)
+		for _, section := range sections.FlagSets {
+			all.AddFlagSet(section)
+		}
+		require.NoError(t, all.Parse(line))
+	}
+	for _, line := range exampleFlags(t, "shard") {
+		o := shard.NewOptions()
+		parse(o.Flags(), line)
+		require.Empty(t, o.Complete().Warnings(), line)
+	}
+	for _, line := range exampleFlags(t, "front-proxy") {
+		o := frontproxy.NewOptions()
+		parse(o.Flags(), line)
+		require.Empty(t, o.Complete().Warnings(), line)
+	}
+	for _, line := range exampleFlags(t, "cache-server") {
+		o := cacheserver.NewOptions()
+		parse(o.Flags(), line)
+		require.Empty(t, o.Complete().Warnings(), line)
 	}
 }
 
@@ -203,7 +197,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestServersNameTheirMissingFlags(t *testing.T) {
-	for _, command := range []string{"shard", "front-proxy", "cache-server"} {
+	for _, command := range serverCommands {
 		t.Run(command, func(t *testing.T) {
 			code, out, errOut := call(t, command)
 			require.Equal(t, supervise.ExitUsage, code)
@@ -246,8 +240,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	// A signal can arrive when done has given the signals back already; it must
-	// not end the process of the tests then.
+	// A signal that arrives after done must not end the process of the tests.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, force, done := untilSignal(t.Context())
 	defer done()
@@ -296,10 +289,9 @@ func TestExitCodeOfTheProcess(t *testing.T) {
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), program, "dev", "--nonsense")
 	cmd.Env = append(os.Environ(), programEnv+"=1")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	_, err = cmd.Output()
 	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Run(), &exit)
+	require.ErrorAs(t, err, &exit)
 	require.Equal(t, supervise.ExitUsage, exit.ExitCode())
-	require.Equal(t, "shardplane dev: unknown flag: --nonsense (see shardplane dev --help)\n", stderr.String())
+	require.Equal(t, "shardplane dev: unknown flag: --nonsense (see shardplane dev --help)\n", string(exit.Stderr))
 }

@@ -22,17 +22,13 @@ func checkpointsOf(cache *cacheServer, shard string) *client.Client[*replication
 	return replicationcheckpoints.Checkpoints.In(cache.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path()))
 }
 
-func waitMark(t *testing.T, cache *cacheServer, shard, what string, ok func(*replicationcheckpoints.ReplicationCheckpoint) bool) *replicationcheckpoints.ReplicationCheckpoint {
+// markAt returns the checkpoint of a shard on a cache server, or an empty one.
+func markAt(t testing.TB, cache *cacheServer, shard string) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
-	var mark *replicationcheckpoints.ReplicationCheckpoint
-	eventually(t, what, func() bool {
-		found, err := checkpointsOf(cache, shard).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
-		if err != nil {
-			return false
-		}
-		mark = found
-		return ok(mark)
-	})
+	mark, err := checkpointsOf(cache, shard).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
+	if err != nil {
+		return &replicationcheckpoints.ReplicationCheckpoint{}
+	}
 	return mark
 }
 
@@ -50,8 +46,8 @@ func TestLagAndStaleness(t *testing.T) {
 		_, err := checkpointsOf(cache, shard).Create(t.Context(), &replicationcheckpoints.ReplicationCheckpoint{ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Number: 1}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	waitMark(t, cache, "stale", "the shard has a mark", func(mark *replicationcheckpoints.ReplicationCheckpoint) bool {
-		return mark.Resources[shardsResource].ResourceVersion != ""
+	eventually(t, "the shard has a mark", func() bool {
+		return markAt(t, cache, "stale").Resources[shardsResource].ResourceVersion != ""
 	})
 	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
 	for _, until := range []string{"acknowledged", "checkpoint"} {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/replication/digest"
@@ -61,8 +60,7 @@ func TestDigestAnswers(t *testing.T) {
 	t.Log("all that was written before is in an answer, and nothing of what was there is lost by a restart")
 	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	for n := range 20 {
-		_, err := replicas.Patch(t.Context(), "one", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"n":%d}}`, n), metav1.PatchOptions{})
-		require.NoError(t, err)
+		mustPatch(t, replicas, "one", fmt.Sprintf(`{"spec":{"n":%d}}`, n))
 		before := answer.Resources[shardsResource]
 		require.Equal(t, http.StatusOK, ask(master, "amber", ""))
 		require.NotEqual(t, before, answer.Resources[shardsResource])

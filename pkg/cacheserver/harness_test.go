@@ -17,11 +17,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -61,21 +62,16 @@ func start(t testing.TB, url string, run func(ctx context.Context) error) *insta
 	i := &instance{url: url, closeIdle: func() {}}
 	i.stop = sync.OnceFunc(func() {
 		cancel()
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for limit := time.Now().Add(deadline); ; {
+		assert.Eventually(t, func() bool {
+			i.closeIdle()
 			select {
 			case err := <-done:
-				require.NoError(t, err)
-				return
-			case <-tick.C:
-				i.closeIdle()
+				assert.NoError(t, err)
+				return true
+			default:
+				return false
 			}
-			if time.Now().After(limit) {
-				t.Error("the server does not stop")
-				return
-			}
-		}
+		}, deadline, 10*time.Millisecond, "the server does not stop")
 	})
 	t.Cleanup(i.stop)
 	return i
@@ -139,9 +135,7 @@ func (c *cacheServer) start(t testing.TB) {
 // own returns the metrics of the server itself.
 func (c *cacheServer) own(t testing.TB) prometheus.GathererFunc {
 	t.Helper()
-	client, err := rest.HTTPClientFor(c.pki.master(t, c.url))
-	require.NoError(t, err)
-	t.Cleanup(client.CloseIdleConnections)
+	client := httpClient(t, c.pki.master(t, c.url))
 	return func() ([]*dto.MetricFamily, error) {
 		_, text := get(t, client, c.url+"/metrics")
 		parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -172,9 +166,7 @@ func in(t testing.TB, f *client.Factory, cluster string, gvr schema.GroupVersion
 
 func waitReady(t testing.TB, config *rest.Config) {
 	t.Helper()
-	c, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
-	defer utilnet.CloseIdleConnectionsFor(c.Transport)
+	c := httpClient(t, config)
 	eventually(t, "the server is ready", func() bool {
 		status, _ := get(t, c, config.Host+"/readyz")
 		return status == http.StatusOK
@@ -218,9 +210,58 @@ func create(t testing.TB, r dynamic.ResourceInterface, obj *unstructured.Unstruc
 	return created
 }
 
-var rootPath = logicalcluster.NewPath("root")
+// recorder records events of a client.
+type recorder struct {
+	mu  sync.Mutex
+	all []string
+}
 
-func contextWithDeadline(t testing.TB) (context.Context, context.CancelFunc) {
+func (r *recorder) add(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, event)
+}
+
+// take returns the events since the last call.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() { r.all = nil }()
+	return r.all
+}
+
+func (r *recorder) events() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// waitFor polls until ok returns no error.
+func waitFor(t testing.TB, what string, ok func() error) {
 	t.Helper()
-	return context.WithTimeout(t.Context(), deadline)
+	var last error
+	if !assert.Eventually(t, func() bool { last = ok(); return last == nil }, deadline, often) {
+		require.NoError(t, last, what)
+	}
+}
+
+func mustGet(t testing.TB, r dynamic.ResourceInterface, name string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := r.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return obj
+}
+
+func mustList(t testing.TB, r dynamic.ResourceInterface, options metav1.ListOptions) *unstructured.UnstructuredList {
+	t.Helper()
+	list, err := r.List(t.Context(), options)
+	require.NoError(t, err)
+	return list
+}
+
+func mustPatch(t testing.TB, r dynamic.ResourceInterface, name, patch string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := r.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	return obj
 }

@@ -49,9 +49,7 @@ func TestCacheServerLearnsKinds(t *testing.T) {
 	create(t, workspaces, object(workspacesGVR, "Workspace", "late", nil))
 	require.Equal(t, "ADDED", string((<-watch.ResultChan()).Type))
 
-	removing, cancel := contextWithDeadline(t)
-	defer cancel()
-	require.NoError(t, config.Table.Remove(removing, workspacesGVR.GroupResource()))
+	require.NoError(t, config.Table.Remove(t.Context(), workspacesGVR.GroupResource()))
 	require.Equal(t, "DELETED", string((<-watch.ResultChan()).Type))
 	require.Equal(t, "DELETED", string((<-watch.ResultChan()).Type))
 	remove()

@@ -7,12 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,9 +23,7 @@ import (
 // reader is an informer of the Shards on a cache server that records its events.
 type reader struct {
 	*client.Informer[*corev1alpha1.Shard]
-
-	mu   sync.Mutex
-	told []string
+	recorder
 }
 
 // newReader returns a reader that runs until the test ends.
@@ -46,9 +41,9 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 	})
 	r := &reader{Informer: kinds.Shards.Informer(everything, client.InformerOptions[*corev1alpha1.Shard]{})}
 	r.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-		OnAdd:    func(shard *corev1alpha1.Shard, _ bool) { r.tell("add", shard) },
-		OnUpdate: func(_, shard *corev1alpha1.Shard) { r.tell("update", shard) },
-		OnDelete: func(shard *corev1alpha1.Shard, _ bool) { r.tell("delete", shard) },
+		OnAdd:    func(shard *corev1alpha1.Shard, _ bool) { r.add("add " + shard.Name) },
+		OnUpdate: func(_, shard *corev1alpha1.Shard) { r.add("update " + shard.Name) },
+		OnDelete: func(shard *corev1alpha1.Shard, _ bool) { r.add("delete " + shard.Name) },
 	})
 	start(t, "", marks.Run)
 	start(t, "", r.Run)
@@ -63,37 +58,12 @@ func (r *reader) has(objects int) error {
 	return nil
 }
 
-func (r *reader) tell(kind string, shard *corev1alpha1.Shard) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.told = append(r.told, kind+" "+shard.Name)
-}
-
-// news returns the events since the last call.
-func (r *reader) news() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	told := r.told
-	r.told = nil
-	return told
-}
-
-func (r *reader) waitFor(t *testing.T, what string, ok func() error) {
-	t.Helper()
-	var last error
-	if !assert.Eventually(t, func() bool { last = ok(); return last == nil }, deadline, 50*time.Millisecond) {
-		require.NoError(t, last, what)
-	}
-}
-
 // waitTold waits for an event.
 func (r *reader) waitTold(t *testing.T, what string) {
 	t.Helper()
-	r.waitFor(t, what, func() error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if !slices.Contains(r.told, what) {
-			return fmt.Errorf("told were %v", r.told)
+	waitFor(t, what, func() error {
+		if told := r.events(); !slices.Contains(told, what) {
+			return fmt.Errorf("told were %v", told)
 		}
 		return nil
 	})
@@ -121,31 +91,24 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	}
 	_, stopPushing := replicate(t, amber, cache, markOften)
 	r := newReader(t, cache)
-	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
 	// Without a checkpoint of the shard, the reader accepts any content of the cache server.
-	r.waitFor(t, "the reader knows a mark of the shard", func() error {
-		if lacking := replicas.Lacks(r, []string{"amber"}); len(lacking) > 0 {
-			return fmt.Errorf("lacking are %v", lacking)
-		}
-		return nil
-	})
+	waitFor(t, "the reader has all, and knows a mark of the shard", func() error { return r.has(objects) })
 	require.Contains(t, replicas.Lacks(r, []string{"amber", "blue"}), "blue", "nothing is known of it")
 
 	cache.stop()
 	backup := snapshotOf(t, cache)
 	cache.start(t)
-	r.news()
+	r.take()
 	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
-	changed, err := shards.Get(t.Context(), "s-02", metav1.GetOptions{})
-	require.NoError(t, err)
+	changed := mustGet(t, shards, "s-02")
 	changed.SetLabels(map[string]string{"changed": "true"})
-	_, err = shards.Update(t.Context(), changed, metav1.UpdateOptions{})
+	_, err := shards.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	create(t, shards, object(shardsGVR, "Shard", "new", map[string]any{"baseURL": "https://x"}))
 	for _, what := range []string{"delete s-01", "update s-02", "add new"} {
 		r.waitTold(t, what)
 	}
-	r.news()
+	r.take()
 
 	stopPushing()
 	cache.stop()
@@ -156,10 +119,10 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	// When a replica of another shard comes, the reader has read all of the older data.
 	create(t, in(t, cache.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "other", map[string]any{"baseURL": "https://x"}))
 	r.waitTold(t, "add other")
-	require.Equal(t, []string{"add other"}, r.news())
+	require.Equal(t, []string{"add other"}, r.take())
 	replicate(t, amber, cache, markOften)
 	create(t, shards, object(shardsGVR, "Shard", "after", map[string]any{"baseURL": "https://x"}))
 	r.waitTold(t, "add after")
-	require.Equal(t, []string{"add after"}, r.news())
+	require.Equal(t, []string{"add after"}, r.take())
 	require.NoError(t, r.has(objects+2))
 }

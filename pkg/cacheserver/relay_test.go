@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
 	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/serving/features"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -104,34 +102,20 @@ func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Confi
 	return config
 }
 
-// markAt returns the checkpoint of a shard on a cache server, or an empty one.
-func markAt(t testing.TB, r *region, shard string) *replicationcheckpoints.ReplicationCheckpoint {
-	t.Helper()
-	mark, err := replicationcheckpoints.Checkpoints.In(r.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path())).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
-	if err != nil {
-		return &replicationcheckpoints.ReplicationCheckpoint{}
-	}
-	return mark
-}
-
 // requireCheckpoint waits until the checkpoint of a shard is complete compared with the one in its own region.
 func requireCheckpoint(t *testing.T, at, home *region, shard string, via ...string) {
 	t.Helper()
-	var here, there *replicationcheckpoints.ReplicationCheckpoint
-	if !assert.Eventually(t, func() bool {
-		here, there = markAt(t, at, shard), markAt(t, home, shard)
-		if len(there.Resources) == 0 || here.Epoch != there.Epoch {
-			return false
-		}
+	waitFor(t, "the mark of "+shard+" in "+at.name, func() error {
+		here, there := markAt(t, at.cacheServer, shard), markAt(t, home.cacheServer, shard)
+		equal := len(there.Resources) > 0 && here.Epoch == there.Epoch && slices.Equal(via, here.Via)
 		for resource, extent := range there.Resources {
-			if here.Resources[resource].ResourceVersion != extent.ResourceVersion {
-				return false
-			}
+			equal = equal && here.Resources[resource].ResourceVersion == extent.ResourceVersion
 		}
-		return slices.Equal(via, here.Via)
-	}, deadline, 50*time.Millisecond) {
-		t.Fatalf("the mark of %s in %s is %+v, by %v, and in its region %+v", shard, at.name, here.Resources, here.Via, there.Resources)
-	}
+		if !equal {
+			return fmt.Errorf("it is %+v, by %v, and in its region %+v", here.Resources, here.Via, there.Resources)
+		}
+		return nil
+	})
 }
 
 func regional(obj *unstructured.Unstructured) *unstructured.Unstructured {
@@ -142,20 +126,21 @@ func regional(obj *unstructured.Unstructured) *unstructured.Unstructured {
 // requireEqual waits until two cache servers have the same replica of a Shard.
 func requireEqual(t *testing.T, a, b *region, shard, name string) {
 	t.Helper()
-	var have [2]*unstructured.Unstructured
-	if !assert.Eventually(t, func() bool {
+	waitFor(t, name, func() error {
+		var have [2]*unstructured.Unstructured
 		for i, r := range []*region{a, b} {
 			obj, err := in(t, r.f.Shard(shard), "root", shardsGVR).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
-				return false
+				return fmt.Errorf("%s: %w", r.name, err)
 			}
 			obj.SetResourceVersion("")
 			have[i] = obj
 		}
-		return assert.ObjectsAreEqual(have[0], have[1])
-	}, deadline, 50*time.Millisecond) {
-		t.Fatalf("%s has %v, and %s has %v", a.name, have[0], b.name, have[1])
-	}
+		if !assert.ObjectsAreEqual(have[0], have[1]) {
+			return fmt.Errorf("%s has %v, and %s has %v", a.name, have[0], b.name, have[1])
+		}
+		return nil
+	})
 }
 
 // TestRelayStar has two regions and a cache server that relays between them: each region receives objects for the whole
@@ -185,15 +170,12 @@ func TestRelayStar(t *testing.T) {
 	requireCheckpoint(t, eu, eu, "amber")
 
 	t.Log("changes, deletions, and what becomes regional, or meant for all")
-	_, err := shards.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "early", `{"spec":{"baseURL":"https://y"}}`)
 	require.NoError(t, shards.Delete(t.Context(), "late", metav1.DeleteOptions{}))
-	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "secret", `{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
 	requireEqual(t, eu, us, "amber", "early")
-	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "secret", `{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
 	requireReplicas(t, eu.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
 	requireCheckpoint(t, us, eu, "amber", "eu", "global")

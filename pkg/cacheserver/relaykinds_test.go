@@ -35,23 +35,22 @@ func TestRelayOfOtherKinds(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Epoch: uuid.Must(uuid.NewV7()).String(), Number: 100,
 		Resources: map[string]replicationcheckpoints.Extent{cachedResources.GroupResource().String(): {ResourceVersion: "5"}, widgets.GroupResource().String(): {ResourceVersion: "5"}},
 	}
-	marks := replicationcheckpoints.Checkpoints.In(eu.f.Shard("amber").Cluster(replicationcheckpoints.Cluster.Path()))
+	marks := checkpointsOf(eu.cacheServer, "amber")
 	_, err := marks.Create(t.Context(), mark, metav1.CreateOptions{})
 	require.NoError(t, err)
+	get := func(gvr schema.GroupVersionResource, name string) error {
+		_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
+		return err
+	}
 	there := func(gvr schema.GroupVersionResource, name string) func() bool {
-		return func() bool {
-			_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
-			return err == nil
-		}
+		return func() bool { return get(gvr, name) == nil }
 	}
 	gone := func(gvr schema.GroupVersionResource, name string) func() bool {
-		return func() bool {
-			_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err)
-		}
+		return func() bool { return apierrors.IsNotFound(get(gvr, name)) }
 	}
 
-	use := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cache.shardplane.io/v1alpha1", "kind": "ExportUse", "metadata": map[string]any{"name": "export"}}}
+	use := object(exportUses, "ExportUse", "export", nil)
+	delete(use.Object, "spec")
 	uses := in(t, eu.f.Shard("amber"), "c", exportUses)
 	create(t, uses, use)
 	eventually(t, "what a shard has written is relayed", there(exportUses, "export"))

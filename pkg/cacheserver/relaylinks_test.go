@@ -3,43 +3,26 @@ package cacheserver_test
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/replication/push"
 )
 
-// deletions are those of which a reader of a cache server is notified.
-type deletions struct {
-	mu   sync.Mutex
-	told []string
-}
-
-func newDeletions(t *testing.T, r *region) *deletions {
+// newDeletions records the deletions of which a reader of a cache server is notified.
+func newDeletions(t *testing.T, r *region) *recorder {
 	t.Helper()
-	d := &deletions{}
+	d := &recorder{}
 	informer := kinds.Shards.Informer(r.f.Shard("*").Wildcard(), client.InformerOptions[*corev1alpha1.Shard]{})
-	informer.AddEventHandler(client.Handler[*corev1alpha1.Shard]{OnDelete: func(shard *corev1alpha1.Shard, _ bool) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.told = append(d.told, shard.Name)
-	}})
+	informer.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+		OnDelete: func(shard *corev1alpha1.Shard, _ bool) { d.add(shard.Name) },
+	})
 	start(t, "", informer.Run)
 	return d
-}
-
-func (d *deletions) names() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.told)
 }
 
 // TestRelayLinks checks that a region keeps its replicas while the cache server that it relays from is unreachable or
@@ -80,21 +63,19 @@ func TestRelayLinks(t *testing.T) {
 	eu.push(t, crimson)
 	want = append(want, "crimson|root|other")
 	requireReplicas(t, us.cacheServer, want)
-	controller, err := push.New(config)
-	require.NoError(t, err)
-	start(t, "", controller.Run)
+	startPush(t, config)
 	create(t, shards, object(shardsGVR, "Shard", "later", nil))
 	want = append(want, "amber|root|later")
 	requireReplicas(t, us.cacheServer, want)
 	requireCheckpoint(t, us, eu, "amber", "eu")
-	require.Empty(t, lost.names())
+	require.Empty(t, lost.events())
 
 	t.Log("what is deleted in the shard is deleted in both regions")
 	require.NoError(t, shards.Delete(t.Context(), "later", metav1.DeleteOptions{}))
 	want = slices.DeleteFunc(want, func(name string) bool { return name == "amber|root|later" })
 	requireReplicas(t, us.cacheServer, want)
 	requireEqual(t, eu, us, "amber", "one")
-	eventually(t, "the reader is notified", func() bool { return slices.Equal(lost.names(), []string{"later"}) })
+	eventually(t, "the reader is notified", func() bool { return slices.Equal(lost.events(), []string{"later"}) })
 }
 
 // TestRelayOfRestoredShard restores a shard from an older backup. Readers behind a relay must detect that its versions
@@ -106,11 +87,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://x"}))
-	config := replicationConfig(t, amber, eu.cacheServer)
-	markOften(&config)
-	controller, err := push.New(config)
-	require.NoError(t, err)
-	replicating := start(t, "", controller.Run)
+	config, stopPushing := replicate(t, amber, eu.cacheServer, markOften)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
 	last := ""
 	for n := range 30 {
@@ -118,23 +95,25 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	}
 	// The checkpoint may be behind the replicas. It must cover changes that the restored shard lacks, or the restore
 	// could not be detected.
-	eventually(t, "the mark covers all", func() bool { return markAt(t, us, "amber").Resources[shardsResource].ResourceVersion == last })
+	eventually(t, "the mark covers all", func() bool {
+		return markAt(t, us.cacheServer, "amber").Resources[shardsResource].ResourceVersion == last
+	})
 	requireCheckpoint(t, us, eu, "amber", "eu")
-	before := markAt(t, us, "amber")
+	before := markAt(t, us.cacheServer, "amber")
 
-	replicating.stop()
+	stopPushing()
 	amber.stop()
 	amber.dataDir = t.TempDir()
 	amber.start(t)
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://restored"}))
-	if controller, err = push.New(config); err != nil {
-		t.Fatal(err)
-	}
-	start(t, "", controller.Run)
+	startPush(t, config)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
-	if !assert.Eventually(t, func() bool { return markAt(t, us, "amber").Epoch > before.Epoch }, deadline, often) {
-		t.Fatalf("the mark is still of the epoch of %+v: in its region it is %+v, here %+v", before, markAt(t, eu, "amber"), markAt(t, us, "amber"))
-	}
+	waitFor(t, "the mark is of another epoch", func() error {
+		if mark := markAt(t, us.cacheServer, "amber"); mark.Epoch <= before.Epoch {
+			return fmt.Errorf("here %+v, in its region %+v", mark, markAt(t, eu.cacheServer, "amber"))
+		}
+		return nil
+	})
 	requireCheckpoint(t, us, eu, "amber", "eu")
 	requireEqual(t, eu, us, "amber", "kept")
 }
@@ -154,8 +133,7 @@ func TestRelayToPushed(t *testing.T) {
 	us.push(t, amber)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})
 	requireCheckpoint(t, us, eu, "amber")
-	_, err := shards.Patch(t.Context(), "public", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "public", `{"spec":{"baseURL":"https://y"}}`)
 	requireEqual(t, eu, us, "amber", "public")
 	requireCheckpoint(t, us, eu, "amber")
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})

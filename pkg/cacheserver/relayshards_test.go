@@ -4,9 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 )
@@ -33,8 +31,7 @@ func TestRelayOfShardsOfRoot(t *testing.T) {
 		if name == "public" {
 			of = others
 		}
-		_, err := of.Patch(t.Context(), name, types.MergePatchType, []byte(region), metav1.PatchOptions{})
-		require.NoError(t, err)
+		mustPatch(t, of, name, region)
 	}
 	eventually(t, "what else is regional has gone", func() bool {
 		list, err := in(t, us.f.Shard("root"), "root", workspaceTypesGVR).List(t.Context(), metav1.ListOptions{})

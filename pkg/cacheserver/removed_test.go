@@ -26,8 +26,7 @@ func TestRemovedShards(t *testing.T) {
 		return err
 	}
 	count := func(shard string) int {
-		list, err := in(t, cache.f.Shard(shard), "*", workspaceTypesGVR).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, in(t, cache.f.Shard(shard), "*", workspaceTypesGVR), metav1.ListOptions{})
 		return len(list.Items)
 	}
 	for _, shard := range []string{"blue", "green"} {

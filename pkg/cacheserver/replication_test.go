@@ -16,7 +16,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/push"
@@ -33,10 +32,14 @@ func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...fun
 	for _, f := range change {
 		f(&config)
 	}
+	return config, startPush(t, config).stop
+}
+
+func startPush(t *testing.T, config push.Config) *instance {
+	t.Helper()
 	controller, err := push.New(config)
 	require.NoError(t, err)
-	i := start(t, "", controller.Run)
-	return config, i.stop
+	return start(t, "", controller.Run)
 }
 
 // startsOver returns how often the replication of a test has read everything again.
@@ -108,22 +111,16 @@ func tableOf(t testing.TB, resources ...replication.Resource) *replication.Table
 func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ...push.Config) {
 	t.Helper()
 	slices.Sort(want)
-	var got []string
-	ok := func() bool {
+	waitFor(t, "the replicas", func() error {
 		list, err := in(t, cache.f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
-			got = []string{err.Error()}
-			return false
+			return err
 		}
-		got = names(list)
-		slices.Sort(got)
-		return slices.Equal(want, got)
-	}
-	limit := time.Now().Add(deadline)
-	for !ok() {
-		require.True(t, time.Now().Before(limit), "want %v, got %v", want, got)
-		<-time.After(20 * time.Millisecond) // leave the processor to the servers
-	}
+		if got := slices.Sorted(slices.Values(names(list))); !slices.Equal(want, got) {
+			return fmt.Errorf("want %v, got %v", want, got)
+		}
+		return nil
+	})
 	for _, config := range configs {
 		requireTrue(t, config)
 	}
@@ -143,15 +140,12 @@ func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 
 func requireTrue(t *testing.T, config push.Config) {
 	t.Helper()
-	var found []verify.Difference
-	limit := time.Now().Add(deadline)
-	for {
-		found = differences(t, config)
-		if len(found) == 0 {
-			return
+	waitFor(t, "replicas equal the objects", func() error {
+		if found := differences(t, config); len(found) > 0 {
+			return fmt.Errorf("%v", found)
 		}
-		require.True(t, time.Now().Before(limit), "%v", found)
-	}
+		return nil
+	})
 }
 
 func TestReplication(t *testing.T) {
@@ -172,11 +166,9 @@ func TestReplication(t *testing.T) {
 	requireReplicas(t, cache, want, amberConfig, blueConfig)
 
 	// The content of a replica.
-	source, err := amberShards.Get(t.Context(), "same", metav1.GetOptions{})
-	require.NoError(t, err)
+	source := mustGet(t, amberShards, "same")
 	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
-	replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
-	require.NoError(t, err)
+	replica := mustGet(t, replicas, "same")
 	require.Equal(t, map[string]string{
 		"kcp.io/shard":                           "amber",
 		"kcp.io/cluster":                         "root",
@@ -186,12 +178,9 @@ func TestReplication(t *testing.T) {
 	requireSame(t, source, replica)
 
 	t.Run("changes in the shard arrive, status and annotations too", func(t *testing.T) {
-		_, err := amberShards.Patch(t.Context(), "same", types.MergePatchType,
-			[]byte(`{"metadata":{"annotations":{"kcp.io/path":"root"},"labels":{"l":"v"},"finalizers":["test/held"]},"spec":{"externalURL":"https://new"}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		mustPatch(t, amberShards, "same", `{"metadata":{"annotations":{"kcp.io/path":"root"},"labels":{"l":"v"},"finalizers":["test/held"]},"spec":{"externalURL":"https://new"}}`)
 		eventually(t, "the change is replicated", func() bool {
-			replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
-			require.NoError(t, err)
+			replica := mustGet(t, replicas, "same")
 			url, _, _ := unstructured.NestedString(replica.Object, "spec", "externalURL")
 			return url == "https://new" && replica.GetAnnotations()["kcp.io/path"] == "root" && replica.GetLabels()["l"] == "v" && slices.Equal(replica.GetFinalizers(), []string{"test/held"})
 		})
@@ -199,26 +188,21 @@ func TestReplication(t *testing.T) {
 	t.Run("an object that is being deleted has a replica that says so, until it is gone", func(t *testing.T) {
 		require.NoError(t, amberShards.Delete(t.Context(), "same", metav1.DeleteOptions{}))
 		eventually(t, "the replica says it", func() bool {
-			replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
-			require.NoError(t, err)
+			replica := mustGet(t, replicas, "same")
 			return replica.GetAnnotations()["cache.shardplane.io/deleting"] != ""
 		})
-		source, err := amberShards.Get(t.Context(), "same", metav1.GetOptions{})
-		require.NoError(t, err)
-		replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
-		require.NoError(t, err)
+		source := mustGet(t, amberShards, "same")
+		replica := mustGet(t, replicas, "same")
 		require.Equal(t, source.GetDeletionTimestamp().UTC().Format(time.RFC3339), replica.GetAnnotations()["cache.shardplane.io/deleting"])
 		require.Equal(t, source.GetFinalizers(), replica.GetFinalizers())
 		requireReplicas(t, cache, want, amberConfig)
-		_, err = amberShards.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		mustPatch(t, amberShards, "same", `{"metadata":{"finalizers":null}}`)
 		requireReplicas(t, cache, []string{"amber|root|early", "blue|root|same", "blue|other|same"}, amberConfig)
 		create(t, amberShards, object(shardsGVR, "Shard", "same", nil))
 		requireReplicas(t, cache, want, amberConfig)
 	})
 	t.Run("an edited replica is put right", func(t *testing.T) {
-		_, err := replicas.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"},"finalizers":["a/b"],"annotations":{"cache.shardplane.io/deleting":"x"}}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		mustPatch(t, replicas, "same", `{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"},"finalizers":["a/b"],"annotations":{"cache.shardplane.io/deleting":"x"}}}`)
 		requireTrue(t, amberConfig)
 	})
 	t.Run("what belongs to no shard that runs stays", func(t *testing.T) {
@@ -265,8 +249,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 	t.Log("changes while the controller is down")
 	stop()
 	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
-	_, err := shards.Patch(t.Context(), "s-02", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, shards, "s-02", `{"spec":{"baseURL":"https://y"}}`)
 	require.NoError(t, in(t, cache.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "s-03", metav1.DeleteOptions{}))
 	problems := map[string]replication.Problem{}
 	for _, difference := range differences(t, config) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -39,7 +40,7 @@ func do(t testing.TB, c *http.Client, method, url, body string) (int, string) {
 	return resp.StatusCode, string(answer)
 }
 
-func httpClient(t *testing.T, config *rest.Config) *http.Client {
+func httpClient(t testing.TB, config *rest.Config) *http.Client {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -102,8 +103,7 @@ func testIsolation(t *testing.T, cache *cacheServer) {
 	}
 	for _, shard := range []string{"amber", "blue"} {
 		for _, cluster := range []string{"root", "other"} {
-			got, err := in(t, f.Shard(shard), cluster, shardsGVR).Get(t.Context(), "same", metav1.GetOptions{})
-			require.NoError(t, err)
+			got := mustGet(t, in(t, f.Shard(shard), cluster, shardsGVR), "same")
 			require.Equal(t, map[string]any{"from": shard + "/" + cluster, "fromTheFuture": map[string]any{"n": int64(1)}}, got.Object["spec"])
 			requireList(t, f.Shard(shard), cluster, shard+"|"+cluster+"|same")
 		}
@@ -114,15 +114,14 @@ func testIsolation(t *testing.T, cache *cacheServer) {
 	requireList(t, f.Shard("green"), "*")
 	requireList(t, f.Shard("ambe"), "*")
 
-	page, err := in(t, f.Shard("amber"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{Limit: 1})
-	require.NoError(t, err)
+	page := mustList(t, in(t, f.Shard("amber"), "*", shardsGVR), metav1.ListOptions{Limit: 1})
 	require.NotEmpty(t, page.GetContinue())
 	for shard, cluster := range map[string]string{"blue": "*", "*": "*", "amber": "root"} {
 		_, err := in(t, f.Shard(shard), cluster, shardsGVR).List(t.Context(), metav1.ListOptions{Continue: page.GetContinue()})
 		require.True(t, apierrors.IsBadRequest(err), "a token of another scope in %s/%s: %v", shard, cluster, err)
 	}
 
-	_, err = in(t, f.Shard("green"), "root", shardsGVR).Get(t.Context(), "same", metav1.GetOptions{})
+	_, err := in(t, f.Shard("green"), "root", shardsGVR).Get(t.Context(), "same", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	require.NoError(t, in(t, f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "same", metav1.DeleteOptions{}))
 	requireList(t, f.Shard("*"), "*", "amber|other|same", "blue|other|same", "blue|root|same")
@@ -144,8 +143,7 @@ func requireList(t *testing.T, f *client.Factory, cluster string, want ...string
 		var got []string
 		opts := metav1.ListOptions{Limit: limit}
 		for {
-			page, err := in(t, f, cluster, shardsGVR).List(t.Context(), opts)
-			require.NoError(t, err)
+			page := mustList(t, in(t, f, cluster, shardsGVR), opts)
 			got = append(got, names(page)...)
 			if opts.Continue = page.GetContinue(); opts.Continue == "" {
 				break
@@ -168,8 +166,7 @@ func testAnnotationsCannotBeForged(t *testing.T, cache *cacheServer) {
 	updated, err := shards.Update(t.Context(), obj, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, want, updated.GetAnnotations())
-	patched, err := shards.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"metadata":{"annotations":{"kcp.io/shard":null,"kcp.io/cluster":"x"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	patched := mustPatch(t, shards, "one", `{"metadata":{"annotations":{"kcp.io/shard":null,"kcp.io/cluster":"x"}}}`)
 	require.Equal(t, want, patched.GetAnnotations())
 	dryRun := object(shardsGVR, "Shard", "dry", nil)
 	dry, err := shards.Create(t.Context(), dryRun, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -191,10 +188,8 @@ func testNamesOfRoles(t *testing.T, cache *cacheServer) {
 	created.Object["rules"] = []any{}
 	_, err := roles.Update(t.Context(), created, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	_, err = roles.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	read, err := roles.Get(t.Context(), name, metav1.GetOptions{})
-	require.NoError(t, err)
+	mustPatch(t, roles, name, `{"metadata":{"labels":{"a":"b"}}}`)
+	read := mustGet(t, roles, name)
 	require.Equal(t, "b", read.GetLabels()["a"])
 	require.Empty(t, read.Object["rules"])
 	require.NoError(t, roles.Delete(t.Context(), name, metav1.DeleteOptions{}))
@@ -214,8 +209,7 @@ func testRolesInNamespaces(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding"} {
 		gvr := rbacv1.SchemeGroupVersion.WithResource(resource)
-		all, err := in(t, cache.f.Shard("*"), "*", gvr).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		all := mustList(t, in(t, cache.f.Shard("*"), "*", gvr), metav1.ListOptions{})
 		require.Empty(t, all.Items)
 		replica := object(gvr, kind, "system:some", nil)
 		replica.SetNamespace("some")
@@ -224,8 +218,7 @@ func testRolesInNamespaces(t *testing.T, cache *cacheServer) {
 		amber, err := cache.f.Shard("amber").Cluster(logicalcluster.NewPath("root")).Dynamic()
 		require.NoError(t, err)
 		create(t, amber.Resource(gvr).Namespace("some"), replica)
-		all, err = in(t, cache.f.Shard("*"), "*", gvr).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		all = mustList(t, in(t, cache.f.Shard("*"), "*", gvr), metav1.ListOptions{})
 		require.Len(t, all.Items, 1)
 		require.Equal(t, types.UID("of-amber"), all.Items[0].GetUID())
 		require.Equal(t, "some", all.Items[0].GetNamespace())
@@ -273,8 +266,6 @@ func testWildcardWatch(t *testing.T, cache *cacheServer) {
 // next returns the next event as text.
 func next(t *testing.T, w watch.Interface) string {
 	t.Helper()
-	ctx, cancel := contextWithDeadline(t)
-	defer cancel()
 	select {
 	case event, ok := <-w.ResultChan():
 		require.True(t, ok, "the watch has ended")
@@ -284,7 +275,7 @@ func next(t *testing.T, w watch.Interface) string {
 		obj, ok := event.Object.(*unstructured.Unstructured)
 		require.True(t, ok, "%#v", event.Object)
 		return string(event.Type) + " " + names(&unstructured.UnstructuredList{Items: []unstructured.Unstructured{*obj}})[0]
-	case <-ctx.Done():
+	case <-time.After(deadline):
 		require.Fail(t, "no event")
 		return ""
 	}
@@ -292,7 +283,8 @@ func next(t *testing.T, w watch.Interface) string {
 
 func testDiscovery(t *testing.T, cache *cacheServer) {
 	t.Helper()
-	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(rootPath), cache.f.Shard("*").Wildcard()} {
+	root := logicalcluster.NewPath("root")
+	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(root), cache.f.Shard("*").Wildcard()} {
 		discovery, err := documents.Of(scope)
 		require.NoError(t, err)
 		_, lists, err := discovery.ServerGroupsAndResources()
@@ -323,19 +315,16 @@ func TestRestart(t *testing.T) {
 	f := cache.f
 	create(t, in(t, f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
 	create(t, in(t, f.Shard("blue"), "other", shardsGVR), object(shardsGVR, "Shard", "same", nil))
-	before, err := in(t, f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	before := mustList(t, in(t, f.Shard("*"), "*", shardsGVR), metav1.ListOptions{})
 	open, err := in(t, f.Shard("*"), "*", shardsGVR).Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion()})
 	require.NoError(t, err)
 	defer open.Stop()
 
 	cache.stop()
-	ctx, cancel := contextWithDeadline(t)
-	defer cancel()
 	select {
 	case _, more := <-open.ResultChan():
 		require.False(t, more)
-	case <-ctx.Done():
+	case <-time.After(deadline):
 		require.Fail(t, "the watch outlives the server")
 	}
 	cache.start(t)

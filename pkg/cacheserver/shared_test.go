@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -14,7 +13,6 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -27,9 +25,8 @@ import (
 
 // watched are the events that one server sends from a version on, until it stops.
 type watched struct {
-	mu     sync.Mutex
-	events []string
-	ended  chan struct{}
+	recorder
+	ended chan struct{}
 }
 
 func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *watched {
@@ -41,9 +38,7 @@ func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *
 		defer close(w.ended)
 		for event := range stream.ResultChan() {
 			if obj, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != watch.Bookmark && event.Type != watch.Error {
-				w.mu.Lock()
-				w.events = append(w.events, fmt.Sprint(event.Type, " ", obj.GetName(), " ", obj.GetResourceVersion()))
-				w.mu.Unlock()
+				w.add(fmt.Sprint(event.Type, " ", obj.GetName(), " ", obj.GetResourceVersion()))
 			}
 		}
 	}()
@@ -52,18 +47,6 @@ func watchFrom(t *testing.T, shards dynamic.ResourceInterface, version string) *
 		<-w.ended
 	})
 	return w
-}
-
-func (w *watched) first(n int) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string{}, w.events[:min(n, len(w.events))]...)
-}
-
-func (w *watched) len() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.events)
 }
 
 // TestReplicasOfOneCache has two cache servers serve the data of one etcd behind one address. Their streams are the
@@ -101,8 +84,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 			n := writes
 			writes++
 			create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("s-%03d", n), map[string]any{"baseURL": "https://x"}))
-			_, err := shards.Patch(t.Context(), fmt.Sprintf("s-%03d", n-n%5), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"baseURL":"https://%d"}}`, n), metav1.PatchOptions{})
-			require.NoError(t, err)
+			mustPatch(t, shards, fmt.Sprintf("s-%03d", n-n%5), fmt.Sprintf(`{"spec":{"baseURL":"https://%d"}}`, n))
 			if n%5 == 4 {
 				require.NoError(t, shards.Delete(t.Context(), fmt.Sprintf("s-%03d", n-2), metav1.DeleteOptions{}))
 			}
@@ -119,26 +101,23 @@ func TestReplicasOfOneCache(t *testing.T) {
 	at := func(r *cacheServer) dynamic.ResourceInterface { return in(t, r.f.Shard("*"), "*", shardsGVR) }
 	_, err := at(b).List(t.Context(), metav1.ListOptions{}) // its watch cache begins with the first request
 	require.NoError(t, err)
-	list, err := at(a).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, at(a), metav1.ListOptions{})
 	streams := [2]*watched{watchFrom(t, at(a), list.GetResourceVersion()), watchFrom(t, at(b), list.GetResourceVersion())}
 	write(5)
-	eventually(t, "the first server has sent something", func() bool { return streams[0].len() > 0 })
+	eventually(t, "the first server has sent something", func() bool { return len(streams[0].events()) > 0 })
 	port.Store(int64(b.port)) // while replicas are pushed, and read
 	a.stop()
 	write(10)
 	<-streams[0].ended
 	complete()
-	n := streams[0].len()
-	eventually(t, "the second server has sent more", func() bool { return streams[1].len() > n })
-	require.Equal(t, streams[0].first(n), streams[1].first(n))
+	sent := streams[0].events()
+	eventually(t, "the second server has sent more", func() bool { return len(streams[1].events()) > len(sent) })
+	require.Equal(t, sent, streams[1].events()[:len(sent)])
 
 	t.Log("the first server runs again, has what was written meanwhile, and the second one stops")
 	a.start(t)
-	again, err := at(a).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	other, err := at(b).List(t.Context(), metav1.ListOptions{ResourceVersion: again.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
-	require.NoError(t, err)
+	again := mustList(t, at(a), metav1.ListOptions{})
+	other := mustList(t, at(b), metav1.ListOptions{ResourceVersion: again.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	require.Equal(t, again.Items, other.Items)
 	var digests [2]string
 	eventually(t, "both have the same digests; the shard may mark between the two requests", func() bool {

@@ -45,12 +45,8 @@ func TestURLs(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`))
 	}))
 	t.Cleanup(server.Close)
-	factory, err := client.NewFactory(&rest.Config{Host: server.URL + "/clusters/root:other", TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := newFactory(t, &rest.Config{Host: server.URL + "/clusters/root:other", TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	require.Equal(t, server.URL, factory.Host())
-	ctx := t.Context()
-
 	for want, call := range map[string]func(context.Context){
 		"/clusters/root:a/apis/tenancy.kcp.io/v1alpha1/workspaces/x": func(ctx context.Context) {
 			_, _ = kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a"))).Get(ctx, "x", metav1.GetOptions{})
@@ -76,9 +72,8 @@ func TestURLs(t *testing.T) {
 		"/clusters/abc/apis/x.io/v1/things": func(ctx context.Context) {
 			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Dynamic()
 			require.NoError(t, err)
-			gvr := kinds.ConfigMaps.GroupVersionResource
-			gvr.Group, gvr.Resource = "x.io", "things"
-			_, _ = c.Resource(gvr).List(ctx, metav1.ListOptions{})
+			things := schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: "things"}
+			_, _ = c.Resource(things).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/abc/apis/x.io/v1": func(ctx context.Context) {
 			_, _ = factory.Cluster(logicalcluster.NewPath("abc")).Resources(ctx, schema.GroupVersion{Group: "x.io", Version: "v1"})
@@ -92,7 +87,7 @@ func TestURLs(t *testing.T) {
 			_, _ = c.ServerVersion()
 		},
 	} {
-		call(ctx)
+		call(t.Context())
 		require.Equal(t, want, (<-requests).URL.Path)
 	}
 }
@@ -103,12 +98,10 @@ func TestURLsOfCaches(t *testing.T) {
 		"https://cache:8012", "https://cache:8012/", "https://cache:8012/services/cache", "https://cache:8012/services/cache/",
 		"https://cache:8012/services/cache/shards/*", "https://cache:8012/services/cache/shards/*/clusters/*", "https://cache:8012/services/cache/shards/one/clusters/root",
 	} {
-		factory, err := client.NewFactory(&rest.Config{Host: server})
-		require.NoError(t, err)
+		factory := newFactory(t, &rest.Config{Host: server})
 		require.Equal(t, "https://cache:8012/services/cache/shards/two", factory.Shard("two").Host(), server)
 	}
-	factory, err := client.NewFactory(&rest.Config{Host: "https://proxy/prefix/services/cache/shards/*/clusters/*"})
-	require.NoError(t, err)
+	factory := newFactory(t, &rest.Config{Host: "https://proxy/prefix/services/cache/shards/*/clusters/*"})
 	require.Equal(t, "https://proxy/prefix/services/cache/shards/two", factory.Shard("two").Host())
 }
 
@@ -129,9 +122,7 @@ func TestSelectorsReachTheServer(t *testing.T) {
 		http.Error(w, "not now", http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
-	factory, err := client.NewFactory(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := newFactory(t, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	const half = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
 	ranges, err := client.ParseRanges(half)
 	require.NoError(t, err)

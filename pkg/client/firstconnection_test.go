@@ -35,9 +35,7 @@ func TestConcurrentFirstRequests(t *testing.T) {
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
-	factory, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := newFactory(t, config)
 	var wg sync.WaitGroup
 	for range requests {
 		wg.Go(func() { assert.NoError(t, get(t.Context(), factory, server.URL)) })

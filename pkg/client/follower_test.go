@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -46,12 +46,8 @@ func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Fol
 	if from != "" {
 		follower.Resume(from)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- follower.Run(ctx) }()
+	defer background.Run(t.Context(), t, follower.Run)()
 	f(follower)
-	cancel()
-	require.NoError(t, <-ended)
 }
 
 // TestFollower: a sink receives all changes across restarts and failures, and nothing is listed again unnecessarily.

@@ -55,9 +55,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := newFactory(t, &rest.Config{Host: server.URL})
 	widgets := client.DefineResource[Widget, WidgetList](schema.GroupVersion{Group: "example.io", Version: "v1"}, "widgets", client.WithIdentity(func(context.Context) (string, error) {
 		asked.Add(1)
 		if fails.Load() {
@@ -76,11 +74,7 @@ func TestIdentity(t *testing.T) {
 	require.EqualValues(t, 1, asked.Load(), "it is asked for once")
 
 	informer := widgets.Informer(factory.Wildcard(), client.InformerOptions[*Widget]{DisableWatchList: true})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = informer.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	run(t, informer)
 	has := func(name string) bool {
 		return slices.ContainsFunc(informer.Lister().List(nil), func(w *Widget) bool { return w.Name == name }) && informer.Lister().Len() == 1
 	}
@@ -106,7 +100,7 @@ func TestIdentity(t *testing.T) {
 	mu.Lock()
 	paths = nil
 	mu.Unlock()
-	_, err = widgets.In(factory.Cluster(logicalcluster.NewPath("a"))).List(t.Context(), metav1.ListOptions{})
+	_, err := widgets.In(factory.Cluster(logicalcluster.NewPath("a"))).List(t.Context(), metav1.ListOptions{})
 	require.Error(t, err)
 	mu.Lock()
 	defer mu.Unlock()
@@ -117,13 +111,11 @@ func TestIdentity(t *testing.T) {
 func TestReceived(t *testing.T) {
 	server, _ := newServer(t)
 	for _, name := range []string{"a", "b", "c"} {
-		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("one", "default", name))
+		server.Put(t, gvr, configMap("one", "default", name))
 	}
 	registry := prometheus.NewRegistry()
 	var all atomic.Int64
-	factory, err := client.NewFactory(server.ClientConfig(), client.WithMetrics(registry), client.WithByteCounter(func(n int) { all.Add(int64(n)) }))
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := newFactory(t, server.ClientConfig(), client.WithMetrics(registry), client.WithByteCounter(func(n int) { all.Add(int64(n)) }))
 	value := func(name string) float64 {
 		families, err := registry.Gather()
 		if err != nil {
@@ -137,22 +129,17 @@ func TestReceived(t *testing.T) {
 		return -1
 	}
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = informer.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	require.NoError(t, informer.WaitForSync(ctx))
+	runSynced(t, informer)
 	require.Eventually(t, func() bool { return value("stale_seconds") == 0 }, testTimeout, time.Millisecond)
 	first := value("received_bytes_total")
 	require.GreaterOrEqual(t, first, 300.0)
 	require.GreaterOrEqual(t, float64(all.Load()), first)
 
-	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("one", "default", "d"))
+	server.Put(t, gvr, configMap("one", "default", "d"))
 	require.Eventually(t, func() bool { return value("received_bytes_total") > first }, testTimeout, time.Millisecond)
 	informers := value("received_bytes_total")
 	before := all.Load()
-	_, err = kinds.ConfigMaps.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
+	_, err := kinds.ConfigMaps.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, all.Load()-before, int64(400), "what others ask for counts for the factory")
 	require.InDelta(t, informers, value("received_bytes_total"), 300, "and not for the informer")

@@ -39,9 +39,7 @@ func (l *log) all() []string {
 }
 
 func (l *log) has(want string) func() bool {
-	return func() bool {
-		return slices.Contains(l.all(), want)
-	}
+	return func() bool { return slices.Contains(l.all(), want) }
 }
 
 func recordTo(l *log) client.Handler[*corev1.ConfigMap] {
@@ -64,7 +62,6 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 	for _, watchList := range []bool{true, false} {
 		t.Run(fmt.Sprintf("watchList=%t", watchList), func(t *testing.T) {
 			server, factory := newServer(t)
-			gvr := kinds.ConfigMaps.GroupVersionResource
 			for i := range 20 {
 				cluster := logicalcluster.Name(fmt.Sprintf("c%d", i))
 				server.Put(t, gvr, configMap(cluster, "default", "same", value(cluster.String())))
@@ -72,8 +69,7 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 			events := &log{}
 			informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: !watchList})
 			informer.AddEventHandler(recordTo(events))
-			run(t, informer)
-			waitSynced(t, informer)
+			runSynced(t, informer)
 
 			require.Equal(t, 20, informer.Lister().Len())
 			require.Len(t, informer.Lister().List(nil), 20)
@@ -112,25 +108,23 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 // TestObjectsWithoutCluster: objects without a logical cluster are reported with instructions.
 func TestObjectsWithoutCluster(t *testing.T) {
 	server, factory := newServer(t)
-	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("a", "default", "same"))
+	server.Put(t, gvr, configMap("a", "default", "same"))
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	require.NoError(t, informer.LastError())
 	unnamed := configMap("", "default", "same")
 	delete(unnamed.Annotations, logicalcluster.AnnotationKey)
-	server.Put(t, kinds.ConfigMaps.GroupVersionResource, unnamed)
+	server.Put(t, gvr, unnamed)
 	eventually(t, func() bool { return informer.LastError() != nil }, "it says so")
 	require.ErrorContains(t, informer.LastError(), "come without the annotation kcp.io/cluster, and those of one namespace and name are taken for one: check that")
 	_, err := informer.Lister().Cluster("a").Get("default", "same")
 	require.NoError(t, err, "what has one is kept apart")
-	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("b", "default", "same"))
+	server.Put(t, gvr, configMap("b", "default", "same"))
 	eventually(t, func() bool { return informer.Lister().Len() == 3 }, "it goes on")
 }
 
 func TestInformerOfOneCluster(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Labels = map[string]string{"app": "yes"} }))
 	server.Put(t, gvr, configMap("one", "b", "x"))
 	server.Put(t, gvr, configMap("two", "a", "x"))
@@ -146,9 +140,7 @@ func TestInformerOfOneCluster(t *testing.T) {
 	group.Add(all, namespaced)
 	run(t, group)
 	group.Add(labelled)
-	waitSynced(t, all)
-	waitSynced(t, namespaced)
-	waitSynced(t, labelled)
+	waitSynced(t, all, namespaced, labelled)
 	require.True(t, group.HasSynced())
 
 	require.Equal(t, 2, all.Lister().Len())
@@ -172,13 +164,11 @@ func TestInformerOfOneCluster(t *testing.T) {
 
 func TestInformerResumes(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", value("1")))
 	events := &log{}
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	informer.AddEventHandler(recordTo(events))
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	require.Empty(t, informer.Disconnected())
 
 	for i := range 3 {
@@ -205,15 +195,13 @@ func TestInformerResumes(t *testing.T) {
 
 func TestInformerRelists(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	for i := range 10 {
 		server.Put(t, gvr, configMap("one", "a", fmt.Sprintf("x%d", i), value("1")))
 	}
 	events := &log{}
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	informer.AddEventHandler(recordTo(events))
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 
 	server.Fail(503)
 	server.Break()
@@ -237,13 +225,11 @@ func TestInformerRelists(t *testing.T) {
 func TestInformerWithoutWatchList(t *testing.T) {
 	server, factory := newServer(t)
 	server.DisableWatchList()
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	for i := range 1203 {
 		server.Put(t, gvr, configMap("one", "a", fmt.Sprintf("x%d", i)))
 	}
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	require.Equal(t, 1203, informer.Lister().Len())
 	lists, _ := server.Requests()
 	require.Equal(t, 3, lists, "three pages")
@@ -253,7 +239,6 @@ func TestInformerWithoutWatchList(t *testing.T) {
 
 func TestInformerOfCacheServer(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	on := func(shard string) func(*corev1.ConfigMap) {
 		return func(cm *corev1.ConfigMap) {
 			cm.Annotations[request.ShardAnnotation] = shard
@@ -263,8 +248,7 @@ func TestInformerOfCacheServer(t *testing.T) {
 	server.Put(t, gvr, configMap("one", "a", "x", on("beta")))
 	server.Put(t, gvr, configMap("one", "a", "x", on("alpha")))
 	informer := kinds.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	require.Equal(t, 2, informer.Lister().Len())
 	cm, err := informer.Lister().Get(client.Key{Shard: "beta", Cluster: "one", Namespace: "a", Name: "x"})
 	require.NoError(t, err)
@@ -276,17 +260,14 @@ func TestInformerOfCacheServer(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 
 	one := kinds.ConfigMaps.Informer(factory.Shard("beta").Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{})
-	run(t, one)
-	waitSynced(t, one)
+	runSynced(t, one)
 	require.Equal(t, 1, one.Lister().Len())
 }
 
 func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	server.Put(t, gvr, configMap("one", "a", "x"))
 	eventually(t, func() bool { return informer.Lister().Len() == 1 }, "it is there")
 	u := configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Annotations[request.ShardAnnotation] = "forged" })
@@ -296,7 +277,6 @@ func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 
 func TestMetadataAndDynamicInformers(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", value("1"), func(cm *corev1.ConfigMap) {
 		cm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1"}}
 	}))
@@ -306,12 +286,7 @@ func TestMetadataAndDynamicInformers(t *testing.T) {
 	require.NoError(t, err)
 	listed, err := client.NewDynamicInformer(factory.Wildcard(), gvr, client.InformerOptions[*unstructured.Unstructured]{DisableWatchList: true})
 	require.NoError(t, err)
-	group := &client.Group{}
-	group.Add(metadata, dynamic, listed)
-	run(t, group)
-	waitSynced(t, metadata)
-	waitSynced(t, dynamic)
-	waitSynced(t, listed)
+	runSynced(t, metadata, dynamic, listed)
 	key := client.Key{Cluster: "one", Namespace: "a", Name: "x"}
 	partial, err := metadata.Lister().Get(key)
 	require.NoError(t, err)
@@ -326,7 +301,6 @@ func TestMetadataAndDynamicInformers(t *testing.T) {
 
 func TestTransform(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "good", value("secret")))
 	server.Put(t, gvr, configMap("one", "a", "bad", value("secret")))
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
@@ -338,8 +312,7 @@ func TestTransform(t *testing.T) {
 			return cm, nil
 		},
 	})
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	cm, err := informer.Lister().Cluster("one").Get("a", "good")
 	require.NoError(t, err)
 	require.Empty(t, cm.Data)
@@ -350,7 +323,6 @@ func TestTransform(t *testing.T) {
 func TestKeep(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		server, factory := newServer(t)
-		gvr := kinds.ConfigMaps.GroupVersionResource
 		server.Put(t, gvr, configMap("one", "a", "in", value("keep")))
 		server.Put(t, gvr, configMap("one", "a", "out", value("drop")))
 		events := &log{}
@@ -359,8 +331,7 @@ func TestKeep(t *testing.T) {
 			DisableWatchList: listed,
 		})
 		informer.AddEventHandler(recordTo(events))
-		run(t, informer)
-		waitSynced(t, informer)
+		runSynced(t, informer)
 		require.Equal(t, 1, informer.Lister().Len())
 		server.Put(t, gvr, configMap("one", "a", "in", value("drop")))
 		eventually(t, func() bool { return informer.Lister().Len() == 0 }, "it is not selected any more")
@@ -375,7 +346,6 @@ func TestKeep(t *testing.T) {
 // a deletion.
 func TestKeepWithOtherState(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	for _, name := range []string{"changed", "deleted", "other"} {
 		server.Put(t, gvr, configMap("one", "a", name, value("x")))
 	}
@@ -385,8 +355,7 @@ func TestKeepWithOtherState(t *testing.T) {
 		Keep: func(cm *corev1.ConfigMap) bool { return wanted.Load() && cm.Name != "other" },
 	})
 	informer.AddEventHandler(recordTo(events))
-	run(t, informer)
-	waitSynced(t, informer)
+	runSynced(t, informer)
 	require.Empty(t, events.all())
 	wanted.Store(true)
 	server.Delete(t, gvr, "", "one", "a", "other")

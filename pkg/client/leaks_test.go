@@ -25,7 +25,7 @@ func TestRangesLeaveNothing(t *testing.T) {
 	}
 	server, factory := newServer(t)
 	for n := range 200 {
-		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap(logicalcluster.Name(fmt.Sprint("c", n%50)), "default", fmt.Sprint("x", n)))
+		server.Put(t, gvr, configMap(logicalcluster.Name(fmt.Sprint("c", n%50)), "default", fmt.Sprint("x", n)))
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() client.Ranges {

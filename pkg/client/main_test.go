@@ -10,10 +10,12 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 const testTimeout = 30 * time.Second
@@ -22,13 +24,21 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
+// gvr is the resource of configMap.
+var gvr = kinds.ConfigMaps.GroupVersionResource
+
 func newServer(t testing.TB) (*clienttest.Server, *client.Factory) {
 	t.Helper()
 	server := clienttest.New(t, kinds.Scheme)
-	factory, err := client.NewFactory(server.ClientConfig())
+	return server, newFactory(t, server.ClientConfig())
+}
+
+func newFactory(t testing.TB, config *rest.Config, options ...client.FactoryOption) *client.Factory {
+	t.Helper()
+	factory, err := client.NewFactory(config, options...)
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	return server, factory
+	return factory
 }
 
 func configMap(cluster logicalcluster.Name, namespace, name string, edit ...func(*corev1.ConfigMap)) *corev1.ConfigMap {
@@ -46,32 +56,25 @@ func run(t testing.TB, r interface {
 	Run(ctx context.Context) error
 }) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-done:
-			require.NoError(t, err)
-		case <-time.After(testTimeout):
-			t.Fatal("did not stop")
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return background.Run(t.Context(), t, r.Run)
 }
 
-func waitSynced(t testing.TB, r client.Runner) {
+// runSynced runs informers until the test ends, and waits until they have synced.
+func runSynced(t testing.TB, informers ...client.Runner) {
+	t.Helper()
+	for _, r := range informers {
+		run(t, r)
+	}
+	waitSynced(t, informers...)
+}
+
+func waitSynced(t testing.TB, informers ...client.Runner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	require.NoError(t, r.WaitForSync(ctx))
+	for _, r := range informers {
+		require.NoError(t, r.WaitForSync(ctx))
+	}
 }
 
 func eventually(t testing.TB, condition func() bool, msg string) {

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -68,13 +68,7 @@ func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.Co
 	bubble.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
 		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.told)))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- i.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		defer background.Run(t.Context(), t, i.Run)()
 		f(t, i)
 	})
 }
@@ -87,12 +81,8 @@ func pass(d time.Duration) {
 func (i *follower) agrees(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
-	have := map[Key]string{}
-	for _, obj := range i.Lister().List(nil) {
-		have[KeyOf(obj)] = contentOf(obj)
-	}
-	require.Equal(t, server.state(), have)
-	require.Equal(t, have, i.told)
+	require.Equal(t, server.state(), contentsOf(i.Lister().List(nil)))
+	require.Equal(t, server.state(), i.told)
 	require.NoError(t, i.LastError())
 	require.True(t, i.HasSynced())
 }
@@ -128,9 +118,7 @@ func TestModel(t *testing.T) {
 						write()
 					}
 				}
-				server.mu.Lock()
-				server.next, server.between = func() fault { return "" }, func() {}
-				server.mu.Unlock()
+				server.calm()
 				pass(time.Minute) // longer than any timeout
 				write()
 				i.agrees(t, server)

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -16,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -26,10 +26,14 @@ func manyKey(i int) Key {
 func filledClusters(n int) *scripted {
 	server := newScripted()
 	server.shards = honours
-	for i := range n {
-		server.put(manyKey(i), "first")
-	}
+	server.fill(n, "first")
 	return server
+}
+
+func (s *scripted) fill(n int, content string) {
+	for i := range n {
+		s.put(manyKey(i), content)
+	}
 }
 
 func partsOf(t testing.TB, key ShardKey, parts ...int) Ranges {
@@ -65,11 +69,7 @@ func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
 	want := server.in(s.ranges.Ranges())
-	have := map[Key]string{}
-	for _, obj := range s.Lister().List(nil) {
-		have[KeyOf(obj)] = contentOf(obj)
-	}
-	require.Equal(t, want, have)
+	require.Equal(t, want, contentsOf(s.Lister().List(nil)))
 	require.Equal(t, want, s.told)
 	require.NoError(t, s.LastError())
 	require.True(t, s.HasSynced())
@@ -96,13 +96,7 @@ func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOpti
 			delete(s.told, KeyOf(last))
 		}
 		s.AddEventHandler(handler)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		defer background.Run(t.Context(), t, s.Run)()
 		f(t, s)
 	})
 }
@@ -134,27 +128,19 @@ func TestFiltered(t *testing.T) {
 					}
 
 					// The server's support is disabled and enabled again.
-					server.mu.Lock()
-					server.shards = honours
-					server.mu.Unlock()
+					server.update(func() { server.shards = honours })
 					server.end(nil)
 					pass(10 * time.Second)
 					require.Equal(t, FilteredByServer, i.Filtered())
 					discarded := i.Discarded()
 					server.put(manyKey(60), "first")
-					for n := range 40 {
-						server.put(manyKey(n), "third")
-					}
+					server.fill(40, "third")
 					i.holdsAll(t, server)
 					require.Equal(t, discarded, i.Discarded())
-					server.mu.Lock()
-					server.shards = ignores
-					server.mu.Unlock()
+					server.update(func() { server.shards = ignores })
 					server.end(nil)
 					pass(10 * time.Second)
-					for n := range 40 {
-						server.put(manyKey(n), "fourth")
-					}
+					server.fill(40, "fourth")
 					i.holdsAll(t, server)
 					require.Equal(t, FilteredByClient, i.Filtered())
 					require.Equal(t, 1, server.initial+min(server.lists, 1)-server.initial*min(server.lists, 1), "nothing was read again")
@@ -180,9 +166,7 @@ func TestOtherSelector(t *testing.T) {
 				require.Equal(t, FilteredUnknown, i.Filtered())
 				require.ErrorContains(t, i.LastError(), "the server answers another shardSelector than it was asked, check what is between: "+
 					"asked shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), and got "+says[does])
-				server.mu.Lock()
-				server.shards = honours
-				server.mu.Unlock()
+				server.update(func() { server.shards = honours })
 				pass(time.Minute)
 				i.holdsAll(t, server)
 				require.Equal(t, FilteredByServer, i.Filtered())
@@ -286,18 +270,14 @@ func TestMerge(t *testing.T) {
 		require.Equal(t, len(server.in(come)), server.registered-sent)
 		require.Empty(t, i.deleted, "what happened before they came is not told")
 		require.Zero(t, i.counts.relists.Load())
-		for n := range 140 {
-			server.put(manyKey(n), "fourth")
-		}
+		server.fill(140, "fourth")
 		i.holdsAll(t, server)
 		i.mu.Lock()
 		require.Empty(t, i.rangeState.floors)
 		i.mu.Unlock()
 
 		// The first stream's version is compacted: one list.
-		server.mu.Lock()
-		server.compacted, server.history = server.revision, nil
-		server.mu.Unlock()
+		server.compact()
 		for key := range server.in(partsOf(t, ByCluster, 2)) {
 			server.put(key, "fifth")
 		}
@@ -389,9 +369,7 @@ func TestLateOldVersion(t *testing.T) {
 		}
 		server.mu.Unlock()
 		server.put(manyKey(3), "after")
-		for n := range 20 {
-			server.put(manyKey(n), "after")
-		}
+		server.fill(20, "after")
 		pass(10 * time.Second)
 		i.holdsAll(t, server)
 	})
@@ -445,16 +423,12 @@ func TestRangesModel(t *testing.T) {
 					case 5, 6:
 						i.ranges.Set(some())
 					case 7:
-						server.mu.Lock()
-						server.shards = []sharding{honours, silent, ignores, fails, invalid}[r.IntN(5)]
-						server.mu.Unlock()
+						server.update(func() { server.shards = []sharding{honours, silent, ignores, fails, invalid}[r.IntN(5)] })
 					default:
 						write()
 					}
 				}
-				server.mu.Lock()
-				server.next, server.between = func() fault { return "" }, func() {}
-				server.mu.Unlock()
+				server.calm()
 				pass(2 * time.Minute) // longer than any timeout
 				for range 20 {
 					write()

@@ -1,13 +1,11 @@
 package client_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -19,22 +17,11 @@ import (
 // responds.
 func TestSavedInformers(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
-	put := func(name, value string) {
-		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Annotations: map[string]string{"kcp.io/cluster": "c"}}, Data: map[string]string{"v": value},
-		})
+	put := func(name, v string) {
+		server.Put(t, gvr, configMap("c", "n", name, value(v)))
 	}
 	informer := func(config *rest.Config) *client.Informer[*corev1.ConfigMap] {
-		factory, err := client.NewFactory(config)
-		require.NoError(t, err)
-		t.Cleanup(factory.CloseIdleConnections)
-		return kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Keep: func(c *corev1.ConfigMap) bool { return c.Name != "dropped" }})
-	}
-	run := func(i *client.Informer[*corev1.ConfigMap]) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- i.Run(ctx) }()
-		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+		return kinds.ConfigMaps.Informer(newFactory(t, config).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Keep: func(c *corev1.ConfigMap) bool { return c.Name != "dropped" }})
 	}
 	get := func(i *client.Informer[*corev1.ConfigMap], name string) string {
 		obj, err := i.Lister().Get(client.Key{Cluster: "c", Namespace: "n", Name: name})
@@ -49,8 +36,7 @@ func TestSavedInformers(t *testing.T) {
 	first := informer(server.ClientConfig())
 	_, err := first.Save()
 	require.ErrorIs(t, err, client.ErrIncomplete)
-	run(first)
-	require.NoError(t, first.WaitForSync(t.Context()))
+	runSynced(t, first)
 	saved, err := first.Save()
 	require.NoError(t, err)
 	require.Len(t, saved, 3)
@@ -70,13 +56,13 @@ func TestSavedInformers(t *testing.T) {
 	// With a server whose objects have changed.
 	put("changed", "2")
 	put("new", "1")
-	server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "c", "n", "gone")
+	server.Delete(t, gvr, "", "c", "n", "gone")
 	later := informer(server.ClientConfig())
 	told := map[string]int{}
 	later.AddEventHandler(later.KeyHandler(func(key client.Key) { told[key.Name]++ }))
 	require.NoError(t, later.Restore(saved))
 	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "gone": 1}, told)
-	run(later)
+	run(t, later)
 	require.Eventually(t, later.Current, testTimeout, time.Millisecond)
 	require.Equal(t, []string{"1", "2", "none", "1"}, []string{get(later, "kept"), get(later, "changed"), get(later, "gone"), get(later, "new")})
 	later.Pause(func() {

@@ -231,9 +231,25 @@ func (s *scripted) backup() (restore func()) {
 func (s *scripted) state() map[Key]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return contentsOf(slices.Collect(maps.Values(s.objects)))
+}
+
+// update changes the server with the lock held.
+func (s *scripted) update(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// calm ends the faults and the writes between pages.
+func (s *scripted) calm() {
+	s.update(func() { s.next, s.between = func() fault { return "" }, func() {} })
+}
+
+func contentsOf(objects []*corev1.ConfigMap) map[Key]string {
 	all := map[Key]string{}
-	for key, obj := range s.objects {
-		all[key] = contentOf(obj)
+	for _, obj := range objects {
+		all[KeyOf(obj)] = contentOf(obj)
 	}
 	return all
 }

@@ -3,7 +3,7 @@ package client_test
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -16,12 +16,12 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // TestAsShared: a library that uses client-go's informers gets one of two logical clusters.
 func TestAsShared(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("a", "default", "x"))
 	server.Put(t, gvr, configMap("b", "default", "x"))
 	server.Put(t, gvr, configMap("b", "default", "y"))
@@ -32,48 +32,36 @@ func TestAsShared(t *testing.T) {
 	shared := client.AsShared(informer, "a")
 	require.False(t, shared.HasSynced())
 	run(t, informer)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	stop := background.Run(t.Context(), t, func(ctx context.Context) error {
 		shared.RunWithContext(ctx)
-	}()
-	require.True(t, cache.WaitForNamedCacheSyncWithContext(ctx, shared.HasSynced))
+		return nil
+	})
+	require.True(t, cache.WaitForNamedCacheSyncWithContext(t.Context(), shared.HasSynced))
 	<-shared.HasSyncedChecker().Done()
 	require.Equal(t, "configmaps@* of a", shared.HasSyncedChecker().Name())
 	require.Equal(t, []string{"default/x"}, shared.GetStore().ListKeys())
 	require.NotEmpty(t, shared.LastSyncResourceVersion())
 	require.False(t, shared.GetController().(cache.SharedInformer).IsStopped()) //nolint:forcetypeassert // it is itself
 
-	var mu sync.Mutex
-	var told []string
-	tell := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, fmt.Sprintf(format, args...))
-	}
+	told := &log{}
 	name := func(obj any) string {
 		key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 		require.NoError(t, err)
 		return key
 	}
 	registration, err := shared.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, initial bool) { tell("add %s %t", name(obj), initial) },
-		UpdateFunc: func(_, obj any) { tell("update %s", name(obj)) },
+		AddFunc:    func(obj any, initial bool) { told.add("add %s %t", name(obj), initial) },
+		UpdateFunc: func(_, obj any) { told.add("update %s", name(obj)) },
 		DeleteFunc: func(obj any) {
 			_, missed := obj.(cache.DeletedFinalStateUnknown)
-			tell("delete %s %t", name(obj), missed)
+			told.add("delete %s %t", name(obj), missed)
 		},
 	})
 	require.NoError(t, err)
 	<-registration.HasSyncedChecker().Done()
 	expect := func(want ...string) {
 		t.Helper()
-		eventually(t, func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return fmt.Sprint(told) == fmt.Sprint(want)
-		}, fmt.Sprint(want))
+		eventually(t, func() bool { return slices.Equal(told.all(), want) }, fmt.Sprint(want))
 	}
 	expect("add default/x true")
 	require.NoError(t, shared.AddIndexers(cache.Indexers{"colour": func(obj any) ([]string, error) {
@@ -100,8 +88,7 @@ func TestAsShared(t *testing.T) {
 	require.Error(t, shared.SetTransform(nil))
 	require.Error(t, shared.SetWatchErrorHandler(nil))
 	require.Error(t, shared.SetWatchErrorHandlerWithContext(nil))
-	cancel()
-	<-ended
+	stop()
 	require.True(t, shared.IsStopped())
 	_, err = shared.AddEventHandler(cache.ResourceEventHandlerFuncs{})
 	require.Error(t, err)
@@ -110,23 +97,18 @@ func TestAsShared(t *testing.T) {
 // TestResourceOf follows a kind that is determined at run time: objects have its Go type.
 func TestResourceOf(t *testing.T) {
 	server, factory := newServer(t)
-	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("one", "default", "a", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"content": "x"} }))
+	server.Put(t, gvr, configMap("one", "default", "a", value("x")))
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	resource, err := client.ResourceOf(kinds.Scheme, kind, "configmaps", client.WithProtobuf())
 	require.NoError(t, err)
 	informer := resource.Informer(factory.Wildcard(), client.InformerOptions[client.Object]{})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- informer.Run(ctx) }()
-	require.NoError(t, informer.WaitForSync(ctx))
+	runSynced(t, informer)
 	held, err := informer.Lister().Cluster("one").Get("default", "a")
 	require.NoError(t, err)
-	require.Equal(t, "x", held.(*corev1.ConfigMap).Data["content"])
-	read, err := resource.InNamespace(factory.Cluster(logicalcluster.NewPath("one")), "default").Get(ctx, "a", metav1.GetOptions{})
+	require.Equal(t, "x", held.(*corev1.ConfigMap).Data["v"])
+	read, err := resource.InNamespace(factory.Cluster(logicalcluster.NewPath("one")), "default").Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, held.GetUID(), read.(*corev1.ConfigMap).UID)
-	cancel()
-	require.NoError(t, <-ended)
 
 	_, err = client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("None"), "nones")
 	require.Error(t, err)

@@ -17,14 +17,8 @@ import (
 // TestUpstreamBehaviour verifies features of upstream's handler on shared storage.
 func TestUpstreamBehaviour(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	create := func(t *testing.T, name string, spec map[string]any) *unstructured.Unstructured {
-		t.Helper()
-		w := mustCreate(t, client, widget(name, spec))
-		return w
-	}
 
 	t.Run("status", func(t *testing.T) {
 		w := widget("status", map[string]any{"size": int64(1)})
@@ -38,18 +32,16 @@ func TestUpstreamBehaviour(t *testing.T) {
 		require.Equal(t, map[string]any{"phase": "done"}, updated.Object["status"])
 		require.Equal(t, map[string]any{"size": int64(1), "color": "blue"}, updated.Object["spec"])
 		require.Equal(t, int64(1), updated.GetGeneration())
-		updated, err = client.Patch(t.Context(), "status", types.MergePatchType, []byte(`{"spec":{"size":2},"status":{"phase":"x"}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		updated = mustPatch(t, client, "status", `{"spec":{"size":2},"status":{"phase":"x"}}`)
 		require.Equal(t, map[string]any{"phase": "done"}, updated.Object["status"])
 		require.Equal(t, int64(2), updated.GetGeneration())
 	})
 	t.Run("scale", func(t *testing.T) {
-		create(t, "scale", map[string]any{"size": int64(2)})
+		mustCreate(t, client, widget("scale", map[string]any{"size": int64(2)}))
 		scaled, err := client.Patch(t.Context(), "scale", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{}, "scale")
 		require.NoError(t, err)
 		require.Equal(t, "Scale", scaled.GetKind())
-		w, err := client.Get(t.Context(), "scale", metav1.GetOptions{})
-		require.NoError(t, err)
+		w := mustGet(t, client, "scale")
 		size, _, _ := unstructured.NestedInt64(w.Object, "spec", "size")
 		require.Equal(t, int64(7), size)
 	})
@@ -77,8 +69,7 @@ func TestUpstreamBehaviour(t *testing.T) {
 // TestUpstreamWrites is the second half of TestUpstreamBehaviour.
 func TestUpstreamWrites(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 
 	t.Run("dry run", func(t *testing.T) {
@@ -99,8 +90,7 @@ func TestUpstreamWrites(t *testing.T) {
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		stale := w.DeepCopy()
 		w.SetLabels(map[string]string{"a": "b"})
-		_, err = client.Update(t.Context(), w, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		mustUpdate(t, client, w)
 		_, err = client.Update(t.Context(), stale, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		uid := w.GetUID()
@@ -110,17 +100,14 @@ func TestUpstreamWrites(t *testing.T) {
 		w := widget("", map[string]any{"size": int64(1)})
 		w.SetGenerateName("generated-")
 		w = mustCreate(t, client, w)
-		same, err := client.Update(t.Context(), w, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		same := mustUpdate(t, client, w)
 		require.Equal(t, w.GetResourceVersion(), same.GetResourceVersion())
 	})
 }
 
 func TestSelectorsPagesAndCollections(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
-	s.CreateCRD(t, "two", widgetCRD(nil))
+	s := startWithWidgets(t, "one", "two")
 	for _, cluster := range []string{"one", "two"} {
 		client := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
 		for i := range 10 {
@@ -139,14 +126,11 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 	apart.SetLabels(map[string]string{"third": "0"})
 	mustCreate(t, elsewhere, apart)
 	for _, rv := range []string{"", "0"} {
-		red, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: rv})
-		require.NoError(t, err)
+		red := mustList(t, client, metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: rv})
 		require.Len(t, red.Items, 5)
-		blue, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=w-2", ResourceVersion: rv})
-		require.NoError(t, err)
+		blue := mustList(t, client, metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=w-2", ResourceVersion: rv})
 		require.Len(t, blue.Items, 1)
-		labelled, err := client.List(t.Context(), metav1.ListOptions{LabelSelector: "third=0", ResourceVersion: rv})
-		require.NoError(t, err)
+		labelled := mustList(t, client, metav1.ListOptions{LabelSelector: "third=0", ResourceVersion: rv})
 		require.Len(t, labelled.Items, 4)
 	}
 	_, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.size=1"})
@@ -155,8 +139,7 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 	var names []string
 	options := metav1.ListOptions{Limit: 3}
 	for {
-		page, err := client.List(t.Context(), options)
-		require.NoError(t, err)
+		page := mustList(t, client, options)
 		for _, w := range page.Items {
 			names = append(names, w.GetName())
 		}
@@ -170,17 +153,12 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 	require.True(t, apierrors.IsBadRequest(err), "a token of elsewhere: %v", err)
 
 	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "third=0"}))
-	left, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, left.Items, 6)
+	require.Len(t, mustList(t, client, metav1.ListOptions{}).Items, 6)
 	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.color=red"}))
-	left, err = client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, left.Items, 3)
+	require.Len(t, mustList(t, client, metav1.ListOptions{}).Items, 3)
 	_, err = elsewhere.Get(t.Context(), "w-0", metav1.GetOptions{})
 	require.NoError(t, err, "another namespace's are left alone")
-	others, err := s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	others := mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, others.Items, 10, "another logical cluster's are left alone")
 }
 
@@ -194,33 +172,23 @@ func TestVersions(t *testing.T) {
 	crd.Spec.Versions = append(crd.Spec.Versions, *old)
 	s.CreateCRD(t, "one", crd)
 
-	alpha := widgets
-	alpha.Version = "v1alpha1"
-	w := widget("a", map[string]any{"size": int64(1)})
-	w.SetAPIVersion("example.com/v1alpha1")
+	alpha := widgets.GroupResource().WithVersion("v1alpha1")
+	w := versioned(widget("a", map[string]any{"size": int64(1)}), "example.com/v1alpha1")
 	created := mustCreate(t, s.Dynamic(t, "one").Resource(alpha).Namespace("default"), w)
 	require.Equal(t, "example.com/v1alpha1", created.GetAPIVersion())
-	watcher, err := s.Dynamic(t, "one").Resource(alpha).Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer watcher.Stop()
-	event := <-watcher.ResultChan()
-	seen, ok := event.Object.(*unstructured.Unstructured)
-	require.True(t, ok)
-	require.Equal(t, "example.com/v1alpha1", seen.GetAPIVersion())
-	got, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	event, _ := nextEvent(t, mustWatch(t, s.Dynamic(t, "one").Resource(alpha), metav1.ListOptions{}))
+	require.Equal(t, "example.com/v1alpha1", object(t, event).GetAPIVersion())
+	got := mustGet(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), "a")
 	require.Equal(t, "example.com/v1", got.GetAPIVersion())
 
-	absent := widgets
-	absent.Version = "v2"
-	_, err = s.Dynamic(t, "one").Resource(absent).List(t.Context(), metav1.ListOptions{})
+	absent := widgets.GroupResource().WithVersion("v2")
+	_, err := s.Dynamic(t, "one").Resource(absent).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 }
 
 func TestNameConflicts(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 
 	rival := widgetCRD(nil)
 	rival.Name = "gizmos.example.com"
@@ -228,8 +196,7 @@ func TestNameConflicts(t *testing.T) {
 	created := s.CreateCRD(t, "one", rival.DeepCopy())
 	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "KindConflict")
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
-	gizmos := widgets
-	gizmos.Resource = "gizmos"
+	gizmos := widgets.GroupVersion().WithResource("gizmos")
 	_, err := s.Dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 
@@ -242,8 +209,7 @@ func TestNameConflicts(t *testing.T) {
 		crd, err := client.Get(t.Context(), "gizmos.example.com", metav1.GetOptions{})
 		return err == nil && crd.Status.AcceptedNames.Kind == "Widget"
 	}, deadline, tick, "the freed name is offered")
-	_, err = s.Dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "one").Resource(gizmos), metav1.ListOptions{})
 
 	builtIn := widgetCRD(nil)
 	builtIn.Name = "widgets.apiextensions.k8s.io"
@@ -270,8 +236,7 @@ func TestStatusOfDefinitions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"v1", "v2"}, crd.Status.StoredVersions)
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("new", nil))
-	list, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), metav1.ListOptions{})
 	require.Len(t, list.Items, 2, "both versions are read")
 	without := crd.DeepCopy()
 	without.Spec.Versions = without.Spec.Versions[1:]
@@ -295,8 +260,7 @@ func TestStatusOfDefinitions(t *testing.T) {
 // TestGarbage: errors use the names of the client's request.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	mustCreate(t, client, widget("a", map[string]any{"size": int64(1)}))
 
@@ -360,31 +324,16 @@ func TestGarbage(t *testing.T) {
 func TestUnreachableConversion(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
-	crd := widgetCRD(nil)
-	other := crd.Spec.Versions[0].DeepCopy()
-	other.Name, other.Storage = "v2", false
-	crd.Spec.Versions = append(crd.Spec.Versions, *other)
-	s.CreateCRD(t, "one", crd.DeepCopy())
-	url := "https://127.0.0.1:1/convert"
-	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-		Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url},
-			ConversionReviewVersions: []string{"v1"},
-		},
-	}
-	s.CreateCRD(t, "two", crd)
-	v2 := widgets
-	v2.Version = "v2"
+	s.CreateCRD(t, "one", twoVersions(nil))
+	s.CreateCRD(t, "two", twoVersions(byWebhook("https://127.0.0.1:1/convert", nil)))
+	v2 := widgets.GroupResource().WithVersion("v2")
 	for _, cluster := range []string{"one", "two"} {
 		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	}
-	_, err := s.Dynamic(t, "one").Resource(v2).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	_, err = s.Dynamic(t, "two").Resource(v2).List(t.Context(), metav1.ListOptions{})
+	mustList(t, s.Dynamic(t, "one").Resource(v2), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "two").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.ErrorContains(t, err, "conversion webhook")
-	_, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
 	list, err := s.Metadata(t, "*").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2, "metadata needs no conversion")

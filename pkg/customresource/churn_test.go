@@ -45,8 +45,7 @@ func TestChurn(t *testing.T) {
 	stop()
 	changers.Wait()
 	for _, cluster := range clusters {
-		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, objects)
 	}
 }

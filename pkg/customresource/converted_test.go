@@ -3,7 +3,6 @@ package customresource
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
@@ -69,54 +69,37 @@ func TestConvertedSchema(t *testing.T) {
 	crd := twoVersions(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter})
 	sch, err := definitions.NewConvertedSchema(&crd.Spec, &crd.Spec.Names, "one", c.convert)
 	require.NoError(t, err)
-	plain, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
+	plain := schemaOf(t, crd)
 	require.NotEqual(t, plain.Hash, sch.Hash)
 	s := startServer(t, serverOptions{sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": {sch, "h"}, "two": {plain, "h"}})}})
-	second := widgets
-	second.Version = "v2"
+	second := widgets.GroupResource().WithVersion("v2")
 	v1, v2 := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "one").Resource(second).Namespace("default")
 	group := widgets.Group
 
 	made := mustCreate(t, v2, versioned(widget("a", nil), group+"/v2"))
 	require.Equal(t, group+"/v1", made.GetAnnotations()["from"])
 	require.Empty(t, made.GetFinalizers())
-	got, err := v1.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	got := mustGet(t, v1, "a")
 	require.Equal(t, group+"/v2", got.GetAnnotations()["from"])
-	list, err := v2.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, v2, metav1.ListOptions{})
 	require.Equal(t, group+"/v1", list.Items[0].GetAnnotations()["from"])
 	before := c.calls.Load()
-	_, err = v2.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, v2, metav1.ListOptions{})
 	require.Equal(t, before, c.calls.Load(), "what it was converted to is remembered")
 	other := mustCreate(t, s.Dynamic(t, "two").Resource(second).Namespace("default"), versioned(widget("a", nil), group+"/v2"))
 	require.NotContains(t, other.GetAnnotations(), "from")
 
 	mustCreate(t, v1, widget("b", nil))
-	read, err := v2.Get(t.Context(), "b", metav1.GetOptions{})
-	require.NoError(t, err)
-	written, err := v2.Update(t.Context(), read, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	read := mustGet(t, v2, "b")
+	written := mustUpdate(t, v2, read)
 	require.Equal(t, read, written, "it is not converted back if it has not changed")
-	written, err = v2.Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	written = mustPatch(t, v2, "b", `{"metadata":{"labels":{"a":"b"}}}`)
 	require.Equal(t, "b", written.GetLabels()["a"])
 
-	for name, in := range map[string]func(*unstructured.Unstructured) error{
-		"v1": func(u *unstructured.Unstructured) error {
-			_, err := v1.Create(t.Context(), u, metav1.CreateOptions{})
-			return err
-		},
-		"v2": func(u *unstructured.Unstructured) error {
-			_, err := v2.Create(t.Context(), versioned(u, group+"/v2"), metav1.CreateOptions{})
-			return err
-		},
-	} {
-		bad := widget("bad", nil)
+	for name, in := range map[string]dynamic.ResourceInterface{"v1": v1, "v2": v2} {
+		bad := versioned(widget("bad", nil), group+"/"+name)
 		bad.SetLabels(map[string]string{"bad": "yes"})
-		err := in(bad)
+		_, err := in.Create(t.Context(), bad, metav1.CreateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, "it cannot be said")
 	}
@@ -125,12 +108,10 @@ func TestConvertedSchema(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 
 	// Unreadable objects can be changed and deleted in the stored version.
-	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/f"]}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, v1, "a", `{"metadata":{"finalizers":["example.org/f"]}}`)
 	c.fails.Store(true)
 	require.NoError(t, v1.Delete(t.Context(), "a", metav1.DeleteOptions{}))
-	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, v1, "a", `{"metadata":{"finalizers":null}}`)
 	_, err = v1.Get(t.Context(), "a", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
@@ -145,18 +126,13 @@ func versioned(u *unstructured.Unstructured, version string) *unstructured.Unstr
 func TestConvertedSystem(t *testing.T) {
 	t.Parallel()
 	const host = "here.example"
-	url := "https://" + host
-	crd := twoVersions(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
-		ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
-	}})
+	crd := twoVersions(byWebhook("https://"+host, nil))
 	var c converter
 	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[string]versions.Convert{host: c.convert}})
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
-	second := widgets
-	second.Version = "v2"
+	second := widgets.GroupResource().WithVersion("v2")
 	for i := range 3 {
-		list, err := s.Dynamic(t, "one").Resource(second).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, s.Dynamic(t, "one").Resource(second), metav1.ListOptions{})
 		require.Equal(t, fmt.Sprintf("%s/v1", widgets.Group), list.Items[0].GetAnnotations()["from"])
 		require.EqualValues(t, 1, c.calls.Load(), "list %d", i)
 	}
@@ -191,14 +167,7 @@ func TestConvertedManagers(t *testing.T) {
 	unblock := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(unblock)
 	s := startServer(t, serverOptions{calls: limit})
-	crd := twoVersions(&apiextensionsv1.CustomResourceConversion{
-		Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(hook.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
-			ConversionReviewVersions: []string{"v1"},
-		},
-	})
-	s.CreateCRD(t, "one", crd)
+	s.CreateCRD(t, "one", twoVersions(byWebhook(hook.URL, hook.Certificate())))
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	brought := []metav1.ManagedFieldsEntry{
 		{Manager: "other", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "example.com/v2", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:size":{}}}`)},
@@ -245,14 +214,12 @@ func testDryRuns(t *testing.T, s *testServer, calls *atomic.Int64) {
 	t.Helper()
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	const group = "example.com"
-	inV2 := widgets
-	inV2.Version = "v2"
 	force := true
+	inV2 := widgets.GroupResource().WithVersion("v2")
 	_, err := s.Dynamic(t, "one").Resource(inV2).Namespace("default").Patch(t.Context(), "a", types.ApplyPatchType,
 		[]byte(`{"apiVersion":"example.com/v2","kind":"Widget","metadata":{"name":"a"},"spec":{"size":3}}`), metav1.PatchOptions{FieldManager: "other", Force: &force})
 	require.NoError(t, err)
-	object, err := objects.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	object := mustGet(t, objects, "a")
 	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "%v", object.GetManagedFields())
 	before := calls.Load()
 	force = false
@@ -294,8 +261,7 @@ func testDryRuns(t *testing.T, s *testServer, calls *atomic.Int64) {
 		require.ErrorContains(t, err, "cannot be patched in a dry run")
 	}
 	require.Equal(t, before, calls.Load(), "calls of dry runs")
-	object, err = objects.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	object = mustGet(t, objects, "a")
 	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "a dry run changes nothing: %v", object.GetManagedFields())
 }
 

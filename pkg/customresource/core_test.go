@@ -15,7 +15,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -69,10 +68,7 @@ func coreSchema(t *testing.T) boundAPI {
 	t.Helper()
 	crd := widgetCRD(nil)
 	crd.Spec.Group = ""
-	apiextensionsserver.Scheme.Default(crd)
-	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
-	return boundAPI{s, "cccc"}
+	return boundAPI{schemaOf(t, crd), "cccc"}
 }
 
 // TestCoreGroup binds an API in the core group beside built-in resources.
@@ -81,11 +77,8 @@ func TestCoreGroup(t *testing.T) {
 	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
 	s := startServer(t, serverOptions{sources: []definitions.Source{bound}, around: withPods})
 	in := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default")
-	w, err := in.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	t.Cleanup(w.Stop)
-	obj := widget("a", map[string]any{"size": int64(1)})
-	obj.SetAPIVersion("v1")
+	w := mustWatch(t, in, metav1.ListOptions{})
+	obj := versioned(widget("a", map[string]any{"size": int64(1)}), "v1")
 	mustCreate(t, in, obj)
 	event, _ := nextEvent(t, w)
 	require.Equal(t, watch.Added, event.Type)
@@ -95,14 +88,12 @@ func TestCoreGroup(t *testing.T) {
 	require.Len(t, applied.GetManagedFields(), 2)
 	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":"large"}}`), metav1.PatchOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
-	list, err := s.Dynamic(t, "*").Resource(schema.GroupVersionResource{Version: "v1", Resource: "widgets:cccc"}).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "*").Resource(schema.GroupVersionResource{Version: "v1", Resource: "widgets:cccc"}), metav1.ListOptions{})
 	require.Len(t, list.Items, 1)
 	_, err = s.Dynamic(t, "two").Resource(coreWidgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	for _, cluster := range []string{"one", "two"} {
-		pods, err := s.Dynamic(t, cluster).Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		pods := mustList(t, s.Dynamic(t, cluster).Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}), metav1.ListOptions{})
 		require.Equal(t, "PodList", pods.GetKind())
 	}
 	t.Run("documents", func(t *testing.T) { s.testCoreDocuments(t) })
@@ -212,8 +203,7 @@ func TestNamesOfBuiltIns(t *testing.T) {
 	taking, err := definitions.NewSchema(spec, &spec.Names)
 	require.NoError(t, err)
 	s.AddSource(newBoundAPIs(map[string]boundAPI{"one": {taking, "pppp"}}))
-	list, err := s.Dynamic(t, "one").Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "one").Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}), metav1.ListOptions{})
 	require.Equal(t, "PodList", list.GetKind())
 	resources, err := s.Discovery(t, "one").ServerResourcesForGroupVersion("v1")
 	require.NoError(t, err)
@@ -227,8 +217,7 @@ func TestCoreGroupStored(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
 	s := startServer(t, serverOptions{data: data, sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})}})
-	obj := widget("a", nil)
-	obj.SetAPIVersion("v1")
+	obj := versioned(widget("a", nil), "v1")
 	mustCreate(t, s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default"), obj)
 	stored, err := data.Server.Client().Client.Get(t.Context(), data.Prefix, clientv3.WithPrefix())
 	require.NoError(t, err)
@@ -246,8 +235,7 @@ func TestCoreGroupTerminating(t *testing.T) {
 	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
 	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
 	in := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default")
-	obj := widget("a", nil)
-	obj.SetAPIVersion("v1")
+	obj := versioned(widget("a", nil), "v1")
 	mustCreate(t, in, obj)
 	bound.terminate("one")
 	obj.SetName("b")
@@ -255,8 +243,7 @@ func TestCoreGroupTerminating(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	_, err = in.Apply(t.Context(), "b", obj, metav1.ApplyOptions{FieldManager: "test"})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, in, "a", `{"metadata":{"labels":{"a":"b"}}}`)
 	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"status":{"phase":"ending"}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 	require.NoError(t, in.Delete(t.Context(), "a", metav1.DeleteOptions{}))
@@ -273,10 +260,9 @@ func TestCoreGroupInformer(t *testing.T) {
 	informers.Start(t.Context().Done())
 	t.Cleanup(informers.Shutdown)
 	informers.WaitForCacheSync(t.Context().Done())
+	in := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default")
 	create := func(name string) {
-		obj := widget(name, nil)
-		obj.SetAPIVersion("v1")
-		mustCreate(t, s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default"), obj)
+		mustCreate(t, in, versioned(widget(name, nil), "v1"))
 		require.Eventually(t, func() bool {
 			_, err := lister.ByNamespace("default").Get(name)
 			return err == nil

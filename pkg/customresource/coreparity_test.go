@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
@@ -97,10 +96,7 @@ func twinSchema(t *testing.T, group string) boundAPI {
 	second.Name, second.Storage = "v2", false
 	first.Deprecated = true
 	crd.Spec.Versions = append(crd.Spec.Versions, *second)
-	apiextensionsserver.Scheme.Default(crd)
-	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
-	return boundAPI{s, "tttt"}
+	return boundAPI{schemaOf(t, crd), "tttt"}
 }
 
 func newTwin(t *testing.T) *twin {

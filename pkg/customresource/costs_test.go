@@ -134,11 +134,10 @@ func TestCosts(t *testing.T) {
 	})
 	t.Run("status", func(t *testing.T) {
 		// Data that is not written is not checked.
-		w, err := client.Get(t.Context(), "patched", metav1.GetOptions{})
-		require.NoError(t, err)
+		w := mustGet(t, client, "patched")
 		require.NoError(t, unstructured.SetNestedSlice(w.Object, listOf(2000, empty), "spec", "required"))
 		require.NoError(t, unstructured.SetNestedField(w.Object, "done", "status", "phase"))
-		_, err = client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
+		_, err := client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	})
 }

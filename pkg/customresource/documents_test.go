@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/openapi"
@@ -31,14 +30,11 @@ var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConve
 
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 
 	resourcesOf := func(cluster string, aggregated bool) map[string][]string {
 		client := s.Discovery(t, cluster)
-		if !aggregated {
-			client.UseLegacyDiscovery = true
-		}
+		client.UseLegacyDiscovery = !aggregated
 		_, lists, err := client.ServerGroupsAndResources()
 		require.NoError(t, err)
 		all := map[string][]string{}
@@ -46,6 +42,7 @@ func TestDiscovery(t *testing.T) {
 			for _, r := range list.APIResources {
 				all[list.GroupVersion] = append(all[list.GroupVersion], r.Name)
 			}
+			slices.Sort(all[list.GroupVersion])
 		}
 		return all
 	}
@@ -53,8 +50,8 @@ func TestDiscovery(t *testing.T) {
 	for _, aggregated := range []bool{true, false} {
 		require.Equal(t, map[string][]string{
 			"apiextensions.k8s.io/v1": builtIn,
-			"example.com/v1":          {"widgets", "widgets/status", "widgets/scale"},
-		}, sortedLike(resourcesOf("one", aggregated)))
+			"example.com/v1":          {"widgets", "widgets/scale", "widgets/status"},
+		}, resourcesOf("one", aggregated))
 		require.Equal(t, map[string][]string{"apiextensions.k8s.io/v1": builtIn}, resourcesOf("two", aggregated))
 	}
 
@@ -78,10 +75,7 @@ func TestOnlyIndex(t *testing.T) {
 	t.Parallel()
 	type entered struct{}
 	var server *Server
-	crd := widgetCRD(nil)
-	apiextensionsserver.Scheme.Default(crd)
-	sch, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
+	sch := schemaOf(t, widgetCRD(nil))
 	s := startServer(t, serverOptions{
 		assembled: func(s *Server) { server = s },
 		around: func(next http.Handler) http.Handler {
@@ -123,19 +117,9 @@ func TestOnlyIndex(t *testing.T) {
 	require.Contains(t, ordinary, "version")
 }
 
-// sortedLike sorts the scale subresource after the status.
-func sortedLike(all map[string][]string) map[string][]string {
-	if len(all["example.com/v1"]) == 3 && all["example.com/v1"][1] == "widgets/scale" {
-		all["example.com/v1"][1], all["example.com/v1"][2] = all["example.com/v1"][2], all["example.com/v1"][1]
-	}
-	return all
-}
-
 func TestDiscoveryETag(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
-	s.CreateCRD(t, "two", widgetCRD(nil))
+	s := startWithWidgets(t, "one", "two")
 	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "shared by equal sets")
 	require.NotEqual(t, s.etag(t, "one", "/apis"), s.etag(t, "three", "/apis"))
 	require.Equal(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "two", "/openapi/v3"))
@@ -144,8 +128,7 @@ func TestDiscoveryETag(t *testing.T) {
 
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
 
 	hashes := map[string]string{}

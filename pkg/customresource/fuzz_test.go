@@ -107,8 +107,7 @@ func FuzzObject(f *testing.F) {
 			answered(api.Patch("").AbsPath(path, "a").Param("fieldManager", "fuzz").Param("force", "true"), kind)
 		}
 		require.NoError(t, api.Get().AbsPath(path).Do(t.Context()).Error(), "what is stored can be listed")
-		after, err := neighbour.List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		after := mustList(t, neighbour, metav1.ListOptions{})
 		require.Equal(t, before.Items, after.Items, "what is somebody's is not everybody's")
 	})
 }

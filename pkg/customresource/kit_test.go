@@ -2,6 +2,8 @@ package customresource
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"flag"
 	"net/http"
 	"sync"
@@ -10,10 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
@@ -112,6 +117,37 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	return &testServer{Server: s, API: customresourcetest.Serve(t, parts), opened: opened}
 }
 
+// startWithWidgets starts a server with the definition of widgets in some logical clusters.
+func startWithWidgets(t testing.TB, clusters ...string) *testServer {
+	t.Helper()
+	s := startServer(t, serverOptions{})
+	for _, cluster := range clusters {
+		s.CreateCRD(t, cluster, widgetCRD(nil))
+	}
+	return s
+}
+
+// schemaOf returns the schema of a definition, and sets the defaults of the definition.
+func schemaOf(t testing.TB, crd *apiextensionsv1.CustomResourceDefinition) *definitions.Schema {
+	t.Helper()
+	apiextensionsserver.Scheme.Default(crd)
+	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
+	require.NoError(t, err)
+	return s
+}
+
+// byWebhook returns a conversion by a webhook, optionally with the certificate of a test server.
+func byWebhook(url string, certificate *x509.Certificate) *apiextensionsv1.CustomResourceConversion {
+	config := &apiextensionsv1.WebhookClientConfig{URL: &url}
+	if certificate != nil {
+		config.CABundle = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
+	}
+	return &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook:  &apiextensionsv1.WebhookConversion{ClientConfig: config, ConversionReviewVersions: []string{"v1"}},
+	}
+}
+
 // openStores counts the stores of a server, each of which has a watch cache.
 type openStores struct {
 	mu sync.Mutex
@@ -171,4 +207,41 @@ func mustCreate(t testing.TB, client dynamic.ResourceInterface, obj *unstructure
 	created, err := client.Create(t.Context(), obj, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return created
+}
+
+func mustGet(t testing.TB, client dynamic.ResourceInterface, name string) *unstructured.Unstructured {
+	t.Helper()
+	obj, err := client.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return obj
+}
+
+func mustList(t testing.TB, in dynamic.ResourceInterface, options metav1.ListOptions) *unstructured.UnstructuredList {
+	t.Helper()
+	list, err := in.List(t.Context(), options)
+	require.NoError(t, err)
+	return list
+}
+
+func mustUpdate(t testing.TB, in dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	updated, err := in.Update(t.Context(), obj, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return updated
+}
+
+func mustPatch(t testing.TB, client dynamic.ResourceInterface, name, patch string) *unstructured.Unstructured {
+	t.Helper()
+	patched, err := client.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	return patched
+}
+
+// mustWatch starts a watch that stops when the test ends.
+func mustWatch(t testing.TB, client dynamic.ResourceInterface, options metav1.ListOptions) watch.Interface {
+	t.Helper()
+	w, err := client.Watch(t.Context(), options)
+	require.NoError(t, err)
+	t.Cleanup(w.Stop)
+	return w
 }

@@ -38,17 +38,10 @@ func object(t *testing.T, event watch.Event) *unstructured.Unstructured {
 
 func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	for _, cluster := range []string{"one", "two"} {
-		s.CreateCRD(t, cluster, widgetCRD(nil))
-	}
+	s := startWithWidgets(t, "one", "two")
 	one, two := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "two").Resource(widgets).Namespace("default")
-	w1, err := one.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w1.Stop()
-	w2, err := two.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w2.Stop()
+	w1 := mustWatch(t, one, metav1.ListOptions{})
+	w2 := mustWatch(t, two, metav1.ListOptions{})
 
 	mustCreate(t, two, widget("b", map[string]any{"size": int64(1)}))
 	created := mustCreate(t, one, widget("a", map[string]any{"size": int64(1)}))
@@ -69,12 +62,9 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	_, open := nextEvent(t, w1)
 	require.False(t, open)
 
-	resumed, err := one.Watch(t.Context(), metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
-	require.NoError(t, err)
-	defer resumed.Stop()
+	resumed := mustWatch(t, one, metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
 	created.SetLabels(map[string]string{"new": "label"})
-	updated, err := one.Update(t.Context(), created, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	updated := mustUpdate(t, one, created)
 	require.Equal(t, "round", updated.Object["spec"].(map[string]any)["shape"])
 	event, _ = nextEvent(t, resumed)
 	require.Equal(t, watch.Modified, event.Type)
@@ -88,23 +78,16 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 
 func TestWatchWithSelectableField(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	// A watch without a version starts with the state of some later time, as in kube-apiserver.
-	none, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	none := mustList(t, client, metav1.ListOptions{})
 	from := none.GetResourceVersion()
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
-	require.NoError(t, err)
-	defer w.Stop()
-	all, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
-	require.NoError(t, err)
-	defer all.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
+	all := mustWatch(t, client, metav1.ListOptions{ResourceVersion: from})
 	paint := func(u *unstructured.Unstructured, color string) *unstructured.Unstructured {
 		require.NoError(t, unstructured.SetNestedField(u.Object, color, "spec", "color"))
-		u, err := client.Update(t.Context(), u, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		u = mustUpdate(t, client, u)
 		return u
 	}
 	u := mustCreate(t, client, widget("a", map[string]any{"color": "green"}))
@@ -126,16 +109,12 @@ func TestWatchWithSelectableField(t *testing.T) {
 
 func TestWatchList(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	mustCreate(t, client, widget("a", map[string]any{"size": int64(1)}))
-	initial := true
-	w, err := client.Watch(t.Context(), metav1.ListOptions{
-		SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	w := mustWatch(t, client, metav1.ListOptions{
+		SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
-	require.NoError(t, err)
-	defer w.Stop()
 	event, _ := nextEvent(t, w)
 	require.Equal(t, watch.Added, event.Type)
 	event, _ = nextEvent(t, w)
@@ -155,14 +134,12 @@ func TestDeleteAndRecreate(t *testing.T) {
 	held := widget("held", map[string]any{"size": int64(1)})
 	held.SetFinalizers([]string{"example.com/hold"})
 	mustCreate(t, client, held)
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=held"})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{FieldSelector: "metadata.name=held"})
 	_, _ = nextEvent(t, w)
 
 	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	require.NoError(t, crds.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
-	_, err = client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	_, err := client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.Eventually(t, func() bool {
 		_, err := client.Get(t.Context(), "a", metav1.GetOptions{})
@@ -174,18 +151,13 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.Eventually(t, func() bool {
 		crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 		require.NoError(t, err)
-		for _, c := range crd.Status.Conditions {
-			if c.Type == apiextensionsv1.Terminating && c.Status == apiextensionsv1.ConditionTrue && c.Reason == "InstanceDeletionInProgress" {
-				return true
-			}
-		}
-		return false
+		c := apihelpers.FindCRDCondition(crd, apiextensionsv1.Terminating)
+		return c != nil && c.Status == apiextensionsv1.ConditionTrue && c.Reason == "InstanceDeletionInProgress"
 	}, deadline, tick)
 
 	freed := object(t, event).DeepCopy()
 	freed.SetFinalizers(nil)
-	_, err = client.Update(t.Context(), freed, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	mustUpdate(t, client, freed)
 	require.Eventually(t, func() bool {
 		_, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
@@ -200,14 +172,12 @@ func TestDeleteAndRecreate(t *testing.T) {
 	other.Spec.Scope = apiextensionsv1.ClusterScoped
 	s.CreateCRD(t, "one", other)
 	unscoped := s.Dynamic(t, "one").Resource(widgets)
-	list, err := unscoped.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, unscoped, metav1.ListOptions{})
 	require.Empty(t, list.Items)
 	mustCreate(t, unscoped, widget("a", map[string]any{"size": int64(1)}))
 	_, err = client.Get(t.Context(), "a", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "there are no namespaces any more: %v", err)
-	list, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list = mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, list.Items, 1, "another logical cluster's are left alone")
 
 	require.NoError(t, s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
@@ -216,23 +186,19 @@ func TestDeleteAndRecreate(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}, deadline, tick)
 	s.CreateCRD(t, "one", other)
-	list, err = unscoped.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list = mustList(t, unscoped, metav1.ListOptions{})
 	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
 }
 
 // TestDeletedEvents: watches receive the deletions of all instances of a deleted definition, and then end.
 func TestDeletedEvents(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		mustCreate(t, client, widget(name, map[string]any{"size": int64(1)}))
 	}
-	w, err := client.Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, client, metav1.ListOptions{})
 	for range 6 { // a watch without a version may start with a later state
 		event, _ := nextEvent(t, w)
 		require.Equal(t, watch.Added, event.Type)
@@ -258,8 +224,7 @@ func TestRestart(t *testing.T) {
 	s = startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two"} {
 		for _, rv := range []string{"", "0"} {
-			list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{ResourceVersion: rv})
-			require.NoError(t, err)
+			list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{ResourceVersion: rv})
 			require.Len(t, list.Items, 1)
 			color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
 			require.Equal(t, cluster, color)
@@ -277,8 +242,7 @@ func TestTwoServers(t *testing.T) {
 	for _, cluster := range []string{"one", "two", "three", "four"} {
 		a.CreateCRD(t, cluster, widgetCRD(nil))
 		mustCreate(t, b.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
-		list, err := a.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, a.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, 1)
 	}
 }
@@ -302,15 +266,7 @@ func TestTwoServersAcceptOneName(t *testing.T) {
 			})
 		}
 		creators.Wait()
-		list, err := servers[0].CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		established := 0
-		for i := range list.Items {
-			if apihelpers.IsCRDConditionTrue(&list.Items[i], apiextensionsv1.Established) {
-				established++
-			}
-		}
-		require.Equal(t, 1, established, "in %s", cluster)
+		servers[0].requireOneEstablished(t, cluster, len(servers))
 	}
 }
 
@@ -318,10 +274,9 @@ func TestUnusedServingInfoIsReleased(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	s.CreateCRD(t, "one", widgetCRD(nil))
-	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, s.table.Definitions(), 1)
-	_, err = s.Discovery(t, "one").OpenAPISchema()
+	_, err := s.Discovery(t, "one").OpenAPISchema()
 	require.NoError(t, err)
 	require.NotZero(t, s.documents.Size())
 	s.DeleteCRD(t, "one", "widgets.example.com")

@@ -29,8 +29,7 @@ import (
 // An event is decoded and encoded once for all watches of a version store.
 func TestEventsAreEncodedOnce(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	created := mustCreate(t, client, widget("a", map[string]any{"color": "red"}))
 
@@ -44,8 +43,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer first.Stop()
 	require.Equal(t, watch.Added, (<-first.ResultChan()).Type)
-	now, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	now := mustList(t, client, metav1.ListOptions{})
 	var watches []watch.Interface
 	for _, namespace := range []string{"", "", "default"} {
 		for _, label := range []labels.Selector{labels.Everything(), labels.Set{"kept": "no"}.AsSelector()} {
@@ -58,8 +56,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 		}
 	}
 	created.SetLabels(map[string]string{"kept": "no"})
-	updated, err := client.Update(t.Context(), created, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	updated := mustUpdate(t, client, created)
 	require.NoError(t, client.Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	for _, kind := range []watch.EventType{watch.Modified, watch.Deleted} {
 		encoded := 0
@@ -107,10 +104,8 @@ func TestSelectableFieldsOfOthers(t *testing.T) {
 	greedy := s.Dynamic(t, "greedy")
 	mustCreate(t, greedy.Resource(widgets).Namespace("default"), widget("mine", map[string]any{"size": int64(1)}))
 	for i := range versions {
-		resource := widgets
-		resource.Version = fmt.Sprint("v", i+1)
-		list, err := greedy.Resource(resource).List(t.Context(), metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.f%d=blue", i+1)})
-		require.NoError(t, err)
+		resource := widgets.GroupResource().WithVersion(fmt.Sprint("v", i+1))
+		list := mustList(t, greedy.Resource(resource), metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.f%d=blue", i+1)})
 		require.Len(t, list.Items, 1, resource.Version)
 	}
 	require.Len(t, s.table.Definitions(), 2)
@@ -166,12 +161,10 @@ func TestCount(t *testing.T) {
 		require.Eventually(t, func() bool { return slices.Equal(objectsOf(t, multitenant.Unnamed), want) }, deadline, tick, "%v", want)
 	}
 	for _, cluster := range clusters {
-		_, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 	}
 	has(6)
-	_, err := s.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")), metav1.ListOptions{})
 	has(7)
 	require.Empty(t, objectsOf(t, resource))
 	s.DeleteCRD(t, "one", "gadgets.example.com")

@@ -2,7 +2,6 @@ package customresource
 
 import (
 	"context"
-	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -60,18 +59,14 @@ func TestEstablishedInOneWrite(t *testing.T) {
 
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
-	s.CreateCRD(t, "two", widgetCRD(nil))
-	other := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"weight": {Type: "integer"}})
-	s.CreateCRD(t, "three", other)
+	s := startWithWidgets(t, "one", "two")
+	s.CreateCRD(t, "three", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"weight": {Type: "integer"}}))
 
 	for _, cluster := range []string{"one", "two", "three"} {
 		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("same", map[string]any{"size": int64(1), "weight": int64(7), "color": cluster}))
 	}
 	for _, cluster := range []string{"one", "two", "three"} {
-		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, 1)
 		color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
 		require.Equal(t, cluster, color)
@@ -98,24 +93,10 @@ func TestStopWithHangingHook(t *testing.T) {
 	t.Cleanup(hook.Close)
 	t.Cleanup(func() { close(release) })
 	s := startServer(t, serverOptions{})
-	crd := widgetCRD(nil)
-	v2 := crd.Spec.Versions[0].DeepCopy()
-	v2.Name, v2.Storage = "v2", false
-	crd.Spec.Versions = append(crd.Spec.Versions, *v2)
-	url := hook.URL
-	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-		Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
-			ConversionReviewVersions: []string{"v1"},
-		},
-	}
-	s.CreateCRD(t, "one", crd)
+	s.CreateCRD(t, "one", twoVersions(byWebhook(hook.URL, hook.Certificate())))
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
-	resource := widgets
-	resource.Version = "v2"
 	gave, ended := make(chan error, 1), make(chan struct{})
-	client := s.Dynamic(t, "one").Resource(resource)
+	client := s.Dynamic(t, "one").Resource(widgets.GroupResource().WithVersion("v2"))
 	go func() {
 		_, err := client.List(t.Context(), metav1.ListOptions{})
 		gave <- err
@@ -162,8 +143,7 @@ func TestListOutlivesServingInfo(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	s.CreateCRD(t, "one", widgetCRD(nil))
-	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	ctx := genericapirequest.WithNamespace(request.WithClusterName(t.Context(), "one"), "")
 	lister, done := s.listerOf(t, "one")
 	watcher, ok := lister.(rest.Watcher)
@@ -235,8 +215,7 @@ func TestUnservedWhileCreating(t *testing.T) {
 				cluster := way + "-" + change + "-" + api.identity
 				bind(cluster, api)
 				in := s.Dynamic(t, cluster).Resource(resource).Namespace("default")
-				obj := widget("a", map[string]any{"size": int64(1)})
-				obj.SetAPIVersion(resource.GroupVersion().String())
+				obj := versioned(widget("a", map[string]any{"size": int64(1)}), resource.GroupVersion().String())
 				answer := make(chan error, 1)
 				go func() { answer <- create(t.Context(), in, obj) }()
 				select {
@@ -249,8 +228,7 @@ func TestUnservedWhileCreating(t *testing.T) {
 				require.Equal(t, tc.want, apierrors.ReasonForError(<-answer), cluster)
 
 				bind(cluster, api)
-				list, err := in.List(t.Context(), metav1.ListOptions{})
-				require.NoError(t, err)
+				list := mustList(t, in, metav1.ListOptions{})
 				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "what is stored in %s", cluster)
 			}
 		}

@@ -15,12 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -50,17 +48,8 @@ func newBoundAPIs(bound map[string]boundAPI) *boundAPIs {
 // boundSchema returns a schema of widgets with an identity and a property.
 func boundSchema(t testing.TB, identity, property string) boundAPI {
 	t.Helper()
-	return boundWith(t, identity, map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
-}
-
-// boundWith is boundSchema with several properties.
-func boundWith(t testing.TB, identity string, properties map[string]apiextensionsv1.JSONSchemaProps) boundAPI {
-	t.Helper()
-	crd := widgetCRD(properties)
-	apiextensionsserver.Scheme.Default(crd)
-	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
-	return boundAPI{s, identity}
+	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
+	return boundAPI{schemaOf(t, crd), identity}
 }
 
 func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
@@ -171,8 +160,7 @@ func TestIdentities(t *testing.T) {
 	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free for this identity
 	one.continues("a")
 	all.continues("a")
-	patched, err := in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	patched := mustPatch(t, in, "a", `{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`)
 	requireNoIdentity(t, patched)
 	event, _ := nextEvent(t, all)
 	require.Equal(t, watch.Modified, event.Type)
@@ -183,8 +171,7 @@ func TestIdentities(t *testing.T) {
 	require.Equal(t, watch.Deleted, event.Type)
 	requireNoIdentity(t, object(t, event))
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "bbbb", Cluster: request.Cluster{Name: "one"}}, a, "one")
-	back, err := in.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	back := mustGet(t, in, "a")
 	requireNoIdentity(t, back)
 	require.Equal(t, "one", back.Object["spec"].(map[string]any)["x"]) //nolint:forcetypeassert // as written above
 	s.requireWorlds(t, "bbbb|three")
@@ -196,7 +183,7 @@ func TestIdentities(t *testing.T) {
 	three.continues("b")
 	require.NoError(t, inThree.Delete(t.Context(), "b", metav1.DeleteOptions{}))
 
-	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
@@ -220,8 +207,7 @@ func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
 		resource := widgets
 		resource.Resource += ":" + identity
 		for _, options := range []metav1.ListOptions{{}, {ResourceVersion: "0"}, {Limit: 10}} {
-			list, err := s.Dynamic(t, "*").Resource(resource).List(t.Context(), options)
-			require.NoError(t, err)
+			list := mustList(t, s.Dynamic(t, "*").Resource(resource), options)
 			var got []string
 			for _, item := range list.Items {
 				got = append(got, item.GetAnnotations()[logicalcluster.AnnotationKey])
@@ -233,8 +219,7 @@ func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
 		sum += len(want)
 	}
 	for _, cluster := range []string{"two", "three", "four"} {
-		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, s.Dynamic(t, cluster).Resource(widgets), metav1.ListOptions{})
 		require.Len(t, list.Items, 1, cluster)
 		requireNoIdentity(t, &list.Items[0])
 	}
@@ -284,11 +269,8 @@ func (s *testServer) watchAll(t *testing.T, cluster, identity string) watchOf {
 		resource.Resource += ":" + identity
 	}
 	client := s.Dynamic(t, cluster).Resource(resource)
-	list, err := client.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	w, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
-	require.NoError(t, err)
-	t.Cleanup(w.Stop)
+	list := mustList(t, client, metav1.ListOptions{})
+	w := mustWatch(t, client, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 	return watchOf{t, w}
 }
 
@@ -378,8 +360,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 		}
 	}
 	require.Eventually(t, established("one"), deadline, tick, "the names are free again")
-	list, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Empty(t, list.Items, "what has an identity is another API's")
 
 	waits = s.CreateCRD(t, "two", widgetCRD(nil))

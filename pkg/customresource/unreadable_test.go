@@ -8,11 +8,9 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -23,8 +21,7 @@ import (
 // multiplied returns properties with lists of items that get a default with some keys, or none.
 func multiplied(t *testing.T, keys int) map[string]apiextensionsv1.JSONSchemaProps {
 	t.Helper()
-	all := true
-	item := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &all}
+	item := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 	if keys > 0 {
 		value := map[string]int{}
 		for i := range keys {
@@ -41,11 +38,7 @@ func multiplied(t *testing.T, keys int) map[string]apiextensionsv1.JSONSchemaPro
 
 // manyItems returns an object to which each key of the default adds 60,000 values.
 func manyItems(name string) *unstructured.Unstructured {
-	list := make([]any, 60_000)
-	for i := range list {
-		list[i] = map[string]any{}
-	}
-	return widget(name, map[string]any{"items": list})
+	return widget(name, map[string]any{"items": listOf(60_000, empty)})
 }
 
 // TestMultipliedDefaults: an object that defaults would expand without limit fails only requests of its own
@@ -73,10 +66,8 @@ func TestMultipliedDefaults(t *testing.T) {
 	require.ErrorContains(t, err, "defaults")
 	_, err = a.List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsStoreReadError(err), "%v", err)
-	_, err = a.Get(t.Context(), "small", metav1.GetOptions{})
-	require.NoError(t, err)
-	_, err = s.Dynamic(t, "b").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustGet(t, a, "small")
+	mustList(t, s.Dynamic(t, "b").Resource(widgets), metav1.ListOptions{})
 	found := record.In("a", "")
 	require.Len(t, found, 1)
 	require.Equal(t, "large", found[0].Name)
@@ -87,8 +78,7 @@ func TestMultipliedDefaults(t *testing.T) {
 	require.Len(t, metadata.Items, 2)
 	require.NoError(t, a.Delete(t.Context(), "large", metav1.DeleteOptions{}))
 	require.Empty(t, record.In("a", ""))
-	_, err = a.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	mustList(t, a, metav1.ListOptions{})
 }
 
 // TestWildcardsSkipUnreadableObjects: controllers of all logical clusters and a starting server skip an
@@ -104,19 +94,15 @@ func TestWildcardsSkipUnreadableObjects(t *testing.T) {
 
 	s := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 100))}})
 	all := s.Dynamic(t, "*").Resource(widgets)
-	list, err := all.List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, all, metav1.ListOptions{})
 	require.Len(t, list.Items, 1)
 	require.Equal(t, "small", list.Items[0].GetName())
-	send := true
-	w, err := all.Watch(t.Context(), metav1.ListOptions{SendInitialEvents: &send, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true})
-	require.NoError(t, err)
-	defer w.Stop()
+	w := mustWatch(t, all, metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true})
 	for _, want := range []watch.EventType{watch.Added, watch.Bookmark} {
 		event, _ := nextEvent(t, w)
 		require.Equal(t, want, event.Type)
 	}
-	_, err = s.Dynamic(t, "a").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "a").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsStoreReadError(err), "%v", err)
 }
 
@@ -139,10 +125,7 @@ func TestEmptyUnreadable(t *testing.T) {
 	crd := widgetCRD(nil)
 	crd.Spec.Scope, crd.Spec.Names.Kind, crd.Spec.Names.ListKind = apiextensionsv1.ClusterScoped, "Gizmo", "GizmoList"
 	crd.Spec.Versions[0].Name = "v2"
-	apiextensionsserver.Scheme.Default(crd)
-	next, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	require.NoError(t, err)
-	d := &definitions.Definition{Schema: next, Identity: "one"}
+	d := &definitions.Definition{Schema: schemaOf(t, crd), Identity: "one"}
 	left, err := s.Empty(t.Context(), "consumer", d)
 	require.NoError(t, err)
 	require.Equal(t, definitions.Remaining{Objects: 1, Finalizers: map[string]int{"example.com/wait": 1}}, left)
@@ -150,17 +133,14 @@ func TestEmptyUnreadable(t *testing.T) {
 	objects := s.Dynamic(t, "consumer").Resource(widgets).Namespace("default")
 	_, err = objects.Get(t.Context(), "free", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
-	kept, err := objects.Get(t.Context(), "kept", metav1.GetOptions{})
-	require.NoError(t, err)
+	kept := mustGet(t, objects, "kept")
 	require.NotNil(t, kept.GetDeletionTimestamp())
 	require.Equal(t, "Widget", kept.GetKind(), "what is stored stays as it is otherwise")
-	_, err = objects.Patch(t.Context(), "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	mustPatch(t, objects, "kept", `{"metadata":{"finalizers":null}}`)
 	left, err = s.Empty(t.Context(), "consumer", d)
 	require.NoError(t, err)
 	require.Zero(t, left.Objects)
-	all, err := s.Dynamic(t, "neighbor").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	all := mustList(t, s.Dynamic(t, "neighbor").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, all.Items, 2)
 	require.Equal(t, "neighbor", logicalcluster.From(&all.Items[0]).String())
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,8 +25,7 @@ import (
 // conflict.
 func TestWildcardMetadata(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	conflicting := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: "string"}})
 	conflicting.Spec.Names.Kind, conflicting.Spec.Names.ListKind = "Gizmo", "GizmoList"
 	conflicting.Spec.Versions[0].Subresources = nil
@@ -58,22 +58,18 @@ func TestWildcardMetadata(t *testing.T) {
 	require.True(t, ok, "%T", event.Object)
 	require.Equal(t, "two", partial.Annotations["kcp.io/cluster"])
 
-	unknown := widgets
-	unknown.Resource = "unknowns"
-	_, err = s.Metadata(t, "*").Resource(unknown).List(t.Context(), metav1.ListOptions{})
-	require.True(t, apierrors.IsNotFound(err))
-	identified := widgets
-	identified.Resource = "widgets:0123"
-	_, err = s.Metadata(t, "*").Resource(identified).List(t.Context(), metav1.ListOptions{})
-	require.True(t, apierrors.IsNotFound(err), "an identity that no one knows: %v", err)
+	for _, unknown := range []string{"unknowns", "widgets:0123"} {
+		gvr := widgets.GroupVersion().WithResource(unknown)
+		_, err = s.Metadata(t, "*").Resource(gvr).List(t.Context(), metav1.ListOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%s: %v", unknown, err)
+	}
 }
 
 // TestMetadataNeverFallsBack: an Accept header that prefers metadata but also accepts objects returns
 // metadata.
 func TestMetadataNeverFallsBack(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("*")))
 	require.NoError(t, err)
@@ -96,8 +92,7 @@ func TestMetadataNeverFallsBack(t *testing.T) {
 // TestMetadataOfOne: a list of metadata is rejected for a single object, before a write.
 func TestMetadataOfOne(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
+	s := startWithWidgets(t, "one")
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	mustCreate(t, objects, widget("a", map[string]any{"size": int64(1)}))
 	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
@@ -124,8 +119,7 @@ func TestMetadataOfOne(t *testing.T) {
 	require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadataList", "v9"), "what is not known is passed over")
 	_, err = client.Get().AbsPath(all+"/a").SetHeader("Accept", "PartialObjectMetadataList").DoRaw(t.Context())
 	require.True(t, apierrors.IsNotAcceptable(err), "what is no media type: %v", err)
-	got, err := objects.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err)
+	got := mustGet(t, objects, "a")
 	require.EqualValues(t, 1, got.Object["spec"].(map[string]any)["size"])
 }
 
@@ -142,8 +136,7 @@ func TestSystemDefinitions(t *testing.T) {
 	for _, cluster := range []string{"one", "two"} {
 		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	}
-	list, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := mustList(t, s.Dynamic(t, "*").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, list.Items, 2)
 	require.Equal(t, "blue", list.Items[0].Object["spec"].(map[string]any)["color"])
 
@@ -151,8 +144,7 @@ func TestSystemDefinitions(t *testing.T) {
 	created := s.CreateCRD(t, "one", shadow)
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 	s.DeleteCRD(t, "one", shadow.Name)
-	list, err = s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list = mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
 }
 
@@ -194,8 +186,7 @@ func TestFixedSet(t *testing.T) {
 		require.Len(t, list.APIResources, 1)
 	}
 	for path, want := range map[[2]string]int{{"*", "*"}: 4, {"root", "*"}: 2, {"*", "one"}: 2, {"east", "two"}: 1} {
-		list, err := client(path[0], path[1]).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := mustList(t, client(path[0], path[1]), metav1.ListOptions{})
 		require.Len(t, list.Items, want, "%v", path)
 		for _, item := range list.Items {
 			require.Equal(t, "of", item.Object["spec"].(map[string]any)["unheard"])
@@ -219,16 +210,20 @@ func TestManyCreators(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	list, err := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+	s.requireOneEstablished(t, "one", 8)
+}
+
+// requireOneEstablished checks that one of the n definitions of a logical cluster is established.
+func (s *testServer) requireOneEstablished(t *testing.T, cluster string, n int) {
+	t.Helper()
+	list, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, list.Items, 8)
+	require.Len(t, list.Items, n)
 	established := 0
 	for i := range list.Items {
-		for _, c := range list.Items[i].Status.Conditions {
-			if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
-				established++
-			}
+		if apihelpers.IsCRDConditionTrue(&list.Items[i], apiextensionsv1.Established) {
+			established++
 		}
 	}
-	require.Equal(t, 1, established)
+	require.Equal(t, 1, established, cluster)
 }

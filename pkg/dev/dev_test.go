@@ -29,9 +29,12 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 const deadline = time.Minute
 
 // testOptions returns options for a cluster of fakes on free ports.
-func testOptions(t *testing.T) CompletedOptions {
+func testOptions(t *testing.T, changes ...func(*Options)) CompletedOptions {
 	t.Helper()
 	o := NewOptions()
+	for _, change := range changes {
+		change(o)
+	}
 	o.WorkDir = t.TempDir()
 	first := ports.Free(t, 4)
 	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
@@ -71,10 +74,15 @@ func startCluster(t *testing.T, o CompletedOptions, force <-chan struct{}) *runn
 	r := &running{out: &output{}, cancel: cancel, result: make(chan error, 1)}
 	var done sync.WaitGroup
 	done.Go(func() { r.result <- New(o, r.out, force).Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		done.Wait()
-	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+	return r
+}
+
+// startReady starts a cluster, and waits until it is ready.
+func startReady(t *testing.T, o CompletedOptions) *running {
+	t.Helper()
+	r := startCluster(t, o, nil)
+	r.await(t, "Ctrl-C stops all components", 1)
 	return r
 }
 
@@ -171,8 +179,7 @@ func TestStartRestartStop(t *testing.T) {
 	files := layout(o.WorkDir)
 	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
 
-	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops all components", 1)
+	r := startReady(t, o)
 	require.FileExists(t, files.shared(readyFile))
 	pids := componentPids(o.WorkDir)
 	require.Len(t, pids, 4)
@@ -189,8 +196,7 @@ func TestStartRestartStop(t *testing.T) {
 
 	t.Run("again in the same directory", func(t *testing.T) {
 		before := readAll(t, o.WorkDir)
-		r := startCluster(t, o, nil)
-		r.await(t, "Ctrl-C stops all components", 1)
+		r := startReady(t, o)
 		require.NoError(t, r.stop())
 		golden(t, "again", o, r.out.String())
 		require.Equal(t, before, readAll(t, o.WorkDir), "files must stay as they are")
@@ -199,8 +205,7 @@ func TestStartRestartStop(t *testing.T) {
 		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes do not create it
 		fewer := o
 		fewer.Shards = 1
-		r := startCluster(t, fewer, nil)
-		r.await(t, "Ctrl-C stops all components", 1)
+		r := startReady(t, fewer)
 		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: workspaces on shard-1 to shard-1 are unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
 	})
 }
@@ -224,28 +229,23 @@ func readAll(t *testing.T, dir string) map[string]string {
 func TestVerbose(t *testing.T) {
 	o := testOptions(t)
 	o.Verbose = true
-	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops all components", 1)
+	r := startReady(t, o)
 	require.NoError(t, r.stop())
-	for _, line := range []string{"root         | root is up\n", "cache-server | cache-server is up\n"} {
-		require.Contains(t, r.out.String(), line)
-	}
+	require.Contains(t, r.out.String(), "root         | root is up\n")
+	require.Contains(t, r.out.String(), "cache-server | cache-server is up\n")
 }
 
 func TestDiesAtItsFirstStart(t *testing.T) {
 	o := testOptions(t)
 	t.Setenv(faultEnv, "root=once:"+t.TempDir())
-	r := startCluster(t, o, nil)
-	r.await(t, "Ctrl-C stops all components", 1)
+	r := startReady(t, o)
 	require.Contains(t, r.out.String(), "root          exited (exit status 1), restarting in 0.5 s (log: "+layout(o.WorkDir).shard(0, "root.log")+")\n"+
 		"                first start fails\n")
 	require.Contains(t, r.out.String(), "  root          restarting\n")
 }
 
 func TestCannotStart(t *testing.T) {
-	for name, test := range map[string]struct {
-		fault, want string
-	}{
+	for name, test := range map[string]struct{ fault, want string }{
 		"wrong flags":     {"shard-1=usage", "shard-1 did not start: unknown flag (log: WORKDIR/.kcp-1/shard-1.log)"},
 		"always crashing": {"front-proxy=panic", "front-proxy did not start: panic: on purpose (log: WORKDIR/.kcp/front-proxy.log)"},
 		"never ready":     {"root=never-ready", "root did not start: not ready after 2s: waiting for informer-sync, dreams (log: WORKDIR/.kcp-0/root.log)"},
@@ -259,8 +259,7 @@ func TestCannotStart(t *testing.T) {
 			err := New(o, &output{}, nil).Run(t.Context())
 			var failed *supervise.StartError
 			require.ErrorAs(t, err, &failed)
-			message := strings.ReplaceAll(err.Error(), o.WorkDir, "WORKDIR")
-			require.Equal(t, test.want, message)
+			require.Equal(t, test.want, strings.ReplaceAll(err.Error(), o.WorkDir, "WORKDIR"))
 			requireNothingLeft(t, o)
 		})
 	}
@@ -311,8 +310,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 		require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, deadline, 10*time.Millisecond)
 	}
 
-	again := startCluster(t, o, nil)
-	again.await(t, "Ctrl-C stops all components", 1)
+	again := startReady(t, o)
 	require.NoError(t, again.stop())
 	requireNothingLeft(t, o)
 }

@@ -28,15 +28,11 @@ const faultEnv = "FAKE_FAULTS"
 // TestMain makes the test binary act as the shardplane program: its first argument is the subcommand.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "shard", "front-proxy", "cache-server":
-			if err := fakeComponent(os.Args[1], os.Args[2:]); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-			return
-		case "dev":
-			if err := devProcess(os.Args[2:]); err != nil {
+		run := map[string]func(kind string, args []string) error{
+			"shard": fakeComponent, "front-proxy": fakeComponent, "cache-server": fakeComponent, "dev": devProcess,
+		}[os.Args[1]]
+		if run != nil {
+			if err := run(os.Args[1], os.Args[2:]); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -48,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 // devProcess runs a cluster in a separate process, for tests that kill it.
-func devProcess(args []string) error {
+func devProcess(_ string, args []string) error {
 	options := NewOptions()
 	flags := pflag.NewFlagSet("dev", pflag.ContinueOnError)
 	for _, section := range options.Flags().FlagSets {
@@ -130,10 +126,9 @@ func fakeServe(address, certFile, keyFile, clientCA, fault string) error {
 	}
 	go func() {
 		<-ctx.Done()
-		if fault == "stubborn" {
-			return
+		if fault != "stubborn" {
+			_ = server.Close()
 		}
-		_ = server.Close()
 	}()
 	if err := server.ListenAndServeTLS(certFile, keyFile); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -15,7 +15,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
-	"github.com/shardplane/shardplane/test/ports"
 )
 
 // mustPrepare prepares a working directory and unlocks it.
@@ -34,22 +33,12 @@ func TestRefuses(t *testing.T) {
 		want  string
 	}{
 		"port in use": {
-			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
-				t.Helper()
-				listener, err := net.Listen("tcp", bindAddress+":"+strconv.Itoa(o.FrontProxyPort))
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = listener.Close() })
-			},
-			want: "port PROXY is in use: stop the other process or pass --front-proxy-port",
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) { listen(t, bindAddress, o.FrontProxyPort) },
+			want:  "port PROXY is in use: stop the other process or pass --front-proxy-port",
 		},
 		"port in use on all addresses": {
-			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
-				t.Helper()
-				listener, err := net.Listen("tcp", ":"+strconv.Itoa(o.ShardPort+1))
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = listener.Close() })
-			},
-			want: "port SHARD1 is in use: stop the other process or pass --shard-port",
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) { listen(t, "", o.ShardPort+1) },
+			want:  "port SHARD1 is in use: stop the other process or pass --shard-port",
 		},
 		"work dir is a file": {
 			fresh: true,
@@ -87,7 +76,6 @@ func TestRefuses(t *testing.T) {
 		"somebody else's shard": {
 			fresh: true,
 			spoil: func(t *testing.T, _ CompletedOptions, files layout) {
-				t.Helper()
 				require.NoError(t, os.Mkdir(files.shard(0, ""), 0o700))
 			},
 			want: "DIR/.kcp-0 was not created by shardplane dev: move DIR/.kcp* to another directory or pass another --work-dir",
@@ -136,6 +124,13 @@ func TestRefuses(t *testing.T) {
 			requireUnlocked(t, files)
 		})
 	}
+}
+
+func listen(t *testing.T, host string, port int) {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
 }
 
 func overwrite(name, contents string) func(*testing.T, CompletedOptions, layout) {
@@ -248,20 +243,22 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 	require.IsType(t, &pki.Pair{}, p.certs.serving)
 }
 
+// commands returns the commands of a cluster.
+func commands(t *testing.T, o CompletedOptions) []Command {
+	t.Helper()
+	deployment, err := Prepare(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
+	return deployment.Commands
+}
+
 // TestArgs verifies that additional flags are passed after the components' own flags.
 func TestArgs(t *testing.T) {
-	o := NewOptions()
-	first := ports.Free(t, 4)
-	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
-	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-seats=9", "--etcd-compaction-interval=1m"}
-	o.FrontProxyArgs = []string{"--mapping-file=mappings.yaml"}
-	completed, err := o.Complete()
-	require.NoError(t, err)
-	require.NoError(t, completed.Validate())
-	deployment, err := Prepare(t.Context(), completed)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, deployment.Release()) }()
-	for _, command := range deployment.Commands {
+	o := testOptions(t, func(o *Options) {
+		o.ShardArgs = []string{"--fairness-seats=9", "--etcd-compaction-interval=1m"}
+		o.FrontProxyArgs = []string{"--mapping-file=mappings.yaml"}
+	})
+	for _, command := range commands(t, o) {
 		for kind, args := range map[string][]string{"shard": o.ShardArgs, "front-proxy": o.FrontProxyArgs} {
 			if command.Args[0] == kind {
 				require.Equal(t, args, command.Args[len(command.Args)-len(args):], command.Name)
@@ -274,18 +271,10 @@ func TestArgs(t *testing.T) {
 
 // TestEncryption verifies that all components with storage get the absolute path of the encryption configuration.
 func TestEncryption(t *testing.T) {
-	o := NewOptions()
-	first := ports.Free(t, 4)
-	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
-	o.WorkDir, o.EncryptionConfigFile = t.TempDir(), "encryption.yaml"
-	completed, err := o.Complete()
-	require.NoError(t, err)
+	o := testOptions(t, func(o *Options) { o.EncryptionConfigFile = "encryption.yaml" })
 	here, err := os.Getwd()
 	require.NoError(t, err)
-	deployment, err := Prepare(t.Context(), completed)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, deployment.Release()) }()
-	for _, command := range deployment.Commands {
+	for _, command := range commands(t, o) {
 		want := command.Args[0] != "front-proxy"
 		require.Equal(t, want, slices.Contains(command.Args, "--encryption-provider-config="+filepath.Join(here, "encryption.yaml")), command.Name)
 		require.Equal(t, want, slices.ContainsFunc(command.Args, func(arg string) bool { return strings.HasPrefix(arg, "--encryption-provider-config=") }), command.Name)

@@ -54,6 +54,9 @@ func workspace(name string) *tenancyv1alpha1.Workspace {
 
 func TestCommit(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{}, "w", errors.New("changed"))
+	const finalizers = ` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`
+	const ready = `"status":{"phase":"Ready"}}`
+	both := func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" }
 	cases := map[string]struct {
 		change  func(*tenancyv1alpha1.Workspace)
 		fail    map[string]error
@@ -77,26 +80,19 @@ func TestCommit(t *testing.T) {
 		},
 		"status": {
 			change:  func(w *tenancyv1alpha1.Workspace) { w.Status.Phase = "Ready" },
-			want:    []string{`status {"metadata":{"resourceVersion":"5","uid":"u"},"status":{"phase":"Ready"}}`},
+			want:    []string{`status {"metadata":{"resourceVersion":"5","uid":"u"},` + ready},
 			version: "1",
 		},
 		"both, the second from where the first one ended": {
-			change: func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
-			want: []string{
-				` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`,
-				`status {"metadata":{"resourceVersion":"1","uid":"u"},"status":{"phase":"Ready"}}`,
-			},
-			version: "2",
+			change: both, version: "2",
+			want: []string{finalizers, `status {"metadata":{"resourceVersion":"1","uid":"u"},` + ready},
 		},
 		"a conflict in the first writes nothing": {
-			change: func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
-			fail:   map[string]error{"": conflict}, wantErr: conflict, version: "5",
+			change: both, fail: map[string]error{"": conflict}, wantErr: conflict, version: "5",
 		},
 		"a conflict in the second shows the first": {
-			change:  func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
-			fail:    map[string]error{"status": conflict},
-			want:    []string{` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`},
-			wantErr: conflict, version: "1",
+			change: both, fail: map[string]error{"status": conflict}, wantErr: conflict, version: "1",
+			want: []string{finalizers},
 		},
 	}
 	for name, tc := range cases {

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/test/background"
 )
 
 const eventually = 30 * time.Second
@@ -19,27 +20,11 @@ const eventually = 30 * time.Second
 // start runs a controller until the test ends, or until stop is called.
 func start(t *testing.T, r Runnable) (stop func()) {
 	t.Helper()
-	return startWith(t.Context(), t, r)
+	return background.Run(t.Context(), t, r.Run)
 }
 
-func startWith(parent context.Context, t *testing.T, r Runnable) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(parent)
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			require.NoError(t, <-done)
-		})
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-func keys(ks ...string) Source[string] {
-	return func(_ context.Context, queue Queue[string]) (func(), error) {
+func keys[K comparable](ks ...K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		for _, k := range ks {
 			queue.Add(k)
 		}
@@ -65,42 +50,33 @@ func TestEveryKeyIsWorkedOnInParallel(t *testing.T) {
 			}
 		},
 	}))
-	require.Eventually(t, func() bool {
-		select {
-		case <-all:
-			return true
-		default:
-			return false
-		}
-	}, eventually, time.Millisecond, "three workers never worked at once")
+	select {
+	case <-all:
+	case <-time.After(eventually):
+		t.Fatal("three workers never worked at once")
+	}
 }
 
 func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
-	outcomes := map[string]func(attempt int32) error{
-		"fails":     func(int32) error { return errors.New("no") },
-		"conflicts": func(int32) error { return apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")) },
-		"panics":    func(int32) error { panic("oh") },
+	outcomes := map[string]func() error{
+		"fails":     func() error { return errors.New("no") },
+		"conflicts": func() error { return apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")) },
+		"panics":    func() error { panic("oh") },
 	}
 	ctx, registry := measured(t)
-	var attempts sync.Map
-	ks := make([]string, 0, len(outcomes))
-	for k := range outcomes {
-		attempts.Store(k, new(atomic.Int32))
-		ks = append(ks, k)
-	}
-	startWith(ctx, t, New(Config[string]{
-		Name: "again", Sources: []Source[string]{keys(ks...)}, MaxBackoff: 10 * time.Millisecond,
+	attempts := map[string]*atomic.Int32{"fails": {}, "conflicts": {}, "panics": {}}
+	background.Run(ctx, t, New(Config[string]{
+		Name: "again", MaxBackoff: 10 * time.Millisecond,
+		Sources: []Source[string]{keys("fails", "conflicts", "panics")},
 		Reconcile: func(_ context.Context, key string) (Result, error) {
-			n, _ := attempts.Load(key)
-			if attempt := n.(*atomic.Int32).Add(1); attempt <= 5 {
-				return Result{}, outcomes[key](attempt)
+			if attempts[key].Add(1) <= 5 {
+				return Result{}, outcomes[key]()
 			}
 			return Result{}, nil
 		},
-	}))
-	for _, k := range ks {
-		n, _ := attempts.Load(k)
-		require.Eventually(t, func() bool { return n.(*atomic.Int32).Load() == 6 }, eventually, time.Millisecond, k)
+	}).Run)
+	for k, n := range attempts {
+		require.Eventually(t, func() bool { return n.Load() == 6 }, eventually, time.Millisecond, k)
 	}
 	require.InDelta(t, 10, metric(t, registry, "shardplane_reconcile_failures_total"), 0, "conflicts are not failures")
 	require.InDelta(t, 5, metric(t, registry, "shardplane_reconcile_panics_total"), 0)
@@ -123,10 +99,10 @@ func TestRequeueAfter(t *testing.T) {
 func TestBackoffWithoutFailure(t *testing.T) {
 	ctx, registry := measured(t)
 	var calls atomic.Int32
-	startWith(ctx, t, New(Config[string]{
+	background.Run(ctx, t, New(Config[string]{
 		Name: "waiting", Sources: []Source[string]{keys("a")},
 		Reconcile: func(context.Context, string) (Result, error) { return Result{Backoff: calls.Add(1) < 4}, nil },
-	}))
+	}).Run)
 	require.Eventually(t, func() bool { return calls.Load() == 4 }, eventually, time.Millisecond)
 	require.InDelta(t, 0, metric(t, registry, "shardplane_reconcile_failures_total"), 0)
 }

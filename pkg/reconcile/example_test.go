@@ -9,6 +9,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,24 +35,23 @@ func withInformer(f func(t testing.TB, server *clienttest.Server, informer *clie
 				Namespace: "default", Name: "settings", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()},
 			}})
 		}
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			panic(err)
-		}
-		defer factory.CloseIdleConnections()
+		factory := factoryOf(t, server)
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- informer.Run(ctx) }()
-		if err := informer.WaitForSync(ctx); err != nil {
+		stop := running(informer)
+		if err := informer.WaitForSync(context.Background()); err != nil {
 			panic(err)
 		}
 		f(t, server, informer)
-		cancel()
-		if err := <-ended; err != nil {
-			panic(err)
-		}
+		stop()
 	})
+}
+
+func factoryOf(t testing.TB, server *clienttest.Server) *client.Factory {
+	t.Helper()
+	factory, err := client.NewFactory(server.ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	return factory
 }
 
 func running(controller reconcile.Runnable) (stop func()) {
@@ -274,15 +274,12 @@ func ExampleNewManager() {
 
 // A commit function sends no request if nothing has changed.
 func ExampleCommitter() {
-	withInformer(func(_ testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			panic(err)
-		}
-		defer factory.CloseIdleConnections()
+	withInformer(func(t testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		t.Helper()
+		factory := factoryOf(t, server)
 		configMap := informer.Lister().List(labels.Everything())[0]
 		commit := reconcile.Committer(factory, kinds.ConfigMaps)
-		_, err = commit(context.Background(), configMap, configMap) // no request, because nothing has changed
+		_, err := commit(context.Background(), configMap, configMap) // no request, because nothing has changed
 		fmt.Println(reconcile.KeysOf(configMap), reconcile.IgnoreNotFound(err))
 	}, "one")
 	// Output: [one|default/settings] <nil>

@@ -16,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 type fakeGate struct {
@@ -109,12 +110,6 @@ func (g gained) OnGain(f func(client.Ranges)) (remove func()) {
 	return func() {}
 }
 
-type collected map[client.Key]bool
-
-func (k collected) Add(key client.Key)                       { k[key] = true }
-func (k collected) AddAfter(key client.Key, _ time.Duration) { k[key] = true }
-func (k collected) Drop(key client.Key)                      { delete(k, key) }
-
 // TestGainedOfShards: newly assigned ranges of all shards are processed.
 func TestGainedOfShards(t *testing.T) {
 	static := map[string]*rest.Config{}
@@ -127,17 +122,13 @@ func TestGainedOfShards(t *testing.T) {
 	}
 	view, err := shards.New(shards.Static(static), kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{})
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- view.Run(ctx) }()
-	require.NoError(t, view.WaitForSync(ctx, shards.All))
+	background.Run(t.Context(), t, view.Run)
+	require.NoError(t, view.WaitForSync(t.Context(), shards.All))
 	all, err := client.PartOf(client.ByCluster, 0, 1)
 	require.NoError(t, err)
-	queue := collected{}
-	remove, err := Gained(view, gained{all}, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{client.KeyOf(obj)} })(ctx, queue)
+	queue := delays{}
+	remove, err := Gained(view, gained{all}, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{client.KeyOf(obj)} })(t.Context(), queue)
 	require.NoError(t, err)
 	remove()
-	require.Equal(t, collected{{Cluster: "c1", Namespace: "default", Name: "a"}: true, {Cluster: "c2", Namespace: "default", Name: "a"}: true}, queue)
-	stop()
-	require.NoError(t, <-ended)
+	require.Equal(t, delays{{Cluster: "c1", Namespace: "default", Name: "a"}: 0, {Cluster: "c2", Namespace: "default", Name: "a"}: 0}, queue)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 type journal struct {
@@ -76,15 +77,11 @@ func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
 	a, b := &worker{name: "a", journal: j}, &worker{name: "b", journal: j}
 	m, err := NewManager([]Descriptor[string]{describe(a, ready), describe(b)}, "", OnLeader)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	background.Run(t.Context(), t, m.Run)
 	require.Eventually(t, func() bool { return j.has("start b") }, eventually, time.Millisecond)
 	require.False(t, j.has("start a"), "a has to wait for its informer")
 	close(ready)
 	require.Eventually(t, func() bool { return j.has("start a") }, eventually, time.Millisecond)
-	cancel()
-	require.NoError(t, <-done)
 }
 
 func TestManagerRefusesBadCatalogues(t *testing.T) {
@@ -143,9 +140,7 @@ func TestOneEntryIsEnough(t *testing.T) {
 	require.Empty(t, j.entries, "nothing starts before Run")
 
 	measuring, registry := measured(t)
-	ctx, cancel := context.WithCancel(measuring)
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	stop := background.Run(measuring, t, m.Run)
 	require.Eventually(t, func() bool { return j.has("start informer") }, eventually, time.Millisecond)
 	require.False(t, j.has("start controller"))
 	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"))
@@ -153,8 +148,7 @@ func TestOneEntryIsEnough(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return metric(t, registry, "shardplane_reconcile_controllers") == 1 && j.has("start controller")
 	}, eventually, time.Millisecond)
-	cancel()
-	require.NoError(t, <-done)
+	stop()
 	require.Equal(t, []string{"start informer", "start controller", "end controller", "end informer"}, j.entries)
 	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"), "it runs no more")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -105,9 +106,7 @@ func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
 			Namespace: "default", Name: "a", Annotations: map[string]string{logicalcluster.AnnotationKey: fmt.Sprint("cluster", n)},
 		}})
 	}
-	factory, err := client.NewFactory(server.ClientConfig())
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
+	factory := factoryOf(t, server)
 	all, err := client.PartOf(client.ByCluster, 0, 1)
 	require.NoError(t, err)
 	half, err := client.PartOf(client.ByCluster, 0, 2)
@@ -127,13 +126,9 @@ func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
 			return reconcile.Result{}, nil
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = informer.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	require.NoError(t, informer.WaitForSync(ctx))
-	running.Go(func() { _ = controller.Run(ctx) })
+	background.Run(t.Context(), t, informer.Run)
+	require.NoError(t, informer.WaitForSync(t.Context()))
+	background.Run(t.Context(), t, controller.Run)
 	require.Eventually(t, func() bool { return len(began) == 1 }, time.Minute, time.Millisecond)
 
 	ranges.Set(half)

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/ring"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // Replicas of a controller share the logical clusters of a shard: each watches and processes only its part of the objects.
@@ -74,10 +75,7 @@ func TestRing(t *testing.T) {
 		done   = map[client.Key]string{} // the replica and the processed content
 	)
 	start := func(replica int) (stop func()) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		require.NoError(t, err)
-		other, err := client.NewFactory(elsewhere.ClientConfig())
-		require.NoError(t, err)
+		factory, other := factoryOf(t, server), factoryOf(t, elsewhere)
 		r, err := ring.New(ring.Config{
 			Name: "greeter", ID: fmt.Sprint("replica", replica), Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
 			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
@@ -111,19 +109,9 @@ func TestRing(t *testing.T) {
 				return reconcile.Result{}, nil
 			},
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- r.Run(ctx, informer.Run, controller.Run, loading.Run) }()
-		stop = sync.OnceFunc(func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Errorf("replica %d: %v", replica, err)
-			}
-			factory.CloseIdleConnections()
-			other.CloseIdleConnections()
+		return background.Run(t.Context(), t, func(ctx context.Context) error {
+			return r.Run(ctx, informer.Run, controller.Run, loading.Run)
 		})
-		t.Cleanup(stop)
-		return stop
 	}
 	worked := func(what, content string, replicas ...int) {
 		t.Helper()

@@ -23,15 +23,6 @@ func clusterKeys(cluster logicalcluster.Name, n int) []client.Key {
 	return keys
 }
 
-func fed[K comparable](keys ...K) []Source[K] {
-	return []Source[K]{func(_ context.Context, queue Queue[K]) (func(), error) {
-		for _, key := range keys {
-			queue.Add(key)
-		}
-		return func() {}, nil
-	}}
-}
-
 // TestOneClusterLeavesWorkersToOthers: slow keys of one logical cluster do not block others.
 func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	var mu sync.Mutex
@@ -39,7 +30,7 @@ func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	others, held := make(chan struct{}), make(chan struct{})
 	all := slices.Concat(clusterKeys("slow", 50), clusterKeys("quick", 20), clusterKeys("other", 20))
 	start(t, New(Config[client.Key]{
-		Name: "shares", Workers: 4, Sources: fed(all...),
+		Name: "shares", Workers: 4, Sources: []Source[client.Key]{keys(all...)},
 		Reconcile: func(ctx context.Context, key client.Key) (Result, error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -101,7 +101,12 @@ func TestSavedExports(t *testing.T) {
 // nowhere returns clients of a server that does not answer.
 func nowhere(t *testing.T) *client.Factory {
 	t.Helper()
-	clients, err := client.NewFactory(&rest.Config{Host: "https://nowhere.invalid"})
+	return clientsOf(t, &rest.Config{Host: "https://nowhere.invalid"})
+}
+
+func clientsOf(t *testing.T, config *rest.Config) *client.Factory {
+	t.Helper()
+	clients, err := client.NewFactory(config)
 	require.NoError(t, err)
 	t.Cleanup(clients.CloseIdleConnections)
 	return clients

@@ -30,6 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // steps are the steps of a decision that an attacker can distinguish by their duration.
@@ -47,9 +48,8 @@ func (s *steps) add(step string) {
 func (s *steps) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.all
-	s.all = nil
-	return all
+	defer func() { s.all = nil }()
+	return s.all
 }
 
 // otherShard denies SubjectAccessReviews, and rejects invalid logical clusters before authorization.
@@ -77,14 +77,8 @@ func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
 // the logical cluster provider, and others.
 func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 	t.Helper()
-	clientsOf := func(server *clienttest.Server) *client.Factory {
-		clients, err := client.NewFactory(server.ClientConfig())
-		require.NoError(t, err)
-		t.Cleanup(clients.CloseIdleConnections)
-		return clients
-	}
 	source, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
-	clients, cached := clientsOf(source), clientsOf(cache)
+	clients, cached := clientsOf(t, source.ClientConfig()), clientsOf(t, cache.ClientConfig())
 	for _, name := range append(others, "there") {
 		source.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: core.RootCluster.String()}},
@@ -121,15 +115,10 @@ func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 		return authorizer.DecisionNoOpinion, "", nil
 	}), s.local.has, s.peers)
 
-	ctx, cancel := context.WithCancel(t.Context())
 	group := &client.Group{}
-	for _, r := range []client.Runner{shards, informers.LogicalClusters, informers.Workspaces, informers.APIExports} {
-		group.Add(r)
-	}
-	ended := make(chan error, 2)
-	go func() { ended <- group.Run(ctx) }()
-	go func() { ended <- s.peers.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended); require.NoError(t, <-ended) })
+	group.Add(shards, informers.LogicalClusters, informers.Workspaces, informers.APIExports)
+	background.Run(t.Context(), t, group.Run)
+	background.Run(t.Context(), t, s.peers.Run)
 	require.Eventually(t, func() bool {
 		known, complete := s.peers.All()
 		return complete && len(known) == len(others)+2 && informers.APIExports.Complete() == nil && s.local.has("own")

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/shard"
 	"github.com/shardplane/shardplane/test/harness"
@@ -79,11 +77,9 @@ func TestReplicasWithOtherFlags(t *testing.T) {
 	t.Run("base URL", func(t *testing.T) {
 		tells := func(r *replica, want string) {
 			t.Helper()
-			factory, err := client.NewFactory(r.config)
-			require.NoError(t, err)
-			defer factory.CloseIdleConnections()
+			root := r.root()
 			r.await("the Shard has "+want, func(ctx context.Context) error {
-				s, err := kinds.Shards.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(ctx, shard.RootName, metav1.GetOptions{})
+				s, err := kinds.Shards.In(root).Get(ctx, shard.RootName, metav1.GetOptions{})
 				if err == nil && s.Spec.BaseURL != want {
 					err = fmt.Errorf("it has %q", s.Spec.BaseURL)
 				}

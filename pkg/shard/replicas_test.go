@@ -25,6 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -46,45 +47,32 @@ func startReplica(t *testing.T, etcd string, changes ...func(*shard.Options)) *r
 	}
 	s, err := shard.New(t.Context(), o.Complete())
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	r := &replica{t: t, config: s.Loopback(), stop: sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})}
-	t.Cleanup(r.stop)
-	r.await("the replica is ready", func(ctx context.Context) error {
-		c, err := kubernetes.NewForConfig(r.config)
-		if err != nil {
-			return err
-		}
-		return c.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	})
+	r := &replica{t: t, config: s.Loopback(), stop: background.Run(t.Context(), t, s.Run)}
+	r.await("the replica is ready", func(context.Context) error { return read(t, r.config, "/readyz") })
 	return r
 }
 
 func (r *replica) await(what string, check func(ctx context.Context) error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
-	defer cancel()
-	for err := check(ctx); err != nil; err = check(ctx) {
-		select {
-		case <-ctx.Done():
-			require.FailNow(r.t, "waited in vain: "+what, err.Error())
-		case <-time.After(20 * time.Millisecond):
-		}
+	var last error
+	ok := func() bool { last = check(r.t.Context()); return last == nil }
+	if !assert.Eventually(r.t, ok, testTimeout, 20*time.Millisecond) {
+		require.NoError(r.t, last, "waited in vain: "+what)
 	}
 }
 
-func (r *replica) workspaces() *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList] {
+// root returns the clients of the root workspace.
+func (r *replica) root() client.Scope {
 	r.t.Helper()
 	factory, err := client.NewFactory(r.config)
 	require.NoError(r.t, err)
 	r.t.Cleanup(factory.CloseIdleConnections)
-	return kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	return factory.Cluster(logicalcluster.NewPath("root"))
+}
+
+func (r *replica) workspaces() *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList] {
+	r.t.Helper()
+	return kinds.Workspaces.In(r.root())
 }
 
 // serves has a replica create a workspace, for which some replica must lead.
@@ -159,29 +147,46 @@ func TestReplicas(t *testing.T) {
 func TestReplicasServeBindings(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
-	object := func(r *replica, method, path, body string) error {
-		return r.cluster("root").RESTClient().Verb(method).AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
-	}
-	const apis = "/apis/apis.kcp.io/"
+	root := one.root()
 	for n := range 10 {
 		plural := fmt.Sprintf("things%d", n)
-		require.NoError(t, object(one, "POST", apis+"v1alpha1/apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster","names":{"plural":%[1]q,"singular":"%[1]sx","kind":"K%[1]s","listKind":"K%[1]sList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`, plural)))
-		require.NoError(t, object(one, "POST", apis+"v1alpha2/apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%[1]q},"spec":{"resources":[{"group":"example.org","name":%[1]q,"schema":"v1.%[1]s.example.org","storage":{"crd":{}}}]}}`, plural)))
-		require.NoError(t, object(one, "POST", apis+"v1alpha2/apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)))
+		one.export(plural)
+		require.NoError(t, one.bind(plural))
 		one.await(plural+" are bound", func(ctx context.Context) error {
-			factory, err := client.NewFactory(one.config)
-			require.NoError(t, err)
-			defer factory.CloseIdleConnections()
-			b, err := kinds.APIBindings.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(ctx, plural, metav1.GetOptions{})
+			b, err := kinds.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
 			if err == nil && b.Status.Phase != "Bound" {
 				err = fmt.Errorf("phase %q: %v", b.Status.Phase, b.Status.Conditions)
 			}
 			return err
 		})
 		for _, r := range []*replica{one, two} {
-			require.NoError(t, object(r, "GET", "/apis/example.org/v1/"+plural, ""))
+			require.NoError(t, read(t, r.config, "/clusters/root/apis/example.org/v1/"+plural))
 		}
 	}
+}
+
+// post creates an object in the root workspace.
+func (r *replica) post(path, format string, args ...any) error {
+	r.t.Helper()
+	request := r.cluster("root").RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json")
+	return request.Body(fmt.Appendf(nil, format, args...)).Do(r.t.Context()).Error()
+}
+
+// namesOf are the names of the resources with a plural.
+func namesOf(plural string) string {
+	return fmt.Sprintf(`"names":{"plural":%[1]q,"singular":"%[1]sx","kind":"K%[1]s","listKind":"K%[1]sList"}`, plural)
+}
+
+// export creates an APIExport, with its APIResourceSchema, which bind binds.
+func (r *replica) export(plural string) {
+	r.t.Helper()
+	require.NoError(r.t, r.post("/apis/apis.kcp.io/v1alpha1/apiresourceschemas", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.%s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`, plural, namesOf(plural)))
+	require.NoError(r.t, r.post("/apis/apis.kcp.io/v1alpha2/apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%[1]q},"spec":{"resources":[{"group":"example.org","name":%[1]q,"schema":"v1.%[1]s.example.org","storage":{"crd":{}}}]}}`, plural))
+}
+
+func (r *replica) bind(plural string) error {
+	r.t.Helper()
+	return r.post("/apis/apis.kcp.io/v1alpha2/apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)
 }
 
 // TestReplicasGiveANameOnce creates a CustomResourceDefinition and a binding with the same names on two replicas
@@ -189,38 +194,27 @@ func TestReplicasServeBindings(t *testing.T) {
 func TestReplicasGiveANameOnce(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
-	post := func(r *replica, path, body string) error {
-		return r.cluster("root").RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
-	}
-	const apis = "/apis/apis.kcp.io/"
+	root := one.root()
+	dynamic, err := root.Dynamic()
+	require.NoError(t, err)
 	for n := range 10 {
 		plural := fmt.Sprintf("things%d", n)
-		names := fmt.Sprintf(`"names":{"plural":%[1]q,"singular":"%[1]sx","kind":"K%[1]s","listKind":"K%[1]sList"}`, plural)
-		require.NoError(t, post(one, apis+"v1alpha1/apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%[2]s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`, plural, names)))
-		require.NoError(t, post(one, apis+"v1alpha2/apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%[1]q},"spec":{"resources":[{"group":"example.org","name":%[1]q,"schema":"v1.%[1]s.example.org","storage":{"crd":{}}}]}}`, plural)))
+		one.export(plural)
 		var refused error
 		var both sync.WaitGroup
 		both.Go(func() {
-			refused = post(two, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%[2]s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural, names))
+			refused = two.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural, namesOf(plural))
 		})
-		both.Go(func() {
-			assert.NoError(t, post(one, apis+"v1alpha2/apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)))
-		})
+		both.Go(func() { assert.NoError(t, one.bind(plural)) })
 		both.Wait()
 		if refused != nil {
 			require.True(t, apierrors.IsForbidden(refused), "%v", refused)
 		}
 		one.await(plural+" are given once", func(ctx context.Context) error {
-			factory, err := client.NewFactory(one.config)
-			require.NoError(t, err)
-			defer factory.CloseIdleConnections()
-			root := factory.Cluster(logicalcluster.NewPath("root"))
 			b, err := kinds.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
-			dynamic, err := root.Dynamic()
-			require.NoError(t, err)
 			established := false
 			if refused == nil {
 				crd, err := dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Get(ctx, plural+".example.org", metav1.GetOptions{})

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
@@ -33,10 +32,7 @@ func TestReviews(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(server.Close)
-	clients, err := client.NewFactory(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-	require.NoError(t, err)
-	t.Cleanup(clients.CloseIdleConnections)
-	there := peers.NewPeer("there", clients)
+	there := peers.NewPeer("there", clientsOf(t, &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))
 	r := newReviews(nil, nil, nil)
 	ask := func(name, export string) bool {
 		allowed, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
@@ -51,6 +47,6 @@ func TestReviews(t *testing.T) {
 	require.EqualValues(t, 4, asked.Load())
 
 	server.Close()
-	_, err = r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
+	_, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
 	require.True(t, unreachable(err), "%v", err)
 }

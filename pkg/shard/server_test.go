@@ -1,7 +1,6 @@
 package shard_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/logs"
 )
 
@@ -49,23 +49,11 @@ func options(t *testing.T) *shard.Options {
 
 func start(t *testing.T, o *shard.Options) *rest.Config {
 	t.Helper()
-	return startLogging(t, o, klog.Background())
-}
-
-// startLogging starts a shard with a logger of its own, until the test ends.
-func startLogging(t *testing.T, o *shard.Options, logger klog.Logger) *rest.Config {
-	t.Helper()
 	completed := o.Complete()
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	s, err := shard.New(ctx, completed)
+	s, err := shard.New(t.Context(), completed)
 	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-		require.Equal(t, completed, s.Completed(), "nothing writes into completed options")
-	})
+	t.Cleanup(func() { require.Equal(t, completed, s.Completed(), "nothing writes into completed options") })
+	background.Run(t.Context(), t, s.Run)
 	return &rest.Config{Host: s.Loopback().Host, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
 	}}
@@ -77,12 +65,10 @@ func TestShutdownOrder(t *testing.T) {
 	s, err := shard.New(t.Context(), options(t).Complete())
 	require.NoError(t, err)
 	logger, logged := logs.New(t, ktesting.Verbosity(2))
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	require.Eventually(t, func() bool { return ready(t, s.Loopback()) }, time.Minute, 20*time.Millisecond)
-	cancel()
-	require.NoError(t, <-done)
+	stop := background.Run(klog.NewContext(t.Context(), logger), t, s.Run)
+	ready := func() bool { return read(t, s.Loopback(), "/readyz") == nil }
+	require.Eventually(t, ready, time.Minute, 20*time.Millisecond)
+	stop()
 
 	var stopped []string
 	for _, entry := range logged.Data() {
@@ -113,11 +99,6 @@ func TestHalfStarted(t *testing.T) {
 		"garbage CA of clients":       {Make: func(o *shard.Options, garbage string) { o.Authentication.ClientCAFile = garbage }, Want: "--client-ca-file"},
 		"garbage CA of front-proxies": {Make: func(o *shard.Options, garbage string) { o.RootCAFile = garbage }, Want: "--root-ca-file"},
 	})
-}
-
-func ready(t *testing.T, cfg *rest.Config) bool {
-	t.Helper()
-	return read(t, cfg, "/readyz") == nil
 }
 
 // read returns the error of a request for a path.

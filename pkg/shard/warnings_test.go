@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 )
 
@@ -25,10 +24,7 @@ func TestReadinessWarnings(t *testing.T) {
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	t.Cleanup(server.Close)
-	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	o.cache = health.NewCacheCheck(health.CheckedCache{Shard: "a", Cache: factory})
+	o.cache = health.NewCacheCheck(health.CheckedCache{Shard: "a", Cache: clientsOf(t, &rest.Config{Host: server.URL})})
 	require.Empty(t, o.readinessWarnings(false), "it has not been checked yet")
 	go func() { _ = o.cache.Run(t.Context()) }()
 	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 1 }, time.Minute, time.Millisecond)

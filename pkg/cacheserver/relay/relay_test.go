@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,24 +80,25 @@ func TestCheck(t *testing.T) {
 				_, _ = w.Write([]byte(tc.answer))
 			}))
 			defer server.Close()
-			f, err := client.NewFactory(&rest.Config{Host: server.URL})
-			require.NoError(t, err)
-			defer f.CloseIdleConnections()
-			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, metrics: newMetrics(nil), factory: f}
-			err = s.check(t.Context())
+			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, metrics: newMetrics(nil), factory: factoryOf(t, server)}
+			err := s.check(t.Context())
 			require.Equal(t, tc.behind > 0, s.skewed)
 			if tc.wrong == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorContains(t, err, tc.wrong)
-			if tc.refused {
-				require.ErrorIs(t, err, errRefused)
-			} else {
-				require.NotErrorIs(t, err, errRefused)
-			}
+			require.Equal(t, tc.refused, errors.Is(err, errRefused))
 		})
 	}
+}
+
+func factoryOf(t *testing.T, server *httptest.Server) *client.Factory {
+	t.Helper()
+	f, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(f.CloseIdleConnections)
+	return f
 }
 
 // TestChoose checks the choice of the path for a shard.

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -10,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // checkpointsOf returns the checkpoints on a cache server, of shards with the cache servers that their replicas passed.
@@ -40,17 +39,9 @@ func checkpointsOf(t *testing.T, via map[string][]string) *client.Informer[*repl
 		}
 	}))
 	t.Cleanup(server.Close)
-	f, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(f.CloseIdleConnections)
+	f := factoryOf(t, server)
 	checkpoints := replicationcheckpoints.Checkpoints.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- checkpoints.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
+	background.Run(t.Context(), t, checkpoints.Run)
 	require.Eventually(t, checkpoints.HasSynced, 30*time.Second, 10*time.Millisecond)
 	return checkpoints
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // testTimeout bounds the time to wait for events that are immediate on an idle machine.
@@ -122,19 +123,7 @@ func view(t testing.TB, source shards.Source, o options, before ...func(*shards.
 	for _, f := range before {
 		f(m)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			require.NoError(t, <-ended)
-		}
-	}
-	t.Cleanup(stop)
-	return m, stop
+	return m, background.Run(t.Context(), t, m.Run)
 }
 
 func waitSynced(t testing.TB, m *shards.Multi[configMap], which shards.Which) {

@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 type events struct {
@@ -37,9 +38,8 @@ func (e *events) add(format string, args ...any) {
 func (e *events) take() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := e.all
-	e.all = nil
-	return all
+	defer func() { e.all = nil }()
+	return e.all
 }
 
 func (e *events) handler() client.Handler[configMap] {
@@ -344,14 +344,10 @@ func TestSources(t *testing.T) {
 			return client.NewMetadataInformer(scope, kinds.ConfigMaps.GroupVersionResource, o)
 		}, shards.Options[*metav1.PartialObjectMetadata]{})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- meta.Run(ctx) }()
+	background.Run(t.Context(), t, meta.Run)
 	require.NoError(t, meta.WaitForSync(t.Context(), shards.Reachable))
 	require.Equal(t, 1, meta.Lister().Len())
 	require.ErrorContains(t, meta.Missing()[0].Why, "no client configuration")
-	cancel()
-	require.NoError(t, <-ended)
 }
 
 type failing struct{ prometheus.Registerer }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+var plainCodec = apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
+
 // size returns the number of interned specs.
 func (i *interner) size() int {
 	i.mu.Lock()
@@ -20,15 +22,12 @@ func (i *interner) size() int {
 }
 
 func TestEqualSpecsAreInterned(t *testing.T) {
-	codec := internCodec{
-		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
-		interner: newInterner(),
-	}
+	codec := internCodec{Codec: plainCodec, interner: newInterner()}
 	decode := func(name string, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 		crd.Labels = map[string]string{"name": name}
 		apiextensionsserver.Scheme.Default(crd)
 		crd.Status.AcceptedNames = crd.Spec.Names
-		data, err := runtime.Encode(apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion), crd)
+		data, err := runtime.Encode(plainCodec, crd)
 		require.NoError(t, err)
 		obj, err := runtime.Decode(codec, data)
 		require.NoError(t, err)
@@ -88,10 +87,7 @@ func TestFindSpec(t *testing.T) {
 
 // TestSpecIsNotMistaken: bytes that only resemble a spec are not interned.
 func TestSpecIsNotMistaken(t *testing.T) {
-	codec := internCodec{
-		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
-		interner: newInterner(),
-	}
+	codec := internCodec{Codec: plainCodec, interner: newInterner()}
 	// The last status belongs to the spec.
 	data := []byte(string(storedStart) + `"metadata":{"name":"a"},"spec":{"group":"g","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"string"},"status":{"type":"object"}}}}}]}}`)
 	_, _, ok := findSpec(data)
@@ -119,15 +115,14 @@ func FuzzDecoding(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	plain := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
-	f.Fuzz(func(t *testing.T, data []byte) { requireSameDecoding(t, plain, data) })
+	f.Fuzz(requireSameDecoding)
 }
 
 // requireSameDecoding decodes a document again after its spec was interned.
-func requireSameDecoding(t *testing.T, plain runtime.Codec, data []byte) {
+func requireSameDecoding(t *testing.T, data []byte) {
 	t.Helper()
-	interning := internCodec{Codec: plain, interner: newInterner()}
-	want, wantErr := runtime.Decode(plain, data)
+	interning := internCodec{Codec: plainCodec, interner: newInterner()}
+	want, wantErr := runtime.Decode(plainCodec, data)
 	for range 2 {
 		got, err := runtime.Decode(interning, data)
 		if wantErr != nil {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -315,9 +314,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 // definitions.
 func acceptedElsewhere(ctx context.Context, t *testing.T, s *testServer, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	t.Helper()
-	apiextensionsserver.Scheme.Default(crd)
-	internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
-	require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
+	internal, out := internalCRD(t, crd), &apiextensions.CustomResourceDefinition{}
 	accept(internal, newClaims())
 	key, err := s.Storage.KeyFunc(ctx, crd.Name)
 	require.NoError(t, err)
@@ -349,16 +346,11 @@ func (owning) Subscribe(func(Change)) (stop func()) { return func() {} }
 // when it is free.
 func TestDefinitionYieldsToSource(t *testing.T) {
 	t.Parallel()
-	taken := widgetCRD(nil)
-	taken.Spec.Names.Plural, taken.Spec.Names.Singular, taken.Spec.Names.ShortNames = "others", "other", nil // the kinds of widgets remain
-	apiextensionsserver.Scheme.Default(taken)
-	served, err := NewSchema(&taken.Spec, &taken.Spec.Names)
-	require.NoError(t, err)
-	source := owning{Definition: &Definition{Schema: served, Owner: `APIBinding "others"`}}
+	source, wanted := othersOfKind(t)
 	tests := map[string]func(t *testing.T, s *testServer) (free func()){
 		"serves": func(_ *testing.T, s *testServer) func() { return s.names.sources.Add(source) },
 		"is about to": func(t *testing.T, s *testServer) func() {
-			release, conflict, err := s.Reserve(t.Context(), "one", source.Owner, source, []Wanted{{Group: taken.Spec.Group, Names: &taken.Spec.Names}})
+			release, conflict, err := s.Reserve(t.Context(), "one", source.Owner, source, wanted)
 			require.NoError(t, err)
 			require.Nil(t, conflict)
 			return release

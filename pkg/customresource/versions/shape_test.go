@@ -1,6 +1,7 @@
 package versions
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,14 +73,9 @@ func FuzzShape(f *testing.F) {
 		object["apiVersion"], object["kind"] = "g/v1", "K"
 		return object, shape.isNormalObject(object), true
 	}
-	for _, text := range left {
+	for i, text := range slices.Concat(left, asked) {
 		_, is, ok := parse([]byte(text))
-		require.True(f, ok && is, text)
-		f.Add([]byte(text))
-	}
-	for _, text := range asked {
-		_, is, ok := parse([]byte(text))
-		require.True(f, ok && !is, text)
+		require.True(f, ok && is == (i < len(left)), text)
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -185,12 +181,6 @@ func FuzzPlainMetadata(f *testing.F) {
 		head + `,"managedFields":[{"fieldsV1":{"f:a":1.50}}]}`, head + `,"managedFields":[{"fieldsV1":null}]}`, head + `,"managedFields":["m"]}`,
 		head + `,"deletionGracePeriodSeconds":1.5}`,
 	}
-	for _, text := range plain {
-		f.Add([]byte(text))
-	}
-	for _, text := range other {
-		f.Add([]byte(text))
-	}
 	isPlain := func(text []byte) (metadata map[string]any, plain bool) {
 		u := &unstructured.Unstructured{}
 		if u.UnmarshalJSON([]byte(`{"apiVersion":"v1","kind":"K","metadata":`+string(text)+`}`)) != nil {
@@ -199,13 +189,10 @@ func FuzzPlainMetadata(f *testing.F) {
 		metadata, _ = u.Object["metadata"].(map[string]any)
 		return metadata, isPlainMetadata(metadata)
 	}
-	for _, text := range plain {
+	for i, text := range slices.Concat(plain, other) {
 		_, is := isPlain([]byte(text))
-		require.True(f, is, text)
-	}
-	for _, text := range other {
-		_, is := isPlain([]byte(text))
-		require.False(f, is, text)
+		require.Equal(f, i < len(plain), is, text)
+		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		metadata, is := isPlain(text)

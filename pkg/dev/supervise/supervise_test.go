@@ -122,32 +122,20 @@ func component(dir, name, mode string) Component {
 type recorder struct {
 	mu     sync.Mutex
 	events []Event
-	more   chan struct{}
 }
-
-func newRecorder() *recorder { return &recorder{more: make(chan struct{}, 1000)} }
 
 func (r *recorder) notify(e Event) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.events = append(r.events, e)
-	r.mu.Unlock()
-	r.more <- struct{}{}
 }
 
 // await waits until n events of a kind were received for the component.
 func (r *recorder) await(t *testing.T, name string, kind EventKind, n int) []Event {
 	t.Helper()
-	timeout := time.After(deadline)
-	for {
-		if found := r.of(name, kind); len(found) >= n {
-			return found
-		}
-		select {
-		case <-r.more:
-		case <-timeout:
-			t.Fatalf("no %d events of kind %d of %s in %v", n, kind, name, r.of("", -1))
-		}
-	}
+	require.Eventually(t, func() bool { return len(r.of(name, kind)) >= n }, deadline, time.Millisecond,
+		"no %d events of kind %d of %s", n, kind, name)
+	return r.of(name, kind)
 }
 
 func (r *recorder) of(name string, kind EventKind) []Event {
@@ -155,7 +143,7 @@ func (r *recorder) of(name string, kind EventKind) []Event {
 	defer r.mu.Unlock()
 	var found []Event
 	for _, e := range r.events {
-		if kind < 0 || e.Component == name && e.Kind == kind {
+		if e.Component == name && e.Kind == kind {
 			found = append(found, e)
 		}
 	}
@@ -165,7 +153,7 @@ func (r *recorder) of(name string, kind EventKind) []Event {
 // start runs components in the background. The returned function stops them and returns the result of Run.
 func start(t *testing.T, config Config, components ...Component) (stop func() error, r *recorder) {
 	t.Helper()
-	r = newRecorder()
+	r = &recorder{}
 	config.Notify = r.notify
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
@@ -241,19 +229,13 @@ func TestBackoffForgetsAfterHealth(t *testing.T) {
 }
 
 func TestGivesUpWhatNeverStarts(t *testing.T) {
-	for name, test := range map[string]struct {
-		mode   string
-		starts int
-	}{
-		"again and again": {"exit:1", 3},
-		"wrong flags":     {"exit:64", 1},
-		"bad data":        {"exit:65", 1},
-	} {
-		t.Run(name, func(t *testing.T) {
+	// The exit codes for wrong flags and bad data are final.
+	for mode, starts := range map[string]int{"exit:1": 3, "exit:64": 1, "exit:65": 1} {
+		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			good := component(dir, "good", "serve")
-			r := newRecorder()
-			err := Run(t.Context(), []Component{good, component(dir, "bad", test.mode)}, Config{
+			r := &recorder{}
+			err := Run(t.Context(), []Component{good, component(dir, "bad", mode)}, Config{
 				Backoff:          Backoff{Initial: time.Millisecond},
 				MaxStartFailures: 3,
 				Notify:           r.notify,
@@ -261,10 +243,10 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 			var failed *StartError
 			require.ErrorAs(t, err, &failed)
 			require.Equal(t, "bad", failed.Component)
-			require.Len(t, r.of("bad", Starting), test.starts)
-			starts, err := os.ReadFile(filepath.Join(dir, "good.starts"))
+			require.Len(t, r.of("bad", Starting), starts)
+			pids, err := os.ReadFile(filepath.Join(dir, "good.starts"))
 			if err == nil { // it may have been stopped before it left a mark
-				pid, err := strconv.Atoi(strings.TrimSpace(string(starts)))
+				pid, err := strconv.Atoi(strings.TrimSpace(string(pids)))
 				require.NoError(t, err)
 				requireGone(t, pid)
 			}
@@ -280,7 +262,7 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 	t.Run("too slow", func(t *testing.T) {
 		c := component(t.TempDir(), "c", "serve")
 		c.Ready = func(context.Context) error { return errors.New("still dreaming") }
-		r := newRecorder()
+		r := &recorder{}
 		err := Run(t.Context(), []Component{c}, Config{StartTimeout: 300 * time.Millisecond, SlowAfter: time.Millisecond, Notify: r.notify})
 		require.EqualError(t, err, "c did not start: not ready after 300ms: still dreaming")
 		require.EqualError(t, r.of("c", Waiting)[0].Err, "still dreaming")

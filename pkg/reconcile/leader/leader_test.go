@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,7 +67,7 @@ func takeOver(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancels[n] = cancel
 		running.Go(func() {
-			err := election(c, fmt.Sprint(n)).Lead(ctx, func(ctx context.Context) error {
+			assert.NoError(t, election(c, fmt.Sprint(n)).Lead(ctx, func(ctx context.Context) error {
 				if leading.Add(1) != 1 {
 					t.Error("two lead")
 				}
@@ -74,10 +75,7 @@ func takeOver(t *testing.T) {
 				<-ctx.Done()
 				leading.Add(-1)
 				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
+			}))
 		})
 	}
 	seen := map[int]bool{}
@@ -134,7 +132,7 @@ func endsFirst(t *testing.T) {
 	var over atomic.Bool
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := election(c, "one").Lead(ctx, func(term context.Context) error {
+		assert.NoError(t, election(c, "one").Lead(ctx, func(term context.Context) error {
 			close(began)
 			late.Store(true)
 			<-term.Done()
@@ -145,23 +143,17 @@ func endsFirst(t *testing.T) {
 			}
 			over.Store(true)
 			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
+		}))
 	})
 	<-began
 	running.Go(func() {
-		err := election(c, "two").Lead(ctx, func(context.Context) error {
+		assert.NoError(t, election(c, "two").Lead(ctx, func(context.Context) error {
 			if !over.Load() {
 				t.Error("the other one leads while the first one works")
 			}
 			cancel()
 			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
+		}))
 	})
 	running.Wait()
 	require.True(t, over.Load())

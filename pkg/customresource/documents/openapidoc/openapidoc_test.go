@@ -60,16 +60,17 @@ func definitions(n int) []Definition {
 }
 
 // builtInV2 is a document of a built-in API.
-func builtInV2(t *testing.T) *spec.Swagger {
+func builtInV2(t *testing.T) (own *spec.Swagger, data []byte) {
 	t.Helper()
 	built, err := builder.BuildOpenAPIV2(template(false), "v1", options(true))
 	require.NoError(t, err)
-	data, err := json.Marshal(built)
+	data, err = json.Marshal(built)
 	require.NoError(t, err)
-	var own spec.Swagger
 	require.NoError(t, json.Unmarshal(bytes.ReplaceAll(data, []byte("template"), []byte("builtin")), &own))
 	own.Definitions = handler.PruneDefaults(own.Definitions)
-	return &own
+	data, err = json.Marshal(own)
+	require.NoError(t, err)
+	return own, data
 }
 
 // serve serves a document once.
@@ -91,10 +92,8 @@ func read(t *testing.T, data []byte) map[string]any {
 
 // TestV2: the document equals upstream's for the same definitions.
 func TestV2(t *testing.T) {
-	builtIn, l := builtInV2(t), NewLibrary(1<<20)
-	data, err := json.Marshal(builtIn)
-	require.NoError(t, err)
-	s := V2()
+	builtIn, data := builtInV2(t)
+	l, s := NewLibrary(1<<20), V2()
 	s.Hash, s.ETag, s.Definitions = "built-in", "etag", definitions(9)
 	s.BuiltIn = func(context.Context) ([]byte, error) { return data, nil }
 	var others []*spec.Swagger
@@ -173,8 +172,7 @@ func TestV3(t *testing.T) {
 // TestModelOfAnother: a definition with a model that has the name of a shared type does not replace the type in
 // others.
 func TestModelOfAnother(t *testing.T) {
-	data, err := json.Marshal(builtInV2(t))
-	require.NoError(t, err)
+	_, data := builtInV2(t)
 	evil := definition(0)
 	evil.CRD.Spec.Group = "meta.apis.pkg.apimachinery.k8s.io"
 	evil.CRD.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "objectmetas", Singular: "objectmeta", Kind: "ObjectMeta", ListKind: "ListMeta"}
@@ -331,8 +329,7 @@ func TestTogether(t *testing.T) {
 // definitions must not allocate faster than the garbage collector frees.
 func TestAllocations(t *testing.T) {
 	const n, most = 50, 5 << 20 // for each definition
-	data, err := json.Marshal(builtInV2(t))
-	require.NoError(t, err)
+	_, data := builtInV2(t)
 	s := V2()
 	s.BuiltIn = func(context.Context) ([]byte, error) { return data, nil }
 	s.Hash, s.ETag, s.Definitions = "built-in", "document", definitions(n)
