@@ -87,9 +87,9 @@ func roundTrip[In, Out any](t *testing.T, there func(*In) (*Out, error), back fu
 		filler(seed).Fill(in)
 		normalize(in)
 		out, err := there(in)
-		require.NoError(t, err, "seed %d", seed)
+		require.NoError(t, err, "%T of seed %d", in, seed)
 		again, err := back(out)
-		require.NoError(t, err, "seed %d", seed)
+		require.NoError(t, err, "%T of seed %d", in, seed)
 		if !equality.Semantic.DeepEqual(in, again) {
 			require.Equal(t, in, again, "seed %d", seed)
 		}
@@ -97,23 +97,15 @@ func roundTrip[In, Out any](t *testing.T, there func(*In) (*Out, error), back fu
 }
 
 func TestRoundTrips(t *testing.T) {
-	t.Run("export v1alpha2", func(t *testing.T) {
-		roundTrip(t, apis.ExportToV1alpha1, apis.ExportToV1alpha2, func(e *apisv1alpha2.APIExport) {
-			// The order of keyed items is not significant.
-			slices.SortStableFunc(e.Spec.Resources, func(a, b apisv1alpha2.ResourceSchema) int {
-				return strings.Compare(fmt.Sprint(a.Storage.CRD == nil), fmt.Sprint(b.Storage.CRD == nil))
-			})
+	roundTrip(t, apis.ExportToV1alpha1, apis.ExportToV1alpha2, func(e *apisv1alpha2.APIExport) {
+		// The order of keyed items is not significant.
+		slices.SortStableFunc(e.Spec.Resources, func(a, b apisv1alpha2.ResourceSchema) int {
+			return strings.Compare(fmt.Sprint(a.Storage.CRD == nil), fmt.Sprint(b.Storage.CRD == nil))
 		})
 	})
-	t.Run("export v1alpha1", func(t *testing.T) {
-		roundTrip(t, apis.ExportToV1alpha2, apis.ExportToV1alpha1, func(*apisv1alpha1.APIExport) {})
-	})
-	t.Run("binding v1alpha2", func(t *testing.T) {
-		roundTrip(t, apis.BindingToV1alpha1, apis.BindingToV1alpha2, func(*apisv1alpha2.APIBinding) {})
-	})
-	t.Run("binding v1alpha1", func(t *testing.T) {
-		roundTrip(t, apis.BindingToV1alpha2, apis.BindingToV1alpha1, func(*apisv1alpha1.APIBinding) {})
-	})
+	roundTrip(t, apis.ExportToV1alpha2, apis.ExportToV1alpha1, func(*apisv1alpha1.APIExport) {})
+	roundTrip(t, apis.BindingToV1alpha1, apis.BindingToV1alpha2, func(*apisv1alpha2.APIBinding) {})
+	roundTrip(t, apis.BindingToV1alpha2, apis.BindingToV1alpha1, func(*apisv1alpha1.APIBinding) {})
 }
 
 // Fields that one version does not have survive an update by a client of that version.
@@ -174,22 +166,15 @@ func TestKeepSpec(t *testing.T) {
 	}
 }
 
-// A claim without a selection of objects is valid in v1alpha1, too.
-func TestClaimsOfV1alpha2AreValid(t *testing.T) {
+// TestV1alpha1Defaults: claims without a selection of objects are valid in v1alpha1, too, and so are resources without
+// a storage: in server-side apply, its default comes last.
+func TestV1alpha1Defaults(t *testing.T) {
 	out, err := apis.ExportToV1alpha1(&apisv1alpha2.APIExport{Spec: apisv1alpha2.APIExportSpec{
+		Resources:        []apisv1alpha2.ResourceSchema{{Name: "widgets", Schema: "v1.widgets.core"}},
 		PermissionClaims: []apisv1alpha2.PermissionClaim{{GroupResource: apisv1alpha2.GroupResource{Resource: "secrets"}, Verbs: []string{"*"}}},
 	}})
 	require.NoError(t, err)
 	require.True(t, out.Spec.PermissionClaims[0].All)
-	require.Empty(t, out.Annotations)
-}
-
-// In server-side apply, the default of the storage comes last.
-func TestStorageIsDefaulted(t *testing.T) {
-	out, err := apis.ExportToV1alpha1(&apisv1alpha2.APIExport{Spec: apisv1alpha2.APIExportSpec{
-		Resources: []apisv1alpha2.ResourceSchema{{Name: "widgets", Schema: "v1.widgets.core"}},
-	}})
-	require.NoError(t, err)
 	require.Equal(t, []string{"v1.widgets.core"}, out.Spec.LatestResourceSchemas)
 	require.Empty(t, out.Annotations)
 }

@@ -231,25 +231,22 @@ func TestSelectors(t *testing.T) {
 		require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed))
 		return typed
 	}
+	validateObject := func(object func(n int) *unstructured.Unstructured) func(n, had int) field.ErrorList {
+		return func(n, had int) field.ErrorList {
+			if had == 0 {
+				return apis.Validate(t.Context(), object(n), nil)
+			}
+			return apis.Validate(t.Context(), object(n), object(had))
+		}
+	}
 	for path, validate := range map[string]func(n, had int) field.ErrorList{
-		"spec.permissionClaims[0].selector": func(n, had int) field.ErrorList {
-			object := func(n int) *unstructured.Unstructured {
-				return parse(t, with(binding2, "{"+claim+", selector: "+selector(n)+"}"))
-			}
-			if had == 0 {
-				return apis.Validate(t.Context(), object(n), nil)
-			}
-			return apis.Validate(t.Context(), object(n), object(had))
-		},
-		"spec.permissionClaims[0].defaultSelector": func(n, had int) field.ErrorList {
-			object := func(n int) *unstructured.Unstructured {
-				return parse(t, with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get], defaultSelector: "+selector(n)+"}]"))
-			}
-			if had == 0 {
-				return apis.Validate(t.Context(), object(n), nil)
-			}
-			return apis.Validate(t.Context(), object(n), object(had))
-		},
+		"spec.permissionClaims[0].selector": validateObject(func(n int) *unstructured.Unstructured {
+			return parse(t, with(binding2, "{"+claim+", selector: "+selector(n)+"}"))
+		}),
+		"spec.permissionClaims[0].defaultSelector": validateObject(func(n int) *unstructured.Unstructured {
+			claims := "[{group: '', resource: secrets, verbs: [get], defaultSelector: " + selector(n) + "}]"
+			return parse(t, with(export2, "permissionClaims: "+claims))
+		}),
 		"spec.labelSelector": func(n, had int) field.ErrorList {
 			if had == 0 {
 				return apis.ValidateCachedResource(cached(n))

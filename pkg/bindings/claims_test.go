@@ -44,15 +44,29 @@ func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.Scop
 	return apisv1alpha2.ScopedPermissionClaim{PermissionClaim: claim, Selector: s}
 }
 
+// accepting returns a binding to the export ofProvider, with claims in effect.
+func accepting(cluster, name string, claims ...apisv1alpha2.ScopedPermissionClaim) *apisv1alpha2.APIBinding {
+	b := bindingOf(cluster, name)
+	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+	b.Status.AppliedPermissionClaims = claims
+	return b
+}
+
+// claiming creates the export ofProvider with claims.
+func (w *shard) claiming(claims ...apisv1alpha2.PermissionClaim) *apisv1alpha2.APIExport {
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	export.Spec.PermissionClaims = claims
+	w.exports[ofProvider] = export
+	return export
+}
+
 // TestReach: a provider can access the objects that its export offers or claims, if bindings allow it.
 func TestReach(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
-	b := bindingOf("a", "x", boundTo(widgets, "one", "h"))
-	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
-	b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{
-		applied(claimOn(secrets, "", "get", "list"), "mine"), applied(claimOn(coreEvents, "", "*"), ""), applied(claimOn(gadgets, "other", "get"), ""),
-	}
+	b := accepting("a", "x", applied(claimOn(secrets, "", "get", "list"), "mine"),
+		applied(claimOn(coreEvents, "", "*"), ""), applied(claimOn(gadgets, "other", "get"), ""))
+	b.Status.BoundResources = []apisv1alpha2.BoundAPIResource{boundTo(widgets, "one", "h")}
 	w.put(b)
 	reach := func(in request.Cluster, resource schema.GroupResource, verb string) *Reach {
 		r, err := w.Reach(t.Context(), ofProvider, in, resource, verb)
@@ -60,12 +74,9 @@ func TestReach(t *testing.T) {
 		return r
 	}
 	require.Nil(t, reach(in("a"), widgets, "get"), "there is no export")
-	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	export := w.claiming(claimOn(secrets, "", "get", "list", "watch"), claimOn(coreEvents, "", "*"),
+		claimOn(gadgets, "other", "*"), claimOn(widgets, "theirs", "*"))
 	export.Spec.Resources = []apisv1alpha2.ResourceSchema{{Group: widgets.Group, Name: widgets.Resource, Schema: "one"}}
-	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{
-		claimOn(secrets, "", "get", "list", "watch"), claimOn(coreEvents, "", "*"), claimOn(gadgets, "other", "*"), claimOn(widgets, "theirs", "*"),
-	}
-	w.exports[ofProvider] = export
 	require.Nil(t, reach(wildcard, widgets, "list"), "what has no identity is not its own")
 	export.Status.IdentityHash = "h"
 
@@ -113,21 +124,15 @@ func TestReachOfSystem(t *testing.T) {
 		}
 		return known, nil
 	}
-	ours := &definitions.Definition{}
-	w.config.System = func(schema.GroupResource) *definitions.Definition { return ours }
-	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
-	w.exports[ofProvider] = export
+	w.config.System = func(schema.GroupResource) *definitions.Definition { return &definitions.Definition{} }
 	for _, identity := range []string{"root's", "another"} {
-		b := bindingOf(identity[:1], "x")
-		b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
-		b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{applied(claimOn(gadgets, identity, "*"), "")}
-		w.put(b)
+		w.put(accepting(identity[:1], "x", applied(claimOn(gadgets, identity, "*"), "")))
 	}
 	for _, now := range []struct{ known, claimed, under, labelled string }{
 		{"", "root's", "", ""}, {"root's", "root's", "", "r"}, {"root's", "another", "another", "r"},
 	} {
 		known = now.known
-		export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(gadgets, now.claimed, "*")}
+		w.claiming(claimOn(gadgets, now.claimed, "*"))
 		reach, err := w.Reach(t.Context(), ofProvider, wildcard, gadgets, "list")
 		if known == "" {
 			require.ErrorIs(t, err, notYet, "nothing is served under a wrong identity")
@@ -149,9 +154,7 @@ func TestClaimsFollow(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := newShard(t).run()
-	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
-	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*"), claimOn(gadgets, "h", "*")}
-	w.exports[ofProvider] = export
+	w.claiming(claimOn(secrets, "", "*"), claimOn(gadgets, "h", "*"))
 	verbs := []string{"list", "watch", "get"}
 	identities := []identified{{secrets, ""}, {gadgets, "h"}, {bindingsResource, ""}}
 	clusters := []string{"a", "b", "c"}
@@ -167,8 +170,7 @@ func TestClaimsFollow(t *testing.T) {
 			w.remove(cluster, name)
 			delete(have, key)
 		} else {
-			b := bindingOf(cluster, name)
-			b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+			b := accepting(cluster, name)
 			for _, of := range identities[:2] {
 				if random.IntN(3) > 0 {
 					claim := claimOn(of.resource, of.identity, verbs[random.IntN(2)], verbs[random.IntN(3)])

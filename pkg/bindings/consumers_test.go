@@ -5,18 +5,13 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // TestConsumers: listeners are notified once of each export with bindings, even if nothing is bound.
 func TestConsumers(t *testing.T) {
-	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
-	require.NoError(t, err)
-	t.Cleanup(local.CloseIdleConnections)
-	x, err := New(Config{Local: local})
-	require.NoError(t, err)
+	x := offline(t)
 	e, other := client.Key{Cluster: "provider", Name: "e"}, client.Key{Cluster: "provider", Name: "other"}
 	var notified []client.Key
 	stop := x.FollowConsumers(func(export client.Key) {

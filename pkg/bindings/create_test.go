@@ -7,20 +7,13 @@ import (
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // TestLike: a new binding copies other bindings if they have bound everything that the export offers now. The schemas
 // are kept until release.
 func TestLike(t *testing.T) {
 	t.Parallel()
-	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
-	require.NoError(t, err)
-	x, err := New(Config{Local: local})
-	require.NoError(t, err)
+	x := offline(t)
 	put := func(cluster, name string, upToDate bool) {
 		b := decoded(cluster, "a", name)
 		if upToDate {
@@ -45,7 +38,6 @@ func TestLike(t *testing.T) {
 		return ok
 	}
 	w := &shard{Index: x, t: t}
-	widgets := schema.GroupResource{Group: "example.org", Resource: "widgets"}
 	w.schema("s1-uid", widgets, "a", 1)
 	require.False(t, like(export("s1")), "nobody has bound it")
 	put("one", "s1", false)

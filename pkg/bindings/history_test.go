@@ -9,9 +9,7 @@ import (
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
@@ -19,17 +17,16 @@ import (
 
 // accepted returns a binding that accepts a claim on all secrets, for all verbs.
 func accepted(cluster string) *apisv1alpha2.APIBinding {
-	b := bindingOf(cluster, "x", boundTo(widgets, "one", "h"))
-	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
-	b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{applied(claimOn(secrets, "", "*"), "")}
+	b := accepting(cluster, "x", applied(claimOn(secrets, "", "*"), ""))
+	b.Status.BoundResources = []apisv1alpha2.BoundAPIResource{boundTo(widgets, "one", "h")}
 	return b
 }
 
-// claiming makes the export of the provider claim all secrets.
-func (w *shard) claiming() *shard {
-	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
-	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*")}
-	w.exports[ofProvider] = export
+// newClaiming returns a shard with an export that claims all secrets.
+func newClaiming(t *testing.T) *shard {
+	t.Helper()
+	w := newShard(t)
+	w.claiming(claimOn(secrets, "", "*"))
 	return w
 }
 
@@ -57,7 +54,7 @@ func (w *shard) requireEvents(set *claims.Set, cluster string, revision uint64, 
 // TestSetsHaveAHistory: a set that is created by the first request knows recent changes, and rejects older revisions.
 func TestSetsHaveAHistory(t *testing.T) {
 	t.Parallel()
-	w := newShard(t).claiming()
+	w := newClaiming(t)
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("gone"))
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("old"))
 	w.server.Delete(t, kinds.APIBindings.GroupVersionResource, "", "gone", "", "x")
@@ -103,7 +100,7 @@ func (w *shard) until(revision uint64) {
 // its revision. WaitFor does not return before the sets have the change.
 func TestSetsAreMadeBetweenChanges(t *testing.T) {
 	t.Parallel()
-	w := newShard(t).claiming().run()
+	w := newClaiming(t).run()
 	for _, making := range []sync.Locker{&w.claimed.mu, &w.boundSets.mu} {
 		b := accepted("a")
 		waited := make(chan error, 1)
@@ -137,7 +134,7 @@ func TestSetsAreMadeBetweenChanges(t *testing.T) {
 // TestCatchUpTo: a request that needs all claims up to a version waits until the index has the latest change before it.
 func TestCatchUpTo(t *testing.T) {
 	t.Parallel()
-	w := newShard(t).claiming()
+	w := newClaiming(t)
 	last := uint64(0)
 	w.config.LastChange = func(context.Context, uint64) (uint64, error) { return last, nil }
 	w.history.source.CatchUpBy(w.catchUpTo)

@@ -13,7 +13,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -89,16 +87,8 @@ func (w *shard) run() *shard {
 func (w *shard) schema(uid types.UID, resource schema.GroupResource, property string, created int64) {
 	w.t.Helper()
 	props := fmt.Sprintf(`{"type":"object","properties":{%q:{"type":"string"}}}`, property)
-	kind := "K" + resource.Resource
 	copied := &BoundSchema{Original: string(uid), Created: metav1.Unix(created, 0)}
-	copied.Spec.Group, copied.Spec.Scope = resource.Group, apiextensionsv1.NamespaceScoped
-	copied.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: resource.Resource, Singular: resource.Resource + "x", Kind: kind, ListKind: kind + "List"}
-	copied.Spec.Versions = make([]apis.APIResourceVersion, 1)
-	v := &copied.Spec.Versions[0]
-	v.Name, v.Served, v.Storage, v.Schema.Raw = "v1", true, true, []byte(props)
-	p, err := newPinned(copied)
-	require.NoError(w.t, err)
-	w.schemas.add(uid, p)
+	w.add(copied, resource, "Namespaced", "K"+resource.Resource, props, "v1")
 }
 
 func bindingOf(cluster, name string, resources ...apisv1alpha2.BoundAPIResource) *apisv1alpha2.APIBinding {
@@ -202,8 +192,7 @@ func TestServedOfTheSystem(t *testing.T) {
 		require.Equal(t, &definitions.Definition{Schema: own.Schema, Owner: `APIBinding "x"`}, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: gadgets, Identity: identity}))
 	}
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("b"), Resource: gadgets}))
-	bound := boundTo(gadgets, "unknown", "h")
-	d, err := w.Definition(t.Context(), &bound)
+	d, err := w.Definition(t.Context(), new(boundTo(gadgets, "unknown", "h")))
 	require.NoError(t, err)
 	require.Equal(t, own, d)
 	w.remove("old", "x")

@@ -31,12 +31,12 @@ func TestPinnedOnce(t *testing.T) {
 	var reads atomic.Int32
 	reading, read := make(chan struct{}), make(chan struct{})
 	pin := func(ctx context.Context) error {
-		version, err := index.Pin(ctx, "u", func(context.Context) (*apis.APIResourceSchema, error) {
+		version, err := index.Pin(ctx, "u", func(ctx context.Context) (*apis.APIResourceSchema, error) {
 			if reads.Add(1) == 1 {
 				close(reading)
 			}
 			<-read
-			return boundOriginal(), nil
+			return boundOriginal(ctx)
 		})
 		if err == nil && version != "v1" {
 			return fmt.Errorf("objects are stored in %q", version)

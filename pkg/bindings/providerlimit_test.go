@@ -21,14 +21,8 @@ import (
 // TestProviderLimit: the size of all copies of one provider's schemas is limited, because they are kept when the provider deletes
 // the originals, and do not count against its quota.
 func TestProviderLimit(t *testing.T) {
-	for name, tc := range map[string]struct {
-		bytes   int
-		created bool
-	}{
-		"little":   {1 << 20, true},
-		"too much": {256 << 20, false},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for bytes, allowed := range map[int]bool{1 << 20: true, 256 << 20: false} {
+		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
 			created := ""
 			index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
@@ -42,10 +36,10 @@ func TestProviderLimit(t *testing.T) {
 					w.WriteHeader(http.StatusNotFound)
 					return
 				}
-				_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","annotations":{"internal.shardplane.io/bytes":"999999999"}}},{"metadata":{"name":"other","annotations":{"internal.shardplane.io/bytes":"%d"}}}]}`, tc.bytes)
+				_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","annotations":{"internal.shardplane.io/bytes":"999999999"}}},{"metadata":{"name":"other","annotations":{"internal.shardplane.io/bytes":"%d"}}}]}`, bytes)
 			})
-			_, err := index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
-			if tc.created {
+			_, err := index.Pin(t.Context(), "u", boundOriginal)
+			if allowed {
 				require.NoError(t, err)
 				require.Contains(t, created, `"internal.shardplane.io/provider":"provider"`)
 				require.Contains(t, created, `"internal.shardplane.io/bytes":"`)
@@ -72,7 +66,7 @@ func TestFailedCopies(t *testing.T) {
 			w.WriteHeader(codes[reason])
 			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"it takes more","code":%d}`, reason, codes[reason])
 		})
-		_, err := index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
+		_, err := index.Pin(t.Context(), "u", boundOriginal)
 		return err
 	}
 	t.Run("too large", func(t *testing.T) { // bindings must not retry it
@@ -88,7 +82,7 @@ func TestFailedCopies(t *testing.T) {
 	})
 }
 
-func boundOriginal() *apis.APIResourceSchema {
+func boundOriginal(context.Context) (*apis.APIResourceSchema, error) {
 	s := &apis.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{
 		Name: "v1.widgets.example.org", UID: "u", Annotations: map[string]string{"kcp.io/cluster": "provider"},
 	}}
@@ -97,7 +91,7 @@ func boundOriginal() *apis.APIResourceSchema {
 	s.Spec.Versions = make([]apis.APIResourceVersion, 1)
 	v := &s.Spec.Versions[0]
 	v.Name, v.Served, v.Storage, v.Schema.Raw = "v1", true, true, []byte(`{"type":"object"}`)
-	return s
+	return s, nil
 }
 
 // TestUnpinNotifies: listeners are notified when copies are deleted, and only then.
@@ -128,8 +122,7 @@ func TestUnpinNotifies(t *testing.T) {
 	created.Store(&now)
 	require.NoError(t, index.Unpin(t.Context()))
 	require.Zero(t, notified)
-	before := now.Add(-time.Hour)
-	created.Store(&before)
+	created.Store(new(now.Add(-time.Hour)))
 	require.NoError(t, index.Unpin(t.Context()))
 	require.Equal(t, 1, notified)
 	require.EqualValues(t, 1, deleted.Load())

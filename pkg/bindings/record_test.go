@@ -48,12 +48,20 @@ func withoutTimes(status apisv1alpha2.APIBindingStatus) apisv1alpha2.APIBindingS
 	return status
 }
 
-// TestSharing: equal content is stored once, and removed with the last binding.
-func TestSharing(t *testing.T) {
+// offline returns an index without a server.
+func offline(t *testing.T) *Index {
+	t.Helper()
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
 	x, err := New(Config{Local: local})
 	require.NoError(t, err)
+	return x
+}
+
+// TestSharing: equal content is stored once, and removed with the last binding.
+func TestSharing(t *testing.T) {
+	x := offline(t)
 	put := func(cluster, export, schema string) *apisv1alpha2.APIBinding {
 		b, err := x.slim(decoded(cluster, export, schema))
 		require.NoError(t, err)
@@ -81,8 +89,7 @@ func TestSharing(t *testing.T) {
 	require.Len(t, x.lists, 1)
 
 	// Different bindings do not share content.
-	newer := put("one", "a", "s2")
-	require.Equal(t, "s2", newer.Status.BoundResources[0].Schema.Name)
+	require.Equal(t, "s2", put("one", "a", "s2").Status.BoundResources[0].Schema.Name)
 	require.Equal(t, "b", put("two", "b", "s1").Spec.Reference.Export.Name)
 	require.Len(t, x.lists, 3)
 	r, _, ok := x.find("two", schema.GroupResource{Group: "example.org", Resource: "widgets"})
@@ -98,10 +105,7 @@ func TestSharing(t *testing.T) {
 // TestBytes: index and informer store little per binding if many bindings have the same export.
 func TestBytes(t *testing.T) {
 	const bindings, most = 10_000, 2 << 10
-	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
-	require.NoError(t, err)
-	x, err := New(Config{Local: local})
-	require.NoError(t, err)
+	x := offline(t)
 	heap := func() int64 {
 		runtime.GC()
 		runtime.GC()
@@ -112,9 +116,10 @@ func TestBytes(t *testing.T) {
 	kept := make([]*apisv1alpha2.APIBinding, bindings)
 	before := heap()
 	for i := range kept {
-		kept[i], err = x.slim(decoded(fmt.Sprintf("c%d", i), "widgets", "v1"))
+		slim, err := x.slim(decoded(fmt.Sprintf("c%d", i), "widgets", "v1"))
 		require.NoError(t, err)
-		x.put(kept[i], initialRevision)
+		kept[i] = slim
+		x.put(slim, initialRevision)
 	}
 	each := (heap() - before) / bindings
 	t.Logf("%d bytes each", each)

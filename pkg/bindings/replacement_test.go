@@ -9,6 +9,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -16,20 +17,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// schemaOf adds a schema of widgets.
-func (w *shard) schemaOf(uid types.UID, scope apiextensionsv1.ResourceScope, kind string, versions ...string) {
+// add adds a schema of a resource, of which the last version is stored.
+func (w *shard) add(
+	copied *BoundSchema, of schema.GroupResource, scope apiextensionsv1.ResourceScope, kind, text string, versions ...string,
+) {
 	w.t.Helper()
-	copied := &BoundSchema{Original: string(uid)}
-	copied.Spec.Group, copied.Spec.Scope = widgets.Group, scope
-	copied.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: widgets.Resource, Singular: "widget", Kind: kind, ListKind: kind + "List"}
+	copied.Spec.Group, copied.Spec.Scope = of.Group, scope
+	copied.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
+		Plural: of.Resource, Singular: of.Resource + "x", Kind: kind, ListKind: kind + "List",
+	}
 	for i, name := range versions {
 		v := apis.APIResourceVersion{}
-		v.Name, v.Served, v.Storage, v.Schema.Raw = name, true, i == len(versions)-1, []byte(`{"type":"object"}`)
+		v.Name, v.Served, v.Storage, v.Schema.Raw = name, true, i == len(versions)-1, []byte(text)
 		copied.Spec.Versions = append(copied.Spec.Versions, v)
 	}
 	p, err := newPinned(copied)
 	require.NoError(w.t, err)
-	w.schemas.add(uid, p)
+	w.schemas.add(types.UID(copied.Original), p)
+}
+
+// schemaOf adds a schema of widgets.
+func (w *shard) schemaOf(uid types.UID, scope apiextensionsv1.ResourceScope, kind string, versions ...string) {
+	w.t.Helper()
+	w.add(&BoundSchema{Original: string(uid)}, widgets, scope, kind, `{"type":"object"}`, versions...)
+}
+
+func storedIn(uid string, versions ...string) *apisv1alpha2.BoundAPIResource {
+	b := boundTo(widgets, uid, "id")
+	b.StorageVersions = versions
+	return &b
 }
 
 // TestCheckReplacement: a schema replaces another one only if all stored objects can be read with it, in all logical clusters.
@@ -41,36 +57,31 @@ func TestCheckReplacement(t *testing.T) {
 	w.schemaOf("less", "Namespaced", "Widget", "v2")
 	w.schemaOf("scope", "Cluster", "Widget", "v1")
 	w.schemaOf("kind", "Namespaced", "Gizmo", "v1")
-	in := func(uid string, stored ...string) *apisv1alpha2.BoundAPIResource {
-		b := boundTo(widgets, uid, "id")
-		b.StorageVersions = stored
-		return &b
-	}
 	for _, next := range []string{"first", "more", "less", "scope", "kind"} {
-		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "nothing is stored")
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "nothing is stored")
 	}
 	refused := map[string]string{"less": "spec.versions", "scope": "spec.scope", "kind": "spec.names.kind"}
 	check := func(bound *apisv1alpha2.BoundAPIResource, reason error, why string) {
 		t.Helper()
-		require.NoError(t, w.CheckReplacement(t.Context(), bound, in("more", "v2")), why)
-		require.NoError(t, w.CheckReplacement(t.Context(), bound, in("scope")), "%s: nothing of virtual storage is stored", why)
+		require.NoError(t, w.CheckReplacement(t.Context(), bound, storedIn("more", "v2")), why)
+		require.NoError(t, w.CheckReplacement(t.Context(), bound, storedIn("scope")), "%s: in virtual storage", why)
 		for next, field := range refused {
-			err := w.CheckReplacement(t.Context(), bound, in(next, "v1"))
+			err := w.CheckReplacement(t.Context(), bound, storedIn(next, "v1"))
 			require.ErrorIs(t, err, reason, "%s: %s", why, next)
 			require.ErrorContains(t, err, field, "%s: %s", why, next)
-			other := boundTo(widgets, next, "other")
-			require.NoError(t, w.CheckReplacement(t.Context(), nil, &other), "objects of another identity")
+			other := new(boundTo(widgets, next, "other"))
+			require.NoError(t, w.CheckReplacement(t.Context(), nil, other), "objects of another identity")
 		}
 	}
-	check(in("first", "v1"), apis.ErrInvalidSchema, "bound")
-	w.put(bindingOf("other", "b", *in("more", "v1", "v2")))
+	check(storedIn("first", "v1"), apis.ErrInvalidSchema, "bound")
+	w.put(bindingOf("other", "b", *storedIn("more", "v1", "v2")))
 	check(nil, apis.ErrInUse, "bound elsewhere")
-	require.NoError(t, w.CheckReplacement(t.Context(), in("more", "v2"), in("more", "v2")))
-	w.put(bindingOf("other", "b", *in("first", "v1")))
-	require.NoError(t, w.CheckReplacement(t.Context(), in("first", "v1"), in("more", "v2")))
+	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("more", "v2"), storedIn("more", "v2")))
+	w.put(bindingOf("other", "b", *storedIn("first", "v1")))
+	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("first", "v1"), storedIn("more", "v2")))
 	w.remove("other", "b")
 	for next := range refused {
-		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "no longer bound elsewhere")
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "no longer bound elsewhere")
 	}
 	require.Empty(t, w.versions)
 }
@@ -100,22 +111,16 @@ func TestWildcardsReadAllVersions(t *testing.T) {
 	w.schemaOf("both", "Namespaced", "Widget", "v1", "v2")
 	w.schemaOf("later", "Namespaced", "Widget", "v1")
 	w.schemas.cached("later").created = time.Now()
-	in := func(uid string, stored ...string) apisv1alpha2.BoundAPIResource {
-		b := boundTo(widgets, uid, "id")
-		b.StorageVersions = stored
-		return b
-	}
 	read := func() *definitions.Schema {
 		t.Helper()
 		return w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "id"}).Schema
 	}
 	both, later := w.schemas.cached("both").Schema, w.schemas.cached("later").Schema
-	w.put(bindingOf("a", "x", in("later", "v1")))
-	w.put(bindingOf("b", "x", in("later", "v1")))
+	w.put(bindingOf("a", "x", *storedIn("later", "v1")))
+	w.put(bindingOf("b", "x", *storedIn("later", "v1")))
 	require.Equal(t, later, read())
-	before, next := in("later", "v1"), in("both", "v2")
-	require.NoError(t, w.CheckReplacement(t.Context(), &before, &next))
-	w.put(bindingOf("b", "x", in("both", "v1", "v2")))
+	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("later", "v1"), storedIn("both", "v2")))
+	w.put(bindingOf("b", "x", *storedIn("both", "v1", "v2")))
 	require.Equal(t, both, read(), "the other one has no v2")
 	require.Eventually(t, func() bool {
 		w.mu.Lock()

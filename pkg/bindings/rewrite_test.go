@@ -63,7 +63,7 @@ func TestRewrite(t *testing.T) {
 		b.Status.BoundResources[0].Schema = apisv1alpha2.BoundAPIResourceSchema{Name: "v2.things.g", UID: "u2", IdentityHash: "h"}
 		return b
 	}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		change           func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding
 		stored           func(*storedBinding)
 		written, refused bool
@@ -102,8 +102,7 @@ func TestRewrite(t *testing.T) {
 			s.SetManagedFields(managed)
 		}},
 		"nobody manages anything": {written: true, change: newSchema, stored: func(s *storedBinding) { s.SetManagedFields(nil) }},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stored := &storedBinding{}

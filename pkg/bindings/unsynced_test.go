@@ -122,6 +122,18 @@ var lookup = definitions.Lookup{
 // defined is served without a binding.
 var defined = schema.GroupResource{Group: "example.org", Resource: "gadgets"}
 
+// denying permits nothing.
+var denying = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionNoOpinion, "", nil
+})
+
+// listing returns the attributes of a LIST.
+func listing(resource schema.GroupResource) authorizer.Attributes {
+	return authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "mallory"}, Verb: "list", APIGroup: resource.Group, Resource: resource.Resource, ResourceRequest: true,
+	}
+}
+
 func withPolicy() *apisv1alpha2.APIExport {
 	e := &apisv1alpha2.APIExport{}
 	e.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
@@ -131,14 +143,9 @@ func withPolicy() *apisv1alpha2.APIExport {
 // TestPolicyBeforeSync: until it is known whether the provider has a policy, nothing is permitted.
 func TestPolicyBeforeSync(t *testing.T) {
 	index := newIndex(t, false, withPolicy(), storedBindings)
-	rules := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionNoOpinion, "", nil
-	})
 	ctx, cancel := context.WithTimeout(request.WithClusterName(t.Context(), "consumer"), 10*time.Millisecond)
 	defer cancel()
-	decision, _, err := index.MaximalPermission(rules)(ctx, authorizer.AttributesRecord{
-		User: &user.DefaultInfo{Name: "mallory"}, Verb: "list", APIGroup: "example.org", Resource: "widgets", ResourceRequest: true,
-	})
+	decision, _, err := index.MaximalPermission(denying)(ctx, listing(lookup.Resource))
 	require.NotEqual(t, authorizer.DecisionAllow, decision)
 	require.ErrorContains(t, err, "try again")
 }
@@ -170,24 +177,16 @@ func TestCatchUp(t *testing.T) {
 			}
 		}()
 	}, events)
-	attributes := func(resource schema.GroupResource) authorizer.Attributes {
-		return authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "mallory"}, Verb: "list", APIGroup: resource.Group, Resource: resource.Resource, ResourceRequest: true,
-		}
-	}
 	ctx := request.WithClusterName(t.Context(), "consumer")
 	catchUp := func(resource schema.GroupResource) bool {
-		more, err := index.CatchUp(ctx, attributes(resource))
+		more, err := index.CatchUp(ctx, listing(resource))
 		require.NoError(t, err)
 		return more
 	}
-	rules := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionNoOpinion, "", nil
-	})
 	require.False(t, catchUp(defined))
 	require.Zero(t, lists.Load())
 	require.True(t, catchUp(lookup.Resource))
-	decision, _, err := index.MaximalPermission(rules)(ctx, attributes(lookup.Resource))
+	decision, _, err := index.MaximalPermission(denying)(ctx, listing(lookup.Resource))
 	require.NoError(t, err)
 	require.Equal(t, authorizer.DecisionNoOpinion, decision)
 	require.False(t, catchUp(lookup.Resource), "it is known")

@@ -132,12 +132,8 @@ func TestBookFollowsTheShards(t *testing.T) {
 	})
 	expect := func(what string) {
 		t.Helper()
-		select {
-		case event := <-events:
-			require.Equal(t, what, event)
-		case <-time.After(testTimeout):
-			require.FailNow(t, "nothing happened", what)
-		}
+		require.Eventually(t, func() bool { return len(events) > 0 }, testTimeout, time.Millisecond, what)
+		require.Equal(t, what, <-events)
 	}
 	require.Eventually(t, func() bool { _, complete := w.book.All(); return complete }, testTimeout, time.Millisecond)
 	w.announce(t, "self", "https://self.test")

@@ -104,9 +104,7 @@ func TestResponses(t *testing.T) {
 func TestSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p, responded := &Peer{Name: "there"}, errors.New("connection refused")
-		ask := func() error {
-			return p.Do(t.Context(), time.Minute, func(context.Context) error { return responded })
-		}
+		ask := func() error { return p.Do(t.Context(), time.Minute, func(context.Context) error { return responded }) }
 		require.False(t, p.Silent())
 		require.Error(t, ask())
 		require.True(t, p.Silent())

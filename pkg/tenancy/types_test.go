@@ -73,7 +73,7 @@ func TestAllowed(t *testing.T) {
 		"root:org:broken":     {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("root:nothing")}},
 		"root:org:subproject": {LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: refs("project")}},
 	})
-	cases := map[string]struct {
+	for name, tc := range map[string]struct {
 		typ, parentPath, parentType string
 		want, problem               string
 	}{
@@ -101,8 +101,7 @@ func TestAllowed(t *testing.T) {
 		"a cycle":                             {typ: "root:org:cycle", parentPath: "root:org", problem: "extends itself: root:org:cycle -> root:org:epicycle -> root:org:cycle"},
 		"a hole":                              {typ: "root:org:broken", parentPath: "root:org", problem: "extends root:nothing, which does not exist"},
 		"a system cluster has no parents":     {typ: "nothing", parentPath: "system:admin", problem: "does not exist"},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			ws := &tenancyv1alpha1.Workspace{}
 			if tc.typ != "" {

@@ -278,7 +278,7 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
-		Units:    []string{"test/background", "test/bubble", "test/mutants", "test/logs", "test/documented", "test/ports", "test/programs"},
+		Units:    []string{"test/background", "test/bubble", "test/crash", "test/mutants", "test/logs", "test/documented", "test/ports", "test/programs"},
 		Reason:   "helpers for tests of any package; other code must not import them",
 		Only:     []string{},
 		ForTests: true,

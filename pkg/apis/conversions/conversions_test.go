@@ -50,18 +50,42 @@ conversions:
   preserve: [.spec.extra, spec.more]
 `
 
-func compile(t testing.TB, conversion string) (*Rules, error) {
+// definition returns the definition of people, with selectable fields of its second version.
+func definition(t testing.TB, selectable ...string) *apiextensionsv1.CustomResourceDefinitionSpec {
 	t.Helper()
 	var schema apis.APIResourceSchema
 	require.NoError(t, yaml.Unmarshal([]byte(people), &schema.Spec))
+	for _, path := range selectable {
+		v := &schema.Spec.Versions[1]
+		v.SelectableFields = append(v.SelectableFields, apiextensionsv1.SelectableField{JSONPath: path})
+	}
 	crd, errs := apis.Definition(&schema)
 	require.Empty(t, errs)
+	return &crd.Spec
+}
+
+func compile(t testing.TB, conversion string) (*Rules, error) {
+	t.Helper()
 	var spec apisv1alpha1.APIConversionSpec
 	require.NoError(t, yaml.UnmarshalStrict([]byte(conversion), &spec))
 	form := apis.ValidateConversion(&apisv1alpha1.APIConversion{ObjectMeta: metav1.ObjectMeta{Name: "v1.people.example.org"}, Spec: spec})
 	require.Empty(t, form)
-	r, errs := Compile(&crd.Spec, &spec, environment.NewExpressions)
+	r, errs := Compile(definition(t), &spec, environment.NewExpressions)
 	return r, errs.ToAggregate()
+}
+
+func mustCompile(t testing.TB, conversion string) *Rules {
+	t.Helper()
+	r, err := compile(t, conversion)
+	require.NoError(t, err, conversion)
+	return r
+}
+
+func mustConvert(t testing.TB, r *Rules, u *unstructured.Unstructured, version string) *unstructured.Unstructured {
+	t.Helper()
+	out, err := r.Convert(u, "example.org/"+version)
+	require.NoError(t, err)
+	return out
 }
 
 func person(t testing.TB, version, rest string) *unstructured.Unstructured {
@@ -82,12 +106,10 @@ func person(t testing.TB, version, rest string) *unstructured.Unstructured {
 // TestConvert: rules are applied, other fields are kept, and fields that the other version does not have are restored.
 func TestConvert(t *testing.T) {
 	t.Parallel()
-	r, err := compile(t, rules)
-	require.NoError(t, err)
+	r := mustCompile(t, rules)
 	v1 := person(t, "v1", `{metadata: {name: a}, spec: {name: Ada, last: Lovelace, tags: [x, z], port: "80", same: s}}`)
 	before := v1.DeepCopy()
-	v2, err := r.Convert(v1, "example.org/v2")
-	require.NoError(t, err)
+	v2 := mustConvert(t, r, v1, "v2")
 	require.Equal(t, before, v1)
 	require.Equal(t, "example.org/v2", v2.GetAPIVersion())
 	spec := v2.Object["spec"].(map[string]any)
@@ -99,15 +121,13 @@ func TestConvert(t *testing.T) {
 
 	// A round trip through a client that keeps annotations.
 	rich := person(t, "v2", `{metadata: {name: a, annotations: {other: x}}, spec: {name: {first: Ada, last: L}, joined: "x,y", extra: {deep: 7}, more: m}}`)
-	poor, err := r.Convert(rich, "example.org/v1")
-	require.NoError(t, err)
+	poor := mustConvert(t, r, rich, "v1")
 	require.JSONEq(t, `{"spec.extra":{"deep":7},"spec.more":"m"}`, poor.GetAnnotations()["preserve.conversion.apis.kcp.io/v2"])
 	spec = poor.Object["spec"].(map[string]any)
 	require.Equal(t, []any{"Ada", "L", []any{"x", "y"}}, []any{spec["name"], spec["last"], spec["tags"]})
 	unstructured.RemoveNestedField(poor.Object, "spec", "extra") // pruned
 	unstructured.RemoveNestedField(poor.Object, "spec", "more")
-	back, err := r.Convert(poor, "example.org/v2")
-	require.NoError(t, err)
+	back := mustConvert(t, r, poor, "v2")
 	require.Equal(t, map[string]string{"other": "x"}, back.GetAnnotations())
 	spec = back.Object["spec"].(map[string]any)
 	require.Equal(t, map[string]any{"deep": int64(7)}, spec["extra"])
@@ -117,14 +137,11 @@ func TestConvert(t *testing.T) {
 	none, err := r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {last: null}}`), "example.org/v2")
 	require.ErrorContains(t, err, "spec.conversions[0].rules[1] of the APIConversion", "the schema lets it be null, and the rule does not")
 	require.Nil(t, none)
-	none, err = r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {name: {first: x}, tags: null}}`), "example.org/v2")
-	require.NoError(t, err)
+	none = mustConvert(t, r, person(t, "v1", `{metadata: {name: a}, spec: {name: {first: x}, tags: null}}`), "v2")
 	require.NotContains(t, none.Object["spec"], "joined")
 
 	// Versions without rules differ only in their name.
-	same, err := r.Convert(v1, "example.org/v3")
-	require.NoError(t, err)
-	require.Equal(t, v1.Object["spec"], same.Object["spec"])
+	require.Equal(t, v1.Object["spec"], mustConvert(t, r, v1, "v3").Object["spec"])
 	_, err = r.Convert(v1, "a/b/c")
 	require.Error(t, err)
 }
@@ -132,8 +149,7 @@ func TestConvert(t *testing.T) {
 // TestAnnotation: clients may write the annotation, too, but can only set preserved fields.
 func TestAnnotation(t *testing.T) {
 	t.Parallel()
-	r, err := compile(t, rules)
-	require.NoError(t, err)
+	r := mustCompile(t, rules)
 	for text, extra := range map[string]any{
 		`{"spec.extra":{"deep":1},"metadata.finalizers":["x"],"spec.name":"evil","kind":"Other","":1}`: map[string]any{"deep": int64(1)},
 		`{"spec.extra":5}`: int64(5), // like any object that predates its schema
@@ -143,8 +159,7 @@ func TestAnnotation(t *testing.T) {
 	} {
 		u := person(t, "v1", `{metadata: {name: a, uid: u}, spec: {name: Ada}}`)
 		u.SetAnnotations(map[string]string{"preserve.conversion.apis.kcp.io/v2": text})
-		out, err := r.Convert(u, "example.org/v2")
-		require.NoError(t, err, text)
+		out := mustConvert(t, r, u, "v2")
 		spec := out.Object["spec"].(map[string]any)
 		require.Equal(t, extra, spec["extra"], text)
 		require.Equal(t, map[string]any{"first": "Ada"}, spec["name"])
@@ -154,11 +169,9 @@ func TestAnnotation(t *testing.T) {
 	// Outdated annotations are removed.
 	u := person(t, "v2", `{metadata: {name: a}, spec: {name: {first: Ada}}}`)
 	u.SetAnnotations(map[string]string{"preserve.conversion.apis.kcp.io/v2": `{"spec.extra":{"deep":1}}`})
-	out, err := r.Convert(u, "example.org/v1")
-	require.NoError(t, err)
-	require.Empty(t, out.GetAnnotations())
+	require.Empty(t, mustConvert(t, r, u, "v1").GetAnnotations())
 	large := person(t, "v2", `{metadata: {name: a}, spec: {more: `+strings.Repeat("x", 300<<10)+`}}`)
-	_, err = r.Convert(large, "example.org/v1")
+	_, err := r.Convert(large, "example.org/v1")
 	require.ErrorContains(t, err, "do not fit into an annotation")
 }
 
@@ -184,10 +197,9 @@ func TestValues(t *testing.T) {
 		{"optional.none()", ".spec.name", `{name: a}`, ``},
 		{"optional.of(self)", ".spec.name", `{name: a}`, `"a"`},
 	} {
-		r, err := compile(t, `{conversions: [{from: v1, to: v2, rules: [{field: "`+row.field+`", destination: .spec.anything, transformation: "`+row.expression+`"}]}]}`)
-		require.NoError(t, err, row.expression)
-		out, err := r.Convert(person(t, "v1", `{metadata: {name: a}, spec: `+row.spec+`}`), "example.org/v2")
-		require.NoError(t, err, row.expression)
+		rule := `{field: "` + row.field + `", destination: .spec.anything, transformation: "` + row.expression + `"}`
+		r := mustCompile(t, `{conversions: [{from: v1, to: v2, rules: [`+rule+`]}]}`)
+		out := mustConvert(t, r, person(t, "v1", `{metadata: {name: a}, spec: `+row.spec+`}`), "v2")
 		got, ok := out.Object["spec"].(map[string]any)["anything"]
 		require.Equal(t, row.want != "", ok, row.expression)
 		if ok {
@@ -222,11 +234,7 @@ func TestInvalidRules(t *testing.T) {
 // TestSelectableFields: rules must not affect selectable fields of their target version.
 func TestSelectableFields(t *testing.T) {
 	t.Parallel()
-	var schema apis.APIResourceSchema
-	require.NoError(t, yaml.Unmarshal([]byte(people), &schema.Spec))
-	schema.Spec.Versions[1].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.name.last"}, {JSONPath: ".spec.more"}}
-	crd, errs := apis.Definition(&schema)
-	require.Empty(t, errs)
+	crd := definition(t, ".spec.name.last", ".spec.more")
 	for conversion, fields := range map[string][]string{
 		rules: {"spec.conversions[0].rules[1].destination", "spec.conversions[1].preserve[1]"},
 		`conversions: [{from: v1, to: v2, rules: [{field: .spec.any, destination: .spec.name}]}]`:        {"spec.conversions[0].rules[0].destination"},
@@ -236,7 +244,7 @@ func TestSelectableFields(t *testing.T) {
 		var spec apisv1alpha1.APIConversionSpec
 		require.NoError(t, yaml.UnmarshalStrict([]byte(conversion), &spec))
 		found := []string{}
-		for _, err := range ValidateSelectable(&crd.Spec, &spec) {
+		for _, err := range ValidateSelectable(crd, &spec) {
 			found = append(found, err.Field)
 		}
 		require.Equal(t, fields, found, conversion)
@@ -272,8 +280,7 @@ func TestCosts(t *testing.T) {
 		{rule("a", "1.0 / 0.0"), "JSON does not have"},
 		{rule("a", "self[0].find(['a{0,1000}', 'a{0,1000}'].join())"), "at most 2500 allowed"},
 	} {
-		r, err := compile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
-		require.NoError(t, err, row.rules)
+		r := mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
 		_, err = r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {tags: `+string(many)+`}}`), "example.org/v2")
 		require.ErrorContains(t, err, row.message, row.rules)
 	}
@@ -283,13 +290,9 @@ func TestCosts(t *testing.T) {
 	for i := range 40 {
 		several = append(several, rule("n"+string(rune('a'+i%26))+string(rune('a'+i/26)), half))
 	}
-	r, err := compile(t, "{conversions: [{from: v1, to: v2, rules: ["+several[0]+"]}]}")
-	require.NoError(t, err)
 	object := person(t, "v1", `{metadata: {name: a}, spec: {tags: `+string(many)+`}}`)
-	_, err = r.Convert(object, "example.org/v2")
-	require.NoError(t, err)
-	r, err = compile(t, "{conversions: [{from: v1, to: v2, rules: ["+strings.Join(several, ",")+"]}]}")
-	require.NoError(t, err)
+	mustConvert(t, mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+several[0]+"]}]}"), object, "v2")
+	r := mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+strings.Join(several, ",")+"]}]}")
 	_, err = r.Convert(object, "example.org/v2")
 	require.ErrorContains(t, err, "the conversion of one object may cost 250000, and its rules cost more")
 }
@@ -303,10 +306,7 @@ func FuzzConvert(f *testing.F) {
 	f.Add(`{conversions: [{from: v1, to: v2, rules: [{field: .spec.any.x, destination: .spec.anything.y.z, transformation: "self"}], preserve: [.spec]}]}`, `{"spec":{"any":{"x":1e300},"anything":0}}`)
 	f.Add(`{conversions: [{from: v2, to: v1, rules: [{field: .spec, destination: .spec, transformation: "self"}]}]}`, `{"spec":{"name":{"first":null}}}`)
 	f.Add(`{conversions: [{from: v1, to: v2, rules: [{field: .metadata.name, destination: .spec.same}, {field: .kind, destination: .spec.more}]}]}`, `{}`)
-	var schema apis.APIResourceSchema
-	require.NoError(f, yaml.Unmarshal([]byte(people), &schema.Spec))
-	crd, errs := apis.Definition(&schema)
-	require.Empty(f, errs)
+	crd := definition(f)
 	f.Fuzz(func(t *testing.T, conversion, object string) {
 		var spec apisv1alpha1.APIConversionSpec
 		if yaml.UnmarshalStrict([]byte(conversion), &spec) != nil {
@@ -316,7 +316,7 @@ func FuzzConvert(f *testing.F) {
 		if len(apis.ValidateConversion(named)) > 0 {
 			return
 		}
-		r, errs := Compile(&crd.Spec, &spec, environment.StoredExpressions)
+		r, errs := Compile(crd, &spec, environment.StoredExpressions)
 		if len(errs) > 0 {
 			return
 		}

@@ -23,13 +23,10 @@ func TestChangedMeanwhile(t *testing.T) {
 		stored.ResourceVersion = w.next()
 		stored.Status.BoundResources = stored.Status.BoundResources[:1]
 		w.offer(widgetsTwo, gadgets)
-		result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
-		require.NoError(t, err)
-		require.True(t, result.Backoff)
+		require.True(t, w.mustReconcile(t, "a").Backoff)
 		require.Same(t, stored, w.bindings["a"], phase)
 		known = stored
-		_, err = w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
-		require.NoError(t, err)
+		w.mustReconcile(t, "a")
 		require.Equal(t, widgetsTwo, w.bindings["a"].Status.BoundResources[0].Schema.Name)
 	}
 }
@@ -38,7 +35,7 @@ func TestChangedMeanwhile(t *testing.T) {
 func TestObservedOnce(t *testing.T) {
 	t.Parallel()
 	w := bound(t)
-	export, looks, key := w.r.export, 0, client.Key{Cluster: consumer, Name: "a"}
+	export, looks := w.r.export, 0
 	w.r.export = func(key client.Key) (*apisv1alpha2.APIExport, error) {
 		looks++
 		return export(key)
@@ -51,8 +48,7 @@ func TestObservedOnce(t *testing.T) {
 	} {
 		change()
 		looks = 0
-		_, err := w.r.reconcile(t.Context(), key)
-		require.NoError(t, err)
+		w.mustReconcile(t, "a")
 		require.Equal(t, 1, looks, action)
 		require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate), action)
 	}

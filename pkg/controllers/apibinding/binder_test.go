@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/apis"
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
@@ -35,30 +34,25 @@ func (w *world) Create(_ context.Context, _ logicalcluster.Name, binding *apisv1
 func TestBinder(t *testing.T) {
 	w := newWorld()
 	b := &Binder{storage: w, siblings: w.r.siblings}
-	binding := func(name string) *apisv1alpha2.APIBinding {
-		return &apisv1alpha2.APIBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}}},
-		}
-	}
+	binding := bindingTo("root:provider", "e", "a")
 	w.offer(widgetsOne)
 	w.schemas[widgetsOne] = widgetsOne + "-1"
 	export := w.exports["e"]
 	export.Annotations, export.Status.IdentityHash = map[string]string{"kcp.io/cluster": provider.String()}, "h"
-	made, err := b.Bind(t.Context(), w.lc, binding("a"), export)
+	made, err := b.Bind(t.Context(), w.lc, binding.DeepCopy(), export)
 	require.NoError(t, err)
 	require.Nil(t, made, "nobody has bound it yet")
 
 	w.bind("b")
 	w.converge(t)
-	made, err = b.Bind(t.Context(), w.lc, binding("a"), export)
+	made, err = b.Bind(t.Context(), w.lc, binding.DeepCopy(), export)
 	require.NoError(t, err)
 	require.Nil(t, made, "the names are another's")
 
 	elsewhere := w.bindings["b"]
 	delete(w.bindings, "b")
 	w.lc.Annotations = map[string]string{"kcp.io/cluster": consumer.String(), "kcp.io/path": "root:consumer"}
-	made, err = (&Binder{storage: like{w, elsewhere}, siblings: w.r.siblings}).Bind(t.Context(), w.lc, binding("a"), export)
+	made, err = (&Binder{storage: like{w, elsewhere}, siblings: w.r.siblings}).Bind(t.Context(), w.lc, binding.DeepCopy(), export)
 	require.NoError(t, err)
 	require.Equal(t, []string{apis.BindingFinalizer}, made.Finalizers)
 	require.Equal(t, map[string]string{apis.ExportLabel: apis.ExportLabelValue(provider, "e")}, made.Labels)
@@ -68,24 +62,19 @@ func TestBinder(t *testing.T) {
 	// Its controller records it when it sets the phase label.
 	w.lc.CreationTimestamp = metav1.Now()
 	w.lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
-	before, key := w.version, client.Key{Cluster: consumer, Name: "a"}
-	result, err := w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Equal(t, startTime, result.RequeueAfter)
+	before := w.version
+	require.Equal(t, startTime, w.mustReconcile(t, "a").RequeueAfter)
 	w.lc = b.Note(w.lc, made)
 	require.JSONEq(t, `{"widgets.example.org":{"n":"a"}}`, w.lc.Annotations[locks])
 	w.lc.Labels = map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: "Ready"}
-	result, err = w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Zero(t, result)
+	require.Zero(t, w.mustReconcile(t, "a"))
 	require.Equal(t, before, w.version, "nothing was written")
 
 	// If it was not recorded, the controller does so after a delay.
 	delete(w.lc.Annotations, locks)
 	w.lc.Labels = nil
 	w.r.now = func() time.Time { return time.Now().Add(startTime) }
-	_, err = w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	w.mustReconcile(t, "a")
 	require.Contains(t, w.lc.Annotations, locks)
 }
 

@@ -3,7 +3,6 @@ package apibinding
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -22,35 +21,27 @@ import (
 
 // TestNothingIsDeletedWhileIncomplete: while the exports of other shards are unknown, another binding may take the objects over.
 func TestNothingIsDeletedWhileIncomplete(t *testing.T) {
-	incomplete := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
 	for name, forget := range map[string]func(*world){
 		"path": func(w *world) {
-			w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", incomplete }
+			w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }
 		},
 		"export": func(w *world) {
-			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, incomplete }
+			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, errIncomplete }
 		},
 		"schema": func(w *world) {
-			w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) { return nil, incomplete }
+			w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) { return nil, errIncomplete }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			w.offer(widgetsOne)
-			w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
-			w.bind("a")
+			w := offering("a")
 			w.converge(t)
 			w.bind("b")
 			w.bindings["b"].Status.APIExportClusterName = ""
 			w.objects["widgets/"+widgetsOne] = 3
 			export, schema, resolve := w.r.export, w.r.schema, w.r.resolve
 			forget(w)
-			now := metav1.Now()
-			w.bindings["a"].DeletionTimestamp = &now
-			key := client.Key{Cluster: consumer, Name: "a"}
-			result, err := w.r.reconcile(t.Context(), key)
-			require.NoError(t, err)
-			require.Equal(t, reconcile.Result{Backoff: true}, result)
+			w.remove("a")
+			require.Equal(t, reconcile.Result{Backoff: true}, w.mustReconcile(t, "a"))
 			require.NotNil(t, w.bindings["a"])
 			require.Equal(t, 3, w.objects["widgets/"+widgetsOne])
 
@@ -67,18 +58,12 @@ func TestNothingIsDeletedWhileIncomplete(t *testing.T) {
 func TestDeletionWhileIncomplete(t *testing.T) {
 	w := newWorld()
 	w.bind("a")
-	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
-		return "", fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
-	}
-	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
-	key := client.Key{Cluster: consumer, Name: "a"}
-	result, err := w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.True(t, result.Backoff)
+	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }
+	w.remove("a")
+	require.True(t, w.mustReconcile(t, "a").Backoff)
 	require.Contains(t, conditions.GetMessage(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess), "the cache server is away")
 	w.lc.DeletionTimestamp = new(metav1.Now())
-	_, err = w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	w.mustReconcile(t, "a")
 	require.Nil(t, w.bindings["a"])
 }
 
@@ -97,29 +82,22 @@ func (copyless) Empty(context.Context, logicalcluster.Name, *apisv1alpha2.BoundA
 func TestDeletedCopies(t *testing.T) {
 	w := bound(t)
 	w.r.apis = copyless{w}
-	look := func(name string) error {
-		_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
-		return err
-	}
 	w.remove("a")
-	require.ErrorIs(t, look("a"), errNone)
+	require.ErrorIs(t, w.reconcile(t, "a"), errNone)
 	w.bind("b")
-	require.ErrorIs(t, look("b"), errNone)
+	require.ErrorIs(t, w.reconcile(t, "b"), errNone)
 	require.Equal(t, resourceDeletionFailed, conditions.GetReason(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess))
 	w.r.apis = w
 	w.r.commit = func(context.Context, *apisv1alpha2.APIBinding, *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 		return nil, errNone
 	}
-	require.NoError(t, look("a"))
-	require.NoError(t, look("b"))
+	require.NoError(t, w.reconcile(t, "a"))
+	require.NoError(t, w.reconcile(t, "b"))
 }
 
 // TestWaitingIsReported: only a binding that has not been bound reports what it waits for.
 func TestWaitingIsReported(t *testing.T) {
-	w := newWorld()
-	w.offer(widgetsOne)
-	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
-	w.bind("a")
+	w := offering("a")
 	w.converge(t)
 	bound := w.bindings["a"].DeepCopy()
 	w.bind("b")
@@ -129,15 +107,12 @@ func TestWaitingIsReported(t *testing.T) {
 		for range 2 { // the second time, nothing changes
 			before := w.version
 			for _, name := range []string{"a", "b"} {
-				result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
-				require.NoError(t, err)
-				require.True(t, result.Backoff || name == "a", "it goes on by itself")
+				require.True(t, w.mustReconcile(t, name).Backoff || name == "a", "it goes on by itself")
 			}
 			require.LessOrEqual(t, w.version, before+1)
 		}
 		before := w.version
-		_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
-		require.NoError(t, err)
+		w.mustReconcile(t, "b")
 		require.Equal(t, before, w.version)
 		require.Equal(t, bound, w.bindings["a"])
 		for _, kind := range []conditionsv1alpha1.ConditionType{apisv1alpha2.InitialBindingCompleted, apisv1alpha2.BindingUpToDate, conditionsv1alpha1.ReadyCondition} {
@@ -146,10 +121,8 @@ func TestWaitingIsReported(t *testing.T) {
 		}
 		require.Equal(t, []string{apis.BindingFinalizer}, w.bindings["b"].Finalizers)
 	}
-	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
-		return "", fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
-	}
-	reports("not everything is known yet: the cache is away")
+	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }
+	reports("not everything is known yet: the cache server is away")
 
 	// The location of a schema is part of the observed state.
 	w.r.resolve = resolve
@@ -170,34 +143,27 @@ func TestWaitingIsReported(t *testing.T) {
 	reports("resource widgets of APIExport e: not everything is known yet: the cache server does not contain the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = readSchema
-	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
+	w.remove("a")
 	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], apisv1alpha2.InitialBindingCompleted))
 }
 
 // TestClaimsWhileIncomplete: bound resources stay bound, and claims are accepted and rejected, while other shards are unknown.
 func TestClaimsWhileIncomplete(t *testing.T) {
-	w := newWorld()
-	w.offer(widgetsOne)
-	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
-	w.bind("b")
+	w := offering("b")
 	secrets := asksFor("secrets", "get", "list")
 	claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))(w)
 	w.converge(t)
 	before := w.bindings["b"].DeepCopy()
 	require.Len(t, before.Status.AppliedPermissionClaims, 1)
-	w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) {
-		return nil, fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
-	}
+	w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) { return nil, errIncomplete }
 	for _, verbs := range [][]string{{}, {"get"}, {"*"}} {
 		accepted := accepts(secrets, verbs...)
 		if len(verbs) == 0 {
 			accepted.State = apisv1alpha2.ClaimRejected
 		}
 		w.bindings["b"].Spec.PermissionClaims = []apisv1alpha2.AcceptablePermissionClaim{accepted}
-		result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
-		require.NoError(t, err)
-		require.True(t, result.Backoff)
+		require.True(t, w.mustReconcile(t, "b").Backoff)
 		applied := w.bindings["b"].Status.AppliedPermissionClaims
 		require.Equal(t, len(verbs) > 0, len(applied) == 1, "%v", verbs)
 		if len(verbs) == 1 && verbs[0] == "get" {

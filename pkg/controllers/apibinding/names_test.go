@@ -27,11 +27,9 @@ func TestSystemExports(t *testing.T) {
 	w := newWorld()
 	w.r.apis = contested{w}
 	key := client.Key{Cluster: consumer, Name: "b"}
-	binding := func(export string) *apisv1alpha2.APIBinding {
-		return &apisv1alpha2.APIBinding{Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root", Name: export}}}}
-	}
+	system := bindingTo("root", "tenancy.kcp.io", "b")
 	workspaces := []apisv1alpha2.BoundAPIResource{{Group: "tenancy.kcp.io", Resource: "workspaces"}}
-	release, conflict, err := w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), &plan{provider: "root", wanted: workspaces})
+	release, conflict, err := w.r.reserve(t.Context(), key, system, &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Empty(t, conflict)
 	release()
@@ -39,12 +37,12 @@ func TestSystemExports(t *testing.T) {
 		"tenancy.kcp.io": {provider: "provider", wanted: workspaces},
 		"mine":           {provider: "root", wanted: workspaces},
 	} {
-		_, _, err = w.r.reserve(t.Context(), key, binding(name), p)
+		_, _, err = w.r.reserve(t.Context(), key, bindingTo("root", name, "b"), p)
 		require.ErrorIs(t, err, errContested, "an export that is named so, or of root, is not one that offers the system's")
 	}
 	w.bind("a")
 	w.bindings["a"].Status.BoundResources = workspaces
-	_, conflict, err = w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), &plan{provider: "root", wanted: workspaces})
+	_, conflict, err = w.r.reserve(t.Context(), key, system, &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Equal(t, `In group "tenancy.kcp.io", "workspaces" is already in use by APIBinding "a"`, conflict)
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/test/crash"
 )
 
 // whole returns events that lead to a binding with two resources in any order that keeps the versions of an object in order.
@@ -50,23 +52,18 @@ func ends() [][]func(*world) {
 
 func bound(t *testing.T) *world {
 	t.Helper()
-	w := newWorld()
+	w := offering("a")
 	w.offer(widgetsOne, gadgets)
-	w.exports["e"].Status.IdentityHash = "h"
-	for _, name := range []string{widgetsOne, widgetsTwo, gadgets} {
-		w.schemas[name] = types.UID(name)
-	}
-	w.bind("a")
+	w.schemas[widgetsTwo], w.schemas[gadgets] = widgetsTwo, gadgets
 	w.converge(t)
 	w.objects["widgets/"+widgetsOne], w.objects["gadgets/"+gadgets] = 3, 2
-	w.calls = 0
+	w.Calls = 0
 	return w
 }
 
 func (w *world) remove(name string) {
-	now := metav1.Now()
 	if b := w.bindings[name]; b != nil {
-		b.DeletionTimestamp = &now
+		b.DeletionTimestamp = new(metav1.Now())
 	}
 }
 
@@ -141,9 +138,9 @@ func TestEveryCrash(t *testing.T) {
 			var last int
 			for seed := range uint64(3 * crashes) {
 				w := bound(t)
-				w.crashAt = 2 + int(seed)%crashes
+				w.Process = crash.Point(2 + int(seed)%crashes)
 				w.play(t, rand.New(rand.NewPCG(seed, 2)), copied())
-				last = max(last, w.calls)
+				last = max(last, w.Calls)
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { flow.check(t, w) })
 			}
 			require.Less(t, last, crashes/2, "each effect was crashed at")

@@ -18,8 +18,7 @@ func TestProvider(t *testing.T) {
 		require.NoError(t, err)
 		return name
 	}
-	binding := &apisv1alpha2.APIBinding{}
-	binding.Spec.Reference.Export = &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}
+	binding := bindingTo("root:provider", "e", "b")
 	binding.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("permitted", "e")}
 	require.Empty(t, of(binding))
 	binding.Labels[apis.ExportLabel] = apis.ExportLabelValue("successor", "e")

@@ -118,9 +118,7 @@ func allTold() map[string]told {
 		}, want: map[string]string{initial: tooLong, upToDate: tooLong}},
 		"no logical cluster": {happens: func(w *world) { w.lc = nil }, want: map[string]string{initial: noCluster, upToDate: noCluster}},
 		"others are not known": {happens: func(w *world) {
-			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) {
-				return nil, fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
-			}
+			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, errIncomplete }
 		}, want: map[string]string{exportCondition: "", claimsValid: "", claimsApplied: "", initial: replicas, upToDate: replicas}},
 		"a claim nobody makes": {happens: claims(nil, accepts(secrets, "get")), want: map[string]string{
 			claimsValid: "False InvalidPermissionClaims Error: secrets is accepted, but the APIExport does not claim it: remove it from spec.permissionClaims, or wait for the provider",
@@ -148,11 +146,8 @@ func TestConditions(t *testing.T) {
 	seen := map[string]bool{}
 	for name, test := range allTold() {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			w.offer(widgetsOne)
-			w.exports["e"].Status.IdentityHash = "h"
-			w.schemas[widgetsOne], w.schemas[gadgets] = widgetsOne, gadgets
-			w.bind("b")
+			w := offering("b")
+			w.schemas[gadgets] = gadgets
 			for _, happens := range []func(*world){test.happens, test.later} {
 				if happens != nil {
 					happens(w)
@@ -191,19 +186,11 @@ func conditionOf(b *apisv1alpha2.APIBinding, kind string) string {
 
 // TestLogicalClusterComes: a binding is retried if its logical cluster has not been observed yet.
 func TestLogicalClusterComes(t *testing.T) {
-	w := newWorld()
-	w.offer(widgetsOne)
-	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
-	w.bind("b")
+	w := offering("b")
 	lc := w.lc
 	w.lc = nil
-	key := client.Key{Cluster: consumer, Name: "b"}
-	result, err := w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.True(t, result.Backoff, "nothing else has it looked at again")
+	require.True(t, w.mustReconcile(t, "b").Backoff, "nothing else has it looked at again")
 	w.lc = lc
-	result, err = w.r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.False(t, result.Backoff)
+	require.False(t, w.mustReconcile(t, "b").Backoff)
 	require.Equal(t, "True", conditionOf(w.bindings["b"], "Ready"))
 }

@@ -14,13 +14,9 @@ import (
 
 // TestNoRoom: bindings that wait for capacity for a schema are recorded until there is capacity or the binding is deleted.
 func TestNoRoom(t *testing.T) {
-	w := newWorld()
-	w.offer(widgetsOne)
-	w.exports["e"].Status.IdentityHash = "h"
+	w := offering("b")
 	w.schemas[widgetsOne] = "large"
-	w.bind("b")
 	w.converge(t)
-	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere())
 	w.schemas[widgetsOne] = widgetsOne
 	w.converge(t)
@@ -33,17 +29,10 @@ func TestNoRoom(t *testing.T) {
 
 // TestTooManyBound: the bound resources of a logical cluster must fit in an annotation.
 func TestTooManyBound(t *testing.T) {
-	w := newWorld()
-	w.offer(widgetsOne)
-	w.exports["e"].Status.IdentityHash = "h"
-	w.schemas[widgetsOne] = widgetsOne
+	w := offering("b")
 	others := fmt.Sprintf(`{"others.example.org":{"n":%q}}`, strings.Repeat("o", maxLocksBytes))
 	w.lc.Annotations[locks] = others
-	w.bind("b")
 	w.converge(t)
-	condition := conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate)
-	require.Equal(t, "InternalError", condition.Reason)
-	require.Contains(t, condition.Message, "delete other bindings")
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
 	require.Equal(t, others, w.lc.Annotations[locks])
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "it is looked at again when another one goes")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/crash"
 	"github.com/shardplane/shardplane/test/documented"
 )
 
@@ -27,30 +28,17 @@ var key = client.Key{Cluster: "provider", Name: "e"}
 
 // world simulates a logical cluster.
 type world struct {
+	crash.Process
+
 	export  *apisv1alpha2.APIExport
 	slice   *apisv1alpha1.APIExportEndpointSlice
 	secrets map[string]*corev1.Secret
 	refuse  error
 	writes  int
-	// crashAt is the side effect before which the controller crashes, or after which if it is odd.
-	effects, crashAt int
-}
-
-var errCrash = errors.New("crashed")
-
-func (w *world) step(do func()) error {
-	w.effects++
-	if w.effects == w.crashAt/2 && w.crashAt%2 == 0 {
-		return errCrash
-	}
-	do()
-	if w.effects == w.crashAt/2 {
-		return errCrash
-	}
-	return nil
 }
 
 func (w *world) exportReconciler() *exportReconciler {
+	w.Restart()
 	notFound := apierrors.NewNotFound(schema.GroupResource{}, "x")
 	return &exportReconciler{
 		export: func(client.Key) (*apisv1alpha2.APIExport, error) {
@@ -77,20 +65,20 @@ func (w *world) exportReconciler() *exportReconciler {
 				return nil, w.refuse
 			}
 			secret.Data = map[string][]byte{"key": []byte(secret.StringData["key"])}
-			return secret, w.step(func() { w.secrets[secret.Namespace+"/"+secret.Name] = secret })
+			return secret, w.Write(func() { w.secrets[secret.Namespace+"/"+secret.Name] = secret })
 		},
 		commit: func(_ context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
 			if equality.Semantic.DeepEqual(old, updated) {
 				return old, nil
 			}
-			return old, w.step(func() { w.export = updated })
+			return old, w.Write(func() { w.export = updated })
 		},
 		createSlice: func(_ context.Context, _ logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
 			w.writes++
-			return w.step(func() { w.slice = slice })
+			return w.Write(func() { w.slice = slice })
 		},
 		deleteSlice: func(context.Context, logicalcluster.Name, *apisv1alpha1.APIExportEndpointSlice) error {
-			return w.step(func() { w.slice = nil })
+			return w.Write(func() { w.slice = nil })
 		},
 	}
 }
@@ -229,9 +217,8 @@ func TestSlices(t *testing.T) {
 	w.export.Annotations["apiexports.apis.kcp.io/skip-endpointslice"] = ""
 	w.reconcile(t)
 	require.Nil(t, w.slice)
-	now := metav1.Now()
 	w = newWorld()
-	w.export.DeletionTimestamp = &now
+	w.export.DeletionTimestamp = new(metav1.Now())
 	w.reconcile(t)
 	require.Zero(t, w.writes, "what goes is left alone")
 }
@@ -243,8 +230,8 @@ func TestEveryCrash(t *testing.T) {
 	converge := func(t *testing.T, w *world) {
 		t.Helper()
 		for range 10 {
-			before := w.effects
-			if _, err := w.exportReconciler().reconcile(t.Context(), key); err == nil && w.effects == before {
+			before := w.Calls
+			if _, err := w.exportReconciler().reconcile(t.Context(), key); err == nil && w.Calls == before {
 				return
 			}
 		}
@@ -252,7 +239,7 @@ func TestEveryCrash(t *testing.T) {
 	}
 	for seed := range uint64(5 * crashes) {
 		w := newWorld()
-		w.crashAt = 2 + int(seed)%crashes
+		w.Process = crash.Point(2 + int(seed)%crashes)
 		random := rand.New(rand.NewPCG(seed, 1))
 		own := func(name, value string) {
 			w.secrets["there/"+name] = &corev1.Secret{Data: map[string][]byte{"key": []byte(value)}}
@@ -284,13 +271,12 @@ func TestEveryCrash(t *testing.T) {
 		converge(t, w)
 		require.Nil(t, w.slice, "seed %d", seed)
 		require.NotContains(t, w.secrets, "kcp-system/e", "no identity is made in place of a lost one")
-		require.Less(t, w.effects, crashes/2, "each effect was crashed at")
+		require.Less(t, w.Calls, crashes/2, "each effect was crashed at")
 	}
 }
 
-// TestDocumented: the documentation contains all reasons of the condition.
 func TestDocumented(t *testing.T) {
 	export := newWorld().export
-	reported := documented.Reported(identify(export, apis.DefaultSecret("e"), nil), generationFailed(export, errCrash))
+	reported := documented.Reported(identify(export, apis.DefaultSecret("e"), nil), generationFailed(export, crash.Err))
 	require.ElementsMatch(t, documented.Conditions(t, "APIExport"), reported)
 }

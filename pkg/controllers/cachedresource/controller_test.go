@@ -43,7 +43,6 @@ func TestDeletionGoesOnSoon(t *testing.T) {
 	require.Equal(t, maxSoon, result.RequeueAfter)
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	var all []string
 	for condition, reasons := range map[conditionsv1alpha1.ConditionType][]string{

@@ -150,8 +150,7 @@ func TestAlready(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	deleting := func(cached *cachev1alpha1.CachedResource) {
-		now := metav1.Now()
-		cached.DeletionTimestamp, cached.Finalizers = &now, []string{cachev1alpha1.CachedResourceFinalizer}
+		cached.DeletionTimestamp, cached.Finalizers = new(metav1.Now()), []string{cachev1alpha1.CachedResourceFinalizer}
 	}
 	reportConflict := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
 		return func(cached *cachev1alpha1.CachedResource) {

@@ -37,14 +37,9 @@ func TestStatus(t *testing.T) {
 	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: map[string]string{"kcp.io/cluster": "provider"}}}
 	eu := partition(&metav1.LabelSelector{MatchLabels: map[string]string{"region": "eu"}})
 	for name, test := range map[string]struct {
-		partition string
-		before    []string
-		state     state
-		consumed  []string
-		urls      []string
-		selector  string
-		export    string
-		valid     string
+		state                              state
+		before, consumed, urls             []string
+		partition, selector, export, valid string
 	}{
 		"nobody":                           {state: state{export: export}, valid: "True", export: "True"},
 		"all shards with consumers":        {state: state{export: export}, consumed: []string{"two", "one", "broken", "alias"}, urls: []string{one, two}, valid: "True", export: "True"},
@@ -151,7 +146,6 @@ func TestWaiting(t *testing.T) {
 	require.Equal(t, known, waitingFor(known, why))
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	why := client.ErrIncomplete
 	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}

@@ -18,10 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/test/crash"
 )
 
 // model is an in-memory backend. The collector observes the changes of each resource with a different delay.
 type model struct {
+	// The collector crashes, or goes on after a write that fails temporarily.
+	crash.Process
+	goesOn bool
+
 	t       *testing.T
 	random  *rand.Rand
 	c       *collector
@@ -34,10 +39,6 @@ type model struct {
 	events       []string
 	queue        map[Item]bool
 
-	// writes is the number of writes before the collector crashes, or before a write fails temporarily; negative for never.
-	// The last write takes effect if only its response is lost.
-	writes       int
-	lost, goesOn bool
 	// unreadable makes some reads fail.
 	unreadable bool
 	// writing is called before a write; it may be nil.
@@ -69,7 +70,7 @@ var worldKinds = map[string]storage.Kind{
 func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), stored: map[Item]object{}, seen: map[Item]object{},
-		unseen: map[string][]change{}, unserved: map[string]bool{}, removed: map[types.UID]bool{}, queue: map[Item]bool{}, writes: -1,
+		unseen: map[string][]change{}, unserved: map[string]bool{}, removed: map[types.UID]bool{}, queue: map[Item]bool{},
 	}
 	m.c = newCollector(nil)
 	m.c.backend = m
@@ -175,7 +176,7 @@ func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, p
 	case o.uid != is.uid, o.version != is.version:
 		return errConflict
 	}
-	return m.write(func() {
+	return m.Write(func() {
 		m.mustBeGarbage(item, is)
 		m.delete(item, policy)
 	})
@@ -214,7 +215,7 @@ func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p 
 	if p.finalizers != nil {
 		is.finalizers = p.finalizers
 	}
-	return m.write(func() { m.set(item, is) })
+	return m.Write(func() { m.set(item, is) })
 }
 
 func (m *model) step() bool {
@@ -238,9 +239,9 @@ func (m *model) step() bool {
 			delete(m.queue, item)
 			_, err := m.c.collect(m.t.Context(), item)
 			switch {
-			case errors.Is(err, errCrash) && m.goesOn:
-				m.writes, m.queue[item] = -1, true
-			case errors.Is(err, errCrash):
+			case errors.Is(err, crash.Err) && m.goesOn:
+				m.At, m.queue[item] = 0, true
+			case errors.Is(err, crash.Err):
 				m.crash()
 			case err != nil:
 				require.True(m.t, apierrors.IsConflict(err) || errors.Is(err, errNoAnswer), "%v", err)

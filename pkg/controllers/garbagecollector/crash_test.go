@@ -1,7 +1,6 @@
 package garbagecollector
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
@@ -9,28 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-var errCrash = errors.New("the process ends here")
-
-// write calls do, unless the process has crashed.
-func (m *model) write(do func()) error {
-	if m.writes == 0 {
-		return errCrash
-	}
-	if m.writes > 0 {
-		m.writes--
-	}
-	if m.writes != 0 || m.lost {
-		do()
-	}
-	if m.writes == 0 {
-		return errCrash
-	}
-	return nil
-}
-
 // crash starts a new collector with a complete feed.
 func (m *model) crash() {
-	m.writes = -1
+	m.At = 0
 	clear(m.unseen)
 	clear(m.queue)
 	clear(m.seen)
@@ -73,16 +53,9 @@ func TestEveryCrash(t *testing.T) {
 				crashed = false
 				for seed := range uint64(8) {
 					m := newModel(t, seed)
-					m.writes, m.lost, m.goesOn = at, seed%2 == 1, seed%4 > 1
-					s.do(m)
-					m.rest()
-					where := fmt.Sprintf("seed %d, write %d, done: %t, the collector goes on: %t", seed, at, m.lost, m.goesOn)
-					require.ElementsMatch(t, s.remaining, m.names(), where)
-					if s.also != nil {
-						s.also(t, m)
-					}
-					require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, "+where)
-					if m.writes < 0 {
+					m.At, m.Lost, m.goesOn = at, seed%2 == 1, seed%4 > 1
+					s.play(t, m, fmt.Sprintf("seed %d, write %d, done: %t, the collector goes on: %t", seed, at, m.Lost, m.goesOn))
+					if m.At == 0 {
 						crashed = true
 						crashes++
 					}
@@ -125,13 +98,7 @@ func TestChangeOfLeader(t *testing.T) {
 							late++
 						}
 					}
-					s.do(m)
-					m.rest()
-					require.ElementsMatch(t, s.remaining, m.names(), "seed %d, write %d", seed, at)
-					if s.also != nil {
-						s.also(t, m)
-					}
-					require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d, write %d", seed, at)
+					s.play(t, m, fmt.Sprintf("seed %d, write %d", seed, at))
 				}
 			}
 		})
@@ -144,14 +111,12 @@ func TestChangeOfLeader(t *testing.T) {
 // are retried.
 func TestUnreadable(t *testing.T) {
 	for _, s := range scenarios {
+		s.also = nil // Events may be missing
 		t.Run(s.name, func(t *testing.T) {
 			for seed := range uint64(50) {
 				m := newModel(t, seed)
 				m.unreadable = true
-				s.do(m)
-				m.rest()
-				require.ElementsMatch(t, s.remaining, m.names(), "seed %d", seed)
-				require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d", seed)
+				s.play(t, m, fmt.Sprint("seed ", seed))
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -156,6 +157,9 @@ func TestBegin(t *testing.T) {
 		s.delete(at("Secret", "a"), background)
 		s.rest()
 		require.Equal(t, []string{"old"}, s.names(), "nothing else waits")
+		result, err := s.c.collect(t.Context(), oldGarbage)
+		require.NoError(t, err)
+		require.Positive(t, result.RequeueAfter)
 
 		// A start during the delay does not change it.
 		require.NoError(t, s.start().begin(t.Context()))
@@ -179,6 +183,12 @@ func TestBegin(t *testing.T) {
 		require.NoError(t, s.start().begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
 		require.Positive(t, s.held(oldGarbage))
+
+		// The delay ends.
+		s.c.held.set(time.Now(), map[Item]types.UID{oldGarbage: "uid-old"})
+		s.queue[oldGarbage] = true
+		s.rest()
+		require.NotContains(t, s.names(), "old")
 	})
 	for name, unreadable := range map[string]Item{"an owner": at("Secret", "a"), "an object": at("ConfigMap", "owned")} {
 		t.Run(name+" that cannot be read", func(t *testing.T) {

@@ -3,7 +3,6 @@ package garbagecollector
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -236,19 +235,24 @@ var scenarios = []scenario{
 	}},
 }
 
+// play runs a scenario, and checks the result.
+func (s *scenario) play(t *testing.T, m *model, where string) {
+	t.Helper()
+	s.do(m)
+	m.rest()
+	require.ElementsMatch(t, s.remaining, m.names(), where)
+	if s.also != nil {
+		s.also(t, m)
+	}
+	require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, "+where)
+}
+
 // TestScenarios runs each scenario in many orders of events.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			for seed := range uint64(200) {
-				m := newModel(t, seed)
-				s.do(m)
-				m.rest()
-				require.ElementsMatch(t, s.remaining, m.names(), "seed %d", seed)
-				if s.also != nil {
-					s.also(t, m)
-				}
-				require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d", seed)
+				s.play(t, newModel(t, seed), fmt.Sprint("seed ", seed))
 			}
 		})
 	}
@@ -295,31 +299,6 @@ func countReferences(m *model) int {
 		}
 	}
 	return n
-}
-
-// TestFirstStart: garbage from before the first collector is counted and deleted after the delay. Later garbage is not delayed.
-func TestFirstStart(t *testing.T) {
-	m := newModel(t, 1)
-	m.set(at("Secret", "a"), thing("a"))
-	m.set(at("ConfigMap", "old"), thing("old", ref("Secret", "never")))
-	m.set(at("ConfigMap", "owned"), thing("owned", ref("Secret", "a")))
-	require.NoError(t, m.catchUp(t.Context(), "", object{}))
-	found, err := (&Controller{collector: m.c}).garbage(t.Context(), nil)
-	require.NoError(t, err)
-	require.Equal(t, map[Item]types.UID{at("ConfigMap", "old"): "uid-old"}, found)
-
-	m.c.held.set(time.Now().Add(time.Hour), found)
-	m.delete(at("Secret", "a"), background)
-	m.rest()
-	require.Equal(t, []string{"old"}, m.names())
-	result, err := m.c.collect(t.Context(), at("ConfigMap", "old"))
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
-
-	m.c.held.set(time.Now(), found)
-	m.queue[at("ConfigMap", "old")] = true
-	m.rest()
-	require.Empty(t, m.names())
 }
 
 // TestLanes: slow logical clusters share a part of the workers.

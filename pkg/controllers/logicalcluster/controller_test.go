@@ -62,6 +62,16 @@ func (f *fake) commit(_ context.Context, old, updated *corev1alpha1.LogicalClust
 	return f.lc, nil
 }
 
+// mustReconcile has a controller reconcile the LogicalCluster without an error.
+func mustReconcile(t *testing.T, r interface {
+	reconcile(ctx context.Context, key client.Key) (reconcile.Result, error)
+}) reconcile.Result {
+	t.Helper()
+	result, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	return result
+}
+
 func (f *fake) controller() *logicalClusterReconciler {
 	return &logicalClusterReconciler{
 		externalURL: "https://proxy",
@@ -127,12 +137,9 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 			r := f.controller()
 			r.now = func() time.Time { return f.lc.CreationTimestamp.Add(tc.later + time.Millisecond) }
 			r.defaults = waitingDefaults{bound: &bound}
-			result, err := r.reconcile(t.Context(), key)
-			require.NoError(t, err)
-			require.Equal(t, len(tc.want) == 1, result.RequeueAfter > 0)
+			require.Equal(t, len(tc.want) == 1, mustReconcile(t, r).RequeueAfter > 0)
 			bound = true
-			_, err = r.reconcile(t.Context(), key)
-			require.NoError(t, err)
+			mustReconcile(t, r)
 			require.Equal(t, tc.want, f.log)
 			require.True(t, conditions.IsTrue(f.lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 		})
@@ -142,25 +149,20 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 func TestBringUp(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	r := f.controller()
-	_, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Equal(t, []string{"create default", "write Ready"}, f.log, "the namespace first")
 
-	result, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	result := mustReconcile(t, r)
 	require.Len(t, f.log, 2)
 	require.Positive(t, result.RequeueAfter, "the namespace may not have arrived yet")
 
 	f.namespace = true
-	result, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Equal(t, reconcile.Result{}, result)
+	require.Equal(t, reconcile.Result{}, mustReconcile(t, r))
 	require.Len(t, f.log, 2)
 
 	f.namespace = false
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Equal(t, "create default", f.log[2], "a namespace that was deleted comes back")
 }
 
@@ -176,21 +178,17 @@ func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
 // TestUniversalNamespaces: logical clusters of the type universal have kube-system. Existing ones get it at a limited rate.
 func TestUniversalNamespaces(t *testing.T) {
 	f := &fake{lc: newCluster(), universal: true}
-	_, err := f.controller().reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, f.controller())
 	require.ElementsMatch(t, []string{"create default", "create kube-system", "write Ready"}, f.log)
 	require.Equal(t, "write Ready", f.log[2])
 
 	f = &fake{lc: newCluster(phase("Ready")), universal: true}
 	r := f.controller()
 	require.Zero(t, r.namespaces.turns.Wait("another", time.Now()))
-	result, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Greater(t, result.RequeueAfter, 50*time.Second, "after the other")
+	require.Greater(t, mustReconcile(t, r).RequeueAfter, 50*time.Second, "after the other")
 	require.NotContains(t, f.log, "create kube-system")
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Contains(t, f.log, "create kube-system")
 
 	f = &fake{lc: newCluster(phase("Ready"), inactive), universal: true}
@@ -205,7 +203,7 @@ func TestUniversalNamespaces(t *testing.T) {
 		},
 	} {
 		spoil()
-		_, err = r.reconcile(t.Context(), key)
+		_, err := r.reconcile(t.Context(), key)
 		require.ErrorIs(t, err, errNot)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseInactive, f.lc.Status.Phase)
 	}
@@ -243,23 +241,18 @@ func TestDelete(t *testing.T) {
 	remaining := result{reason: reasonRemaining, detail: "two left"}
 	r := f.deletionReconciler(result{reason: reasonRemaining, underWay: true}, remaining, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
 
-	got, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Positive(t, got.RequeueAfter)
+	require.Positive(t, mustReconcile(t, r).RequeueAfter)
 	require.Equal(t, []string{"write Deleting", "delete content"}, f.log, "the phase first: nobody may write any more")
 
-	got, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.True(t, got.Backoff)
+	require.True(t, mustReconcile(t, r).Backoff)
 	require.Equal(t, "two left", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 	require.Equal(t, "Deleting", f.lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel])
 
-	_, err = r.reconcile(t.Context(), key)
+	_, err := r.reconcile(t.Context(), key)
 	require.Error(t, err)
 	require.Equal(t, reasonDeletionFailed, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Nil(t, f.lc)
 }
 
@@ -275,8 +268,7 @@ func TestDeleteReadsTheServer(t *testing.T) {
 			r.live = func(_ context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
 				return (&fake{lc: live}).get(key)
 			}
-			_, err := r.reconcile(t.Context(), key)
-			require.NoError(t, err)
+			mustReconcile(t, r)
 			require.NotContains(t, f.log, "delete content")
 		})
 	}
@@ -284,8 +276,7 @@ func TestDeleteReadsTheServer(t *testing.T) {
 
 func TestDeleteTellsWhatTakesLong(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Deleting"), deleted(time.Minute))}
-	_, err := f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", underWay: true}).reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", underWay: true}))
 	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
@@ -304,8 +295,7 @@ func TestDeleteReportsFinalizers(t *testing.T) {
 		{[]string{"example.com/too"}, content + "example.com/too"},
 	} {
 		f.lc.Finalizers = step.finalizers
-		_, err := r.reconcile(t.Context(), key)
-		require.NoError(t, err)
+		mustReconcile(t, r)
 		require.NotContains(t, f.lc.Finalizers, tenancy.ContentFinalizer)
 		require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 		require.Equal(t, step.message, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
@@ -319,16 +309,13 @@ func TestDeleteWaitsForProviders(t *testing.T) {
 		lc.Finalizers = append(lc.Finalizers, "example.com/keep")
 	})}
 	r := f.deletionReconciler(result{})
-	got, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.True(t, got.Backoff, "claims that are rejected tell nobody")
+	require.True(t, mustReconcile(t, r).Backoff, "claims that are rejected tell nobody")
 	require.NotContains(t, f.log, "delete content")
 	require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 	require.Contains(t, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted), "which an APIBinding lets the provider set: example.com/keep")
 
 	f.claimed = false
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Contains(t, f.log, "delete content")
 	require.Equal(t, []string{"example.com/keep"}, f.lc.Finalizers)
 
@@ -346,8 +333,7 @@ func TestDeleteWaitsForProviders(t *testing.T) {
 func TestDeleteWaitsForTerminators(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0), terminators([]corev1alpha1.LogicalClusterTerminator{"a:b"}, nil))}
 	r := f.deletionReconciler(result{})
-	_, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseTerminating, f.lc.Status.Phase)
 	require.NotContains(t, f.log, "delete content")
 	require.Equal(t, "waiting for terminators: [a:b]", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
@@ -355,8 +341,7 @@ func TestDeleteWaitsForTerminators(t *testing.T) {
 	f.lc = f.lc.DeepCopy()
 	f.lc.Status.Terminators = nil
 	f.lc.ResourceVersion = "100"
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Nil(t, f.lc)
 }
 
@@ -367,8 +352,7 @@ func TestWhatIsNotDeletedOrNotOursIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{lc: lc}
-			_, err := f.deletionReconciler().reconcile(t.Context(), key)
-			require.NoError(t, err)
+			mustReconcile(t, f.deletionReconciler())
 			require.Empty(t, f.log)
 		})
 	}
@@ -391,7 +375,7 @@ func TestDeleteContentInStages(t *testing.T) {
 	remaining := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{{Version: "v1", Resource: "x"}: 2}}
 	waiting := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"f": 1}}
 	unbinding := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"apis.kcp.io/apibinding-finalizer": 1}}
-	cases := map[string]struct {
+	for name, tc := range map[string]struct {
 		outcomes  []purge.Outcome
 		discovery error
 		want      result
@@ -404,8 +388,7 @@ func TestDeleteContentInStages(t *testing.T) {
 		"namespaces remain":     {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
 		"something fails":       {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
 		"not all is discovered": {discovery: errCannot, want: result{reason: reasonDiscoveryFailed, detail: errCannot.Error(), err: errCannot}},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			var stages []string
 			got := deleteContent(resources, tc.discovery, func(_ stage, stage []purge.Resource) purge.Outcome {
@@ -431,19 +414,15 @@ func TestObjectsReadable(t *testing.T) {
 	r := f.controller()
 	description := ""
 	r.unreadable = func(context.Context, logicalcluster.Name) (string, error) { return description, nil }
-	_, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.Nil(t, conditions.Get(f.lc, objectsReadable))
 
 	description = "widgets.example.com default/large: too large"
-	result, err := r.reconcile(t.Context(), key)
-	require.NoError(t, err)
-	require.Equal(t, recheck, result.RequeueAfter, "nothing else says that they were deleted")
+	require.Equal(t, recheck, mustReconcile(t, r).RequeueAfter, "nothing else says that they were deleted")
 	require.True(t, conditions.IsFalse(f.lc, objectsReadable))
 	require.Equal(t, description, conditions.GetMessage(f.lc, objectsReadable))
 
 	description = ""
-	_, err = r.reconcile(t.Context(), key)
-	require.NoError(t, err)
+	mustReconcile(t, r)
 	require.True(t, conditions.IsTrue(f.lc, objectsReadable))
 }

@@ -2,7 +2,6 @@ package logicalcluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,9 +24,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/crash"
 )
-
-var errCrash = errors.New("the process ends here")
 
 const (
 	initializer = corev1alpha1.LogicalClusterInitializer("root:one")
@@ -38,16 +36,12 @@ const (
 // world is a shard with one logical cluster. The process may crash at each write of its two controllers.
 type world struct {
 	fake
+	crash.Process
 
 	t    *testing.T
 	mu   sync.Mutex
 	up   *logicalClusterReconciler
 	down *deletionReconciler
-	// writes is the number of writes before the crash; negative for never. The last write takes effect if only its response
-	// is lost.
-	writes int
-	lost   bool
-
 	// started are initial objects, content the objects of users by resource, and ending children that delete themselves.
 	started map[string]bool
 	content map[string]int
@@ -66,7 +60,7 @@ var resources = []purge.Resource{
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, writes: -1, started: map[string]bool{}, content: map[string]int{}}
+	w := &world{t: t, started: map[string]bool{}, content: map[string]int{}}
 	w.lc = newCluster(
 		initializers([]corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer, initializer}, nil),
 		terminators([]corev1alpha1.LogicalClusterTerminator{terminator}, nil))
@@ -78,7 +72,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) restart() {
-	w.writes = -1
+	w.Restart()
 	w.up = w.controller()
 	w.up.now = func() time.Time { return time.Now().Add(time.Hour) }
 	w.up.commit = w.commit
@@ -96,23 +90,10 @@ func (w *world) restart() {
 	}
 }
 
-// write calls do, unless the process has crashed.
 func (w *world) write(do func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.writes == 0 {
-		return errCrash
-	}
-	if w.writes > 0 {
-		w.writes--
-	}
-	if w.writes != 0 || w.lost {
-		do()
-	}
-	if w.writes == 0 {
-		return errCrash
-	}
-	return nil
+	return w.Write(do)
 }
 
 func (w *world) commit(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (written *corev1alpha1.LogicalCluster, err error) {
@@ -209,8 +190,8 @@ func (w *world) step() {
 			logicalClusterReconciler = w.down.reconcile
 		}
 		_, err := logicalClusterReconciler(w.t.Context(), key)
-		if w.writes == 0 {
-			require.ErrorIs(w.t, err, errCrash)
+		if w.Ended() {
+			require.ErrorIs(w.t, err, crash.Err)
 			w.restart()
 		} else {
 			require.NoError(w.t, err)
@@ -268,10 +249,9 @@ func (w *world) state() *corev1alpha1.LogicalCluster {
 
 // TestACrashAnywhereIsCompleted: a crash before or after each write, during creation and deletion, does not change the final state.
 func TestACrashAnywhereIsCompleted(t *testing.T) {
-	const never = 1 << 20
-	play := func(t *testing.T, at int, lost bool) (w *world, ready *corev1alpha1.LogicalCluster) {
+	play := func(t *testing.T, process crash.Process) (w *world, ready *corev1alpha1.LogicalCluster) {
 		w = newWorld(t)
-		w.writes, w.lost = at, lost
+		w.Process = process
 		for range 8 {
 			w.step()
 		}
@@ -287,17 +267,14 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 		require.Nil(t, w.lc, "the logical cluster is gone")
 		return w, ready
 	}
-	reference, ready := play(t, never, false)
-	writes := never - reference.writes
-	require.Greater(t, writes, 18)
+	reference, ready := play(t, crash.Process{})
+	require.Greater(t, reference.Calls, 18)
 	require.Contains(t, ready.Finalizers, tenancy.ContentFinalizer)
-	for at := 1; at <= writes; at++ {
-		for _, lost := range []bool{false, true} {
-			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
-				w, state := play(t, at, lost)
-				require.Equal(t, ready, state)
-				require.Negative(t, w.writes, "the process has ended once")
-			})
-		}
+	for point := 2; point < 2*reference.Calls+2; point++ {
+		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
+			w, state := play(t, crash.Point(point))
+			require.Equal(t, ready, state)
+			require.Zero(t, w.At, "the process has ended once")
+		})
 	}
 }

@@ -47,7 +47,7 @@ func inactive(lc *corev1alpha1.LogicalCluster) {
 
 func TestAdvance(t *testing.T) {
 	one := []corev1alpha1.LogicalClusterInitializer{"root:one"}
-	cases := map[string]struct {
+	for name, tc := range map[string]struct {
 		lc           *corev1alpha1.LogicalCluster
 		want         corev1alpha1.LogicalClusterPhaseType
 		initializers []corev1alpha1.LogicalClusterInitializer
@@ -62,8 +62,7 @@ func TestAdvance(t *testing.T) {
 		"switched off":                {lc: newCluster(phase("Ready"), inactive), want: "Inactive"},
 		"switched on":                 {lc: newCluster(phase("Inactive")), want: "Ready"},
 		"unavailable is not ours":     {lc: newCluster(phase("Unavailable")), want: "Unavailable"},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			got := advance(tc.lc, "https://proxy/")
 			require.Equal(t, tc.want, got.Status.Phase)
@@ -87,7 +86,7 @@ func TestAdvance(t *testing.T) {
 
 func TestTerminate(t *testing.T) {
 	one := []corev1alpha1.LogicalClusterTerminator{"root:one"}
-	cases := map[string]struct {
+	for name, tc := range map[string]struct {
 		lc   *corev1alpha1.LogicalCluster
 		want corev1alpha1.LogicalClusterPhaseType
 	}{
@@ -98,8 +97,7 @@ func TestTerminate(t *testing.T) {
 		"the last terminator off": {lc: newCluster(phase("Terminating"), terminators(one, nil)), want: "Deleting"},
 		"inactive":                {lc: newCluster(phase("Inactive"), inactive), want: "Deleting"},
 		"once deleting, always":   {lc: newCluster(phase("Deleting"), terminators(one, nil)), want: "Deleting"},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			got := terminate(tc.lc)
 			require.Equal(t, tc.want, got.Status.Phase)
@@ -121,7 +119,6 @@ func TestLabel(t *testing.T) {
 	require.Contains(t, lc.Labels, stale, "the given object is shared and stays as it is")
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	initializing := advance(newCluster(initializers([]corev1alpha1.LogicalClusterInitializer{"a:b"}, nil)), "https://proxy")
 	reported := documented.Reported(initializing, reportUnreadable(newCluster(), "an object"))

@@ -63,12 +63,8 @@ func TestDeletionRounds(t *testing.T) {
 	}
 	expect := func(cluster string) {
 		t.Helper()
-		select {
-		case found := <-queue:
-			require.Equal(t, client.Key{Cluster: logicalcluster.Name(cluster), Name: corev1alpha1.LogicalClusterName}, found)
-		case <-time.After(time.Minute):
-			require.FailNow(t, "nobody looks at "+cluster)
-		}
+		require.Eventually(t, func() bool { return len(queue) > 0 }, time.Minute, time.Millisecond, cluster)
+		require.Equal(t, client.Key{Cluster: logicalcluster.Name(cluster), Name: corev1alpha1.LogicalClusterName}, <-queue)
 	}
 	expect("abc")
 

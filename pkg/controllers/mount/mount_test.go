@@ -144,7 +144,6 @@ func TestFollower(t *testing.T) {
 	require.Zero(t, listening)
 }
 
-// TestDocumented: the documentation contains all reasons of the condition.
 func TestDocumented(t *testing.T) {
 	ws := &tenancyv1alpha1.Workspace{}
 	require.ElementsMatch(t, documented.Conditions(t, "Workspace with a mount"), slices.Concat(

@@ -38,7 +38,7 @@ func TestReconcile(t *testing.T) {
 	alive := terminating(corev1.FinalizerKubernetes)
 	alive.DeletionTimestamp = nil
 	const replacement = "the next one"
-	cases := map[string]struct {
+	for name, tc := range map[string]struct {
 		ns *corev1.Namespace
 		// live is the state of the server if the informer is behind.
 		live    *corev1.Namespace
@@ -63,8 +63,7 @@ func TestReconcile(t *testing.T) {
 		"emptied as a whole":       {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: time.Second, wait: 9 * time.Second},
 		"emptied for long":         {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: 10 * time.Second, want: []string{"empty", "finalize []"}},
 		"not all is known":         {ns: terminating(corev1.FinalizerKubernetes), round: round{discovery: errCannot}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			var log []string
 			r := &namespaceReconciler{

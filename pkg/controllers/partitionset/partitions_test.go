@@ -168,7 +168,6 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	require.ElementsMatch(t, documented.Conditions(t, "PartitionSet"), documented.Reported(
 		withStatus(set("s"), 0, errors.New("bad"), nil), withStatus(set("s"), 1, nil, errors.New("taken")), withStatus(set("s"), 1, nil, nil)))

@@ -22,9 +22,8 @@ func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 		names[i] = fmt.Sprint("n", i)
 	}
 	for name, test := range map[string]struct {
-		spec  admissionregistrationv1.ValidatingAdmissionPolicySpec
-		field string
-		says  string
+		spec        admissionregistrationv1.ValidatingAdmissionPolicySpec
+		field, says string
 	}{
 		"all combinations of names of nothing": {
 			admissionregistrationv1.ValidatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{

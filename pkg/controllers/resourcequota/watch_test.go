@@ -1,7 +1,6 @@
 package resourcequota
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -31,38 +30,51 @@ func (d discovered) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	const list = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[` +
 		`{"name":"configmaps","namespaced":true,"verbs":["list","watch"]},{"name":"secrets","namespaced":true,"verbs":["list","watch"]}]}`
-	return &http.Response{
-		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
-		Body: io.NopCloser(bytes.NewBufferString(list)), ProtoMajor: 1, ProtoMinor: 1,
-	}, nil
+	return responding(r, http.StatusOK, list), nil
 }
 
-// TestOneWatch: the quotas of many namespaces share the watch of a resource, and the number of watches is limited by maxCounters.
-func TestOneWatch(t *testing.T) {
-	server := clienttest.New(t, kinds.Scheme)
+func responding(r *http.Request, code int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(strings.NewReader(body)), ProtoMajor: 1, ProtoMinor: 1,
+	}
+}
+
+// startWatches returns running watches of a server.
+func startWatches(
+	t *testing.T, server *clienttest.Server, wrap func(next http.RoundTripper) http.RoundTripper, changed func(namespace),
+) *watches {
+	t.Helper()
 	config := server.ClientConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return discovered{next} })
+	config.Wrap(wrap)
 	factory, err := client.NewFactory(config)
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	put := func(in, name string) {
-		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: in, Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "c"},
-		}})
-	}
-	changed := make(chan namespace, 100)
-	w := newWatches(factory, func(in namespace) { changed <- in })
+	w := newWatches(factory, changed)
 	ctx, cancel := context.WithCancel(t.Context())
 	w.open(ctx)
 	t.Cleanup(func() {
 		cancel()
 		w.close()
 	})
+	return w
+}
 
+// TestOneWatch: the quotas of many namespaces share the watch of a resource, and the number of watches is limited by maxCounters.
+func TestOneWatch(t *testing.T) {
+	server := clienttest.New(t, kinds.Scheme)
+	put := func(in, name string) {
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: in, Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "c"},
+		}})
+	}
+	changed := make(chan namespace, 100)
+	discover := func(next http.RoundTripper) http.RoundTripper { return discovered{next} }
+	w := startWatches(t, server, discover, func(in namespace) { changed <- in })
 	const namespaces = 20
 	configMaps := schema.GroupResource{Resource: "configmaps"}
 	count := func(in string, resource schema.GroupResource) int64 {
-		counts := w.count(ctx, namespace{Cluster: "c", Name: in}, []schema.GroupResource{resource})
+		counts := w.count(t.Context(), namespace{Cluster: "c", Name: in}, []schema.GroupResource{resource})
 		require.Empty(t, counts.failed)
 		require.Contains(t, counts.objects, resource)
 		return counts.objects[resource]
@@ -113,22 +125,11 @@ func drain(changed <-chan namespace) {
 
 // TestCountersThatFail: failing counters do not delay others.
 func TestCountersThatFail(t *testing.T) {
-	server := clienttest.New(t, kinds.Scheme)
-	config := server.ClientConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return discovered{failing{next}} })
-	factory, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	w := newWatches(factory, func(namespace) {})
-	ctx, cancel := context.WithCancel(t.Context())
-	w.open(ctx)
-	t.Cleanup(func() {
-		cancel()
-		w.close()
-	})
+	fail := func(next http.RoundTripper) http.RoundTripper { return discovered{failing{next}} }
+	w := startWatches(t, clienttest.New(t, kinds.Scheme), fail, func(namespace) {})
 	began := time.Now()
 	configMaps, secrets := schema.GroupResource{Resource: "configmaps"}, schema.GroupResource{Resource: "secrets"}
-	counts := w.count(ctx, namespace{Cluster: "c", Name: "n"}, []schema.GroupResource{configMaps, secrets})
+	counts := w.count(t.Context(), namespace{Cluster: "c", Name: "n"}, []schema.GroupResource{configMaps, secrets})
 	require.Error(t, counts.failed[configMaps])
 	require.Contains(t, counts.objects, secrets)
 	require.Less(t, time.Since(began), syncWait)
@@ -141,8 +142,5 @@ func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 		return f.next.RoundTrip(r)
 	}
 	const status = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`
-	return &http.Response{
-		StatusCode: http.StatusInternalServerError, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
-		Body: io.NopCloser(bytes.NewBufferString(status)), ProtoMajor: 1, ProtoMinor: 1,
-	}, nil
+	return responding(r, http.StatusInternalServerError, status), nil
 }

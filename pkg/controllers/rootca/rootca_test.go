@@ -28,6 +28,13 @@ func authority(t *testing.T) string {
 	return ca.CertFile
 }
 
+func read(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(content)
+}
+
 func opened(t *testing.T) *File {
 	t.Helper()
 	file, err := OpenFile(authority(t))
@@ -138,9 +145,8 @@ func TestReconcile(t *testing.T) {
 		change(m)
 		return m
 	}
-	now := metav1.Now()
 	terminating := namespace("one", "ns")
-	terminating.DeletionTimestamp = &now
+	terminating.DeletionTimestamp = new(metav1.Now())
 	for name, tc := range map[string]struct {
 		namespace    *corev1.Namespace
 		found, known *corev1.ConfigMap
@@ -257,14 +263,8 @@ func TestFile(t *testing.T) {
 		require.NoError(t, os.WriteFile(path+".new", []byte(content), 0o600))
 		require.NoError(t, os.Rename(path+".new", path))
 	}
-	read := func(file string) string {
-		t.Helper()
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
-		return string(content)
-	}
-	first, second := authority(t), read(authority(t))
-	place(read(first))
+	first, second := read(t, authority(t)), read(t, authority(t))
+	place(first)
 	file, err := OpenFile(path)
 	require.NoError(t, err)
 
@@ -281,13 +281,13 @@ func TestFile(t *testing.T) {
 			return err == nil && m.Data[dataKey] == content
 		}, 30*time.Second, time.Millisecond)
 	}
-	holds(read(first))
+	holds(first)
 	place("no certificate")
 	_, err = file.load()
 	require.ErrorContains(t, err, "no PEM certificate")
-	require.Equal(t, read(first), string(file.Content()))
-	place(second + read(first))
-	holds(second + read(first))
+	require.Equal(t, first, string(file.Content()))
+	place(second + first)
+	holds(second + first)
 	stop()
 	cancel()
 	running.Wait()
@@ -296,14 +296,10 @@ func TestFile(t *testing.T) {
 func TestFilesOfNoUse(t *testing.T) {
 	ca, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
 	require.NoError(t, err)
-	certificate, err := os.ReadFile(ca.CertFile)
-	require.NoError(t, err)
-	key, err := os.ReadFile(ca.KeyFile)
-	require.NoError(t, err)
 	for name, tc := range map[string]struct{ content, want string }{
 		"empty":          {"", "it contains no PEM certificate"},
 		"no PEM":         {"hello", "it contains no PEM certificate"},
-		"with its key":   {string(certificate) + string(key), "PRIVATE KEY, but must contain only certificates"},
+		"with its key":   {read(t, ca.CertFile) + read(t, ca.KeyFile), "PRIVATE KEY, but must contain only certificates"},
 		"no certificate": {"-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", "an invalid certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {

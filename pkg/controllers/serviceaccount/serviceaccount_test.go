@@ -19,16 +19,14 @@ var errTest = errors.New("test")
 
 func TestDefaultAccounts(t *testing.T) {
 	key := client.Key{Cluster: "one", Name: "ns"}
-	now := metav1.Now()
 	for name, tc := range map[string]struct {
-		namespace *corev1.Namespace
-		err       error
-		exists    bool
-		creates   bool
+		namespace       *corev1.Namespace
+		err             error
+		exists, creates bool
 	}{
 		"missing":               {namespace: &corev1.Namespace{}, creates: true},
 		"there":                 {namespace: &corev1.Namespace{}, exists: true},
-		"namespace terminating": {namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}},
+		"namespace terminating": {namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}},
 		"namespace gone":        {err: apierrors.NewNotFound(corev1.Resource("namespaces"), "ns")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,15 +68,12 @@ func TestTokens(t *testing.T) {
 		s.Annotations[corev1.ServiceAccountUIDKey] = "robot-uid"
 		s.Data = map[string][]byte{"token": []byte("issued"), "namespace": []byte("ns"), "ca.crt": []byte("ca")}
 	}
-	now := metav1.Now()
 	for name, tc := range map[string]struct {
-		secret   *corev1.Secret
-		err      error
-		cached   types.UID
-		want     func(*corev1.Secret)
-		removed  bool
-		issueErr error
-		fails    bool
+		secret         *corev1.Secret
+		err, issueErr  error
+		cached         types.UID
+		want           func(*corev1.Secret)
+		removed, fails bool
 	}{
 		"empty":                 {secret: secret(func(*corev1.Secret) {}), want: filled},
 		"complete":              {secret: secret(filled)},
@@ -88,7 +83,7 @@ func TestTokens(t *testing.T) {
 		"account replaced":      {secret: secret(func(s *corev1.Secret) { filled(s); s.Annotations[corev1.ServiceAccountUIDKey] = "former" }), removed: true},
 		"account not known yet": {secret: secret(filled), cached: "former"},
 		"account unknown":       {secret: secret(filled), err: errTest, fails: true},
-		"being deleted":         {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = &now })},
+		"being deleted":         {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = new(metav1.Now()) })},
 		"no account named":      {secret: secret(func(s *corev1.Secret) { delete(s.Annotations, corev1.ServiceAccountNameKey) })},
 		"token is not issued":   {secret: secret(func(*corev1.Secret) {}), issueErr: errTest, fails: true},
 	} {

@@ -42,12 +42,11 @@ func TestReconcile(t *testing.T) {
 	deleting := desired(&corev1alpha1.Shard{}, settings)
 	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	down := errors.New("connection refused")
-	cases := map[string]struct {
-		existing *corev1alpha1.Shard
-		removed  bool
-		fail     error
-		want     string
-		wantErr  error
+	for name, tc := range map[string]struct {
+		existing      *corev1alpha1.Shard
+		removed       bool
+		fail, wantErr error
+		want          string
 	}{
 		"new":                   {want: "create"},
 		"root does not answer":  {fail: down, want: "create", wantErr: down},
@@ -57,8 +56,7 @@ func TestReconcile(t *testing.T) {
 		"being deleted for now": {existing: deleting},
 		"removed":               {removed: true},
 		"removed, and back":     {removed: true, existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			did := ""
 			r := &registrationReconciler{

@@ -152,10 +152,9 @@ func TestLogicalClusterFor(t *testing.T) {
 }
 
 func TestMirror(t *testing.T) {
-	cases := map[string]struct {
-		phase        corev1alpha1.LogicalClusterPhaseType
+	for name, tc := range map[string]struct {
+		phase, want  corev1alpha1.LogicalClusterPhaseType
 		initializers []corev1alpha1.LogicalClusterInitializer
-		want         corev1alpha1.LogicalClusterPhaseType
 		initialized  corev1.ConditionStatus
 	}{
 		"new":                    {phase: "", want: "Initializing"},
@@ -167,8 +166,7 @@ func TestMirror(t *testing.T) {
 		"unavailable":            {phase: "Unavailable", want: "Unavailable", initialized: corev1.ConditionTrue},
 		"terminating":            {phase: "Terminating", want: "Terminating"},
 		"deleting":               {phase: "Deleting", want: "Deleting"},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: tc.phase, Initializers: tc.initializers}}
 			got := mirror(newWorkspace("w"), lc)
@@ -224,8 +222,7 @@ func TestUnfinished(t *testing.T) {
 	waits, ready, goes := newWorkspace("waits"), newWorkspace("ready"), newWorkspace("goes")
 	ready.Status.Phase, goes.Status.Phase = "Ready", "Ready"
 	goes.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-	keys := unfinished([]*tenancyv1alpha1.Workspace{waits, ready, goes})
-	require.Len(t, keys, 2)
+	require.Len(t, unfinished([]*tenancyv1alpha1.Workspace{waits, ready, goes}), 2)
 }
 
 func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {

@@ -21,11 +21,10 @@ func TestWords(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		phase      corev1alpha1.LogicalClusterPhaseType
-		age        time.Duration
+		age, next  time.Duration
 		cluster    string
 		conditions []conditionsv1alpha1.Condition
 		want       []notice
-		next       time.Duration
 	}{
 		"ready":        {phase: "Ready", age: time.Hour},
 		"just created": {age: time.Second, next: 4 * time.Second},
@@ -58,23 +57,20 @@ func TestNoticesAreReportedOnce(t *testing.T) {
 	r := f.process()
 	r.shards = func() []*corev1alpha1.Shard { return nil }
 	for range 3 {
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 	}
 	require.Equal(t, []notice{{"Warning", "Unschedulable", "no shard is registered"}}, f.events)
 
 	other := f.ws.DeepCopy()
 	other.UID = "another"
 	f.ws = other
-	_, err := f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Len(t, f.events, 2)
 
 	r.now = time.Now
 	f.ws = f.ws.DeepCopy()
 	f.ws.Status.Conditions[0].LastTransitionTime, f.ws.UID = metav1.Now(), "a third"
-	result, err := f.reconcile(r)
-	require.NoError(t, err)
+	result := f.sync(r)
 	require.Len(t, f.events, 2)
 	require.Positive(t, result.RequeueAfter)
 	require.LessOrEqual(t, result.RequeueAfter, noticeDelay)

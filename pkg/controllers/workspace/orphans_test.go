@@ -15,6 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/crash"
 )
 
 // TestIsStart: a logical cluster with initial objects is considered empty.
@@ -40,10 +41,9 @@ func TestIsStart(t *testing.T) {
 // TestACreateThatArrivesAfterTheEnd: a logical cluster that is created after the deletion of its Workspace is deleted,
 // unless it may contain data.
 func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
-	cases := map[string]struct {
-		change func(f *fake, r *workspaceReconciler, late *corev1alpha1.LogicalCluster)
-		stays  bool
-		fails  bool
+	for name, tc := range map[string]struct {
+		change       func(f *fake, r *workspaceReconciler, late *corev1alpha1.LogicalCluster)
+		stays, fails bool
 		// reported is set if an administrator must act.
 		reported bool
 	}{
@@ -66,14 +66,13 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return false, errCannot }
 		}},
 		"its shard is away": {stays: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			f.writes = 2 // the claim, and a crash in the create
+			f.At = 2 // the claim, and a crash in the create
 			r := f.process()
 			_, err := f.reconcile(r)
-			require.ErrorIs(t, err, errCrash)
+			require.ErrorIs(t, err, crash.Err)
 			cluster := logicalcluster.Name(f.ws.Spec.Cluster)
 			parent, err := r.parent("parent")
 			require.NoError(t, err)
@@ -81,11 +80,10 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			require.Nil(t, p)
 			late.UID, late.CreationTimestamp = "late", metav1.NewTime(r.now())
 
-			f.writes = -1
+			f.At = 0
 			r = f.process()
 			f.delete()
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			require.Nil(t, f.ws, "the Workspace has gone")
 			f.clusters[cluster] = late
 			if tc.change != nil {
@@ -101,12 +99,10 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 				return
 			}
 			require.Equal(t, before+1, orphaned(t, r.orphans))
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			require.Equal(t, before+1, orphaned(t, r.orphans), "it is one")
 			delete(f.clusters, cluster)
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			require.Equal(t, before, orphaned(t, r.orphans), "until somebody has deleted it")
 		})
 	}

@@ -2,8 +2,6 @@ package workspace
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -107,18 +106,31 @@ func newPlaced(t *testing.T) *fake {
 
 func (f *fake) claim(r *workspaceReconciler) {
 	f.t.Helper()
-	_, err := f.reconcile(r)
-	require.NoError(f.t, err)
+	f.sync(r)
 	require.NotEmpty(f.t, f.ws.Annotations[tenancy.PlacementAnnotation])
+}
+
+// place reconciles the request of the Workspace on the other shard.
+func (f *fake) place(p *placement) reconcile.Result {
+	f.t.Helper()
+	result, err := p.reconcile(f.t.Context(), requested)
+	require.NoError(f.t, err)
+	return result
+}
+
+// placed has the other shard reconcile, and then the shard of the Workspace.
+func (f *fake) placed(p *placement, r *workspaceReconciler) {
+	f.t.Helper()
+	f.place(p)
+	f.othersWork()
+	f.sync(r)
 }
 
 func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	f := newPlaced(t)
 	f.ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["staff"]}`
 	r := f.process()
-	result, err := f.reconcile(r)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter, "for the case that nothing is heard")
+	require.Positive(t, f.sync(r).RequeueAfter, "for the case that nothing is heard")
 	require.Equal(t, f.ws.Annotations[shardAnnotation], f.ws.Labels[tenancy.TargetLabel])
 	require.NotContains(t, f.ws.Annotations[tenancy.PlacementAnnotation], "alice", "the Workspace says that for as long as it is needed")
 	parent, err := r.parent(key.Cluster)
@@ -127,34 +139,25 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	require.Nil(t, p)
 
 	placing, _ := f.target()
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
+	f.place(placing)
 	require.Equal(t, want, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)], "as if the Workspace's shard had created it")
 	for range 3 {
-		_, err = placing.reconcile(t.Context(), requested)
-		require.NoError(t, err)
+		f.place(placing)
 	}
 	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	require.NotContains(t, f.ws.Annotations, tenancy.PlacementAnnotation)
 	require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel], "its deletion has to be seen")
 	require.Equal(t, []string{"write workspace", "create logical cluster", "write workspace"}, f.log)
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Len(t, f.log, 3, "nothing more to do")
 	require.Empty(t, r.starts.at)
 
 	f.delete()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Nil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
-	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.placed(placing, r)
 	require.Nil(t, f.ws)
 	require.Empty(t, f.clusters)
 }
@@ -165,74 +168,16 @@ func TestLocalPlacementStoresNoRequest(t *testing.T) {
 	f.ws.Annotations[shardAnnotation] = "a"
 	r := f.process()
 	r.self = "a"
-	_, err := f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Len(t, f.clusters, 1)
 	require.NotContains(t, f.ws.Annotations, tenancy.PlacementAnnotation)
 	require.NotContains(t, f.ws.Labels, tenancy.TargetLabel)
 }
 
-// TestACrashOfEitherShardIsCompleted: either process crashes before or after each write, during creation and deletion.
-func TestACrashOfEitherShardIsCompleted(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		for at := 1; at <= 6; at++ {
-			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
-				f := newPlaced(t)
-				f.writes, f.lost = at, lost
-				created := map[logicalcluster.Name]bool{}
-				r := f.process()
-				step := func() {
-					_, err := f.reconcile(r)
-					if errors.Is(err, errCrash) {
-						f.writes, r = -1, f.process()
-					} else {
-						require.NoError(t, err)
-					}
-					if f.ws == nil {
-						return
-					}
-					placing, _ := f.target()
-					if _, err := placing.reconcile(t.Context(), requested); errors.Is(err, errCrash) {
-						f.writes = -1
-					} else {
-						require.NoError(t, err)
-					}
-					for name := range f.clusters {
-						created[name] = true
-					}
-					f.othersWork()
-				}
-				for range 6 {
-					step()
-				}
-				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
-				f.delete()
-				for range 6 {
-					if f.ws != nil {
-						step()
-					}
-				}
-				require.Nil(t, f.ws, "the workspace is gone")
-				require.Empty(t, f.clusters, "and so is its logical cluster")
-				require.Len(t, created, 1, "one workspace, one logical cluster")
-				require.Equal(t, -1, f.writes, "a process has ended once")
-			})
-		}
-	}
-}
-
 func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
-	waiting := func(t *testing.T) (*fake, *placement, *owner) {
-		f := newPlaced(t)
-		f.claim(f.process())
-		placing, o := f.target()
-		o.seen = f.ws.DeepCopy()
-		return f, placing, o
-	}
-	cases := map[string]struct {
-		change func(f *fake, p *placement)
-		fails  bool
-		retry  bool
+	for name, tc := range map[string]struct {
+		change       func(f *fake, p *placement)
+		fails, retry bool
 	}{
 		"it is deleted by now":            {change: func(f *fake, _ *placement) { f.delete() }},
 		"it has gone":                     {change: func(f *fake, _ *placement) { f.ws = nil }},
@@ -241,10 +186,12 @@ func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
 		"its shard is away":               {change: func(f *fake, _ *placement) { f.down = true }, retry: true},
 		"it is another of that name":      {change: func(f *fake, _ *placement) { f.ws.UID = "another" }, fails: true},
 		"it names what is no workspace's": {change: func(f *fake, _ *placement) { f.ws.Annotations[tenancy.ClusterAnnotation] = "root" }, fails: true},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
-			f, placing, _ := waiting(t)
+			f := newPlaced(t)
+			f.claim(f.process())
+			placing, o := f.target()
+			o.seen = f.ws.DeepCopy()
 			tc.change(f, placing)
 			result, err := placing.reconcile(t.Context(), requested)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
@@ -264,31 +211,23 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
 	f.clusters[cluster] = foreign
 	placing, _ := f.target()
-	result, err := placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
+	require.Positive(t, f.place(placing).RequeueAfter)
 	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
-	_, err = f.reconcile(r)
+	_, err := f.reconcile(r)
 	require.ErrorContains(t, err, "belongs to another workspace")
 	require.Contains(t, conditions.GetMessage(f.ws, tenancyv1alpha1.WorkspaceScheduled), "belongs to another workspace")
 	require.Same(t, foreign, f.clusters[cluster])
 
 	delete(f.clusters, cluster)
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
-	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.placed(placing, r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 
 	// Its deletion does not affect the other Workspace.
 	f.clusters[cluster] = foreign
 	f.delete()
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
+	f.place(placing)
 	require.Nil(t, foreign.DeletionTimestamp)
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Nil(t, f.ws)
 	require.Same(t, foreign, f.clusters[cluster])
 }
@@ -305,12 +244,10 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 			o.before = func() {
 				o.before = nil
 				f.delete()
-				_, err := f.reconcile(r)
-				require.NoError(t, err)
+				f.sync(r)
 				require.Nil(t, f.ws, "its shard has seen that there is no logical cluster")
 			}
-			_, err := placing.reconcile(t.Context(), requested)
-			require.NoError(t, err)
+			f.place(placing)
 			require.Contains(t, f.clusters, cluster)
 			f.clusters[cluster].CreationTimestamp = metav1.Now()
 			switch kept {
@@ -326,14 +263,12 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 			if kept == "used" || kept == "old" {
 				reported = 1
 			}
-			_, err = placing.reconcile(t.Context(), requested)
-			require.NoError(t, err)
+			f.place(placing)
 			require.Equal(t, kept != "", f.clusters[cluster].DeletionTimestamp == nil)
 			require.Equal(t, before+reported, orphaned(t, placing.orphans))
 			if reported > 0 {
 				delete(f.clusters, cluster)
-				_, err = placing.reconcile(t.Context(), requested)
-				require.NoError(t, err)
+				f.place(placing)
 				require.Equal(t, before, orphaned(t, placing.orphans))
 			}
 		})
@@ -346,25 +281,17 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	r := f.process()
 	f.claim(r)
 	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // without events
-	result, err := f.reconcile(r)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
+	require.Positive(t, f.sync(r).RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	require.NotEmpty(t, f.ws.Annotations[tenancy.PlacementAnnotation], "it is asked all the same, and sees so when it comes")
 
 	f.down = false
 	placing, _ := f.target()
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
-	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.placed(placing, r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	f.delete()
 	f.down = true
-	result, err = f.reconcile(r)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
+	require.Positive(t, f.sync(r).RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
@@ -374,23 +301,17 @@ func TestWorkspacesGetALostLabelBack(t *testing.T) {
 	r := f.process()
 	f.claim(r)
 	placing, _ := f.target()
-	_, err := placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
-	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.placed(placing, r)
 	for _, deleted := range []bool{false, true} {
 		f.ws = f.ws.DeepCopy()
 		delete(f.ws.Labels, tenancy.TargetLabel)
 		if deleted {
 			f.delete()
 		}
-		_, err = f.reconcile(f.process())
-		require.NoError(t, err)
+		f.sync(f.process())
 		require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel])
 	}
-	_, err = placing.reconcile(t.Context(), requested)
-	require.NoError(t, err)
+	f.place(placing)
 	require.NotNil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
 
 	// A claimed one only requests it.

@@ -24,13 +24,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/crash"
 	"github.com/shardplane/shardplane/test/documented"
 )
 
-var errCrash = errors.New("the process ends here")
-
 // fake is a shard with one Workspace, and the shard of its logical cluster. The process may crash at each write.
 type fake struct {
+	crash.Process
+
 	// events are the recorded Events.
 	events []notice
 
@@ -47,36 +48,20 @@ type fake struct {
 	placing bool
 	// used makes logical clusters contain data of users.
 	used bool
-	// writes is the number of writes before the crash; negative for never.
-	writes int
-	// lost means that only the response to the last write is lost.
-	lost bool
 
 	log []string
 }
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	return &fake{t: t, ws: newWorkspace("w"), clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{}, version: 1, writes: -1}
+	return &fake{t: t, ws: newWorkspace("w"), clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{}, version: 1}
 }
 
-// write calls do, unless the process has crashed.
 func (f *fake) write(what string, do func()) error {
-	if f.writes == 0 {
-		return errCrash
-	}
-	if f.writes > 0 {
-		f.writes--
-	}
-	if f.writes == 0 && !f.lost {
-		return errCrash
-	}
-	f.log = append(f.log, what)
-	do()
-	if f.writes == 0 {
-		return errCrash
-	}
-	return nil
+	return f.Write(func() {
+		f.log = append(f.log, what)
+		do()
+	})
 }
 
 func (f *fake) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
@@ -199,6 +184,14 @@ func (f *fake) reconcile(r *workspaceReconciler) (reconcile.Result, error) {
 	return r.reconcile(f.t.Context(), key)
 }
 
+// sync is reconcile that must not fail.
+func (f *fake) sync(r *workspaceReconciler) reconcile.Result {
+	f.t.Helper()
+	result, err := f.reconcile(r)
+	require.NoError(f.t, err)
+	return result
+}
+
 func (f *fake) othersWork() {
 	for name, lc := range f.clusters {
 		if lc.DeletionTimestamp != nil {
@@ -214,16 +207,12 @@ func (f *fake) othersWork() {
 func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
-	result, err := f.reconcile(r)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter, "for the case that nothing is heard")
+	require.Positive(t, f.sync(r).RequeueAfter, "for the case that nothing is heard")
 	for range 3 {
-		_, err = f.reconcile(r) // own writes cause events, and the watch may be late
-		require.NoError(t, err)
+		f.sync(r) // own writes cause events, and the watch may be late
 	}
 	f.othersWork()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	require.True(t, conditions.IsTrue(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	require.Equal(t, "Ready", f.ws.Labels[tenancyv1alpha1.WorkspacePhaseLabel])
@@ -232,8 +221,7 @@ func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 		"create logical cluster", //
 		"write workspace",        // Ready
 	}, f.log)
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Len(t, f.log, 3, "nothing more to do")
 	require.Empty(t, r.starts.at)
 }
@@ -244,12 +232,10 @@ func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
 			f := newFake(t)
 			f.blind = blind
 			r := f.process()
-			_, err := f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			require.Empty(t, f.ws.Status.Phase)
 			r.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, f.ws.Status.Phase)
 			require.True(t, conditions.IsTrue(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 		})
@@ -257,55 +243,60 @@ func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
 	t.Run("with initializers, at once", func(t *testing.T) {
 		f := newFake(t)
 		r := f.process()
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		lc := f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)]
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 		lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"a:b"}
-		_, err = f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, f.ws.Status.Phase)
 		require.Equal(t, lc.Status.Initializers, f.ws.Status.Initializers)
 	})
 }
 
 // TestACrashAnywhereIsCompleted: the process crashes before or after each write, during creation and deletion, and a new
-// one continues.
+// one continues. The logical cluster is local, or the other shard, which also crashes, creates it on request.
 func TestACrashAnywhereIsCompleted(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		for at := 1; at <= 6; at++ {
-			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
+	for point := 2; point < 14; point++ {
+		for _, placing := range []bool{false, true} {
+			t.Run(fmt.Sprintf("point %d, placing: %t", point, placing), func(t *testing.T) {
 				f := newFake(t)
-				f.writes, f.lost = at, lost
+				f.placing, f.Process = placing, crash.Point(point)
 				created := map[logicalcluster.Name]bool{}
-				step := func(r *workspaceReconciler) *workspaceReconciler {
+				r := f.process()
+				step := func() {
 					_, err := f.reconcile(r)
-					if errors.Is(err, errCrash) {
-						f.writes = -1
+					if errors.Is(err, crash.Err) {
+						f.Restart()
 						r = f.process()
 					} else {
 						require.NoError(t, err)
+					}
+					if f.placing && f.ws != nil {
+						target, _ := f.target()
+						if _, err := target.reconcile(t.Context(), requested); errors.Is(err, crash.Err) {
+							f.Restart()
+						} else {
+							require.NoError(t, err)
+						}
 					}
 					for name := range f.clusters {
 						created[name] = true
 					}
 					f.othersWork()
-					return r
 				}
-				r := f.process()
 				for range 6 {
-					r = step(r)
+					step()
 				}
 				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 				require.Len(t, created, 1, "one workspace, one logical cluster")
 				f.delete()
 				for range 6 {
-					r = step(r)
+					step()
 				}
 				require.Nil(t, f.ws, "the workspace is gone")
 				require.Empty(t, f.clusters, "and so is its logical cluster")
 				require.Len(t, created, 1)
-				require.Equal(t, -1, f.writes, "the process has ended once")
+				require.Zero(t, f.At, "a process has ended once")
 			})
 		}
 	}
@@ -315,19 +306,15 @@ func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
 	f := newFake(t)
 	f.down = true
 	r := f.process()
-	result, err := f.reconcile(r)
-	require.NoError(t, err, "no failure of this workspace")
-	require.Positive(t, result.RequeueAfter)
+	require.Positive(t, f.sync(r).RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	writes := len(f.log)
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Len(t, f.log, writes, "the same news is written once")
 
 	f.down = false
 	for range 2 {
-		_, err = f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		f.othersWork()
 	}
 	require.True(t, conditions.IsTrue(f.ws, tenancyv1alpha1.WorkspaceScheduled))
@@ -335,9 +322,7 @@ func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
 	f.delete()
 	f.down = true
 	f.blind = true
-	result, err = f.reconcile(r)
-	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter)
+	require.Positive(t, f.sync(r).RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 	require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
 }
@@ -346,14 +331,11 @@ func TestAnUnschedulableWorkspaceWaits(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	r.shards = func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a", unschedulable)} }
-	result, err := f.reconcile(r)
-	require.NoError(t, err)
-	require.Equal(t, reconcile.Result{}, result, "shards that come wake it up")
+	require.Equal(t, reconcile.Result{}, f.sync(r), "shards that come wake it up")
 	require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	require.Empty(t, f.ws.Finalizers)
 	f.delete()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Empty(t, f.clusters)
 }
 
@@ -367,8 +349,7 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 	require.ErrorContains(t, err, "belongs to another workspace")
 	require.Contains(t, conditions.GetMessage(f.ws, tenancyv1alpha1.WorkspaceScheduled), "belongs to another workspace")
 	f.delete()
-	_, err = f.reconcile(r)
-	require.NoError(t, err)
+	f.sync(r)
 	require.Nil(t, f.ws)
 	require.Nil(t, f.clusters["taken"].DeletionTimestamp)
 }
@@ -380,12 +361,10 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 		f := newFake(t)
 		r := f.process()
 		for range 2 {
-			_, err := f.reconcile(r)
-			require.NoError(t, err)
+			f.sync(r)
 			f.othersWork()
 		}
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 		return f, r
 	}
@@ -394,15 +373,13 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 	t.Run("deleted: the workspace goes too", func(t *testing.T) {
 		f, r := ready(t)
 		require.NoError(t, f.remove(t.Context(), name(f), nil))
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.NotNil(t, f.ws.DeletionTimestamp)
 	})
 	t.Run("vanished: the workspace is unavailable, and stays", func(t *testing.T) {
 		f, r := ready(t)
 		delete(f.clusters, name(f))
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.Nil(t, f.ws.DeletionTimestamp)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseUnavailable, f.ws.Status.Phase)
 		require.Equal(t, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceInitialized))
@@ -410,29 +387,24 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 	t.Run("not seen by the watch: nothing is decided", func(t *testing.T) {
 		f, r := ready(t)
 		f.blind = true
-		result, err := f.reconcile(r)
-		require.NoError(t, err)
-		require.Positive(t, result.RequeueAfter)
+		require.Positive(t, f.sync(r).RequeueAfter)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	})
 	t.Run("not seen by the watch in a deletion: it is asked for", func(t *testing.T) {
 		f, r := ready(t)
 		f.blind = true
 		f.delete()
-		_, err := f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
 		require.True(t, slices.Contains(f.log, "delete logical cluster"))
 		f.othersWork()
-		_, err = f.reconcile(r)
-		require.NoError(t, err)
+		f.sync(r)
 		require.Nil(t, f.ws)
 	})
 	t.Run("mounted: there is none", func(t *testing.T) {
 		f := newFake(t)
 		f.ws.Spec.Mount = &tenancyv1alpha1.Mount{}
-		_, err := f.reconcile(f.process())
-		require.NoError(t, err)
+		f.sync(f.process())
 		require.Empty(t, f.log)
 	})
 }

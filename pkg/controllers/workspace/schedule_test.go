@@ -65,12 +65,11 @@ func TestChooseShard(t *testing.T) {
 		}
 		return of
 	}
-	cases := map[string]struct {
-		ws      *tenancyv1alpha1.Workspace
-		shards  []*corev1alpha1.Shard
-		want    string
-		problem string
-		retry   time.Duration
+	for name, tc := range map[string]struct {
+		ws            *tenancyv1alpha1.Workspace
+		shards        []*corev1alpha1.Shard
+		want, problem string
+		retry         time.Duration
 	}{
 		"the only one":           {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
 		"the selected one":       {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
@@ -113,8 +112,7 @@ func TestChooseShard(t *testing.T) {
 			ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}), shards: []*corev1alpha1.Shard{shard("a")},
 			problem: "spec.location.selector is invalid",
 		},
-	}
-	for name, tc := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			got, p := chooseShard(tc.ws, "cluster", tc.shards, observed)
 			if tc.problem != "" {

@@ -71,12 +71,8 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	require.NoError(t, err)
 	expect := func(workspace string) {
 		t.Helper()
-		select {
-		case key := <-queue:
-			require.Equal(t, "parent|"+workspace, key.String())
-		case <-time.After(eventually):
-			require.FailNow(t, "no event for workspace "+workspace)
-		}
+		require.Eventually(t, func() bool { return len(queue) > 0 }, eventually, time.Millisecond, workspace)
+		require.Equal(t, "parent|"+workspace, (<-queue).String())
 	}
 	expect("ours")
 	require.Len(t, s.remote.by, 1, "the own shard is not followed as another one")
@@ -98,13 +94,9 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", moved.URL))
 	// The owners of its previous logical clusters are requeued.
 	reported := map[string]bool{}
+	require.Eventually(t, func() bool { return len(queue) > 2 }, eventually, time.Millisecond)
 	for range 3 {
-		select {
-		case key := <-queue:
-			reported[key.Name] = true
-		case <-time.After(eventually):
-			require.FailNow(t, "no event for a workspace", "%v", reported)
-		}
+		reported[(<-queue).Name] = true
 	}
 	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, reported)
 

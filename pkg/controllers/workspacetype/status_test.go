@@ -39,7 +39,6 @@ func TestStatus(t *testing.T) {
 	require.True(t, conditions.IsFalse(left, conditionsv1alpha1.ReadyCondition))
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	wrong := &corev1alpha1.Shard{Spec: corev1alpha1.ShardSpec{VirtualWorkspaceURL: "nothing"}}
 	reported := documented.Reported(advance(&tenancyv1alpha1.WorkspaceType{}, []*corev1alpha1.Shard{wrong}))

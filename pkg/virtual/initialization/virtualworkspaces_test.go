@@ -24,6 +24,38 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
+// within returns a context for the virtual workspace of the type home:apps.
+func within(ctx context.Context, mount *request.Mount, in request.Cluster) context.Context {
+	return request.WithScope(ctx, request.Scope{
+		Cluster: request.Cluster{Name: "home"}, Mount: mount,
+		VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: in},
+	})
+}
+
+var (
+	one        = request.Cluster{Name: "one"}
+	controller = &user.DefaultInfo{Name: "controller"}
+)
+
+// serve sends a request, and returns the response and the forwarded request.
+func serve(
+	ctx context.Context, w *VirtualWorkspaces, url string, info genericapirequest.RequestInfo,
+) (response *httptest.ResponseRecorder, sent *http.Request) {
+	response = httptest.NewRecorder()
+	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { sent = r })
+	ctx = genericapirequest.WithRequestInfo(ctx, &info)
+	w.Wrap(next).ServeHTTP(response, httptest.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody))
+	return response, sent
+}
+
+func finding(lc *corev1alpha1.LogicalCluster) authz.FindLogicalCluster {
+	return func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
+}
+
+func anyType(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
+	return &tenancyv1alpha1.WorkspaceType{}, nil
+}
+
 // TestPermitsAfterWatchEvent: a client with a watch event can access a waiting logical cluster at once, even if the informer
 // has not observed it. Other logical clusters are denied.
 func TestPermitsAfterWatchEvent(t *testing.T) {
@@ -54,23 +86,17 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 		"of another type":            {request.TerminatingWorkspaces, others, others, authorizer.DecisionDeny},
 		"gone":                       {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
 	} {
-		find := func(lc *corev1alpha1.LogicalCluster) authz.FindLogicalCluster {
-			return func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
-		}
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
 		workspaces := New(Config{
 			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
 			},
-			Find: find(c.informer), Read: find(c.etcd),
+			Find: finding(c.informer), Read: finding(c.etcd),
 			Bounds: func(next authorizer.Authorizer) authorizer.Authorizer { return next },
 		})
-		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: c.mount,
-			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
-		})
+		ctx := within(t.Context(), c.mount, one)
 		got, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "controller"}, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
+			User: controller, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
 		})
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, "%s: %s", name, reason)
@@ -85,12 +111,7 @@ func TestUnknownType(t *testing.T) {
 		Codecs: clientkinds.Codecs,
 	})
 	for _, mount := range Mounts() {
-		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
-		})
-		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
-		w := httptest.NewRecorder()
-		workspaces.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+		w, _ := serve(within(t.Context(), mount, one), workspaces, "/", genericapirequest.RequestInfo{})
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
 	}
@@ -105,11 +126,9 @@ func TestActsWithin(t *testing.T) {
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
-	find := func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
 	var requested user.Info
 	workspaces := New(Config{
-		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
-		Find: find, Read: find,
+		Type: anyType, Find: finding(lc), Read: finding(lc),
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				requested = a.GetUser()
@@ -121,21 +140,16 @@ func TestActsWithin(t *testing.T) {
 		if mount == request.TerminatingWorkspaces {
 			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
 		}
-		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "controller"})
-		ctx = request.WithScope(ctx, request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
-		})
+		ctx := within(genericapirequest.WithUser(t.Context(), controller), mount, one)
 		_, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "controller"}, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
+			User: controller, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
 		})
 		require.NoError(t, err, reason)
-		var sent user.Info
-		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+		_, r := serve(ctx, workspaces, "/", genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings",
-		}), http.MethodPost, "/", http.NoBody)
-		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			sent, _ = genericapirequest.UserFrom(r.Context())
-		})).ServeHTTP(httptest.NewRecorder(), r)
+		})
+		require.NotNil(t, r)
+		sent, _ := genericapirequest.UserFrom(r.Context())
 
 		for name, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
 			require.NotNil(t, as, "%s: %s", mount.Prefix, name)
@@ -148,17 +162,12 @@ func TestActsWithin(t *testing.T) {
 // TestWaitingTerminators: the terminators of a LogicalCluster are in its labels before it terminates.
 func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
-		workspaces := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
-		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Wildcard: true}},
-		})
-		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+		ctx := within(t.Context(), mount, request.Cluster{Wildcard: true})
+		_, r := serve(ctx, New(Config{Type: anyType}), "/?labelSelector=a%3Db", genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
-		}), http.MethodGet, "/?labelSelector=a%3Db", http.NoBody)
-		var sent string
-		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			sent = r.URL.Query().Get("labelSelector")
-		})).ServeHTTP(httptest.NewRecorder(), r)
+		})
+		require.NotNil(t, r)
+		sent := r.URL.Query().Get("labelSelector")
 		selector, err := labels.Parse(sent)
 		require.NoError(t, err)
 		key, value := kinds[mount].label("home:apps")
@@ -182,10 +191,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 		}
 		return nil, nil //nolint:nilnil // there is none
 	}
-	workspaces := New(Config{
-		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
-		Find: find, Read: find, Codecs: clientkinds.Codecs,
-	})
+	workspaces := New(Config{Type: anyType, Find: find, Read: find, Codecs: clientkinds.Codecs})
 	for _, tc := range []struct {
 		in                logicalcluster.Name
 		verb, subresource string
@@ -205,20 +211,15 @@ func TestUnsupportedVerbs(t *testing.T) {
 		{"two", "get", "", http.StatusNotFound},
 		{"two", "patch", "", http.StatusNotFound},
 	} {
-		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
-			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: tc.in}},
-		})
+		ctx := within(t.Context(), request.TerminatingWorkspaces, request.Cluster{Name: tc.in})
 		decision, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
+			User: controller, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
 		})
 		require.NoError(t, err)
 		require.Equal(t, authorizer.DecisionAllow, decision, "%v: %s", tc, reason)
-		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+		w, _ := serve(ctx, workspaces, "/", genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, Name: "cluster",
-		}), http.MethodGet, "/", http.NoBody)
-		w := httptest.NewRecorder()
-		workspaces.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		})
 		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
 }

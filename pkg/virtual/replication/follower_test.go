@@ -187,6 +187,20 @@ func (s shown) requests(o offering) (string, error) {
 	return list.(*metav1.Status).Message, nil
 }
 
+// mustServe requests an offering, and checks the objects.
+func (s shown) mustServe(o offering, names string) {
+	s.t.Helper()
+	found, err := s.requests(o)
+	require.NoError(s.t, err)
+	require.Equal(s.t, names, found)
+}
+
+// waitFollowing waits until a number of offerings are followed.
+func (s shown) waitFollowing(n int) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return s.following() == n }, testTimeout, time.Millisecond, "%d", n)
+}
+
 // waitSynced waits until the shard has the objects of an offering.
 func (s shown) waitSynced(all ...offering) {
 	s.t.Helper()
@@ -225,30 +239,25 @@ func TestRequestedOffering(t *testing.T) {
 	s.runs()
 	require.Zero(t, s.following(), "nobody has asked")
 	for name, o := range map[string]offering{"of-ones": one, "of-twos": two} {
-		found, err := s.requests(o)
-		require.NoError(t, err)
-		require.Equal(t, name, found)
+		s.mustServe(o, name)
 	}
 	require.Equal(t, 2, s.following())
 
 	s.clock.Step(keepRequested - time.Second)
-	_, err := s.requests(one)
-	require.NoError(t, err)
+	s.mustServe(one, "of-ones")
 	s.clock.Step(checkInterval)
-	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond, "nobody has asked for the second one")
+	s.waitFollowing(1) // nobody has asked for the second one
 	s.mu.Lock()
 	for _, f := range s.followers {
 		assert.Equal(t, one, f.as)
 	}
 	s.mu.Unlock()
-	found, err := s.requests(two)
-	require.NoError(t, err, "it is followed anew")
-	require.Equal(t, "of-twos", found)
+	s.mustServe(two, "of-twos") // it is followed anew
 
 	// Removed offerings are not followed.
 	s.here.Delete(t, kinds.APIExports.GroupVersionResource, "", "aaaa", "", "ones")
-	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	_, err = s.requests(one)
+	s.waitFollowing(1)
+	_, err := s.requests(one)
 	require.ErrorContains(t, err, "does not exist")
 }
 
@@ -258,18 +267,15 @@ func TestConsumed(t *testing.T) {
 	one := s.offers("aaaa", "ones")
 	s.waitSynced(one)
 	s.consumersOf(&one.export, one.export)
-	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	found, err := s.requests(one)
-	require.NoError(t, err)
-	require.Equal(t, "of-ones", found)
+	s.waitFollowing(1)
+	s.mustServe(one, "of-ones")
 	s.clock.Step(keepRequested + checkInterval)
 	two := s.offers("aaaa", "twos") // triggers followSources
 	s.waitSynced(two)
-	_, err = s.requests(two)
-	require.NoError(t, err)
+	s.mustServe(two, "of-twos")
 	require.Equal(t, 2, s.following())
 	s.consumersOf(nil, one.export)
-	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+	s.waitFollowing(1)
 }
 
 // TestReplicasOfSeveralShards: an object exists while any shard has a replica of it.
@@ -362,23 +368,20 @@ func TestLimitsOfRequestedOfferings(t *testing.T) {
 		require.True(t, ok)
 	}
 	for _, o := range all[:maxRequestedPerCluster] {
-		_, err := s.requests(o)
-		require.NoError(t, err)
+		s.mustServe(o, "of-"+o.resource.Resource)
 	}
 	refused(more, "16 other resources of the logical cluster c0")
 	for _, o := range all[maxRequestedPerCluster:maxRequested] {
-		_, err := s.requests(o)
-		require.NoError(t, err, "another logical cluster has room")
+		s.mustServe(o, "of-"+o.resource.Resource) // another logical cluster has capacity
 	}
 	refused(all[maxRequested], "128 other resources")
 	require.Equal(t, maxRequested, s.following())
 
 	// Idle offerings free capacity.
 	s.clock.Step(keepRequested)
-	require.Eventually(t, func() bool { return s.following() == 0 }, testTimeout, time.Millisecond)
+	s.waitFollowing(0)
 	for _, o := range []offering{more, all[maxRequested]} {
-		_, err := s.requests(o)
-		require.NoError(t, err)
+		s.mustServe(o, "of-"+o.resource.Resource)
 	}
 }
 
@@ -396,7 +399,7 @@ func TestSnapshots(t *testing.T) {
 		one := s.offers("aaaa", "ones")
 		s.waitSynced(one)
 		s.consumersOf(&one.export, one.export)
-		require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+		s.waitFollowing(1)
 		return one
 	}
 	unreachable := func(t *testing.T) (shown, offering) {
@@ -407,16 +410,12 @@ func TestSnapshots(t *testing.T) {
 	}
 	t.Run("before", func(t *testing.T) {
 		s := startKeeping(t, kept)
-		found, err := s.requests(consumed(t, s))
-		require.NoError(t, err)
-		require.Equal(t, "of-ones", found)
+		s.mustServe(consumed(t, s), "of-ones")
 	})
 	require.Len(t, files(), 1)
 	t.Run("alone", func(t *testing.T) {
 		s, one := unreachable(t)
-		found, err := s.requests(one)
-		require.NoError(t, err)
-		require.Equal(t, "of-ones", found)
+		s.mustServe(one, "of-ones")
 	})
 	require.Len(t, files(), 1, "it is kept while the cache server is away")
 	t.Run("without consumers", func(t *testing.T) {
@@ -428,8 +427,7 @@ func TestSnapshots(t *testing.T) {
 	require.NoError(t, os.WriteFile(old, nil, 0o600))
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().Add(-2*time.Hour)))
 	t.Run("later", func(t *testing.T) {
-		start := startKeeping(t, kept)
-		start.runs()
+		startKeeping(t, kept).runs()
 		require.Empty(t, files())
 	})
 }

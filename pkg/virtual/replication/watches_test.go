@@ -71,9 +71,7 @@ func TestReferences(t *testing.T) {
 		require.ErrorContains(t, err, others)
 		back()
 		s.waitSynced(one)
-		found, err := s.requests(one)
-		require.NoError(t, err)
-		require.Equal(t, "of-ones", found)
+		s.mustServe(one, "of-ones")
 	}
 }
 
@@ -85,7 +83,7 @@ func TestWatchesOfOthers(t *testing.T) {
 	requestedAgain := s.export("aaaa", "again", "ones", "CachedResourceEndpointSlice", "ones", "id")
 	s.waitSynced(one, requestedAgain)
 	s.consumersOf(&requestedAgain.export, requestedAgain.export)
-	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+	s.waitFollowing(1)
 	ends, goesOn := s.watchOf(one), s.watchOf(requestedAgain)
 	require.Equal(t, "of-ones", next(t, ends))
 	require.Equal(t, "of-ones", next(t, goesOn))

@@ -78,9 +78,8 @@ func TestAdopt(t *testing.T) {
 	// A binding of a user is sufficient, unless it is being deleted.
 	w = systemWorld("tenancy.kcp.io")
 	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "tenancy.kcp.io"
-	now := metav1.Now()
 	own := &apisv1alpha2.APIBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "own", DeletionTimestamp: &now},
+		ObjectMeta: metav1.ObjectMeta{Name: "own", DeletionTimestamp: new(metav1.Now())},
 		Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root", Name: "tenancy.kcp.io"}}},
 	}
 	conditions.MarkTrue(own, apisv1alpha2.InitialBindingCompleted)

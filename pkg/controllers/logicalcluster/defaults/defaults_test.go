@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/crash"
 	"github.com/shardplane/shardplane/test/documented"
 )
 
@@ -32,13 +33,12 @@ const (
 	conditionReconciled  = tenancyv1alpha1.WorkspaceAPIBindingsReconciled
 )
 
-var (
-	errNone  = apierrors.NewNotFound(schema.GroupResource{}, "x")
-	errCrash = errors.New("crashed")
-)
+var errNone = apierrors.NewNotFound(schema.GroupResource{}, "x")
 
 // world is a shard with a logical cluster of type root:special, which extends root:base.
 type world struct {
+	crash.Process
+
 	b          *Bindings
 	lc         *corev1alpha1.LogicalCluster
 	version    int
@@ -50,14 +50,12 @@ type world struct {
 	incompleteExports error
 	bindings          map[string]*apisv1alpha2.APIBinding
 	elsewhere         map[string]bool // exports that are bound on the shard
-
-	calls, crashAt int // the call that fails, after its effect if odd
 }
 
 func newWorld() *world {
 	w := &world{
 		types: map[string]*tenancyv1alpha1.WorkspaceType{}, exports: map[string]*apisv1alpha2.APIExport{}, resolves: true,
-		bindings: map[string]*apisv1alpha2.APIBinding{}, crashAt: -1,
+		bindings: map[string]*apisv1alpha2.APIBinding{},
 		lc: &corev1alpha1.LogicalCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": cluster.String(), tenancyv1alpha1.LogicalClusterTypeAnnotationKey: "root:special"}},
 			Status: corev1alpha1.LogicalClusterStatus{
@@ -70,6 +68,7 @@ func newWorld() *world {
 }
 
 func (w *world) restart() {
+	w.Restart()
 	w.b = &Bindings{
 		types: func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 			wt := w.types[path.Join(tenancyv1alpha1.ObjectName(name)).String()]
@@ -151,26 +150,22 @@ func TestBoundAtOnce(t *testing.T) {
 
 // write is a side effect, before or after which the controller may crash.
 func (w *world) write(binding *apisv1alpha2.APIBinding) error {
-	w.calls++
-	if w.calls == w.crashAt/2 && w.crashAt%2 == 0 {
+	err := w.Write(func() {
+		w.version++
+		binding = binding.DeepCopy()
+		binding.ResourceVersion = strconv.Itoa(w.version)
+		w.bindings[binding.Name] = binding
+	})
+	if err != nil {
 		w.restart()
-		return errCrash
 	}
-	w.version++
-	binding = binding.DeepCopy()
-	binding.ResourceVersion = strconv.Itoa(w.version)
-	w.bindings[binding.Name] = binding
-	if w.calls == w.crashAt/2 {
-		w.restart()
-		return errCrash
-	}
-	return nil
+	return err
 }
 
 func (w *world) step(t *testing.T) (again bool) {
 	t.Helper()
 	updated, _, err := w.b.Make(t.Context(), w.lc.DeepCopy())
-	if errors.Is(err, errCrash) {
+	if errors.Is(err, crash.Err) {
 		return true
 	}
 	require.NoError(t, err)
@@ -195,8 +190,7 @@ func (w *world) typed(name string, maintain bool, extends string, refs ...tenanc
 		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{DefaultAPIBindings: refs},
 	}
 	if maintain {
-		mode := tenancyv1alpha1.APIBindingLifecycleModeMaintain
-		wt.Spec.DefaultAPIBindingLifecycle = &mode
+		wt.Spec.DefaultAPIBindingLifecycle = new(tenancyv1alpha1.APIBindingLifecycleModeMaintain)
 	}
 	if extends != "" {
 		wt.Spec.Extend.With = []tenancyv1alpha1.WorkspaceTypeReference{{Path: "root", Name: tenancyv1alpha1.WorkspaceTypeName(extends)}}
@@ -240,7 +234,7 @@ func TestAnyOrder(t *testing.T) {
 	for seed := range uint64(2000) {
 		w, random := newWorld(), rand.New(rand.NewPCG(seed, 1))
 		if seed%2 == 1 {
-			w.crashAt = 2 + random.IntN(12)
+			w.Process = crash.Point(2 + random.IntN(12))
 		}
 		events := []func(){
 			func() { w.typed("special", false, "base", ref("root:provider", "one")) },
@@ -386,8 +380,7 @@ func TestMaintain(t *testing.T) {
 	version := w.version
 	w.step(t)
 	require.Equal(t, version, w.version, "nothing is written without need")
-	now := metav1.Now()
-	w.bindings[name].DeletionTimestamp = &now
+	w.bindings[name].DeletionTimestamp = new(metav1.Now())
 	w.step(t)
 	require.Contains(t, w.says(conditionReconciled), "False WaitingOnAPIBindings")
 	delete(w.bindings, name)
@@ -414,7 +407,6 @@ func TestMaintain(t *testing.T) {
 	require.Len(t, w.bindings, 2)
 }
 
-// TestDocumented: the documentation contains all reasons of the conditions.
 func TestDocumented(t *testing.T) {
 	var reported []string
 	for _, s := range []state{{invalid: errNone}, {failed: []string{"it"}}, {waiting: []string{"it"}}} {
