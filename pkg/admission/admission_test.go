@@ -122,11 +122,15 @@ func (r *rig) namespace(t testing.TB, cluster logicalcluster.Name) {
 
 var objects = admission.NewObjectInterfacesFromScheme(registry.Scheme)
 
-func (r *rig) write(ctx context.Context, name string) error {
+func creation(name string) admission.Attributes {
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	a := admission.NewAttributesRecord(obj, nil, kind, "default", name, corev1.SchemeGroupVersion.WithResource("configmaps"), "",
-		admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "tenant"})
+	v1 := corev1.SchemeGroupVersion
+	return admission.NewAttributesRecord(obj, nil, v1.WithKind("ConfigMap"), "default", name,
+		v1.WithResource("configmaps"), "", admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "tenant"})
+}
+
+func (r *rig) write(ctx context.Context, name string) error {
+	a := creation(name)
 	if err := r.Interface().(admission.MutationInterface).Admit(ctx, a, objects); err != nil {
 		return err
 	}
@@ -183,9 +187,7 @@ func TestIdle(t *testing.T) {
 	require.Less(t, grown, int64(clusters*128), "bytes that stay")
 
 	ctx = request.WithClusterName(t.Context(), name(1))
-	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}
-	a := admission.NewAttributesRecord(obj, nil, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x", corev1.SchemeGroupVersion.WithResource("configmaps"), "",
-		admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "tenant"})
+	a := creation("x")
 	allocs := testing.AllocsPerRun(100, func() {
 		_ = r.Interface().(admission.MutationInterface).Admit(ctx, a, objects)
 		_ = r.Interface().(admission.ValidationInterface).Validate(ctx, a, objects)

@@ -37,11 +37,9 @@ func TestRemembering(t *testing.T) {
 		return res.User.GetName(), err
 	}
 	steps := []struct {
-		name  string
-		do    func()
-		certs []*x509.Certificate
-		who   string
-		total int
+		name, who string
+		certs     []*x509.Certificate
+		total     int
 	}{
 		{name: "first", certs: []*x509.Certificate{cert("ann", time.Hour)}, who: "ann", total: 1},
 		{name: "another certificate", certs: []*x509.Certificate{cert("bob", time.Hour)}, who: "bob", total: 2},

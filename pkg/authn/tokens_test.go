@@ -31,6 +31,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -38,11 +39,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-const (
-	// poll is the interval at which tests check conditions.
-	poll        = 10 * time.Millisecond
-	testTimeout = 20 * time.Second
-)
+const testTimeout = 20 * time.Second
 
 // issuer is an OIDC provider over TLS.
 type issuer struct {
@@ -151,20 +148,42 @@ func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentic
 	return a
 }
 
-func whose(t *testing.T, a *authn.Authentication, token string) (string, []string) {
-	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
+// whose returns the user of a request with a token, or one without a name.
+func whose(ctx context.Context, a *authn.Authentication, token string) (user.Info, error) {
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api", http.NoBody)
 	r.Header = bearer(token)
 	response, ok, err := a.Authenticator.AuthenticateRequest(r)
 	if !ok || err != nil {
-		return "", nil
+		return &user.DefaultInfo{}, err
 	}
-	return response.User.GetName(), response.User.GetGroups()
+	return response.User, nil
+}
+
+func nameOf(t *testing.T, a *authn.Authentication, token string) string {
+	t.Helper()
+	who, _ := whose(t.Context(), a, token)
+	return who.GetName()
+}
+
+// reloadsOf returns the number of reloads of the configuration with a result.
+func reloadsOf(registry *prometheus.Registry, result string) float64 {
+	what := map[string]string{"what": "authentication-config"}
+	counts, _ := testutil.GetCounterValuesFromGatherer(registry, "shardplane_authentication_reloads_total", what, "result")
+	return counts[result]
+}
+
+func requireRejected(t *testing.T, tokens authenticator.Token, want string, rejected ...string) {
+	t.Helper()
+	for _, token := range rejected {
+		_, ok, err := tokens.AuthenticateToken(t.Context(), token)
+		require.False(t, ok, token)
+		require.ErrorContains(t, err, want, token)
+	}
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, testTimeout, poll, what)
+	require.Eventually(t, condition, testTimeout, 10*time.Millisecond, what)
 }
 
 func TestOIDC(t *testing.T) {
@@ -179,16 +198,16 @@ func TestOIDC(t *testing.T) {
 	a := running(t, o, authn.Sources{Metrics: registry})
 
 	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
-	eventually(t, "the issuer is known", func() bool { name, _ := whose(t, a, jane); return name == "oidc:jane" })
-	_, groups := whose(t, a, jane)
-	require.Equal(t, []string{"oidc:devs", "system:authenticated"}, groups)
+	eventually(t, "the issuer is known", func() bool { return nameOf(t, a, jane) == "oidc:jane" })
+	who, err := whose(t.Context(), a, jane)
+	require.NoError(t, err)
+	require.Equal(t, []string{"oidc:devs", "system:authenticated"}, who.GetGroups())
 	for what, claims := range map[string]map[string]any{
 		"another audience": {"aud": "others"},
 		"another issuer":   {"iss": "https://others.test"},
 		"expired":          {"exp": time.Now().Add(-time.Minute).Unix()},
 	} {
-		name, _ := whose(t, a, provider.token(t, claims))
-		require.Empty(t, name, what)
+		require.Empty(t, nameOf(t, a, provider.token(t, claims)), what)
 	}
 	parts := strings.Split(jane, ".")
 	joan := strings.Split(provider.token(t, map[string]any{"sub": "joan"}), ".")
@@ -204,8 +223,7 @@ func TestOIDC(t *testing.T) {
 			Algorithm: jose.HS256, Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicKey}),
 		}, nil),
 	} {
-		name, _ := whose(t, a, forged)
-		require.Empty(t, name, what)
+		require.Empty(t, nameOf(t, a, forged), what)
 	}
 
 	t.Run("an issuer changes its key", func(t *testing.T) {
@@ -213,37 +231,29 @@ func TestOIDC(t *testing.T) {
 		provider.rotate(t)
 		joe := provider.token(t, map[string]any{"sub": "joe"})
 		// The first request may still get the result of a fetch that started before the rotation.
-		eventually(t, "it has not said for how long its keys are good, so it is asked again", func() bool { name, _ := whose(t, a, joe); return name == "oidc:joe" })
-		eventually(t, "what is signed with a key that it no longer has is refused", func() bool { name, _ := whose(t, a, former); return name == "" })
+		eventually(t, "it has not said for how long its keys are good, so it is asked again", func() bool { return nameOf(t, a, joe) == "oidc:joe" })
+		eventually(t, "what is signed with a key that it no longer has is refused", func() bool { return nameOf(t, a, former) == "" })
 		jane = provider.token(t, map[string]any{"groups": []string{"devs"}})
 	})
 	t.Run("a changed file takes over", func(t *testing.T) {
 		write(provider.configuration("changed:", ""))
-		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
+		eventually(t, "the new prefix", func() bool { return nameOf(t, a, jane) == "changed:jane" })
 	})
 	t.Run("no issuer makes system users", func(t *testing.T) {
 		write(provider.configuration("system:serviceaccount:default:", ""))
-		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "" })
-		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), jane)
-		require.False(t, ok)
-		require.ErrorContains(t, err, "is reserved")
+		eventually(t, "the new prefix", func() bool { return nameOf(t, a, jane) == "" })
+		requireRejected(t, a.Tokens, "is reserved", jane)
 		write(provider.configuration("changed:", ""))
-		eventually(t, "the former prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
+		eventually(t, "the former prefix", func() bool { return nameOf(t, a, jane) == "changed:jane" })
 	})
 	t.Run("a broken file changes nothing", func(t *testing.T) {
-		failures := reloadsOf(t, registry, "authentication-config", "failure")
 		for _, broken := range []string{"", "{", "kind: Pod", provider.configuration("x:", "unknown: field\n"), provider.configuration("x:", "anonymous: {enabled: true}\n"),
 			provider.configuration("x:", "    extra: [{key: authentication.kcp.io/cluster-name, valueExpression: \"'root'\"}]\n")} {
-			before := failures
+			before := reloadsOf(registry, "failure")
 			write(broken)
-			eventually(t, "the failure is counted", func() bool {
-				failures = reloadsOf(t, registry, "authentication-config", "failure")
-				return failures > before
-			})
-			name, _ := whose(t, a, jane)
-			require.Equal(t, "changed:jane", name)
-			other := o
-			_, err := authn.New(other, authn.Sources{})
+			eventually(t, "the failure is counted", func() bool { return reloadsOf(registry, "failure") > before })
+			require.Equal(t, "changed:jane", nameOf(t, a, jane))
+			_, err := authn.New(o, authn.Sources{})
 			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
 		}
 	})
@@ -251,7 +261,7 @@ func TestOIDC(t *testing.T) {
 		late := silent(t)
 		answer := sync.OnceFunc(func() { close(late.answers) })
 		t.Cleanup(answer)
-		successes := reloadsOf(t, registry, "authentication-config", "success")
+		successes := reloadsOf(registry, "success")
 		write(late.configuration("late:", ""))
 		joe := late.token(t, map[string]any{"sub": "joe"})
 		select {
@@ -260,24 +270,20 @@ func TestOIDC(t *testing.T) {
 			require.Fail(t, "the new issuer is not asked")
 		}
 		for range 5 {
-			name, _ := whose(t, a, jane)
-			require.Equal(t, "changed:jane", name)
-			name, _ = whose(t, a, joe)
-			require.Empty(t, name)
+			require.Equal(t, "changed:jane", nameOf(t, a, jane))
+			require.Empty(t, nameOf(t, a, joe))
 		}
 		answer()
-		eventually(t, "the new issuer takes over", func() bool { name, _ := whose(t, a, joe); return name == "late:joe" })
-		eventually(t, "the success is counted", func() bool { return reloadsOf(t, registry, "authentication-config", "success") > successes })
-		name, _ := whose(t, a, jane)
-		require.Empty(t, name, "the former issuer is not trusted any more")
+		eventually(t, "the new issuer takes over", func() bool { return nameOf(t, a, joe) == "late:joe" })
+		eventually(t, "the success is counted", func() bool { return reloadsOf(registry, "success") > successes })
+		require.Empty(t, nameOf(t, a, jane), "the former issuer is not trusted any more")
 	})
 }
 
 func TestWebhook(t *testing.T) {
 	t.Parallel()
-	var calls atomic.Int32
+	var calls, elsewhere atomic.Int32
 	var broken atomic.Bool
-	var elsewhere atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		if r.URL.Path == "/elsewhere" {
@@ -318,47 +324,36 @@ current-context: c
 clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 users: [{name: u, user: {}}]
-`, server.URL, base64Of(ca)), 0o600))
+`, server.URL, base64.StdEncoding.EncodeToString(ca)), 0o600))
 	o := authn.NewOptions()
 	o.ClientCAFile, o.WebhookConfigFile, o.DevTokens = newAuthority(t, "clients").file, file, true
 	a := running(t, o, authn.Sources{})
 
 	for range 3 {
-		name, groups := whose(t, a, "good")
-		require.Equal(t, "hook", name)
-		require.Equal(t, []string{"hooked", "system:authenticated"}, groups)
+		who, err := whose(t.Context(), a, "good")
+		require.NoError(t, err)
+		require.Equal(t, "hook", who.GetName())
+		require.Equal(t, []string{"hooked", "system:authenticated"}, who.GetGroups())
 	}
 	require.EqualValues(t, 1, calls.Load(), "answers are kept")
 	for range 3 {
-		name, _ := whose(t, a, "bad")
-		require.Empty(t, name)
+		require.Empty(t, nameOf(t, a, "bad"))
 	}
 	require.EqualValues(t, 2, calls.Load(), "those about unknown tokens too")
-	name, _ := whose(t, a, "user-1-token")
-	require.Equal(t, "user-1", name)
+	require.Equal(t, "user-1", nameOf(t, a, "user-1-token"))
 	require.EqualValues(t, 2, calls.Load(), "what is known here is not asked there")
-	for _, reserved := range []string{"system:serviceaccount:default:robot", "system:apiserver", "system:kcp:serviceaccount:root:default:robot"} {
-		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+reserved)
-		require.False(t, ok)
-		require.ErrorContains(t, err, "is reserved")
-	}
-	for _, reserved := range []string{`authorization.kcp.io/warrant={"groups":["system:masters"]}`, "authentication.kcp.io/cluster-name=root"} {
-		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+reserved)
-		require.False(t, ok)
-		require.ErrorContains(t, err, "because servers use it for authorization")
-	}
-	for _, malformed := range []string{` jane`, "jane\t", `Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "example.com/team= blue"} {
-		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+malformed)
-		require.False(t, ok)
-		require.ErrorContains(t, err, "correct it in the source of the user", "%q: headers carry it otherwise", malformed)
-	}
+	requireRejected(t, a.Tokens, "is reserved",
+		"as system:serviceaccount:default:robot", "as system:apiserver", "as system:kcp:serviceaccount:root:default:robot")
+	requireRejected(t, a.Tokens, "because servers use it for authorization",
+		`as authorization.kcp.io/warrant={"groups":["system:masters"]}`, "as authentication.kcp.io/cluster-name=root")
+	requireRejected(t, a.Tokens, "correct it in the source of the user", // headers carry it otherwise
+		"as  jane", "as jane\t", `as Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "as example.com/team= blue")
 	response, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as authentication.kcp.io/scopes=cluster:root")
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, []string{"cluster:root"}, response.User.GetExtra()["authentication.kcp.io/scopes"], "what takes away is kept")
 	broken.Store(true)
-	name, _ = whose(t, a, "another")
-	require.Empty(t, name)
+	require.Empty(t, nameOf(t, a, "another"))
 	_, _, err = a.Reviewer().AuthenticateToken(t.Context(), "reviewed")
 	require.ErrorContains(t, err, "see the log of the server")
 	require.NotContains(t, err.Error(), "broken", "whoever reviews a token need not know what the service said")
@@ -371,14 +366,9 @@ users: [{name: u, user: {}}]
 	_, _, err = running(t, forgets, authn.Sources{}).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
 	require.NoError(t, err)
 	require.NotContains(t, log.String(), "for-nobody's-log")
-	for _, token := range []string{"redirect", "blanks"} {
-		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), token)
-		require.False(t, ok)
-		require.ErrorContains(t, err, "the webhook answered with", token)
-	}
+	requireRejected(t, a.Tokens, "the webhook answered with", "redirect", "blanks")
 	require.Zero(t, elsewhere.Load(), "a redirect was followed")
-	name, _ = whose(t, a, "good")
-	require.Equal(t, "hook", name)
+	require.Equal(t, "hook", nameOf(t, a, "good"))
 
 	ctx := authenticator.WithAudiences(t.Context(), authenticator.Audiences{"others"})
 	_, ok, _ = a.Reviewer().AuthenticateToken(ctx, "good")

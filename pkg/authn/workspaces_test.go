@@ -3,8 +3,6 @@ package authn_test
 import (
 	"context"
 	"encoding/pem"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -57,7 +55,7 @@ func newTenants(t *testing.T, change ...func(*authn.Options)) *tenants {
 		c(&o)
 	}
 	w := &tenants{t: t, known: map[logicalcluster.Name][]*issuers.Configuration{}, coming: map[logicalcluster.Name]int{}}
-	a, err := authn.New(o, authn.Sources{
+	w.Authentication = running(t, o, authn.Sources{
 		Workspace: func(ctx context.Context) authn.Workspace {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -74,15 +72,6 @@ func newTenants(t *testing.T, change ...func(*authn.Options)) *tenants {
 			w.faults = append(w.faults, of.Name+": "+fault)
 			return nil
 		},
-	})
-	require.NoError(t, err)
-	w.Authentication = a
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
 	})
 	return w
 }
@@ -104,22 +93,11 @@ func (w *tenants) told(part string) bool {
 }
 
 func (w *tenants) whose(cluster logicalcluster.Name, token string) (user.Info, error) {
-	w.t.Helper()
-	r := httptest.NewRequestWithContext(request.WithClusterName(w.t.Context(), cluster), http.MethodGet, "/api", http.NoBody)
-	r.Header = bearer(token)
-	response, ok, err := w.Authenticator.AuthenticateRequest(r)
-	if !ok || err != nil {
-		return nil, err
-	}
-	return response.User, nil
+	return whose(request.WithClusterName(w.t.Context(), cluster), w.Authentication, token)
 }
 
 func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
-	w.t.Helper()
 	who, _ := w.whose(cluster, token)
-	if who == nil {
-		return ""
-	}
 	return who.GetName()
 }
 

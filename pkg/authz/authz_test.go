@@ -62,12 +62,17 @@ func find(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalClu
 	return lc, nil
 }
 
+// decides returns an authorizer with one answer to all requests.
+func decides(decision authorizer.Decision, reason string, err error) authorizer.AuthorizerFunc {
+	return func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return decision, reason, err
+	}
+}
+
 func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 	t.Helper()
 	config := authz.Config{
-		Options: authz.NewOptions("/readyz", "/readyz/*"),
-		Find:    find,
-		Rules: table{
+		Options: authz.NewOptions("/readyz", "/readyz/*"), Find: find, Rules: table{
 			request.GroupAdmin: {"*"}, request.GroupWorkspaceBootstrapper: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get", "create"},
 			"system:serviceaccount:default:bot": {"get"}, "system:kcp:logical-cluster-admin": {"get"},
 		}.authorizer(),
@@ -212,22 +217,17 @@ func TestUnavailable(t *testing.T) {
 			}
 		}},
 		"rules": {change: func(c *authz.Config) {
-			c.Rules = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				return authorizer.DecisionNoOpinion, "", incomplete
-			})
+			c.Rules = decides(authorizer.DecisionNoOpinion, "", incomplete)
 		}},
 		"policies of providers": {change: func(c *authz.Config) {
-			c.MaximalPermission = func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up: %w", incomplete)
-			}
+			wrapped := fmt.Errorf("looking up: %w", incomplete)
+			c.MaximalPermission = decides(authorizer.DecisionNoOpinion, "", wrapped).Authorize
 		}},
 		"what has just been bound": {change: func(c *authz.Config) {
 			c.CatchUp = func(context.Context, authorizer.Attributes) (bool, error) { return false, incomplete }
 		}},
 		"rules of which one allows": {allowed: true, change: func(c *authz.Config) {
-			c.Rules = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				return authorizer.DecisionAllow, "", incomplete
-			})
+			c.Rules = decides(authorizer.DecisionAllow, "", incomplete)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,8 +266,7 @@ func TestOrder(t *testing.T) {
 		c.Webhook, c.Options.Order = denies, []string{authz.StepGroups, authz.StepWebhook, authz.StepRBAC}
 	}))
 
-	stranger := chainCase{cluster: "closed", user: "stranger", want: authorizer.DecisionDeny, wantReason: "says the webhook"}
-	stranger.cluster = "root"
+	stranger := chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionDeny, wantReason: "says the webhook"}
 	stranger.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
 
 	closed := chainCase{cluster: "closed", user: "stranger", want: authorizer.DecisionAllow}
@@ -347,10 +346,9 @@ func TestAwaits(t *testing.T) {
 	const account = "system:serviceaccount:default:ci"
 	home := map[string][]string{request.ExtraClusterName: {"parent"}}
 	for name, tc := range map[string]struct {
-		user     *user.DefaultInfo
-		owner    string
-		requires string
-		want     bool
+		user            *user.DefaultInfo
+		owner, requires string
+		want            bool
 	}{
 		"owner":                      {user: &user.DefaultInfo{Name: "jane"}, owner: `{"username":"jane"}`, want: true},
 		"another":                    {user: &user.DefaultInfo{Name: "joe"}, owner: `{"username":"jane"}`},

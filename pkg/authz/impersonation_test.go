@@ -3,6 +3,7 @@ package authz_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,17 +21,12 @@ import (
 )
 
 func TestImpersonationGuard(t *testing.T) {
-	everything := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionAllow, "", nil
-	})
-	nothing := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionNoOpinion, "", nil
-	})
 	const (
 		allow = authorizer.DecisionAllow
 		deny  = authorizer.DecisionDeny
 		none  = authorizer.DecisionNoOpinion
 	)
+	everything, nothing := decides(allow, "", nil), decides(none, "", nil)
 	for _, tc := range []struct {
 		resource, subresource, name string
 		// able is the decision for users with the rules, and unable for others.
@@ -74,11 +70,9 @@ func TestImpersonationGuard(t *testing.T) {
 
 // TestScopesOfOtherEndpoints checks that no scope is added to a request without a logical cluster.
 func TestScopesOfOtherEndpoints(t *testing.T) {
-	everything := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionAllow, "", nil
-	})
+	guard := authz.WithImpersonationGuard(decides(authorizer.DecisionAllow, "", nil))
 	ask := func(ctx context.Context) authorizer.Decision {
-		decision, _, err := authz.WithImpersonationGuard(everything).Authorize(ctx, authorizer.AttributesRecord{
+		decision, _, err := guard.Authorize(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "userextras", Subresource: request.ExtraScopes, Name: "cluster:there", ResourceRequest: true,
 		})
 		require.NoError(t, err)
@@ -92,9 +86,7 @@ func TestScopesOfOtherEndpoints(t *testing.T) {
 // TestImpersonationGuardDisclosesNothing checks that users without access get the usual reason, and not one
 // that only existing logical clusters have.
 func TestImpersonationGuardDisclosesNothing(t *testing.T) {
-	closed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, nil
-	})
+	closed := decides(authorizer.DecisionNoOpinion, authz.NotPermittedReason, nil)
 	_, reason, err := authz.WithImpersonationGuard(closed).Authorize(request.WithClusterName(t.Context(), "here"), authorizer.AttributesRecord{
 		User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "users", Name: user.APIServerUser, ResourceRequest: true,
 	})
@@ -106,53 +98,41 @@ func TestImpersonationScope(t *testing.T) {
 	const header = "Impersonate-Extra-Authentication.kcp.io%2fscopes"
 	var got []string
 	handler := authz.WithImpersonationScope(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Values(header) }), serializer.NewCodecFactory(runtime.NewScheme()))
-	serve := func(cluster bool, set map[string]string) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-		if cluster {
-			r = r.WithContext(request.WithClusterName(r.Context(), "here"))
-		}
-		for name, value := range set {
-			r.Header.Set(name, value)
-		}
-		handler.ServeHTTP(httptest.NewRecorder(), r)
-	}
-	serve(true, nil)
-	require.Empty(t, got)
-	serve(false, map[string]string{"Impersonate-User": "x"})
-	require.Empty(t, got)
-	serve(true, map[string]string{"Impersonate-User": "x"})
-	require.Equal(t, []string{"cluster:here"}, got)
-	r := httptest.NewRequestWithContext(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")}), http.MethodGet, "/", http.NoBody)
-	r.Header.Set("Impersonate-User", "x")
-	handler.ServeHTTP(httptest.NewRecorder(), r)
-	require.Equal(t, []string{"cluster:"}, got)
-	serve(true, map[string]string{"Impersonate-User": "x", header: "cluster:there"})
-	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
-
-	many := func(groups, extras int) int {
-		r := httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "here"), http.MethodGet, "/", http.NoBody)
-		r.Header.Set("Impersonate-User", "x")
-		for n := range groups {
-			r.Header.Add("Impersonate-Group", fmt.Sprint(n))
-		}
-		for n := range extras {
-			r.Header.Add("Impersonate-Extra-"+fmt.Sprint(n), "x")
-		}
+	serve := func(ctx context.Context, headers http.Header) int {
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+		maps.Copy(r.Header, headers)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
 		return w.Code
+	}
+	ctx := request.WithClusterName(t.Context(), "here")
+	serve(ctx, nil)
+	require.Empty(t, got)
+	serve(t.Context(), http.Header{"Impersonate-User": {"x"}})
+	require.Empty(t, got)
+	serve(ctx, http.Header{"Impersonate-User": {"x"}})
+	require.Equal(t, []string{"cluster:here"}, got)
+	nowhere := request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})
+	serve(nowhere, http.Header{"Impersonate-User": {"x"}})
+	require.Equal(t, []string{"cluster:"}, got)
+	serve(ctx, http.Header{"Impersonate-User": {"x"}, http.CanonicalHeaderKey(header): {"cluster:there"}})
+	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
+
+	many := func(groups, extras int) int {
+		headers := http.Header{"Impersonate-User": {"x"}, "Impersonate-Group": make([]string, groups)}
+		for n := range extras {
+			headers.Add("Impersonate-Extra-"+fmt.Sprint(n), "x")
+		}
+		return serve(ctx, headers)
 	}
 	require.Equal(t, http.StatusOK, many(40, 24))
 	require.Equal(t, http.StatusBadRequest, many(40, 25))
 	require.Equal(t, http.StatusBadRequest, many(65, 0))
 
 	long := func(header string, bytes int) int {
-		r := httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "here"), http.MethodGet, "/", http.NoBody)
-		r.Header.Set("Impersonate-User", "x")
-		r.Header.Set(header, strings.Repeat("x", bytes))
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		return w.Code
+		headers := http.Header{"Impersonate-User": {"x"}}
+		headers.Set(header, strings.Repeat("x", bytes))
+		return serve(ctx, headers)
 	}
 	for _, header := range []string{"Impersonate-User", "Impersonate-Uid", "Impersonate-Group", "Impersonate-Extra-A"} {
 		require.Equal(t, http.StatusOK, long(header, 16000), header)

@@ -115,11 +115,10 @@ func TestWebhook(t *testing.T) {
 func TestDeepReviews(t *testing.T) {
 	chain := newChain(t, nil)
 	for _, tc := range []struct {
-		name     string
-		groups   []string
-		header   string
-		resource string
-		want     authorizer.Decision
+		name             string
+		groups           []string
+		header, resource string
+		want             authorizer.Decision
 	}{
 		{name: "deep", groups: []string{user.SystemPrivilegedGroup}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionAllow},
 		{name: "no header", groups: []string{user.SystemPrivilegedGroup}, resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},

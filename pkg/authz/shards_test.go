@@ -21,14 +21,8 @@ func TestShardsRead(t *testing.T) {
 	path := func(verb, path string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{Verb: verb, Path: path, User: shard}
 	}
-	in := func(cluster string) context.Context {
-		if cluster == "" {
-			return t.Context()
-		}
-		if cluster == request.Wildcard {
-			return request.WithCluster(t.Context(), request.Cluster{Wildcard: true})
-		}
-		return request.WithClusterName(t.Context(), "root")
+	in := map[string]context.Context{
+		"": t.Context(), "*": request.WithWildcard(t.Context()), "root": request.WithClusterName(t.Context(), "root"),
 	}
 	const tenancy, core, authorization = "tenancy.kcp.io", "core.kcp.io", "authorization.k8s.io"
 	for _, tc := range []struct {
@@ -66,11 +60,11 @@ func TestShardsRead(t *testing.T) {
 		{"", path("get", "/apis/example.org/v1"), false},
 		{"*", path("get", "/apis/example.org/v1"), false},
 	} {
-		decision, _, err := chain.Authorize(in(tc.cluster), tc.a)
+		decision, _, err := chain.Authorize(in[tc.cluster], tc.a)
 		require.NoError(t, err)
 		require.Equal(t, tc.want, decision == authorizer.DecisionAllow, "%+v in %q", tc.a, tc.cluster)
 		tc.a.User = restricted
-		decision, _, _ = chain.Authorize(in(tc.cluster), tc.a)
+		decision, _, _ = chain.Authorize(in[tc.cluster], tc.a)
 		require.NotEqual(t, authorizer.DecisionAllow, decision, "%+v in %q", tc.a, tc.cluster)
 	}
 	other := request.WithClusterName(t.Context(), "other")

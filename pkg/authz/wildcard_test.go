@@ -25,9 +25,8 @@ func TestAdminGate(t *testing.T) {
 	remove := authorizer.AttributesRecord{Verb: "delete", APIGroup: "core.kcp.io", Resource: "shards", ResourceRequest: true}
 	post := authorizer.AttributesRecord{Verb: "post", Path: "/apis"}
 	for name, tc := range map[string]struct {
-		user  *user.DefaultInfo
-		may   []authorizer.AttributesRecord
-		mayNo []authorizer.AttributesRecord
+		user       *user.DefaultInfo
+		may, mayNo []authorizer.AttributesRecord
 	}{
 		"master":              {&user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}, []authorizer.AttributesRecord{list, discovery, remove, post}, nil},
 		"administrator":       {&user.DefaultInfo{Groups: []string{request.GroupAdmin}}, []authorizer.AttributesRecord{list, discovery, remove}, nil}, // there is nothing to delete: 405

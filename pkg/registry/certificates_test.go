@@ -4,13 +4,9 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -18,23 +14,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
 )
 
 func TestCertificateSigningRequests(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	requested, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
+	requestPEM, err := certutil.MakeCSR(key, &pkix.Name{CommonName: "jane"}, nil, nil)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	issued, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	issued, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "jane"}, key)
 	require.NoError(t, err)
-	requestPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: requested})
-	certificatePEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued})
+	certificatePEM, err := certutil.EncodeCertificates(issued)
+	require.NoError(t, err)
 
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
 		requests := client.CertificatesV1().CertificateSigningRequests()
 		request := &certificatesv1.CertificateSigningRequest{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			ObjectMeta: named(name),
 			Spec: certificatesv1.CertificateSigningRequestSpec{
 				Request: requestPEM, SignerName: "example.com/clients", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 				Username: "somebody else", Groups: []string{"forged"},

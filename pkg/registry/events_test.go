@@ -21,13 +21,9 @@ func oldEvent(name, namespace string) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     named(name),
 		InvolvedObject: corev1.ObjectReference{Kind: "Thing", Namespace: namespace, Name: "t", UID: "u", APIVersion: "example.com/v1", FieldPath: "spec.a"},
-		Reason:         "Happened",
-		Message:        "it happened",
+		Reason:         "Happened", Message: "it happened", Type: corev1.EventTypeNormal,
 		Source:         corev1.EventSource{Component: "tester", Host: "here"},
-		FirstTimestamp: at,
-		LastTimestamp:  at,
-		Count:          3,
-		Type:           corev1.EventTypeNormal,
+		FirstTimestamp: at, LastTimestamp: at, Count: 3,
 	}
 }
 
@@ -36,14 +32,10 @@ func newEvent(name, namespace string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta:          named(name),
 		EventTime:           metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond)),
-		ReportingController: "example.com/tester",
-		ReportingInstance:   "tester-1",
-		Action:              "Testing",
-		Reason:              "Happened",
-		Regarding:           corev1.ObjectReference{Kind: "Thing", Namespace: namespace, Name: "t"},
-		Related:             &corev1.ObjectReference{Kind: "Other", Name: "o"},
-		Note:                "it happened",
-		Type:                corev1.EventTypeWarning,
+		ReportingController: "example.com/tester", ReportingInstance: "tester-1",
+		Action: "Testing", Reason: "Happened", Note: "it happened", Type: corev1.EventTypeWarning,
+		Regarding: corev1.ObjectReference{Kind: "Thing", Namespace: namespace, Name: "t"},
+		Related:   &corev1.ObjectReference{Kind: "Other", Name: "o"},
 	}
 }
 
@@ -152,11 +144,7 @@ func TestEventFieldSelectors(t *testing.T) {
 	} {
 		list, err := client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: selector})
 		require.NoError(t, err, selector)
-		var got []string
-		for _, item := range list.Items {
-			got = append(got, item.Name)
-		}
-		require.Equal(t, want, strings.Join(got, " "), selector)
+		require.Equal(t, want, namesOf(t, list), selector)
 	}
 	for selector, want := range map[string]string{
 		"regarding.kind=Thing,type=Warning":      "new",
@@ -166,16 +154,12 @@ func TestEventFieldSelectors(t *testing.T) {
 	} {
 		list, err := client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: selector})
 		require.NoError(t, err, selector)
-		var got []string
-		for _, item := range list.Items {
-			got = append(got, item.Name)
-		}
-		require.Equal(t, want, strings.Join(got, " "), selector)
+		require.Equal(t, want, namesOf(t, list), selector)
 	}
 	_, err = client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Thing"})
-	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: involvedObject.kind"})
+	requireRefusal(t, err, metav1.StatusReasonBadRequest, "field label not supported: involvedObject.kind")
 	_, err = client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "regarding.kind=Thing"})
-	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: regarding.kind"})
+	requireRefusal(t, err, metav1.StatusReasonBadRequest, "field label not supported: regarding.kind")
 }
 
 func TestEventLegacyValidation(t *testing.T) {
@@ -203,11 +187,7 @@ func TestEventLegacyValidation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			event := oldEvent("e", "ns")
 			test.change(event)
-			_, err := client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			if test.want == nil {
-				require.NoError(t, err)
-				return
-			}
+			_, err := client.CoreV1().Events("ns").Create(t.Context(), event, dryRun)
 			requireCauses(t, err, test.want...)
 		})
 	}
@@ -216,7 +196,7 @@ func TestEventLegacyValidation(t *testing.T) {
 	_, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{})
-	requireRefusal(t, err, refusal{metav1.StatusReasonInvalid, `Event "e" is invalid: involvedObject.namespace: Invalid value: "": does not match event.namespace`})
+	requireRefusal(t, err, metav1.StatusReasonInvalid, `Event "e" is invalid: involvedObject.namespace: Invalid value: "": does not match event.namespace`)
 }
 
 func TestEventStrictValidation(t *testing.T) {
@@ -241,11 +221,7 @@ func TestEventStrictValidation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			event := newEvent("e", "ns")
 			test.change(event)
-			_, err := client.EventsV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			if test.want == nil {
-				require.NoError(t, err)
-				return
-			}
+			_, err := client.EventsV1().Events("ns").Create(t.Context(), event, dryRun)
 			requireCauses(t, err, test.want...)
 		})
 	}
@@ -272,8 +248,8 @@ func TestEventUpsertAndDelete(t *testing.T) {
 	put, err := client.CoreV1().Events("ns").Update(t.Context(), oldEvent("e", "ns"), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.NotEmpty(t, put.UID)
-	policy := metav1.DeletePropagationForeground
-	require.NoError(t, client.CoreV1().Events("ns").Delete(t.Context(), "e", metav1.DeleteOptions{PropagationPolicy: &policy}))
+	foreground := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}
+	require.NoError(t, client.CoreV1().Events("ns").Delete(t.Context(), "e", foreground))
 	_, err = client.CoreV1().Events("ns").Get(t.Context(), "e", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

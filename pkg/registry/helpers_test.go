@@ -2,17 +2,32 @@ package registry_test
 
 import (
 	"context"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 )
 
+var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+
+// namesOf returns the names of the objects of a list, separated by blanks.
+func namesOf(t *testing.T, list runtime.Object) string {
+	t.Helper()
+	var names []string
+	require.NoError(t, meta.EachListItem(list, func(obj runtime.Object) error {
+		names = append(names, obj.(metav1.Object).GetName())
+		return nil
+	}))
+	return strings.Join(names, " ")
+}
 
 func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: named(name), Data: map[string]string{"key": "value"}}
@@ -25,22 +40,30 @@ func createConfigMap(t *testing.T, client kubernetes.Interface, namespace string
 	return created
 }
 
-// refusal is an expected error.
-type refusal struct {
-	reason  metav1.StatusReason
-	message string
-}
-
-func requireRefusal(t *testing.T, err error, want refusal) {
+func requireRefusal(t *testing.T, err error, reason metav1.StatusReason, message string) {
 	t.Helper()
 	require.Error(t, err)
-	require.Equal(t, want.reason, apierrors.ReasonForError(err), err.Error())
-	require.EqualError(t, err, want.message)
+	require.Equal(t, reason, apierrors.ReasonForError(err), err.Error())
+	require.EqualError(t, err, message)
 }
 
-// requireCauses checks the causes of an invalid object: "field: reason".
+// requireInvalid requires the error of an invalid object, or no error if want is empty.
+func requireInvalid(t *testing.T, err error, prefix, want string) {
+	t.Helper()
+	if want == "" {
+		require.NoError(t, err)
+		return
+	}
+	requireRefusal(t, err, metav1.StatusReasonInvalid, prefix+want)
+}
+
+// requireCauses checks the causes of an invalid object, "field: reason", or no error without any.
 func requireCauses(t *testing.T, err error, want ...string) {
 	t.Helper()
+	if len(want) == 0 {
+		require.NoError(t, err)
+		return
+	}
 	require.Error(t, err)
 	require.True(t, apierrors.IsInvalid(err), err.Error())
 	var status apierrors.APIStatus
@@ -58,6 +81,3 @@ type warnings struct{ texts []string }
 func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
 	w.texts = append(w.texts, text)
 }
-
-// equalStrings compares in order; nil equals empty.
-func equalStrings(a, b []string) bool { return slices.Equal(a, b) }

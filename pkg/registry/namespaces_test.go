@@ -45,42 +45,28 @@ func TestNamespaceCreate(t *testing.T) {
 		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, updated.Spec.Finalizers)
 
 		_, err = namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: named(prefix)}, metav1.CreateOptions{})
-		requireRefusal(t, err, refusal{metav1.StatusReasonAlreadyExists, `namespaces "` + prefix + `" already exists`})
+		requireRefusal(t, err, metav1.StatusReasonAlreadyExists, `namespaces "`+prefix+`" already exists`)
 	})
 }
 
 func TestNamespaceInvalid(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	const label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-	for name, test := range map[string]struct {
+	const finalizer = `Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`
+	for _, test := range []struct {
 		namespace corev1.Namespace
 		want      string
 	}{
-		"name with a dot": {
-			corev1.Namespace{ObjectMeta: named("a.b")},
-			`Namespace "a.b" is invalid: metadata.name: Invalid value: "a.b": must not contain dots`,
-		},
-		"no name": {
-			corev1.Namespace{},
-			`Namespace "" is invalid: metadata.name: Required value: name or generateName is required`,
-		},
-		"finalizer of the spec": {
-			corev1.Namespace{ObjectMeta: named("x"), Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"mine"}}},
-			`Namespace "x" is invalid: spec.finalizers: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`,
-		},
-		"finalizer of the metadata": {
-			corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x", Finalizers: []string{"mine"}}},
-			`Namespace "x" is invalid: metadata.finalizers[0]: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`,
-		},
-		"name with a capital": {
-			corev1.Namespace{ObjectMeta: named("A")},
-			`Namespace "A" is invalid: metadata.name: Invalid value: "A": ` + label,
-		},
+		{corev1.Namespace{ObjectMeta: named("a.b")}, `metadata.name: Invalid value: "a.b": must not contain dots`},
+		{corev1.Namespace{ObjectMeta: named("A")}, `metadata.name: Invalid value: "A": ` + label},
+		{corev1.Namespace{}, "metadata.name: Required value: name or generateName is required"},
+		{corev1.Namespace{ObjectMeta: named("x"), Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"mine"}}},
+			"spec.finalizers: " + finalizer},
+		{corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x", Finalizers: []string{"mine"}}},
+			"metadata.finalizers[0]: " + finalizer},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := client.CoreV1().Namespaces().Create(t.Context(), &test.namespace, metav1.CreateOptions{})
-			requireRefusal(t, err, refusal{metav1.StatusReasonInvalid, test.want})
-		})
+		_, err := client.CoreV1().Namespaces().Create(t.Context(), &test.namespace, metav1.CreateOptions{})
+		requireInvalid(t, err, `Namespace "`+test.namespace.Name+`" is invalid: `, test.want)
 	}
 }
 
@@ -91,18 +77,12 @@ func TestNamespaceDelete(t *testing.T) {
 		created, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named(name)}, metav1.CreateOptions{})
 		require.NoError(t, err)
 
-		other := types.UID("other")
-		err = namespaces.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
-		requireRefusal(t, err, refusal{
-			metav1.StatusReasonConflict,
-			`Operation cannot be fulfilled on namespaces "` + name + `": Precondition failed: UID in precondition: other, UID in object meta: ` + string(created.UID),
-		})
-		version := "1"
-		err = namespaces.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
-		requireRefusal(t, err, refusal{
-			metav1.StatusReasonConflict,
-			`Operation cannot be fulfilled on namespaces "` + name + `": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: ` + created.ResourceVersion,
-		})
+		err = namespaces.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions("other"))
+		requireRefusal(t, err, metav1.StatusReasonConflict,
+			`Operation cannot be fulfilled on namespaces "`+name+`": Precondition failed: UID in precondition: other, UID in object meta: `+string(created.UID))
+		err = namespaces.Delete(ctx, name, *metav1.NewRVDeletionPrecondition("1"))
+		requireRefusal(t, err, metav1.StatusReasonConflict,
+			`Operation cannot be fulfilled on namespaces "`+name+`": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: `+created.ResourceVersion)
 
 		// A dry run changes nothing.
 		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
@@ -134,10 +114,8 @@ func TestNamespaceDelete(t *testing.T) {
 		active := terminating.DeepCopy()
 		active.Status.Phase = corev1.NamespaceActive
 		_, err = namespaces.UpdateStatus(ctx, active, metav1.UpdateOptions{})
-		requireRefusal(t, err, refusal{
-			metav1.StatusReasonInvalid,
-			`Namespace "` + name + `" is invalid: status.Phase: Invalid value: "Active": may only be 'Terminating' if ` + "`deletionTimestamp` is not empty",
-		})
+		requireRefusal(t, err, metav1.StatusReasonInvalid,
+			`Namespace "`+name+`" is invalid: status.Phase: Invalid value: "Active": may only be 'Terminating' if `+"`deletionTimestamp` is not empty")
 
 		// The namespace is removed with the last finalizer of its spec.
 		finalized := terminating.DeepCopy()
@@ -147,7 +125,7 @@ func TestNamespaceDelete(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, corev1.NamespaceTerminating, finalized.Status.Phase)
 		_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
-		requireRefusal(t, err, refusal{metav1.StatusReasonNotFound, `namespaces "` + name + `" not found`})
+		requireRefusal(t, err, metav1.StatusReasonNotFound, `namespaces "`+name+`" not found`)
 	})
 }
 
@@ -204,8 +182,8 @@ func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 	t.Run("propagation", func(t *testing.T) {
 		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("orphans")}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		policy := metav1.DeletePropagationForeground
-		require.NoError(t, namespaces.Delete(ctx, "orphans", metav1.DeleteOptions{PropagationPolicy: &policy}))
+		foreground := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}
+		require.NoError(t, namespaces.Delete(ctx, "orphans", foreground))
 		got, err := namespaces.Get(ctx, "orphans", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, []string{metav1.FinalizerDeleteDependents}, got.Finalizers)
@@ -220,28 +198,18 @@ func TestNamespaceSelectors(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, client.CoreV1().Namespaces().Delete(ctx, "two", metav1.DeleteOptions{}))
-	for selector, want := range map[string][]string{
-		"status.phase=Active":      {"one"},
-		"status.phase=Terminating": {"two"},
-		"metadata.name=one":        {"one"},
-		"name=two":                 {"two"},
-		"metadata.name!=one":       {"two"},
+	for selector, want := range map[string]string{
+		"status.phase=Active": "one", "status.phase=Terminating": "two", "metadata.name=one": "one",
+		"name=two": "two", "metadata.name!=one": "two",
 	} {
 		eventually(t, selector, func(ctx context.Context) bool {
 			list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: selector})
-			if err != nil {
-				return false
-			}
-			var got []string
-			for _, item := range list.Items {
-				got = append(got, item.Name)
-			}
-			return equalStrings(want, got)
+			return err == nil && namesOf(t, list) == want
 		})
 	}
 	for _, label := range []string{"spec.nodeName", "metadata.namespace"} {
 		_, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: label + "=x"})
-		requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: " + label})
+		requireRefusal(t, err, metav1.StatusReasonBadRequest, "field label not supported: "+label)
 	}
 	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelMetadataName + "=one"})
 	require.NoError(t, err)

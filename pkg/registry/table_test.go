@@ -146,10 +146,8 @@ func golden(t *testing.T, name string, table *metav1.Table) {
 func createOneOfEach(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	ctx, options := t.Context(), metav1.CreateOptions{}
-	var err error
-	do := func(_ any, e error) {
+	do := func(_ any, err error) {
 		t.Helper()
-		err = e
 		require.NoError(t, err)
 	}
 	do(client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named("ns")}, options))

@@ -1,6 +1,7 @@
 package apikinds_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -91,10 +92,7 @@ func (c call) write(t *testing.T, between func(*unstructured.Unstructured)) erro
 	if c.old != nil {
 		operation, old = admission.Update, c.old
 	}
-	if c.cluster == "" {
-		c.cluster = "here"
-	}
-	ctx := request.WithClusterName(t.Context(), c.cluster)
+	ctx := request.WithClusterName(t.Context(), cmp.Or(c.cluster, "here"))
 	resource := schema.GroupVersionResource{Group: c.object.GroupVersionKind().Group, Version: c.object.GroupVersionKind().Version, Resource: c.resource}
 	a := admission.NewAttributesRecord(c.object, old, c.object.GroupVersionKind(), "", c.object.GetName(), resource, c.subresource, operation, nil, false, &user.DefaultInfo{Name: c.user, Groups: c.groups})
 	p := plugin(c.current)

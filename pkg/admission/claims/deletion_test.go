@@ -1,6 +1,7 @@
 package claims_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -36,11 +37,7 @@ func (l lifetime) object() runtime.Object {
 	return obj
 }
 
-type asked struct {
-	by     string
-	verb   string
-	object string
-}
+type asked struct{ by, verb, object string }
 
 // update validates an update by sender and returns the authorization requests.
 func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (questions []asked, err error) {
@@ -103,13 +100,11 @@ func TestDeletionByUpdate(t *testing.T) {
 		"another field of what is bound":            {ctx: bound, before: owned, after: owned},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if test.resource.Empty() {
-				test.resource = configMaps
+			send := func(decision authorizer.Decision, failure error) ([]asked, error) {
+				resource, sender := cmp.Or(test.resource, configMaps), cmp.Or[user.Info](test.sender, tenant)
+				return update(test.ctx, resource, test.subresource, test.before, test.after, sender, decision, failure)
 			}
-			if test.sender == nil {
-				test.sender = tenant
-			}
-			questions, err := update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionNoOpinion, nil)
+			questions, err := send(authorizer.DecisionNoOpinion, nil)
 			if test.by == "" {
 				require.NoError(t, err)
 				require.Empty(t, questions)
@@ -118,10 +113,10 @@ func TestDeletionByUpdate(t *testing.T) {
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
 			require.ErrorContains(t, err, "requires the verb delete")
 			require.Equal(t, []asked{{test.by, "delete", "/configmaps/default/x"}}, questions)
-			_, err = update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionAllow, nil)
+			_, err = send(authorizer.DecisionAllow, nil)
 			require.NoError(t, err)
 			failure := errors.New("unknown")
-			_, err = update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionNoOpinion, failure)
+			_, err = send(authorizer.DecisionNoOpinion, failure)
 			require.ErrorIs(t, err, failure)
 		})
 	}

@@ -1,6 +1,7 @@
 package claims_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -55,11 +56,8 @@ func (w write) send(ctx context.Context, allows claims.Allows) (map[string]strin
 	case w.after == nil:
 		operation = admission.Delete
 	}
-	if w.resource.Empty() {
-		w.resource = configMaps
-	}
 	a := admission.NewAttributesRecord(object(w.after), object(w.before), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
-		w.resource.WithVersion("v1"), w.subresource, operation, nil, false, w.user)
+		cmp.Or(w.resource, configMaps).WithVersion("v1"), w.subresource, operation, nil, false, w.user)
 	p := claims.New(claims.Config{Allows: allows})
 	if err := p.Admit(ctx, a, nil); err != nil {
 		return nil, err

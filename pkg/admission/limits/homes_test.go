@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -39,16 +38,15 @@ func TestOwners(t *testing.T) {
 		return toplevel.Usage{Amount: subtrees.Amount{Objects: objects, Bytes: bytes}, Workspaces: workspaces}
 	}
 	for name, tc := range map[string]struct {
-		path          string
-		used          toplevel.Usage
-		unknown       bool
-		own           subtrees.Amount // limits of the home itself
-		filling, full bool
-		as            user.Info
-		resource      schema.GroupResource
-		obj, old      runtime.Object
-		want          string
-		code          int
+		path                   string
+		used                   toplevel.Usage
+		own                    subtrees.Amount // limits of the home itself
+		unknown, filling, full bool
+		as                     user.Info
+		resource               schema.GroupResource
+		obj, old               runtime.Object
+		want                   string
+		code                   int
 	}{
 		"below all":                           {path: "user:alice:x", used: used(99, 999, 9), resource: workspaces, obj: workspace},
 		"objects of a home":                   {path: "user:alice:x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "user:alice and all workspaces below it have 100 objects on this shard, at most 100 allowed", code: http.StatusForbidden},
@@ -76,9 +74,6 @@ func TestOwners(t *testing.T) {
 			if toplevel.Of(tc.path) == "" {
 				cluster = logicalcluster.Name(tc.path)
 			}
-			if tc.as == nil {
-				tc.as = tenant
-			}
 			s := state{full: tc.full, filling: tc.filling, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{cluster: lc}}
 			p := New(Config{
 				Usage: s, LogicalCluster: s.of, Homes: HomeLimits{Objects: 100, Bytes: 1000, Workspaces: 10},
@@ -90,11 +85,7 @@ func TestOwners(t *testing.T) {
 					return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: toplevel.Of(tc.path), Most: tc.own}}}
 				},
 			})
-			operation := admission.Create
-			if tc.old != nil {
-				operation = admission.Update
-			}
-			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "one", tc.resource.WithVersion("v1"), "", operation, nil, false, tc.as)
+			a := writeBy(tc.resource, "", tc.obj, tc.old, tc.as)
 			err := p.Validate(request.WithClusterName(t.Context(), cluster), a, nil)
 			requireOutcome(t, err, tc.want, tc.code)
 		})

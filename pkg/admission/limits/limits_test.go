@@ -33,12 +33,9 @@ import (
 )
 
 type state struct {
-	usage    usage.Usage
-	types    usage.Usage // of WorkspaceTypes
-	unknown  bool
-	full     bool
-	filling  bool
-	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
+	usage, types           usage.Usage // types are of WorkspaceTypes
+	unknown, full, filling bool
+	clusters               map[logicalcluster.Name]*corev1alpha1.LogicalCluster
 }
 
 func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
@@ -75,10 +72,24 @@ func holding(bytes int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Data: map[string]string{"text": strings.Repeat("x", bytes)}}
 }
 
-func extending(n int) *unstructured.Unstructured { return nesting("extend", "with", n) }
+func with(field string, value any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{field: value}}
+}
 
-func nesting(field, list string, n int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{field: map[string]any{list: make([]any, n)}}}}
+func listOf(name string, n int) map[string]any { return map[string]any{name: make([]any, n)} }
+
+func custom(bytes int) *unstructured.Unstructured          { return with("spec", strings.Repeat("x", bytes)) }
+func naming(name string, n int) *unstructured.Unstructured { return with("spec", listOf(name, n)) }
+func extending(n int) *unstructured.Unstructured           { return nesting("extend", "with", n) }
+func managedCustom(n int) *unstructured.Unstructured {
+	return with("metadata", listOf("managedFields", n))
+}
+func ownedCustom(n int) *unstructured.Unstructured {
+	return with("metadata", listOf("ownerReferences", n))
+}
+
+func nesting(field, name string, n int) *unstructured.Unstructured {
+	return with("spec", map[string]any{field: listOf(name, n)})
 }
 
 func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
@@ -95,10 +106,6 @@ func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
 // escaped returns a ClusterRole with n names that are three times as long in JSON.
 func escaped(n int) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, ResourceNames: slices.Repeat([]string{"\x01"}, n)}}}
-}
-
-func naming(list string, n int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{list: make([]any, n)}}}
 }
 
 // valued returns an object with n values, some of them empty, and values of the server.
@@ -118,44 +125,26 @@ func valued(n, servers int) *unstructured.Unstructured {
 	}}
 }
 
-func custom(bytes int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"spec": strings.Repeat("x", bytes)}}
-}
-
 func managed(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: make([]metav1.ManagedFieldsEntry, n)}}
-}
-
-func managedCustom(n int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"managedFields": make([]any, n)}}}
 }
 
 func withSecrets(n int) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{Secrets: make([]corev1.ObjectReference, n)}
 }
 
-func mapped(n int) *corev1.ConfigMap {
-	data := make(map[string]string, n)
-	for i := range n {
-		data[strconv.Itoa(i)] = ""
-	}
-	return &corev1.ConfigMap{Data: data}
-}
+func mapped(n int) *corev1.ConfigMap { return &corev1.ConfigMap{Data: filled(n, "")} }
 
-func anyMap(n int) map[string]any {
-	all := make(map[string]any, n)
+func filled[V any](n int, value V) map[string]V {
+	all := make(map[string]V, n)
 	for i := range n {
-		all[strconv.Itoa(i)] = ""
+		all[strconv.Itoa(i)] = value
 	}
 	return all
 }
 
 func owned(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: slices.Repeat([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}}, n)}}
-}
-
-func ownedCustom(n int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"ownerReferences": make([]any, n)}}}
 }
 
 func TestLimits(t *testing.T) {
@@ -166,19 +155,17 @@ func TestLimits(t *testing.T) {
 	ending.Status.Phase, ending.DeletionTimestamp = "Deleting", &metav1.Time{}
 	below, objects, bytes := usage.Usage{Objects: 9, Bytes: 1023}, usage.Usage{Objects: 10}, usage.Usage{Bytes: 1024}
 	for name, tc := range map[string]struct {
-		used        usage.Usage
-		types       usage.Usage
-		unknown     bool
-		full        bool
-		cluster     logicalcluster.Name // one, if empty
-		lc          *corev1alpha1.LogicalCluster
-		subtree     subtrees.Amount // used, of 100 objects and 10,000 bytes
-		as          user.Info       // a tenant, if nil
-		resource    schema.GroupResource
-		subresource string
-		obj, old    runtime.Object
-		want        string
-		code        int
+		used, types   usage.Usage
+		unknown, full bool
+		cluster       logicalcluster.Name // one, if empty
+		lc            *corev1alpha1.LogicalCluster
+		subtree       subtrees.Amount // used, of 100 objects and 10,000 bytes
+		as            user.Info       // a tenant, if nil
+		resource      schema.GroupResource
+		subresource   string
+		obj, old      runtime.Object
+		want          string
+		code          int
 	}{
 		"below both":                               {used: below, resource: configMaps, obj: holding(5000)},
 		"as many objects as may be":                {used: objects, resource: configMaps, obj: holding(1), want: "the logical cluster one has 10 objects, at most 10 allowed: delete"},
@@ -279,7 +266,7 @@ func TestLimits(t *testing.T) {
 		"as many secrets as ever":                  {resource: configMaps, obj: withSecrets(1100), old: withSecrets(1100)},
 		"a large map":                              {resource: configMaps, as: theAPI, obj: mapped(50_001), old: mapped(50_000), want: "has a map with 50001 entries, at most 50000 allowed", code: http.StatusRequestEntityTooLarge},
 		"as large as ever":                         {resource: configMaps, obj: mapped(50_002), old: mapped(50_002)},
-		"many labels":                              {resource: configMaps, obj: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"labels": anyMap(50_001)}}}, want: "has a map with 50001 entries", code: http.StatusRequestEntityTooLarge},
+		"many labels":                              {resource: configMaps, obj: with("metadata", map[string]any{"labels": filled(50_001, any(""))}), want: "has a map with 50001 entries", code: http.StatusRequestEntityTooLarge},
 		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries, at most 1000 allowed"},
 		"enough owners":                            {resource: configMaps, obj: owned(1000)},
 		"as many owners as ever":                   {resource: configMaps, obj: owned(1100), old: owned(1100)},
@@ -287,28 +274,16 @@ func TestLimits(t *testing.T) {
 		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.cluster == "" {
-				tc.cluster = "one"
-			}
-			if tc.lc == nil {
-				tc.lc = ready(nil)
-			}
-			metav1.SetMetaDataAnnotation(&tc.lc.ObjectMeta, core.LogicalClusterPathAnnotationKey, "root:org:one")
-			if tc.as == nil {
-				tc.as = tenant
-			}
-			s := state{usage: tc.used, types: tc.types, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{tc.cluster: tc.lc}}
+			cluster, lc := cmp.Or(tc.cluster, "one"), cmp.Or(tc.lc, ready(nil))
+			metav1.SetMetaDataAnnotation(&lc.ObjectMeta, core.LogicalClusterPathAnnotationKey, "root:org:one")
+			s := state{usage: tc.used, types: tc.types, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{cluster: lc}}
 			within := func(path string) []*subtrees.Subtree {
 				require.Equal(t, "root:org:one", path)
 				return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: "root:org", Most: subtrees.Amount{Objects: 100, Bytes: 10_000}}, Used: tc.subtree}}
 			}
 			p := New(Config{Options: options, Usage: s, Subtrees: within, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
-			operation := admission.Create
-			if tc.old != nil {
-				operation = admission.Update
-			}
-			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "default", "one", tc.resource.WithVersion("v1"), tc.subresource, operation, nil, false, tc.as)
-			ctx := request.WithClusterName(t.Context(), tc.cluster)
+			a := writeBy(tc.resource, tc.subresource, tc.obj, tc.old, tc.as)
+			ctx := request.WithClusterName(t.Context(), cluster)
 			err := p.Admit(ctx, a, nil)
 			if err == nil {
 				err = p.Validate(ctx, a, nil)
@@ -316,6 +291,16 @@ func TestLimits(t *testing.T) {
 			requireOutcome(t, err, tc.want, cmp.Or(tc.code, http.StatusForbidden))
 		})
 	}
+}
+
+// writeBy returns a create, or an update, by a tenant if as is nil.
+func writeBy(resource schema.GroupResource, sub string, obj, old runtime.Object, as user.Info) admission.Attributes {
+	operation := admission.Create
+	if old != nil {
+		operation = admission.Update
+	}
+	return admission.NewAttributesRecord(obj, old, schema.GroupVersionKind{}, "default", "one",
+		resource.WithVersion("v1"), sub, operation, nil, false, cmp.Or[user.Info](as, tenant))
 }
 
 func requireOutcome(t *testing.T, err error, text string, code int) {

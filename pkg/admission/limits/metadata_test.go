@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -57,8 +55,7 @@ func TestMetadata(t *testing.T) {
 			fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 			require.NoError(t, err)
 			for _, obj := range []runtime.Object{object, &unstructured.Unstructured{Object: fields}} {
-				a := admission.NewAttributesRecord(obj, nil, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "default", "x", corev1.SchemeGroupVersion.WithResource("configmaps"), "", admission.Create, nil, false, nil)
-				err := New(Config{}).Admit(t.Context(), a, nil)
+				err := New(Config{}).Admit(t.Context(), writeBy(configMaps, "", obj, nil, nil), nil)
 				if c.n == 0 {
 					require.NoError(t, err)
 					continue

@@ -5,11 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
 
@@ -22,18 +21,7 @@ func TestLargePatterns(t *testing.T) {
 		require.NoError(t, yaml.Unmarshal(fmt.Appendf(nil, `{spec: {jwt: [{claimMappings: {username: {expression: %q}, extra: [{key: a, valueExpression: %q}]}}]}}`, username, valid), &u.Object))
 		return u
 	}
-	check := func(object, old *unstructured.Unstructured) error {
-		operation := admission.Create
-		if old != nil {
-			operation = admission.Update
-		}
-		resource := tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations")
-		kind := tenancyv1alpha1.SchemeGroupVersion.WithKind("WorkspaceAuthenticationConfiguration")
-		if old == nil {
-			return validKind(admission.NewAttributesRecord(object, nil, kind, "", "c", resource, "", operation, nil, false, nil))
-		}
-		return validKind(admission.NewAttributesRecord(object, old, kind, "", "c", resource, "", operation, nil, false, nil))
-	}
+	check := func(object, old runtime.Object) error { return validKind(writeBy(configs, "", object, old, nil)) }
 	large := "claims.sub.find('" + strings.Repeat("a{0,1000}", 100) + "')"
 	small := "claims.sub.find('^[a-z]{1,63}')"
 	require.NoError(t, check(configuration(small, small), nil))

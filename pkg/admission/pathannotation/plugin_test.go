@@ -1,6 +1,7 @@
 package pathannotation_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -79,10 +80,7 @@ func TestPath(t *testing.T) {
 			if tc.old != "" {
 				operation, old = admission.Update, object(tc.old)
 			}
-			if tc.cluster == "" {
-				tc.cluster = "here"
-			}
-			ctx := request.WithClusterName(t.Context(), tc.cluster)
+			ctx := request.WithClusterName(t.Context(), cmp.Or(tc.cluster, "here"))
 			a := admission.NewAttributesRecord(obj, old, schema.GroupVersionKind{}, "", "x", tc.resource, tc.subresource, operation, nil, false, nil)
 			p := pathannotation.New(find)
 			err := p.Admit(ctx, a, nil)

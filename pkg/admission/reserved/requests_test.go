@@ -1,17 +1,17 @@
 package reserved
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -41,16 +41,13 @@ func TestSigningRequests(t *testing.T) {
 		"the server":                       {signer: clients, name: "system:apiserver", denied: "system:apiserver"},
 		"a service account":                {signer: clients, name: "system:serviceaccount:default:default", denied: "system:serviceaccount:default:default"},
 	} {
-		content, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: tc.name, Organization: tc.groups}}, key)
+		content, err := certutil.MakeCSR(key, &pkix.Name{CommonName: tc.name, Organization: tc.groups}, nil, nil)
 		require.NoError(t, err)
-		if tc.as == nil {
-			tc.as = tenant
-		}
-		asked := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: tc.signer, Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: content}),
-		}}
+		spec := certificatesv1.CertificateSigningRequestSpec{SignerName: tc.signer, Request: content}
 		t.Run(what, func(t *testing.T) {
-			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), attributes(signingRequests, "", asked, nil, tc.as), nil), tc.denied)
+			asked := &certificatesv1.CertificateSigningRequest{Spec: spec}
+			a := attributes(signingRequests, "", asked, nil, cmp.Or[user.Info](tc.as, tenant))
+			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), a, nil), tc.denied)
 		})
 	}
 	for _, broken := range []string{"", "no PEM", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"} {

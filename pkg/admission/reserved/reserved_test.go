@@ -73,7 +73,7 @@ func attributes(resource schema.GroupResource, subresource string, obj, old runt
 func TestMetadata(t *testing.T) {
 	const shard, inactive = "core.kcp.io/shard", "core.kcp.io/inactive"
 	for name, test := range map[string]struct {
-		obj, old *corev1.ConfigMap
+		obj, old runtime.Object
 		as       user.Info
 		denied   string
 	}{
@@ -120,12 +120,8 @@ func TestMetadata(t *testing.T) {
 		"lifecycle of default api binds": {obj: annotated("experimental.tenancy.kcp.io/default-api-binding-lifecycle", "x"), as: tenant},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var old runtime.Object
-			if test.old != nil {
-				old = test.old
-			}
-			ctx := request.WithClusterName(t.Context(), "here")
-			verdict(t, New().Validate(ctx, attributes(corev1.Resource("configmaps"), "", test.obj, old, test.as), nil), test.denied)
+			a := attributes(corev1.Resource("configmaps"), "", test.obj, test.old, test.as)
+			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), a, nil), test.denied)
 		})
 	}
 }

@@ -18,13 +18,17 @@ func creates(gvr schema.GroupVersionResource, kind string) admission.Attributes 
 	return admission.NewAttributesRecord(nil, nil, gvr.GroupVersion().WithKind(kind), "default", "x", gvr, "", admission.Create, nil, false, nil)
 }
 
+func rule(group string, resources ...string) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: resources},
+	}}
+}
+
 func seeing(n int, together bool) *ruled {
 	r := &ruled{together: together}
 	for range n {
-		r.add([]admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-		}}, nil)
+		r.add(rule("", "configmaps"), nil)
 	}
 	return r
 }
@@ -65,17 +69,13 @@ func TestCalls(t *testing.T) {
 
 func TestRuled(t *testing.T) {
 	t.Parallel()
-	rule := func(group string) []admissionregistrationv1.RuleWithOperations {
-		return []admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-			Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{"deployments", "validatingwebhookconfigurations"}},
-		}}
-	}
+	apps := rule("apps", "deployments", "validatingwebhookconfigurations")
+	extensions := rule("extensions", "deployments", "validatingwebhookconfigurations") // its former group
 	r := ruled{}
-	r.add(rule("apps"), nil)
-	r.add(rule("apps"), new(admissionregistrationv1.Equivalent))
-	r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource in its former group
-	r.add(rule("extensions"), new(admissionregistrationv1.Exact))
+	r.add(apps, nil)
+	r.add(apps, new(admissionregistrationv1.Equivalent))
+	r.add(extensions, new(admissionregistrationv1.Equivalent))
+	r.add(extensions, new(admissionregistrationv1.Exact))
 	deployment := creates(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
 	require.Equal(t, 3, r.match(deployment))
 	require.Zero(t, r.match(creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")))

@@ -1,8 +1,10 @@
 package workspaceowner_test
 
 import (
+	"cmp"
 	"testing"
 
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,13 +31,11 @@ func TestAdmit(t *testing.T) {
 	masters := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	const owner = `{"username":"alice","uid":"1","groups":["team"],"extra":{"k":["v"]}}`
 	for _, tc := range []struct {
-		name        string
-		who         user.Info
-		resource    string
-		subresource string
-		operation   admission.Operation
-		obj, old    *unstructured.Unstructured
-		want        string
+		name, resource, subresource, want string
+		who                               user.Info
+		operation                         admission.Operation
+		obj                               *unstructured.Unstructured
+		old                               runtime.Object
 	}{
 		{name: "creator", who: alice, operation: admission.Create, obj: workspace(""), want: owner},
 		{name: "creator who claims to be another", who: alice, operation: admission.Create, obj: workspace("forged"), want: owner},
@@ -49,15 +49,8 @@ func TestAdmit(t *testing.T) {
 		{name: "other resources", who: alice, resource: "workspacetypes", operation: admission.Create, obj: workspace("")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			resource := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
-			if tc.resource != "" {
-				resource.Resource = tc.resource
-			}
-			var old runtime.Object
-			if tc.old != nil {
-				old = tc.old
-			}
-			attributes := admission.NewAttributesRecord(tc.obj, old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.who)
+			resource := tenancyv1alpha1.SchemeGroupVersion.WithResource(cmp.Or(tc.resource, "workspaces"))
+			attributes := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.who)
 			require.NoError(t, workspaceowner.New().Admit(t.Context(), attributes, nil))
 			require.Equal(t, tc.want, tc.obj.GetAnnotations()[annotation])
 		})

@@ -1,6 +1,7 @@
 package workspacetype_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,11 +69,11 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 				return tenancy.Family{known("lonely")}, errors.New("it allows no parents")
 			case "broken":
 				return tenancy.Family{known("broken")}, fmt.Errorf("%w: root:gone does not exist", tenancy.ErrExtends)
-			}
-			if ws.Spec.Type.Name == "early" {
+			case "early":
 				return nil, fmt.Errorf("types of other shards: %w", client.ErrIncomplete)
+			default:
+				return nil, errors.New("it does not exist")
 			}
-			return nil, errors.New("it does not exist")
 		},
 		May: func(_ context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 			switch {
@@ -103,14 +104,11 @@ func TestPlugin(t *testing.T) {
 	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}, "half": {"special", "broken"}, "user": {"base"}},
 		map[string][]string{"carla": {"special", "base"}, "half": {"special", "broken"}, "user": {"special"}, "reader": {"special", "base", "lonely", "root:none"}})
 	for _, tc := range []struct {
-		name     string
-		who      string
-		groups   []string
-		ws, old  *unstructured.Unstructured
-		cluster  logicalcluster.Name
-		wantType string
-		refused  func(error) bool
-		message  string
+		name, who, wantType, message string
+		groups                       []string
+		ws, old                      *unstructured.Unstructured
+		cluster                      logicalcluster.Name
+		refused                      func(error) bool
 	}{
 		{name: "default", who: "bob", ws: typed("", ""), wantType: "base"},
 		{name: "named", who: "alice", ws: typed("special", ""), wantType: "special"},
@@ -156,11 +154,7 @@ func TestPlugin(t *testing.T) {
 			if tc.old != nil {
 				operation, old = admission.Update, tc.old
 			}
-			cluster := tc.cluster
-			if cluster == "" {
-				cluster = "here"
-			}
-			ctx := request.WithClusterName(t.Context(), cluster)
+			ctx := request.WithClusterName(t.Context(), cmp.Or(tc.cluster, "here"))
 			a := admission.NewAttributesRecord(tc.ws, old, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
 				operation, nil, false, &user.DefaultInfo{Name: tc.who, Groups: tc.groups})
 			before := tc.ws.DeepCopy()

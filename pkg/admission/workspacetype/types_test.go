@@ -1,6 +1,7 @@
 package workspacetype_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -50,12 +51,10 @@ func TestTypes(t *testing.T) {
 	)
 	fine := "defaultChildWorkspaceType: {name: a, path: root}, limitAllowedChildren: {none: true}, limitAllowedParents: {types: [{name: a, path: 2okdry95y5lkv}]}, extend: {with: [{name: a}]}"
 	for name, tc := range map[string]struct {
-		name      string // t if empty
-		cluster   logicalcluster.Name
-		spec, old string
-		forbids   string
-		invalid   string
-		update    bool
+		name                        string // t if empty
+		cluster                     logicalcluster.Name
+		spec, old, forbids, invalid string
+		update                      bool
 	}{
 		"says nothing":               {},
 		"says all":                   {spec: fine},
@@ -82,17 +81,12 @@ func TestTypes(t *testing.T) {
 		"a limit loses what was bad": {update: true, spec: "limitAllowedChildren: {none: true}", old: both},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.name == "" {
-				tc.name = "t"
-			}
-			if tc.cluster == "" {
-				tc.cluster = "here"
-			}
+			name := cmp.Or(tc.name, "t")
 			var old *unstructured.Unstructured
 			if tc.update {
-				old = typeOf(t, tc.name, tc.old)
+				old = typeOf(t, name, tc.old)
 			}
-			err := writeType(t, tc.cluster, "", typeOf(t, tc.name, tc.spec), old)
+			err := writeType(t, cmp.Or(tc.cluster, "here"), "", typeOf(t, name, tc.spec), old)
 			switch {
 			case tc.forbids != "":
 				require.True(t, apierrors.IsForbidden(err), "%v", err)

@@ -111,6 +111,9 @@ func (w *world) accepted(t testing.TB, token string) *authenticator.Response {
 	require.Equal(t, "robot-uid", response.User.GetUID())
 	require.Equal(t, []string{"system:serviceaccounts", "system:serviceaccounts:ns"}, response.User.GetGroups())
 	require.Equal(t, []string{"one"}, response.User.GetExtra()[request.ExtraClusterName])
+	name, ok := ClaimedCluster(token)
+	require.True(t, ok)
+	require.Equal(t, logicalcluster.Name("one"), name)
 	return response
 }
 
@@ -142,12 +145,9 @@ func TestBoundTokens(t *testing.T) {
 	response := w.accepted(t, token)
 	require.Equal(t, authenticator.Audiences{"api"}, response.Audiences)
 	require.Len(t, response.User.GetExtra()["authentication.kubernetes.io/credential-id"], 1)
-	name, ok := ClaimedCluster(token)
-	require.True(t, ok)
-	require.Equal(t, logicalcluster.Name("one"), name)
 	home, ok := identity.HomeOf("", response.User)
 	require.True(t, ok)
-	require.Equal(t, name, home)
+	require.Equal(t, logicalcluster.Name("one"), home)
 
 	_, claims := split(t, token)
 	require.Equal(t, map[string]any{
@@ -219,9 +219,6 @@ func TestLegacyTokens(t *testing.T) {
 	w.refused(t, token, "no longer the one in its secret")
 	w.secret.Data["token"] = []byte(token)
 	require.Equal(t, authenticator.Audiences{"api"}, w.accepted(t, token).Audiences)
-	name, ok := ClaimedCluster(token)
-	require.True(t, ok)
-	require.Equal(t, logicalcluster.Name("one"), name)
 
 	w.secret.Type = corev1.SecretTypeOpaque
 	w.refused(t, token, "no longer the one in its secret")
@@ -287,18 +284,15 @@ func TestForgedTokens(t *testing.T) {
 			"no expiration time": func(c map[string]any) { delete(c, "exp") },
 			"pod or node":        func(c map[string]any) { c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": "p"} },
 			"a service acc":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{} },
-			"name its secret":    func(c map[string]any) { c["iss"] = LegacyIssuer },
 			"target audiences":   func(c map[string]any) { delete(c, "aud") },
+			"name its secret": func(c map[string]any) {
+				const prefix = "kubernetes.io/serviceaccount/"
+				c["iss"], c[prefix+"clusterName"], c[prefix+"namespace"] = LegacyIssuer, "one", "ns"
+				c[prefix+"service-account.name"], c[prefix+"service-account.uid"] = "robot", "robot-uid"
+			},
 		} {
 			_, changed := split(t, good)
 			change(changed)
-			if because == "name its secret" {
-				for _, key := range []string{"clusterName", "namespace", "service-account.name", "service-account.uid"} {
-					changed["kubernetes.io/serviceaccount/"+key] = map[string]string{
-						"clusterName": "one", "namespace": "ns", "service-account.name": "robot", "service-account.uid": "robot-uid",
-					}[key]
-				}
-			}
 			token, err := w.issuer.sign(changed)
 			require.NoError(t, err)
 			w.refused(t, token, because)

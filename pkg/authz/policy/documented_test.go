@@ -75,29 +75,32 @@ func TestDocumentedRoles(t *testing.T) {
 // has reports whether a role, with aggregated roles, has a rule.
 func has(t *testing.T, name, verb, group, resource string) bool {
 	t.Helper()
-	system := policy.System()
-	at := slices.IndexFunc(system.ClusterRoles, func(r *rbacv1.ClusterRole) bool { return r.Name == name })
-	require.GreaterOrEqual(t, at, 0, name)
-	role := system.ClusterRoles[at]
 	contains := func(list []string, value string) bool {
 		return slices.Contains(list, value) || slices.Contains(list, "*")
 	}
-	for _, rule := range role.Rules {
-		if contains(rule.Verbs, verb) && contains(rule.APIGroups, group) && contains(rule.Resources, resource) {
-			return true
-		}
+	return slices.ContainsFunc(rulesOf(t, name), func(rule rbacv1.PolicyRule) bool {
+		return contains(rule.Verbs, verb) && contains(rule.APIGroups, group) && contains(rule.Resources, resource)
+	})
+}
+
+// rulesOf returns the rules of a role, with those of aggregated roles.
+func rulesOf(t *testing.T, name string) []rbacv1.PolicyRule {
+	t.Helper()
+	roles := policy.System().ClusterRoles
+	at := slices.IndexFunc(roles, func(r *rbacv1.ClusterRole) bool { return r.Name == name })
+	require.GreaterOrEqual(t, at, 0, name)
+	all := roles[at].Rules
+	if roles[at].AggregationRule == nil {
+		return all
 	}
-	if role.AggregationRule == nil {
-		return false
-	}
-	for i := range role.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+	for i := range roles[at].AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&roles[at].AggregationRule.ClusterRoleSelectors[i])
 		require.NoError(t, err)
-		for _, other := range system.ClusterRoles {
-			if selector.Matches(labels.Set(other.Labels)) && has(t, other.Name, verb, group, resource) {
-				return true
+		for _, other := range roles {
+			if selector.Matches(labels.Set(other.Labels)) {
+				all = append(all, rulesOf(t, other.Name)...)
 			}
 		}
 	}
-	return false
+	return all
 }

@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 )
@@ -64,27 +62,7 @@ func TestStrangers(t *testing.T) {
 // TestUserFacing checks that admin includes edit, and edit includes view, and that none of them can write
 // cluster-wide roles.
 func TestUserFacing(t *testing.T) {
-	system := policy.System()
-	var collect func(name string) []rbacv1.PolicyRule
-	collect = func(name string) []rbacv1.PolicyRule {
-		at := slices.IndexFunc(system.ClusterRoles, func(r *rbacv1.ClusterRole) bool { return r.Name == name })
-		role := system.ClusterRoles[at]
-		all := slices.Clone(role.Rules)
-		if role.AggregationRule == nil {
-			return all
-		}
-		for i := range role.AggregationRule.ClusterRoleSelectors {
-			selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
-			require.NoError(t, err)
-			for _, other := range system.ClusterRoles {
-				if selector.Matches(labels.Set(other.Labels)) {
-					all = append(all, collect(other.Name)...)
-				}
-			}
-		}
-		return all
-	}
-	admin, edit, view := collect("admin"), collect("edit"), collect("view")
+	admin, edit, view := rulesOf(t, "admin"), rulesOf(t, "edit"), rulesOf(t, "view")
 	require.Subset(t, admin, edit)
 	require.Subset(t, edit, view)
 	require.Greater(t, len(admin), len(edit))

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -60,30 +59,21 @@ func BenchmarkAuthorize(b *testing.B) {
 func fill(f rbac.Feed, clusters int) {
 	shipped := policy.System()
 	for _, role := range shipped.ClusterRoles {
-		role.Annotations = meta(system, "", "").Annotations
+		role.Annotations = rbac.Meta(system, "", "").Annotations
 		f.SetClusterRole(role)
 	}
 	for _, binding := range shipped.ClusterRoleBindings {
-		binding.Annotations = meta(system, "", "").Annotations
-		f.SetClusterRoleBinding(binding)
+		f.Bind(system, "", binding.Name, binding.RoleRef, binding.Subjects...)
 	}
 	for n := range clusters {
 		cluster := logicalcluster.Name(fmt.Sprintf("c%d", n))
-		bindTo := func(name, role string, subjects ...rbacv1.Subject) {
-			f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-				ObjectMeta: meta(cluster, "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: subjects,
-			})
-		}
-		bindTo("workspace-admin", "cluster-admin", subject("User", "", "owner"))
-		bindTo("access", "system:kcp:workspace:access", subject("Group", "", "team"))
-		f.SetRole(&rbacv1.Role{ObjectMeta: meta(cluster, "default", "r"), Rules: []rbacv1.PolicyRule{
-			rule(list("get", "list"), list(""), list("secrets")), rule(list("get", "list", "watch"), list(""), list("pods", "configmaps")),
-		}})
+		f.Bind(cluster, "", "workspace-admin", rbac.ClusterRole("cluster-admin"), rbac.User("owner"))
+		f.Bind(cluster, "", "access", rbac.ClusterRole("system:kcp:workspace:access"), subject("Group", "", "team"))
+		f.SetRules(cluster, "default", "r",
+			rule(list("get", "list"), list(""), list("secrets")),
+			rule(list("get", "list", "watch"), list(""), list("pods", "configmaps")))
 		for u := range 10 {
-			f.SetRoleBinding(&rbacv1.RoleBinding{
-				ObjectMeta: meta(cluster, "default", fmt.Sprintf("r-%d", u)), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"},
-				Subjects: []rbacv1.Subject{subject("User", "", fmt.Sprintf("user-%d", u))},
-			})
+			f.Bind(cluster, "default", fmt.Sprintf("r-%d", u), rbac.Role("r"), rbac.User(fmt.Sprintf("user-%d", u)))
 		}
 	}
 }
@@ -95,10 +85,7 @@ func BenchmarkBindings(b *testing.B) {
 		f := rbac.NewFeed()
 		write := func(i int) {
 			name := fmt.Sprintf("r-%d", i%n)
-			f.SetRoleBinding(&rbacv1.RoleBinding{
-				ObjectMeta: meta("c", "default", name), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: name},
-				Subjects: []rbacv1.Subject{subject("User", "", "user")},
-			})
+			f.Bind("c", "default", name, rbac.Role(name), rbac.User("user"))
 		}
 		for i := range n {
 			write(i)

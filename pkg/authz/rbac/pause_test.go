@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -16,22 +14,13 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-func inHog(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
-}
-
 // bind binds jane and others to their own role in a namespace.
-func bind(f Feed, n int, others ...rbacv1.Subject) *rbacv1.RoleBinding {
-	b := &rbacv1.RoleBinding{
-		ObjectMeta: inHog(fmt.Sprint("b", n)), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: fmt.Sprint("r", n)},
-		Subjects: append(others, rbacv1.Subject{Kind: rbacv1.UserKind, Name: "jane"}),
-	}
-	f.SetRoleBinding(b)
-	return b
+func bind(f Feed, n int, others ...rbacv1.Subject) {
+	f.Bind("hog", "default", fmt.Sprint("b", n), Role(fmt.Sprint("r", n)), append(others, User("jane"))...)
 }
 
 func grantTo(f Feed, n int) {
-	f.SetRole(&rbacv1.Role{ObjectMeta: inHog(fmt.Sprint("r", n)), Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("x", n)}}}})
+	f.SetRules("hog", "default", fmt.Sprint("r", n), gets(fmt.Sprint("x", n)))
 }
 
 // visitHog calls each with the resources of the rules of jane in a namespace, or "" if a role does not exist.
@@ -61,9 +50,9 @@ func TestManyBindingsGiveWay(t *testing.T) {
 	require.NoError(t, visitHog(t.Context(), f, func(resource string) {
 		if len(seen) == 0 {
 			for n := range 3 * pause {
-				f.index.removeBinding(&metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("b", n), Annotations: inHog("").Annotations})
+				f.Unbind("hog", "default", fmt.Sprint("b", n))
 			}
-			bind(f, last-1, rbacv1.Subject{Kind: rbacv1.UserKind, Name: "joe"})
+			bind(f, last-1, User("joe"))
 			grantTo(f, pause)
 			grantTo(f, last)
 			bind(f, last+1)

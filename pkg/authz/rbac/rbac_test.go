@@ -18,10 +18,6 @@ import (
 
 const system = logicalcluster.Name("system:admin")
 
-func meta(cluster logicalcluster.Name, namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
-}
-
 func rule(verbs, groups, resources []string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: groups, Resources: resources, ResourceNames: names}
 }
@@ -50,73 +46,43 @@ func allowsTable() []allowsCase {
 		return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: urls}
 	}
 	return []allowsCase{
-		{
-			name: "verbs", rule: rule(list("get", "list"), list(""), list("pods")),
+		{name: "verbs", rule: rule(list("get", "list"), list(""), list("pods")),
 			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("list", "", "pods", "", "")},
-			no:  []authorizer.AttributesRecord{resource("watch", "", "pods", "", ""), resource("GET", "", "pods", "", "")},
-		},
-		{
-			name: "all verbs, custom ones too", rule: rule(list("*"), list(""), list("pods")),
-			yes: []authorizer.AttributesRecord{resource("impersonate", "", "pods", "", "")},
-		},
-		{
-			name: "API groups", rule: rule(list("get"), list("apps", "batch"), list("jobs")),
+			no:  []authorizer.AttributesRecord{resource("watch", "", "pods", "", ""), resource("GET", "", "pods", "", "")}},
+		{name: "all verbs, custom ones too", rule: rule(list("*"), list(""), list("pods")),
+			yes: []authorizer.AttributesRecord{resource("impersonate", "", "pods", "", "")}},
+		{name: "API groups", rule: rule(list("get"), list("apps", "batch"), list("jobs")),
 			yes: []authorizer.AttributesRecord{resource("get", "batch", "jobs", "", "")},
-			no:  []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")},
-		},
-		{
-			name: "all API groups", rule: rule(list("get"), list("*"), list("jobs")),
-			yes: []authorizer.AttributesRecord{resource("get", "", "jobs", "", ""), resource("get", "x.io", "jobs", "", "")},
-		},
-		{
-			name: "no API group", rule: rule(list("get"), nil, list("jobs")),
-			no: []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")},
-		},
-		{
-			name: "a resource is not its subresources", rule: rule(list("get"), list(""), list("pods")),
-			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", "")},
-		},
-		{
-			name: "a subresource is not its resource", rule: rule(list("get"), list(""), list("pods/log")),
+			no:  []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")}},
+		{name: "all API groups", rule: rule(list("get"), list("*"), list("jobs")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "jobs", "", ""), resource("get", "x.io", "jobs", "", "")}},
+		{name: "no API group", rule: rule(list("get"), nil, list("jobs")),
+			no: []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")}},
+		{name: "a resource is not its subresources", rule: rule(list("get"), list(""), list("pods")),
+			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", "")}},
+		{name: "a subresource is not its resource", rule: rule(list("get"), list(""), list("pods/log")),
 			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "log", "a")},
-			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "a"), resource("get", "", "pods", "exec", "a")},
-		},
-		{
-			name: "a subresource of all resources", rule: rule(list("get"), list(""), list("*/scale")),
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "a"), resource("get", "", "pods", "exec", "a")}},
+		{name: "a subresource of all resources", rule: rule(list("get"), list(""), list("*/scale")),
 			yes: []authorizer.AttributesRecord{resource("get", "", "things", "scale", "a")},
-			no:  []authorizer.AttributesRecord{resource("get", "", "things", "", "a"), resource("get", "", "things", "status", "a")},
-		},
-		{
-			name: "all resources and subresources", rule: rule(list("get"), list(""), list("*")),
-			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("get", "", "pods", "log", "")},
-		},
-		{
-			name: "there is no wildcard for the subresources of one resource", rule: rule(list("get"), list(""), list("pods/*")),
-			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", ""), resource("get", "", "pods", "", "")},
-		},
-		{
-			name: "names", rule: rule(list("get", "list", "create"), list(""), list("pods"), "a", "b"),
+			no:  []authorizer.AttributesRecord{resource("get", "", "things", "", "a"), resource("get", "", "things", "status", "a")}},
+		{name: "all resources and subresources", rule: rule(list("get"), list(""), list("*")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("get", "", "pods", "log", "")}},
+		{name: "there is no wildcard for the subresources of one resource", rule: rule(list("get"), list(""), list("pods/*")),
+			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", ""), resource("get", "", "pods", "", "")}},
+		{name: "names", rule: rule(list("get", "list", "create"), list(""), list("pods"), "a", "b"),
 			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", "b"), resource("list", "", "pods", "", "a")},
-			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "c"), resource("list", "", "pods", "", ""), resource("create", "", "pods", "", "")},
-		},
-		{
-			name: "paths", rule: urls(list("get"), "/healthz", "/logs/*"),
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "c"), resource("list", "", "pods", "", ""), resource("create", "", "pods", "", "")}},
+		{name: "paths", rule: urls(list("get"), "/healthz", "/logs/*"),
 			yes: []authorizer.AttributesRecord{path("get", "/healthz"), path("get", "/logs/"), path("get", "/logs/a/b")},
-			no:  []authorizer.AttributesRecord{path("get", "/healthz/x"), path("get", "/logs"), path("post", "/healthz"), path("get", "/")},
-		},
-		{
-			name: "all paths", rule: urls(list("*"), "*"),
+			no:  []authorizer.AttributesRecord{path("get", "/healthz/x"), path("get", "/logs"), path("post", "/healthz"), path("get", "/")}},
+		{name: "all paths", rule: urls(list("*"), "*"),
 			yes: []authorizer.AttributesRecord{path("access", "/"), path("get", "/x")},
-			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "")},
-		},
-		{
-			name: "resources are no paths", rule: rule(list("*"), list("*"), list("*")),
-			no: []authorizer.AttributesRecord{path("get", "/healthz")},
-		},
-		{
-			name: "nothing", rule: rbacv1.PolicyRule{},
-			no: []authorizer.AttributesRecord{path("", ""), resource("", "", "", "", "")},
-		},
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "")}},
+		{name: "resources are no paths", rule: rule(list("*"), list("*"), list("*")),
+			no: []authorizer.AttributesRecord{path("get", "/healthz")}},
+		{name: "nothing", rule: rbacv1.PolicyRule{},
+			no: []authorizer.AttributesRecord{path("", ""), resource("", "", "", "", "")}},
 	}
 }
 
@@ -138,27 +104,18 @@ func authorizerOfMany() *rbac.Authorizer {
 	f := rbac.NewFeed()
 	read := rule(list("get"), list(""), list("configmaps"))
 	write := rule(list("create"), list(""), list("configmaps"))
-	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "shared-reader"), Rules: []rbacv1.PolicyRule{read}})
-	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "shadowed"), Rules: []rbacv1.PolicyRule{read}})
-	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta(system, "", "everywhere"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "shared-reader"},
-		Subjects: []rbacv1.Subject{
-			subject("Group", "", "everywhere"), subject("User", "", "roamer"), subject("ServiceAccount", "ns", "bot"), subject("User", "", "system:serviceaccount:ns:bot2"),
-		},
-	})
-	for _, cluster := range []logicalcluster.Name{"a", "b"} {
-		rules := map[logicalcluster.Name]rbacv1.PolicyRule{"a": read, "b": write}[cluster]
-		f.SetRole(&rbacv1.Role{ObjectMeta: meta(cluster, "ns", "same"), Rules: []rbacv1.PolicyRule{rules}})
-		f.SetRoleBinding(&rbacv1.RoleBinding{
-			ObjectMeta: meta(cluster, "ns", "same"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "same"},
-			Subjects: []rbacv1.Subject{subject("User", "", "alice"), subject("Group", "", "team"), subject("ServiceAccount", "", "bot"), subject("ServiceAccount", "other", "bot")},
-		})
+	f.SetRules(system, "", "shared-reader", read)
+	f.SetRules(system, "", "shadowed", read)
+	f.Bind(system, "", "everywhere", rbac.ClusterRole("shared-reader"),
+		subject("Group", "", "everywhere"), rbac.User("roamer"), subject("ServiceAccount", "ns", "bot"), rbac.User("system:serviceaccount:ns:bot2"))
+	for cluster, rule := range map[logicalcluster.Name]rbacv1.PolicyRule{"a": read, "b": write} {
+		f.SetRules(cluster, "ns", "same", rule)
+		f.Bind(cluster, "ns", "same", rbac.Role("same"),
+			rbac.User("alice"), subject("Group", "", "team"), subject("ServiceAccount", "", "bot"), subject("ServiceAccount", "other", "bot"))
 	}
-	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("a", "", "shadowed"), Rules: []rbacv1.PolicyRule{write}})
+	f.SetRules("a", "", "shadowed", write)
 	for name, role := range map[string]string{"carol": "shared-reader", "dave": "shadowed", "erin": "missing"} {
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: meta("a", "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject("User", "", name)},
-		})
+		f.Bind("a", "", name, rbac.ClusterRole(role), rbac.User(name))
 	}
 	return f.Authorizer(system)
 }
@@ -227,11 +184,11 @@ func TestAuthorizer(t *testing.T) {
 func TestRules(t *testing.T) {
 	f := rbac.NewFeed()
 	get, list1, path := rule(list("get"), list(""), list("pods"), "a"), rule(list("list"), list(""), list("pods")), rbacv1.PolicyRule{Verbs: list("access"), NonResourceURLs: list("/")}
-	f.SetRole(&rbacv1.Role{ObjectMeta: meta("a", "ns", "r"), Rules: []rbacv1.PolicyRule{get}})
-	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "c"), Rules: []rbacv1.PolicyRule{list1, path}})
-	f.SetRoleBinding(&rbacv1.RoleBinding{ObjectMeta: meta("a", "ns", "r"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
-	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", "c"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "c"}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
-	f.SetRoleBinding(&rbacv1.RoleBinding{ObjectMeta: meta("a", "ns", "m"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "missing"}, Subjects: []rbacv1.Subject{subject("User", "", "v")}})
+	f.SetRules("a", "ns", "r", get)
+	f.SetRules(system, "", "c", list1, path)
+	f.Bind("a", "ns", "r", rbac.Role("r"), rbac.User("u"))
+	f.Bind("a", "", "c", rbac.ClusterRole("c"), rbac.User("u"))
+	f.Bind("a", "ns", "m", rbac.Role("missing"), rbac.User("v"))
 	z := f.Authorizer(system)
 	ctx := request.WithClusterName(t.Context(), "a")
 	u := &user.DefaultInfo{Name: "u"}
@@ -272,8 +229,8 @@ func TestRules(t *testing.T) {
 func TestPathsAreSorted(t *testing.T) {
 	f := rbac.NewFeed()
 	urls := func(name string, paths ...string) {
-		f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("a", "", name), Rules: []rbacv1.PolicyRule{{Verbs: list("get"), NonResourceURLs: paths}}})
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: name}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
+		f.SetRules("a", "", name, rbacv1.PolicyRule{Verbs: list("get"), NonResourceURLs: paths})
+		f.Bind("a", "", name, rbac.ClusterRole(name), rbac.User("u"))
 	}
 	urls("one", "/z", "/b", "/a")
 	urls("two", "/y")
@@ -292,13 +249,11 @@ func TestPathsAreSorted(t *testing.T) {
 func TestGlobal(t *testing.T) {
 	shards := rbac.NewShards(func(shard string) bool { return shard != "removed" })
 	local, global, second, removed := rbac.NewFeed(), rbac.FeedOf(shards, "other"), rbac.FeedOf(shards, "second"), rbac.FeedOf(shards, "removed")
-	everything := []rbacv1.PolicyRule{rule(list("*"), list("*"), list("*"))}
-	local.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "all"), Rules: everything})
-	global.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("far", "", "r"), Rules: everything})
+	everything := rule(list("*"), list("*"), list("*"))
+	local.SetRules(system, "", "all", everything)
+	global.SetRules("far", "", "r", everything)
 	bind := func(f rbac.Feed, cluster logicalcluster.Name, name, role string) {
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: meta(cluster, "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject("User", "", name)},
-		})
+		f.Bind(cluster, "", name, rbac.ClusterRole(role), rbac.User(name))
 	}
 	bind(local, "near", "alice", "all")
 	bind(global, "far", "bob", "r")
@@ -309,7 +264,7 @@ func TestGlobal(t *testing.T) {
 	// Replicas of an unregistered shard do not count.
 	bind(global, "far", "dan", "all")
 	bind(second, "far", "dan", "all")
-	global.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("far", "", "dan")})
+	global.Unbind("far", "", "dan")
 	bind(second, "far", "frank", "r")
 	bind(removed, "far", "grace", "all")
 	z := rbac.New(rbac.Config{
@@ -345,24 +300,20 @@ func TestChanges(t *testing.T) {
 		require.NoError(t, err)
 		return decision == authorizer.DecisionAllow
 	}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta("a", "", "r"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))}}
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", "b"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"}}
-	binding.Subjects = []rbacv1.Subject{subject("User", "", "u"), subject("User", "", "v"), subject("User", "", "u")}
-	f.SetClusterRoleBinding(binding)
+	role := &rbacv1.ClusterRole{ObjectMeta: rbac.Meta("a", "", "r"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))}}
+	f.Bind("a", "", "b", rbac.ClusterRole("r"), rbac.User("u"), rbac.User("v"), rbac.User("u"))
 	require.False(t, can("u"))
 	f.SetClusterRole(role)
 	require.True(t, can("u"))
 	require.True(t, can("v"))
-	binding = binding.DeepCopy()
-	binding.Subjects = binding.Subjects[1:2]
-	f.SetClusterRoleBinding(binding)
+	f.Bind("a", "", "b", rbac.ClusterRole("r"), rbac.User("v"))
 	require.False(t, can("u"))
 	require.True(t, can("v"))
 	f.RemoveClusterRole(role)
 	require.False(t, can("v"))
 	f.SetClusterRole(role)
 	require.True(t, can("v"))
-	f.RemoveClusterRoleBinding(binding)
+	f.Unbind("a", "", "b")
 	require.False(t, can("v"))
 	require.Equal(t, 1, f.Clusters())
 	f.RemoveClusterRole(role)
@@ -376,22 +327,20 @@ func TestLocalAggregation(t *testing.T) {
 	f := rbac.NewFeed()
 	selector := metav1.LabelSelector{MatchLabels: map[string]string{"to-view": "true"}}
 	f.SetClusterRole(&rbacv1.ClusterRole{
-		ObjectMeta: meta(system, "", "view"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))},
+		ObjectMeta: rbac.Meta(system, "", "view"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))},
 		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{selector}},
 	})
-	added := &rbacv1.ClusterRole{ObjectMeta: meta("a", "", "more"), Rules: []rbacv1.PolicyRule{rule(list("get"), list("x"), list("widgets"))}}
+	added := &rbacv1.ClusterRole{ObjectMeta: rbac.Meta("a", "", "more"), Rules: []rbacv1.PolicyRule{rule(list("get"), list("x"), list("widgets"))}}
 	added.Labels = selector.MatchLabels
 	f.SetClusterRole(added)
 	for _, cluster := range []logicalcluster.Name{"a", "b"} {
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: meta(cluster, "", "u"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}, Subjects: []rbacv1.Subject{subject("User", "", "u")},
-		})
+		f.Bind(cluster, "", "u", rbac.ClusterRole("view"), rbac.User("u"))
 	}
 	z := f.Authorizer(system)
 	count := func(cluster logicalcluster.Name) int {
 		rules, err := z.RulesOf(request.WithClusterName(t.Context(), cluster), &user.DefaultInfo{Name: "u"}, "")
 		require.NoError(t, err)
-		bound, err := z.RulesIn(request.WithClusterName(t.Context(), cluster), rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}, "")
+		bound, err := z.RulesIn(request.WithClusterName(t.Context(), cluster), rbac.ClusterRole("view"), "")
 		require.NoError(t, err)
 		require.Equal(t, rules, bound, "who binds a role is asked for all of its rules")
 		return len(rules)

@@ -7,11 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -23,25 +21,22 @@ import (
 // roles that name her repeatedly.
 func hog(rules int) Feed {
 	f := NewFeed()
-	in := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
-	}
-	role := &rbacv1.ClusterRole{ObjectMeta: in("many")}
+	var all []rbacv1.PolicyRule
 	for n := range rules {
-		rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("r", n)}}
-		role.Rules = append(role.Rules, rule, rule)
+		rule := gets(fmt.Sprint("r", n))
+		all = append(all, rule, rule)
 	}
-	f.SetClusterRole(role)
-	jane := rbacv1.Subject{Kind: rbacv1.UserKind, Name: "jane"}
+	f.SetRules("hog", "", "many", all...)
 	for n := range 20 {
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: in(fmt.Sprint("b", n)), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, Subjects: []rbacv1.Subject{jane, jane, jane},
-		})
-		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: in(fmt.Sprint("missing", n)), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: fmt.Sprint("missing", n)}, Subjects: []rbacv1.Subject{jane, jane},
-		})
+		missing := fmt.Sprint("missing", n)
+		f.Bind("hog", "", fmt.Sprint("b", n), ClusterRole("many"), User("jane"), User("jane"), User("jane"))
+		f.Bind("hog", "", missing, ClusterRole(missing), User("jane"), User("jane"))
 	}
 	return f
+}
+
+func gets(resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: resources}
 }
 
 var jane = &user.DefaultInfo{Name: "jane"}
@@ -66,7 +61,7 @@ func TestEachRuleOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Equal(t, rules, looked)
-	in, err := z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	in, err := z.RulesIn(ctx, ClusterRole("many"), "")
 	require.NoError(t, err)
 	require.Len(t, in, rules)
 }
@@ -87,7 +82,7 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 	require.ErrorContains(t, err, "more than 10000 rules, or more than 4 MiB")
 	// All rules would take at least 7 MB of slice headers, several times.
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
-	_, err = z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	_, err = z.RulesIn(ctx, ClusterRole("many"), "")
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	for _, n := range []int{0, maxRules, rules - 1} {
 		decision, _, err := z.Authorize(ctx, authorizer.AttributesRecord{User: jane, Verb: "get", Resource: fmt.Sprint("r", n), ResourceRequest: true})
@@ -96,11 +91,11 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 	}
 
 	// A few rules can be large too.
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "many", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}}
+	var large []rbacv1.PolicyRule
 	for n := range 10 {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{strings.Repeat("r", maxRulesBytes/8), fmt.Sprint("r", n)}})
+		large = append(large, gets(strings.Repeat("r", maxRulesBytes/8), fmt.Sprint("r", n)))
 	}
-	many.SetClusterRole(role)
+	many.SetRules("hog", "", "many", large...)
 	resources, _, incomplete, err = z.RulesFor(ctx, jane, "")
 	require.Len(t, resources, 7)
 	require.True(t, incomplete)
@@ -123,7 +118,7 @@ func TestVisitEndsWithItsRequest(t *testing.T) {
 	require.Equal(t, authorizer.DecisionNoOpinion, decision)
 	_, err = z.RulesOf(ctx, jane, "")
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	_, err = z.RulesIn(ctx, ClusterRole("many"), "")
 	require.ErrorIs(t, err, context.Canceled)
 	decision, _, err = z.Authorize(request.WithClusterName(t.Context(), "hog"), attributes)
 	require.NoError(t, err)
@@ -155,7 +150,7 @@ func TestLongVisits(t *testing.T) {
 		bubble.Wait()
 
 		// No lock is held: this would deadlock.
-		f.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b1", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}})
+		f.Unbind("hog", "", "b1")
 		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery/8 }), "few rules")
 
 		hurried, cancel := context.WithCancel(t.Context())
@@ -178,19 +173,17 @@ func TestLongVisits(t *testing.T) {
 // limited.
 func TestLargeRules(t *testing.T) {
 	f := NewFeed()
-	meta := metav1.ObjectMeta{Name: "large", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
 	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}}
 	for n := range 2 * manyValues {
 		rule.Verbs = append(rule.Verbs, fmt.Sprint("v", n))
 	}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta}
+	var rules []rbacv1.PolicyRule
 	for n := range 20 {
 		rule.ResourceNames = []string{fmt.Sprint(n)}
-		role.Rules = append(role.Rules, rule)
+		rules = append(rules, rule)
 	}
-	f.SetClusterRole(role)
-	ref := rbacv1.RoleRef{Kind: "ClusterRole", Name: "large"}
-	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "jane"}}})
+	f.SetRules("hog", "", "large", rules...)
+	f.Bind("hog", "", "large", ClusterRole("large"), User("jane"))
 	z := f.Authorizer("system:admin")
 	ctx := request.WithClusterName(t.Context(), "hog")
 
@@ -206,11 +199,11 @@ func TestLargeRules(t *testing.T) {
 
 	found, err := z.RulesOf(ctx, jane, "")
 	require.ErrorIs(t, err, errManyRules)
-	require.Len(t, found, maxRulesBytes/sizeOf(&role.Rules[19]))
+	require.Len(t, found, maxRulesBytes/sizeOf(&rules[19]))
 	resources, _, incomplete, err := z.RulesFor(ctx, jane, "")
 	require.ErrorIs(t, err, errManyRules)
 	require.True(t, incomplete)
 	require.Len(t, resources, len(found))
-	_, err = z.RulesIn(ctx, ref, "")
+	_, err = z.RulesIn(ctx, ClusterRole("large"), "")
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }

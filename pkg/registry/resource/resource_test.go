@@ -37,6 +37,14 @@ func things() *Resource[*corev1.ConfigMap] {
 	}
 }
 
+func alternate(of *Resource[*corev1.ConfigMap]) *Alternate[*corev1.ConfigMap] {
+	return &Alternate[*corev1.ConfigMap]{
+		Of:      of,
+		New:     func() runtime.Object { return &eventsv1.Event{} },
+		NewList: func() runtime.Object { return &eventsv1.EventList{} },
+	}
+}
+
 // memory counts the open storages, and has the attributes of the last one. It returns an error for the resource fails.
 type memory struct {
 	open  int
@@ -77,11 +85,7 @@ func TestBuild(t *testing.T) {
 	resource := things()
 	groups := []Group{
 		{GroupVersion: oneVersion, Resources: []Definition{resource}},
-		{GroupVersion: twoVersion, Resources: []Definition{&Alternate[*corev1.ConfigMap]{
-			Of:      resource,
-			New:     func() runtime.Object { return &eventsv1.Event{} },
-			NewList: func() runtime.Object { return &eventsv1.EventList{} },
-		}}},
+		{GroupVersion: twoVersion, Resources: []Definition{alternate(resource)}},
 	}
 	store := &memory{}
 	b := builder(t, store, groups...)
@@ -118,17 +122,12 @@ func TestBuild(t *testing.T) {
 func TestBuildUnwinds(t *testing.T) {
 	other := things()
 	other.Name, other.Kind = "others", "Other"
-	view := &Alternate[*corev1.ConfigMap]{
-		Of:      things(),
-		New:     func() runtime.Object { return &eventsv1.Event{} },
-		NewList: func() runtime.Object { return &eventsv1.EventList{} },
-	}
 	for name, test := range map[string]struct {
 		resources []Definition
 		want      string
 	}{
 		"storage fails":        {[]Definition{things(), other}, "building the storage of others.one.example.com: no storage today"},
-		"view before resource": {[]Definition{things(), view}, "list the resource's group first"},
+		"view before resource": {[]Definition{things(), alternate(things())}, "list the resource's group first"},
 		"same path twice":      {[]Definition{things(), things()}, `claim the path "things`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -111,6 +111,28 @@ func value(t *testing.T, k *Kind) (string, error) {
 	return found, nil
 }
 
+func requireValue(t *testing.T, k *Kind, want string) {
+	t.Helper()
+	got, err := value(t, k)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+func requireNone(t *testing.T, k *Kind, name string) {
+	t.Helper()
+	_, err := k.Lister().ByNamespace("default").Get(name)
+	require.True(t, apierrors.IsNotFound(err), "%q: %v", name, err)
+}
+
+// newCache returns a cache of the parameters of a shard.
+func newCache(t *testing.T) (*shard, *Cache, *Kind) {
+	t.Helper()
+	far := newShard()
+	c := New(far.read)
+	t.Cleanup(c.Stop)
+	return far, c, kindOf(t, c)
+}
+
 func kindOf(t *testing.T, c *Cache) *Kind {
 	t.Helper()
 	k, err := c.Kind(place, configMaps, first)
@@ -121,55 +143,40 @@ func kindOf(t *testing.T, c *Cache) *Kind {
 func TestAge(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
-		far := newShard()
-		c := New(far.read)
-		defer c.Stop()
-		k := kindOf(t, c)
+		far, c, k := newCache(t)
 		far.set(pathOfA, configMap("1"), nil)
 		before := far.count()
 		for range 1000 {
-			got, err := value(t, k)
-			require.NoError(t, err)
-			require.Equal(t, "1", got)
+			requireValue(t, k, "1")
 		}
 		require.Equal(t, 1, far.count()-before)
 
 		// After a second: the cached answer is returned, and read again meanwhile.
 		far.set(pathOfA, configMap("2"), nil)
 		<-time.After(freshFor)
-		got, err := value(t, k)
-		require.NoError(t, err)
-		require.Equal(t, "1", got)
+		requireValue(t, k, "1")
 		bubble.Wait()
-		got, err = value(t, k)
-		require.NoError(t, err)
-		require.Equal(t, "2", got)
+		requireValue(t, k, "2")
 		require.Equal(t, 2, far.count()-before)
 
 		// After maxAge: the request waits for a new answer.
 		far.set(pathOfA, configMap("3"), nil)
 		<-time.After(maxAge)
-		got, err = value(t, k)
-		require.NoError(t, err)
-		require.Equal(t, "3", got)
+		requireValue(t, k, "3")
 
 		// A missing parameter is an answer too.
-		_, err = k.Lister().ByNamespace("default").Get("none")
-		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		requireNone(t, k, "none")
 		before = far.count()
 		for range 10 {
-			_, err = k.Lister().ByNamespace("default").Get("none")
-			require.True(t, apierrors.IsNotFound(err), "%v", err)
+			requireNone(t, k, "none")
 		}
 		require.Equal(t, before, far.count())
 
 		// An equal answer is no change.
 		changes := c.Changes()
 		<-time.After(maxAge)
-		_, err = value(t, k)
-		require.NoError(t, err)
-		_, err = k.Lister().ByNamespace("default").Get("none")
-		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		requireValue(t, k, "3")
+		requireNone(t, k, "none")
 		require.Equal(t, before+2, far.count())
 		require.Equal(t, changes, c.Changes())
 	})
@@ -183,10 +190,8 @@ func TestOutage(t *testing.T) {
 		far := newShard()
 		c := New(far.read)
 		far.set(pathOfA, configMap("1"), nil)
-		_, err := value(t, kindOf(t, c))
-		require.NoError(t, err)
-		_, err = kindOf(t, c).Lister().ByNamespace("default").Get("none")
-		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		requireValue(t, kindOf(t, c), "1")
+		requireNone(t, kindOf(t, c), "none")
 		saved, err := c.Save()
 		require.NoError(t, err)
 		require.Len(t, saved, 3)
@@ -198,11 +203,8 @@ func TestOutage(t *testing.T) {
 			require.NoError(t, c.Restore(saved))
 			k := kindOf(t, c)
 			for range 3 {
-				got, err := value(t, k)
-				require.NoError(t, err)
-				require.Equal(t, "1", got)
-				_, err = k.Lister().ByNamespace("default").Get("none")
-				require.True(t, apierrors.IsNotFound(err), "%v", err)
+				requireValue(t, k, "1")
+				requireNone(t, k, "none")
 				_, err = k.Lister().ByNamespace("default").Get("other")
 				require.ErrorIs(t, err, ErrUnread)
 				<-time.After(time.Minute)
@@ -210,9 +212,7 @@ func TestOutage(t *testing.T) {
 			far.set(pathOfA, configMap("2"), nil)
 			_, _ = value(t, k)
 			bubble.Wait()
-			got, err := value(t, k)
-			require.NoError(t, err)
-			require.Equal(t, "2", got, "it is there again")
+			requireValue(t, k, "2")
 			c.Stop()
 		}
 
@@ -223,8 +223,7 @@ func TestOutage(t *testing.T) {
 		k := kindOf(t, c)
 		start := time.Now()
 		for range 100 {
-			_, err := value(t, k)
-			require.NoError(t, err)
+			requireValue(t, k, "1")
 			<-time.After(time.Second)
 		}
 		require.LessOrEqual(t, time.Since(start), 100*time.Second+2*readTimeout)
@@ -236,10 +235,7 @@ func TestOutage(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
-		far := newShard()
-		c := New(far.read)
-		defer c.Stop()
-		k := kindOf(t, c)
+		far, c, k := newCache(t)
 
 		// Concurrent reads.
 		far.takes = time.Second / 4
@@ -258,8 +254,7 @@ func TestBounds(t *testing.T) {
 		other, err := c.Kind(Location{Shard: "far", Cluster: "other"}, configMaps, first)
 		require.NoError(t, err)
 		far.set(pathOfA, configMap("1"), nil)
-		_, err = value(t, other)
-		require.NoError(t, err)
+		requireValue(t, other, "1")
 		large := strings.Repeat("x", maxProviderBytes/10)
 		for i := range 40 {
 			far.set(fmt.Sprintf("/api/v1/namespaces/n%d/configmaps/b", i), configMap(large), nil)
@@ -269,8 +264,7 @@ func TestBounds(t *testing.T) {
 			require.LessOrEqual(t, c.providers[place].bytes, maxProviderBytes)
 		}
 		before := far.count()
-		_, err = value(t, other)
-		require.NoError(t, err)
+		requireValue(t, other, "1")
 		require.Equal(t, before, far.count(), "it is still known")
 
 		// The total.
@@ -318,15 +312,11 @@ func longRequirement(t *testing.T) labels.Requirement {
 // TestPaths checks that names cannot escape the path.
 func TestPaths(t *testing.T) {
 	t.Parallel()
-	far := newShard()
-	c := New(far.read)
-	t.Cleanup(c.Stop)
-	k := kindOf(t, c)
+	far, c, k := newCache(t)
 	before := far.count()
 	for _, name := range []string{"", ".", "..", "../secrets/s", "a/b", "a%2Fb"} {
-		_, err := k.Lister().ByNamespace("default").Get(name)
-		require.True(t, apierrors.IsNotFound(err), "%q: %v", name, err)
-		_, err = c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"}, first)
+		requireNone(t, k, name)
+		_, err := c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"}, first)
 		require.ErrorIs(t, err, ErrNotServed)
 	}
 	_, err := k.Lister().ByNamespace("..").List(labels.Everything())
@@ -338,21 +328,16 @@ func TestPaths(t *testing.T) {
 func TestForget(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
-		far := newShard()
-		c := New(far.read)
-		defer c.Stop()
-		k := kindOf(t, c)
+		far, c, k := newCache(t)
 		far.set(pathOfA, configMap("1"), nil)
-		_, err := value(t, k)
-		require.NoError(t, err)
+		requireValue(t, k, "1")
 		changes := c.Changes()
 		k.Forget()
 		require.Zero(t, c.bytes)
 		require.Empty(t, c.providers)
 		require.Greater(t, c.Changes(), changes)
 
-		_, err = value(t, k)
-		require.NoError(t, err)
+		requireValue(t, k, "1")
 		<-time.After(unusedFor + time.Second)
 		saved, err := c.Save()
 		require.NoError(t, err)
