@@ -85,7 +85,7 @@ func RequestDeepReview(ctx context.Context, scope client.Scope, review *authoriz
 //reference:none
 const maxCachedReviews = 10_000
 
-// Answers caches access reviews of other servers. It is safe for concurrent use.
+// ReviewCache caches access reviews of other servers. It is safe for concurrent use.
 type ReviewCache struct {
 	allowedFor, deniedFor time.Duration
 
@@ -93,7 +93,7 @@ type ReviewCache struct {
 	asking singleflight.Group
 }
 
-// NewAnswers returns Answers that caches reviews that allow or deny for the given times; 0 disables caching.
+// NewReviewCache returns a ReviewCache of reviews that allow or deny for the given times; 0 disables caching.
 func NewReviewCache(allowedFor, deniedFor time.Duration) *ReviewCache {
 	return &ReviewCache{allowedFor: allowedFor, deniedFor: deniedFor, known: cache.NewLRUExpireCache(maxCachedReviews)}
 }

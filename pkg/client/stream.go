@@ -306,7 +306,7 @@ func tooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// historyGone reports whether the server cannot continue from a resourceVersion, because it is too old or from
+// historyCompacted reports whether the server cannot continue from a resourceVersion, because it is too old or from
 // before a restore.
 func historyCompacted(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errRolledBack)

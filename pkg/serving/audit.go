@@ -175,14 +175,14 @@ func withOriginalURI(event *auditinternal.Event) *auditinternal.Event {
 	return &full
 }
 
-// OwnAnswers audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
-// audited by the servers to which they are forwarded. A nil OwnAnswers records nothing.
+// OwnResponses audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
+// audited by the servers to which they are forwarded. A nil OwnResponses records nothing.
 type OwnResponses struct {
 	backend audit.Backend
 	policy  audit.PolicyRuleEvaluator
 }
 
-// OwnAnswer is a request and its response.
+// OwnResponse is a request and its response.
 type OwnResponse struct {
 	// Request is the original request, and Info its request info.
 	Request *http.Request
@@ -197,7 +197,7 @@ type OwnResponse struct {
 	Status   metav1.Status
 }
 
-// NewOwnAnswers opens the backends of o. It returns nil if there are none.
+// NewOwnResponses opens the backends of o. It returns nil if there are none.
 func NewOwnResponses(o *AuditOptions) (*OwnResponses, error) {
 	c := &genericapiserver.Config{}
 	if err := o.ApplyTo(c); err != nil {

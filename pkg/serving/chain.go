@@ -24,7 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
 
-// AnswerGuard returns the filter that ends responses which the client does not read.
+// ResponseGuard returns the filter that ends responses which the client does not read.
 func ResponseGuard() Filter {
 	return Filter{"response deadline", "ends unread responses after 2 minutes, and stalled watches after one minute", responses.WithGuard}
 }

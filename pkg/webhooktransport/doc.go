@@ -3,7 +3,7 @@
 //
 //	                    of tenants (Tenants)                    of administrators (Operator)
 //	which               admission and conversion webhooks       token, authorization and audit webhooks
-//	responses           at most AnswerBytes, after decompression, and 64 KiB of headers; redirects are errors
+//	responses           at most MaxResponseBytes, after decompression, and 64 KiB of headers; redirects are errors
 //	credentials         none                                    those of the kubeconfig
 //	addresses           public ones, and --webhook-allowed-cidrs  any
 //	proxies             none                                    those of the environment

@@ -21,7 +21,7 @@ type Options struct {
 }
 
 // DefaultCallsPerCluster is the default number of concurrent calls. Each call holds the written object and a response
-// of at most AnswerBytes in memory, sometimes twice.
+// of at most MaxResponseBytes in memory, sometimes twice.
 const DefaultCallsPerCluster = 64
 
 // AddFlags adds the flags of o to fs.

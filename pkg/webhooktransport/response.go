@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// AnswerBytes bounds a response, after decompression. Requests are limited to 3 MiB, and objects in etcd to half
+	// MaxResponseBytes bounds a response, after decompression. Requests are limited to 3 MiB, and objects in etcd to half
 	// of that: neither converted objects nor patches in base64 are larger.
 	//
 	//reference:limit request | webhook: response, decompressed | the call fails

@@ -160,7 +160,7 @@ func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, s
 	return filled, nil
 }
 
-// ignoreGone drops errors about deleted and replaced objects, which are followed by an event.
+// ignoreDeleted drops errors about deleted and replaced objects, which are followed by an event.
 func ignoreDeleted(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -14,7 +14,7 @@ const (
 	Form = 1
 )
 
-// Answer contains digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
+// Response contains digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
 type Response struct {
 	// DataID is a random ID of the cache server's data. It changes if the data was lost.
 	DataID string `json:"dataID"`
