@@ -19,17 +19,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
+// recorder collects the values of concurrent requests.
+type recorder[T any] struct {
+	mu     sync.Mutex
+	values []T
+}
+
+// add returns the number of values since the last call of take.
+func (r *recorder[T]) add(value T) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.values = append(r.values, value)
+	return len(r.values)
+}
+
+func (r *recorder[T]) take() (values []T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	values, r.values = r.values, nil
+	return values
+}
+
 // doors makes the shard authorize only owner, and returns the requests to it.
-func (w *world) doors(t *testing.T) (asked func() []string) {
+func (w *world) doors(t *testing.T) *recorder[string] {
 	t.Helper()
 	w.options.IndexTimeout = 20 * time.Millisecond
 	w.cluster(t, "root", "hidden")
-	var mu sync.Mutex
-	var seen []string
+	asked := &recorder[string]{}
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		seen = append(seen, r.Method+" "+r.URL.Path)
-		mu.Unlock()
+		asked.add(r.Method + " " + r.URL.Path)
 		authorized := r.Header.Get("X-Remote-User") == "owner"
 		rw.Header().Set(request.AccessAuthorizedHeader, fmt.Sprint(authorized))
 		if !authorized {
@@ -39,15 +57,8 @@ func (w *world) doors(t *testing.T) (asked func() []string) {
 		}
 		_, _ = io.Copy(rw, r.Body)
 	})
-	w.ready(t)
-	w.knows(t, "hidden", "root")
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		was := seen
-		seen = nil
-		return was
-	}
+	w.ready(t, "hidden", "root")
+	return asked
 }
 
 // TestBodiesOfUnauthorizedUsers checks that the access of a user is verified before the request
@@ -61,16 +72,17 @@ func TestBodiesOfUnauthorizedUsers(t *testing.T) {
 		res, _ := jane.do(t, http.MethodPost, strings.Replace(path, "hidden", cluster, 1), strings.NewReader("a body"))
 		require.Equal(t, http.StatusForbidden, res.StatusCode)
 	}
-	require.Equal(t, []string{"GET /clusters/hidden/version"}, asked())
+	require.Equal(t, []string{"GET /clusters/hidden/version"}, asked.take())
 	for range 3 {
 		_, body := owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 		require.Equal(t, "a body", body)
 	}
-	require.Equal(t, []string{"GET /clusters/hidden/version", "POST " + path, "POST " + path, "POST " + path}, asked())
+	post := "POST " + path
+	require.Equal(t, []string{"GET /clusters/hidden/version", post, post, post}, asked.take())
 	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
-	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
+	require.Equal(t, []string{"GET " + path, post}, asked.take(), "who has entered otherwise is known as well")
 }
 
 // TestPendingLimit checks that a user without free slots is rejected in the same way whether the
@@ -86,20 +98,17 @@ func TestPendingLimit(t *testing.T) {
 			require.True(t, ok)
 		}
 	}
-	asked()
+	asked.take()
 	var answers []string
 	for _, cluster := range []string{"hidden", "absent"} {
-		res, body := jane.get(t, "/clusters/"+cluster+"/api")
-		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+		res, body := jane.want(t, "/clusters/"+cluster+"/api", http.StatusTooManyRequests)
 		require.Equal(t, "1", res.Header.Get("Retry-After"))
 		answers = append(answers, body)
 	}
 	require.Equal(t, answers[0], answers[1])
-	require.Empty(t, asked(), "of what nobody was asked")
-	res, _ := owner.get(t, "/clusters/hidden/api")
-	require.Equal(t, http.StatusOK, res.StatusCode)
-	res, _ = joe.get(t, "/clusters/hidden/api")
-	require.Equal(t, http.StatusForbidden, res.StatusCode, "places of others are others'")
+	require.Empty(t, asked.take(), "of what nobody was asked")
+	owner.want(t, "/clusters/hidden/api", http.StatusOK)
+	joe.want(t, "/clusters/hidden/api", http.StatusForbidden) // has slots of its own
 }
 
 func TestVisitorsAreForgotten(t *testing.T) {
@@ -154,8 +163,7 @@ func TestUserLimits(t *testing.T) {
 		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		w.shards["root"].echo(rw, r)
 	})
-	w.ready(t)
-	w.knows(t, "root", "root")
+	w.ready(t, "root", "root")
 	jane, joe := w.person(t, "jane"), w.person(t, "joe")
 	const path, stream = "/clusters/root/api/v1/configmaps", "/clusters/root/api/v1/watch/configmaps/hang"
 	var hanging sync.WaitGroup
@@ -169,14 +177,10 @@ func TestUserLimits(t *testing.T) {
 		require.Equal(t, "1", res.Header.Get("Retry-After"))
 		require.Contains(t, body, flag)
 	}
-	res, _ := joe.get(t, path)
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	joe.want(t, path, http.StatusOK)
 	close(goOn)
 	hanging.Wait()
-	res, _ = jane.get(t, path)
-	require.Equal(t, http.StatusOK, res.StatusCode)
-	res, _ = jane.get(t, path, "X-Long", strings.Repeat("x", 17<<10))
-	require.Equal(t, http.StatusOK, res.StatusCode)
-	res, body := jane.get(t, path, "X-Long", strings.Repeat("x", 33<<10))
-	status(t, res, body, http.StatusTooManyRequests) // it counts as three
+	jane.want(t, path, http.StatusOK)
+	jane.want(t, path, http.StatusOK, "X-Long", strings.Repeat("x", 17<<10))
+	jane.fails(t, path, http.StatusTooManyRequests, "X-Long", strings.Repeat("x", 33<<10)) // it counts as three
 }

@@ -14,15 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/keyutil"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -33,7 +30,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// TestServiceAccountTokens checks the identity of service accounts by the logical cluster in their tokens.
 func TestServiceAccountTokens(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "one")
@@ -54,9 +50,7 @@ func TestServiceAccountTokens(t *testing.T) {
 			_, _ = io.WriteString(rw, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"NotFound","code":404}`)
 		}
 	})
-	w.ready(t)
-	w.knows(t, "one", "root")
-	w.knows(t, "two", "root")
+	w.ready(t, "one", "root", "two", "root")
 	private, err := keyutil.PrivateKeyFromFile(keyFile)
 	require.NoError(t, err)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: private}, nil)
@@ -137,6 +131,14 @@ func newIssuer(t *testing.T) (entry tenancyv1alpha1.JWTAuthenticator, token stri
 	return entry, token
 }
 
+// specialType adds the WorkspaceType special, with the configuration issuers, to the logical cluster home of a shard.
+func (w *world) specialType(t testing.TB, shard string) {
+	t.Helper()
+	special := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metaIn("home", "special")}
+	special.Spec.AuthenticationConfigurations = []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}
+	w.shards[shard].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, special)
+}
+
 // TestWorkspaceIssuers checks that users of a workspace's issuers are authenticated in that
 // workspace only, for shards and servers of the mapping file.
 func TestWorkspaceIssuers(t *testing.T) {
@@ -145,20 +147,15 @@ func TestWorkspaceIssuers(t *testing.T) {
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/services/of/{cluster}", mapped, ", extra_header_prefix: X-More-")
 	entry, token := newIssuer(t)
-	in := map[string]string{logicalcluster.AnnotationKey: "home"}
-	w.cluster(t, "other", "home")
-	w.workspace(t, "root", "root", "home", "home")
+	w.child(t, "other", "home", "home")
 	w.cluster(t, "root", "team", func(lc *corev1alpha1.LogicalCluster) {
 		lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] = "root:home:special"
 	})
 	w.workspace(t, "root", "root", "team", "team")
 	w.cluster(t, "root", "plain")
-	w.shards["other"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
-		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: in},
-		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
-	})
+	w.specialType(t, "other")
 	w.shards["other"].data.Put(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "issuers", Annotations: in},
+		ObjectMeta: metaIn("home", "issuers"),
 		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: []tenancyv1alpha1.JWTAuthenticator{entry}},
 	})
 	w.ready(t)
@@ -167,10 +164,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 	for path, prefix := range map[string]string{
 		"/clusters/root:team/api": "X-Remote-Extra-", "/clusters/team/api/v1/namespaces": "X-Remote-Extra-", "/services/of/root:team/api": "X-More-",
 	} {
-		require.Eventually(t, func() bool {
-			res, _ := jane.get(t, path)
-			return res.StatusCode == http.StatusOK
-		}, timeout, 10*time.Millisecond, path)
+		jane.eventually(t, path, http.StatusOK)
 		got := jane.echoed(t, path).Header
 		require.Equal(t, []string{"jane"}, got["X-Remote-User"], path)
 		require.Equal(t, []string{"devs", "system:authenticated"}, got["X-Remote-Group"])
@@ -179,33 +173,28 @@ func TestWorkspaceIssuers(t *testing.T) {
 		require.Empty(t, got["Authorization"])
 	}
 	for _, path := range []string{"/clusters/root:home/api", "/clusters/plain/api", "/clusters/unknown/api", "/services/of/plain/api", "/services/apiexport/team/x/clusters/team/api", "/metrics", "/api"} {
-		res, _ := jane.get(t, path)
-		require.Equal(t, http.StatusUnauthorized, res.StatusCode, path)
+		jane.want(t, path, http.StatusUnauthorized)
 	}
 	w.shards["other"].data.Delete(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, "", "home", "", "issuers")
-	require.Eventually(t, func() bool {
-		res, _ := jane.get(t, "/clusters/team/api")
-		return res.StatusCode == http.StatusUnauthorized
-	}, timeout, 10*time.Millisecond, "the configuration is gone")
+	jane.eventually(t, "/clusters/team/api", http.StatusUnauthorized)
 }
 
 // TestWorkspaceIssuersNotSynced checks that users are not rejected while a type, or its
 // configurations, have not been read.
 func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	w := newWorld(t, "root")
-	factory, err := client.NewFactory(&rest.Config{Host: "https://" + w.shards["root"].addr, TLSClientConfig: rest.TLSClientConfig{
-		CAFile: w.options.ShardCAFile, CertFile: w.options.ShardClientCertFile, KeyFile: w.options.ShardClientKeyFile,
-	}})
-	require.NoError(t, err)
 	index := workspaceindex.New()
 	s := &router{shards: &shards{index: index, ways: map[string]way{}}, gate: &gate{resolver: newResolver(index, 0, 0, newMetrics(nil).indexWaits)}}
-	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "home", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1})
-	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "team", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1, Type: "home:special"})
+	lc := workspaceindex.LogicalCluster{Name: "home", Shard: "root", Created: 1}
+	lc.Phase = corev1alpha1.LogicalClusterPhaseReady
+	index.UpsertLogicalCluster("root", lc)
+	lc.Name, lc.Type = "team", "home:special"
+	index.UpsertLogicalCluster("root", lc)
 	known := func() authn.Workspace {
 		return s.workspaceIssuers(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
 	}
 	require.True(t, known().Incomplete, "nobody follows the shard yet")
-	f := newFollower(peers.NewPeer("root", factory), index, &dataSeen{})
+	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataSeen{})
 	s.shards.ways["root"] = way{follower: f}
 	require.True(t, known().Incomplete, "its types have not been read")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -216,10 +205,7 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	go func() { done <- group.Run(ctx) }()
 	require.NoError(t, f.types.WaitForSync(ctx))
 	require.False(t, known().Incomplete, "there is no such type")
-	w.shards["root"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
-		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: map[string]string{logicalcluster.AnnotationKey: "home"}},
-		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
-	})
+	w.specialType(t, "root")
 	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "what it names has not been read")
 	cancel()
 	require.NoError(t, <-done)

@@ -8,10 +8,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -28,13 +27,10 @@ import (
 func TestAllShards(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.ready(t)
-	var mu sync.Mutex
-	var got []*http.Request
+	var requests recorder[*http.Request]
 	for name, shard := range w.shards {
 		shard.handle(func(rw http.ResponseWriter, r *http.Request) {
-			mu.Lock()
-			got = append(got, r)
-			mu.Unlock()
+			requests.add(r)
 			rw.Header().Set("Content-Type", "application/json")
 			_, _ = fmt.Fprintf(rw, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":%q,"resourceVersion":"5"}}]}`, name)
 		})
@@ -54,39 +50,31 @@ func TestAllShards(t *testing.T) {
 	require.Len(t, list.Items, 2)
 	require.Equal(t, "one", list.Items[0].Metadata.Name)
 	require.True(t, strings.HasPrefix(list.Items[0].Metadata.ResourceVersion, "m1."))
+	got := requests.take()
 	require.Len(t, got, 4, "each shard twice")
 	for _, r := range got {
 		require.Equal(t, path, r.URL.EscapedPath())
 		require.Equal(t, "a=b", r.URL.Query().Get("labelSelector"))
 		require.Equal(t, "proxy", r.TLS.PeerCertificates[0].Subject.CommonName)
-		require.Equal(t, []string{"admin"}, r.Header["X-Remote-User"])
+		requireHeaders(t, r.Header, "X-Remote-User", "admin", request.MergedHeader, "true", "Accept", "application/json",
+			"Impersonate-User", "jane", "X-Forwarded-For", "127.0.0.1", "Audit-Id", got[0].Header.Get("Audit-Id"),
+			"Authorization", "", "X-Other", "", request.ReadyTimeoutHeader, "", "Accept-Encoding", "")
 		require.NotContains(t, r.Header["X-Remote-Group"], "system:masters")
 		require.Contains(t, r.Header["X-Remote-Group"], request.GroupAdmin)
-		require.Equal(t, "true", r.Header.Get(request.MergedHeader))
-		require.Equal(t, "application/json", r.Header.Get("Accept"))
-		require.Equal(t, "jane", r.Header.Get("Impersonate-User"))
-		require.Equal(t, "127.0.0.1", r.Header.Get("X-Forwarded-For"))
-		require.Equal(t, got[0].Header.Get("Audit-ID"), r.Header.Get("Audit-ID"))
 		require.NotEmpty(t, r.Header.Get("Audit-ID"))
-		for _, name := range []string{"Authorization", "X-Other", request.ReadyTimeoutHeader, "Accept-Encoding"} {
-			require.Empty(t, r.Header.Get(name), name)
-		}
 	}
-	got = nil
 	for _, p := range []*person{w.person(t, "jane"), w.person(t, "jane", "system:kcp:admins", "system:kcp:logical-cluster-admin"), w.person(t, "master", "system:masters")} {
 		for _, path := range []string{path, "/clusters/%2A/api/v1/configmaps?watch=1", "/clusters/*/apis"} {
-			res, body := p.get(t, path, request.MergedHeader, "true")
-			status(t, res, body, http.StatusForbidden)
+			p.fails(t, path, http.StatusForbidden, request.MergedHeader, "true")
 		}
 	}
 	for path, want := range map[string]int{
 		"/clusters/*": http.StatusMethodNotAllowed, "/clusters/*/apis": http.StatusMethodNotAllowed, "/clusters/*/api/v1/namespaces/a": http.StatusMethodNotAllowed,
 		"/clusters/*/metrics": http.StatusNotImplemented, "/clusters/**/api/v1/configmaps": http.StatusForbidden, "/clusters/*%2Fx/api/v1/configmaps": http.StatusForbidden,
 	} {
-		res, body := admin.get(t, path)
-		status(t, res, body, want)
+		admin.fails(t, path, want)
 	}
-	require.Empty(t, got, "no shard is asked")
+	require.Empty(t, requests.take(), "no shard is asked")
 
 	w.shards["one"].kill()
 	res, body = admin.get(t, path)
@@ -94,8 +82,7 @@ func TestAllShards(t *testing.T) {
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.Equal(t, "one", s.Details.Causes[0].Field)
 	require.NotContains(t, body, w.shards["one"].addr)
-	res, _ = admin.get(t, path, "X-Shardplane-Partial", "allow")
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	res, _ = admin.want(t, path, http.StatusOK, "X-Shardplane-Partial", "allow")
 	require.Contains(t, res.Header.Get("Warning"), "one")
 }
 
@@ -176,7 +163,6 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// TestAddress checks which paths are virtual workspaces, and which are malformed.
 func TestAddress(t *testing.T) {
 	virtualWorkspace := func(mount *request.Mount, granting, object string) *virtualWorkspaceAddress {
 		return &virtualWorkspaceAddress{mount: mount, granting: granting, object: object}
@@ -193,69 +179,48 @@ func TestAddress(t *testing.T) {
 		"/services/terminatingworkspaces/x:t/clusters/*/":               {path: "*", valid: true, virtualWorkspace: virtualWorkspace(request.TerminatingWorkspaces, "x", "t"), rest: "/"},
 		"/shards/one/services/apiexport/p/e/clusters/*/api":             {path: "*", valid: true, virtualWorkspace: virtualWorkspace(request.APIExports, "p", "e"), rest: "/api", shard: "one"},
 		"/shards/one/services/apiexport/p/e/clusters/c":                 {path: "c", valid: true, virtualWorkspace: virtualWorkspace(request.APIExports, "p", "e"), shard: "one"},
-		"/shards/one": {},
-		"/shards/*/services/apiexport/p/e/clusters/*/api":                {},
-		"/shards/%6fne/services/apiexport/p/e/clusters/*/api":            {},
-		"/shards/one/clusters/c/api":                                     {},
-		"/shards/one/services/admin/apis":                                {},
-		"/shards/one/shards/one/services/apiexport/p/e/clusters/*/api":   {},
-		"/services/apiexport/":                                           {},
-		"/services/apiexport/p":                                          {},
-		"/services/apiexport/p/e/clusters":                               {},
-		"/services/apiexport/p/e/clusters/":                              {},
-		"/services/apiexport/p/e/cluster/c/api":                          {},
-		"/services/apiexport/p/e%2Fclusters%2Fc/clusters/c/api":          {},
-		"/services/apiexport/p/e/clusters/c%2Fd/api":                     {},
-		"/services/apiexport/p/e/clusters/%zz/api":                       {},
-		"/services/apiexport/p/%2e%2e/clusters/c/api":                    {},
-		"/services/apiexport/*/e/clusters/c/api":                         {},
-		"/services/apiresourceschema/c/e/clusters/c/apis":                {},
-		"/services/initializingworkspaces/t/clusters/c":                  {},
-		"/services/initializingworkspaces/root:t/extra/clusters/c":       {},
-		"/services/terminatingworkspaces/" + "%00:t/clusters/c/api/v1/x": {},
 	} {
 		got, err := addressOf(path)
-		if want.virtualWorkspace == nil {
-			var invalid *request.InvalidURLError
-			require.ErrorAs(t, err, &invalid, path)
-			continue
-		}
 		require.NoError(t, err, path)
 		require.Equal(t, want, got, path)
 	}
+	for _, path := range []string{
+		"/shards/one", "/shards/*/services/apiexport/p/e/clusters/*/api",
+		"/shards/%6fne/services/apiexport/p/e/clusters/*/api", "/shards/one/clusters/c/api",
+		"/shards/one/services/admin/apis", "/shards/one/shards/one/services/apiexport/p/e/clusters/*/api",
+		"/services/apiexport/", "/services/apiexport/p", "/services/apiexport/p/e/clusters",
+		"/services/apiexport/p/e/clusters/", "/services/apiexport/p/e/cluster/c/api",
+		"/services/apiexport/p/e%2Fclusters%2Fc/clusters/c/api", "/services/apiexport/p/e/clusters/c%2Fd/api",
+		"/services/apiexport/p/e/clusters/%zz/api", "/services/apiexport/p/%2e%2e/clusters/c/api",
+		"/services/apiexport/*/e/clusters/c/api", "/services/apiresourceschema/c/e/clusters/c/apis",
+		"/services/initializingworkspaces/t/clusters/c", "/services/initializingworkspaces/root:t/extra/clusters/c",
+		"/services/terminatingworkspaces/%00:t/clusters/c/api/v1/x",
+	} {
+		_, err := addressOf(path)
+		var invalid *request.InvalidURLError
+		require.ErrorAs(t, err, &invalid, path)
+	}
 }
 
-// TestIsWatch checks that watches are detected as on shards.
 func TestIsWatch(t *testing.T) {
-	for target, want := range map[string]bool{
-		"/api/v1/configmaps":                                            false,
-		"/api/v1/configmaps?watch=true":                                 true,
-		"/api/v1/configmaps?watch=1":                                    true,
-		"/api/v1/configmaps?watch":                                      true,
-		"/api/v1/configmaps?%77atch=true":                               true,
-		"/api/v1/configmaps?watch=0":                                    false,
-		"/api/v1/configmaps?watch=False":                                false,
-		"/api/v1/configmaps?watch=true&limit=garbage":                   true,
-		"/api/v1/configmaps?labelSelector=watch%3Dtrue":                 false,
-		"/api/v1/configmaps?fieldSelector=metadata.name%3Dx&watch=true": true,
-		"/api/v1/watch/configmaps":                                      true,
-		"/api/v1/watch/namespaces/x/configmaps/y":                       true,
-		"/apis/apps/v1/watch/namespaces/x/deployments":                  true,
-		"/api/v1/namespaces/watch/configmaps":                           false,
-		"/api/v1/namespaces/watch/configmaps/x":                         false,
-		"/api/v1/namespaces/watch/configmaps?watch=true":                true,
-		"/api/v1/namespaces/x/configmaps/watch":                         false,
-		"/api/v1/namespaces/x/pods/watch/log":                           false,
-		"/api/v1/namespaces/x/configmaps/y?watch=true":                  false,
-		"/apis/watch/v1/things":                                         false,
-		"/apis/watch/v1/namespaces/x/things/y":                          false,
-		"/apis/example.com/watch/things/y":                              false,
-		"/apis/tenancy.kcp.io/v1alpha1/workspaces/watch/status":         false,
-		"/openapi/v3?watch=true":                                        false,
-		"/watch/api/v1/configmaps":                                      false,
-		"/api/v1/watch":                                                 false,
-		"":                                                              false,
-	} {
+	watches := []string{
+		"/api/v1/configmaps?watch=true", "/api/v1/configmaps?watch=1", "/api/v1/configmaps?watch",
+		"/api/v1/configmaps?%77atch=true", "/api/v1/configmaps?watch=true&limit=garbage",
+		"/api/v1/configmaps?fieldSelector=metadata.name%3Dx&watch=true", "/api/v1/watch/configmaps",
+		"/api/v1/watch/namespaces/x/configmaps/y", "/apis/apps/v1/watch/namespaces/x/deployments",
+		"/api/v1/namespaces/watch/configmaps?watch=true",
+	}
+	others := []string{
+		"/api/v1/configmaps", "/api/v1/configmaps?watch=0", "/api/v1/configmaps?watch=False",
+		"/api/v1/configmaps?labelSelector=watch%3Dtrue", "/api/v1/namespaces/watch/configmaps",
+		"/api/v1/namespaces/watch/configmaps/x", "/api/v1/namespaces/x/configmaps/watch",
+		"/api/v1/namespaces/x/pods/watch/log", "/api/v1/namespaces/x/configmaps/y?watch=true", "/apis/watch/v1/things",
+		"/apis/watch/v1/namespaces/x/things/y", "/apis/example.com/watch/things/y",
+		"/apis/tenancy.kcp.io/v1alpha1/workspaces/watch/status", "/openapi/v3?watch=true", "/watch/api/v1/configmaps",
+		"/api/v1/watch", "",
+	}
+	for i, target := range slices.Concat(watches, others) {
+		want := i < len(watches)
 		for _, below := range []string{"/clusters/root", "/clusters/root:watch", "/clusters/watch", "/services/apiexport/watch/watch/clusters/watch", "/services/apiresourceschema/c/clusters/*"} {
 			url := "https://proxy" + below + target
 			require.Equal(t, want, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)), url)
@@ -276,23 +241,14 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	config, err := newTLSConfig(ca.file, content)
 	require.NoError(t, err)
-	credentialKinds := func() *tls.Certificate {
+	inUse := func() *tls.Certificate {
 		t.Helper()
 		certificate, err := config.GetClientCertificate(nil)
 		require.NoError(t, err)
 		return certificate
 	}
-	first := credentialKinds()
-
-	require.NoError(t, os.WriteFile(certFile, []byte("half written"), 0o600))
-	require.Error(t, content.RunOnce(t.Context()))
-	require.Equal(t, first, credentialKinds())
-
-	other := filepath.Join(dir, "other")
-	require.NoError(t, os.Mkdir(other, 0o700))
-	newCert, newKey := ca.issue(t, other, "proxy")
-	require.NoError(t, os.WriteFile(keyFile, mustRead(t, newKey), 0o600))
-	require.NoError(t, os.WriteFile(certFile, mustRead(t, newCert), 0o600))
+	first := inUse()
+	ca.make(t, dir, "proxy", pki.Client("renewed"))
 	require.NoError(t, content.RunOnce(t.Context()))
-	require.NotEqual(t, first.Certificate, credentialKinds().Certificate)
+	require.NotEqual(t, first.Certificate, inUse().Certificate)
 }

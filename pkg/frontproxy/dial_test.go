@@ -82,14 +82,9 @@ func TestBurstConnections(t *testing.T) {
 			_ = res.Body.Close()
 		})
 	}
-	require.Eventually(t, func() bool {
-		for _, a := range attempts {
-			if !a.isWaiting() {
-				return false
-			}
-		}
-		return true
-	}, timeout, time.Millisecond)
+	for _, a := range attempts {
+		require.Eventually(t, a.isWaiting, timeout, time.Millisecond)
+	}
 	close(listener.free)
 	sending.Wait()
 	require.Less(t, int(listener.accepted.Load()), burst/2) // three, and those that had already been started
@@ -119,17 +114,20 @@ func TestUnneededDials(t *testing.T) {
 		first = append(first, begin(t.Context()))
 		<-made
 	}
-	isWaiting, _ := newAttempt(t.Context(), b.Peer, b.external)
-	httptrace.ContextClientTrace(isWaiting).GetConn("")
-	served, _ := newAttempt(t.Context(), b.Peer, b.external)
-	httptrace.ContextClientTrace(served).GetConn("")
-	httptrace.ContextClientTrace(served).GotConn(httptrace.GotConnInfo{})
-	again, _ := newAttempt(t.Context(), b.Peer, b.external)
-	httptrace.ContextClientTrace(again).GotConn(httptrace.GotConnInfo{})
-	httptrace.ContextClientTrace(again).GetConn("") // that connection was unusable
+	attempt := func(ctx context.Context) (context.Context, *httptrace.ClientTrace) {
+		ctx, _ = newAttempt(ctx, b.Peer, b.external)
+		trace := httptrace.ContextClientTrace(ctx)
+		trace.GetConn("")
+		return ctx, trace
+	}
+	isWaiting, _ := attempt(t.Context())
+	served, trace := attempt(t.Context())
+	trace.GotConn(httptrace.GotConnInfo{})
+	again, trace := attempt(t.Context())
+	trace.GotConn(httptrace.GotConnInfo{})
+	trace.GetConn("") // that connection was unusable
 	ctx, leave := context.WithCancel(t.Context())
-	remaining, _ := newAttempt(ctx, b.Peer, b.external)
-	httptrace.ContextClientTrace(remaining).GetConn("")
+	remaining, _ := attempt(ctx)
 	leave()
 	needed, needless := []<-chan error{begin(isWaiting), begin(again)}, []<-chan error{begin(served), begin(remaining)}
 	require.Empty(t, made)
@@ -172,14 +170,12 @@ func TestHangingShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
-	w.ready(t)
-	w.knows(t, "aaaa", "one")
+	w.ready(t, "aaaa", "one")
 	alice := w.person(t, "alice")
 	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard)
 	refused := func() {
 		t.Helper()
-		res, body := alice.get(t, "/clusters/aaaa/api")
-		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		res, body := alice.want(t, "/clusters/aaaa/api", http.StatusServiceUnavailable)
 		require.Equal(t, "1", res.Header.Get("Retry-After"))
 		require.Contains(t, body, "the workspace's shard is not reachable, try again")
 	}
@@ -217,8 +213,7 @@ func TestConnectionsOfRemovedShard(t *testing.T) {
 		<-goOn
 		shard.echo(rw, r)
 	})
-	w.ready(t)
-	w.knows(t, "aaaa", "one")
+	w.ready(t, "aaaa", "one")
 	answer := w.person(t, "alice").async(t, "/clusters/aaaa/api")
 	<-inside
 	require.Positive(t, shard.connections())

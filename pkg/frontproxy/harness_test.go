@@ -2,24 +2,22 @@ package frontproxy
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,10 +28,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/ports"
 )
@@ -72,6 +72,8 @@ type fakeShard struct {
 	open    atomic.Int32
 }
 
+func (s *fakeShard) url() string { return "https://" + s.addr }
+
 func (s *fakeShard) connections() int { return int(s.open.Load()) }
 
 func (s *fakeShard) count(_ net.Conn, state http.ConnState) {
@@ -94,9 +96,11 @@ func newWorld(t testing.TB, shardNames ...string) *world {
 	}
 	o := NewOptions()
 	o.Serving.SecurePort = 0
-	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = w.servingCA.issue(t, dir, "front-proxy")
+	serving := w.servingCA.serving(t, dir)
+	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = serving.CertFile, serving.KeyFile
 	o.Authentication.ClientCAFile, o.ShardCAFile = w.clientCA.file, w.servingCA.file
-	o.ShardClientCertFile, o.ShardClientKeyFile = w.clientCA.issue(t, dir, "index", "system:masters")
+	index := w.clientCA.make(t, dir, "index", pki.Client("index", "system:masters"))
+	o.ShardClientCertFile, o.ShardClientKeyFile = index.CertFile, index.KeyFile
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = w.proxyCA.issue(t, dir, "proxy")
 	o.Authentication.DevTokens = true
 	o.IndexTimeout = 200 * time.Millisecond
@@ -105,14 +109,15 @@ func newWorld(t testing.TB, shardNames ...string) *world {
 		w.addShard(t, name)
 	}
 	o.RootKubeconfig = filepath.Join(dir, "root.kubeconfig")
-	require.NoError(t, os.WriteFile(o.RootKubeconfig, fmt.Appendf(nil, `
+	encode := base64.StdEncoding.EncodeToString
+	write(t, o.RootKubeconfig, fmt.Appendf(nil, `
 apiVersion: v1
 kind: Config
 current-context: base
-clusters: [{name: base, cluster: {server: %q, certificate-authority-data: %q}}]
-users: [{name: index, user: {client-certificate-data: %q, client-key-data: %q}}]
+clusters: [{name: base, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: index, user: {client-certificate-data: %s, client-key-data: %s}}]
 contexts: [{name: base, context: {cluster: base, user: index}}]
-`, "https://"+w.shards["root"].addr, inline(t, w.servingCA.file), inline(t, o.ShardClientCertFile), inline(t, o.ShardClientKeyFile)), 0o600))
+`, w.shards["root"].url(), encode(w.servingCA.CertPEM), encode(index.CertPEM), encode(index.KeyPEM)))
 	w.cluster(t, "root", "root")
 	return w
 }
@@ -122,20 +127,29 @@ func (w *world) addShard(t testing.TB, name string) *fakeShard {
 	t.Helper()
 	s := &fakeShard{name: name, world: w, data: clienttest.New(t, kinds.Scheme)}
 	w.shards[name] = s
-	echo := http.HandlerFunc(s.echo)
-	s.handler.Store(&echo)
+	s.handle(s.echo)
 	s.start(t)
 	t.Cleanup(s.kill)
-	w.announce(t, name, "https://"+s.addr)
+	w.announce(t, name, s.url())
 	return s
 }
 
 func (w *world) announce(t testing.TB, name, url string) {
 	t.Helper()
-	w.shards["root"].data.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
-		Spec:       corev1alpha1.ShardSpec{BaseURL: url},
+	w.shards["root"].lists(t, name, url)
+}
+
+// lists adds a Shard object to the shard.
+func (s *fakeShard) lists(t testing.TB, name, url string) {
+	t.Helper()
+	s.data.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
+		ObjectMeta: metaIn("root", name), Spec: corev1alpha1.ShardSpec{BaseURL: url},
 	})
+}
+
+// metaIn returns the metadata of an object in a logical cluster.
+func metaIn(cluster, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster}}
 }
 
 func (w *world) withdraw(t testing.TB, name string) {
@@ -156,7 +170,10 @@ func (s *fakeShard) start(t testing.TB) {
 	s.http.Listener = listener
 	s.http.EnableHTTP2 = true
 	s.http.Config.ErrorLog, s.http.Config.ConnState = quietLog, s.count
-	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{s.world.servingCA.pair(t, "shard")}, ClientAuth: tls.RequestClientCert}
+	serving := s.world.servingCA.serving(t, t.TempDir())
+	cert, err := tls.X509KeyPair(serving.CertPEM, serving.KeyPEM)
+	require.NoError(t, err)
+	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequestClientCert}
 	s.http.StartTLS()
 }
 
@@ -184,6 +201,19 @@ func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // handle sets the handler of forwarded requests.
 func (s *fakeShard) handle(f http.HandlerFunc) { s.handler.Store(&f) }
 
+// admits makes the shard authorize only some users, or all if there are no names.
+func (s *fakeShard) admits(names ...string) {
+	s.handle(func(rw http.ResponseWriter, r *http.Request) {
+		authorized := len(names) == 0 || slices.Contains(names, r.Header.Get("X-Remote-User"))
+		rw.Header().Set(request.AccessAuthorizedHeader, strconv.FormatBool(authorized))
+		if !authorized {
+			rw.WriteHeader(http.StatusForbidden)
+			return
+		}
+		s.echo(rw, r)
+	})
+}
+
 // seen is the request that the echo handler received.
 type seen struct {
 	Shard, Method, URI, Proto, Host, Body, Cert string
@@ -204,9 +234,8 @@ func (s *fakeShard) echo(w http.ResponseWriter, r *http.Request) {
 
 func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1alpha1.LogicalCluster)) {
 	t.Helper()
-	obj := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
-		Name: "cluster", Annotations: map[string]string{logicalcluster.AnnotationKey: name, corev1alpha1.LogicalClusterShardAnnotationKey: shard},
-	}}
+	obj := &corev1alpha1.LogicalCluster{ObjectMeta: metaIn(name, "cluster")}
+	obj.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey] = shard
 	obj.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	for _, f := range edit {
 		f(obj)
@@ -216,12 +245,23 @@ func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1al
 
 func (w *world) workspace(t testing.TB, shard, parent, name, cluster string, edit ...func(*tenancyv1alpha1.Workspace)) {
 	t.Helper()
-	obj := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: parent}}}
+	obj := &tenancyv1alpha1.Workspace{ObjectMeta: metaIn(parent, name)}
 	obj.Spec.Cluster, obj.Status.Phase = cluster, corev1alpha1.LogicalClusterPhaseReady
 	for _, f := range edit {
 		f(obj)
 	}
 	w.shards[shard].data.Put(t, kinds.Workspaces.GroupVersionResource, obj)
+}
+
+// child adds a workspace in root, with a logical cluster on a shard.
+func (w *world) child(t testing.TB, shard, name, cluster string, edit ...func(*tenancyv1alpha1.Workspace)) {
+	t.Helper()
+	w.cluster(t, shard, cluster)
+	w.workspace(t, "root", "root", name, cluster, edit...)
+}
+
+func markUnavailable(ws *tenancyv1alpha1.Workspace) {
+	ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
 }
 
 // run starts the front-proxy, which ends with the test or with stop.
@@ -233,27 +273,24 @@ func (w *world) run(t testing.TB) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- proxy.Run(ctx) }()
-	stopped := false
+	var once sync.Once
 	w.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-done:
-			require.NoError(t, err)
-		case <-time.After(timeout):
-			t.Fatal("the front-proxy did not stop")
-		}
+		once.Do(func() {
+			cancel()
+			require.NoError(t, receive(t, done))
+		})
 	}
 	t.Cleanup(w.stop)
 }
 
-func (w *world) ready(t testing.TB) {
+// ready runs the front-proxy, and waits until it is ready and its index contains known: paths, each with its shard.
+func (w *world) ready(t testing.TB, known ...string) {
 	t.Helper()
 	w.run(t)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
+	for pair := range slices.Chunk(known, 2) {
+		w.knows(t, pair[0], pair[1])
+	}
 }
 
 func (w *world) knows(t testing.TB, path, shard string) {
@@ -296,7 +333,7 @@ func (w *world) withCerts(t testing.TB, certs ...tls.Certificate) *person {
 	return &person{Client: &http.Client{Transport: transport}, world: w}
 }
 
-// do sends a request. It reads the response body unless it is a watch.
+// do sends a request.
 func (p *person) do(t testing.TB, method, path string, body io.Reader, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, p.world.proxy.URL()+path, body)
@@ -307,12 +344,36 @@ func (p *person) do(t testing.TB, method, path string, body io.Reader, header ..
 	if p.token != "" {
 		req.Header.Set("Authorization", "Bearer "+p.token)
 	}
+	res, text, err := p.send(req)
+	require.NoError(t, err)
+	return res, text
+}
+
+// send returns the response to a request, with its body.
+func (p *person) send(req *http.Request) (*http.Response, string, error) {
 	res, err := p.Do(req)
-	require.NoError(t, err)
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	return res, string(text)
+	if err != nil {
+		return nil, "", err
+	}
+	body, err := io.ReadAll(res.Body)
+	return res, string(body), errors.Join(err, res.Body.Close())
+}
+
+// want sends a GET, and checks the status code of the response.
+func (p *person) want(t testing.TB, path string, code int, header ...string) (*http.Response, string) {
+	t.Helper()
+	res, body := p.get(t, path, header...)
+	require.Equal(t, code, res.StatusCode, "%s: %s", path, body)
+	return res, body
+}
+
+// eventually waits until the response of a GET has a status code.
+func (p *person) eventually(t testing.TB, path string, code int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		res, _ := p.get(t, path)
+		return res.StatusCode == code
+	}, timeout, 5*time.Millisecond, path)
 }
 
 func (p *person) get(t testing.TB, path string, header ...string) (*http.Response, string) {
@@ -327,35 +388,38 @@ func (p *person) async(t testing.TB, path string) <-chan string {
 	require.NoError(t, err)
 	answer := make(chan string, 1)
 	go func() {
-		res, err := p.Do(req)
+		_, body, err := p.send(req)
 		if err != nil {
-			answer <- err.Error()
-			return
+			body = err.Error()
 		}
-		defer func() { _ = res.Body.Close() }()
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			body = []byte(err.Error())
-		}
-		answer <- string(body)
+		answer <- body
 	}()
 	return answer
 }
 
 func (p *person) echoed(t testing.TB, path string, header ...string) seen {
 	t.Helper()
-	res, body := p.get(t, path, header...)
-	require.Equal(t, http.StatusOK, res.StatusCode, body)
+	_, body := p.want(t, path, http.StatusOK, header...)
 	var s seen
 	require.NoError(t, json.Unmarshal([]byte(body), &s), body)
 	return s
 }
 
-var noOptions client.InformerOptions[*tenancyv1alpha1.Workspace]
-
-func inline(t testing.TB, file string) string {
+// factory returns clients of a server with the certificate for reading the index.
+func (w *world) factory(t testing.TB, url string) *client.Factory {
 	t.Helper()
-	return base64.StdEncoding.EncodeToString(mustRead(t, file))
+	index := w.clientCA.make(t, w.dir, "index", pki.Client("index", "system:masters"))
+	factory, err := client.NewFactory(&rest.Config{Host: url, TLSClientConfig: rest.TLSClientConfig{
+		CAData: w.servingCA.CertPEM, CertData: index.CertPEM, KeyData: index.KeyPEM,
+	}})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	return factory
+}
+
+func write(t testing.TB, file string, content []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file, content, 0o600))
 }
 
 func mustRead(t testing.TB, file string) []byte {
@@ -365,71 +429,50 @@ func mustRead(t testing.TB, file string) []byte {
 	return content
 }
 
-func dialTLS(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
-	config = config.Clone()
-	config.ServerName = "127.0.0.1"
-	dialer := tls.Dialer{Config: config}
-	return dialer.DialContext(ctx, network, addr)
-}
-
 // complete reports whether all shards have been read, so that the index is complete.
 func (s *shards) complete() bool {
 	unread, _ := s.unread()
 	return len(unread) == 0
 }
 
+// authority signs the certificates of a test.
 type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	*pki.Authority
 	file string
 }
 
 func newAuthority(t testing.TB, dir, name string) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := pki.NewStore(dir, time.Now).Authority(name)
 	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	file := filepath.Join(dir, name+".crt")
-	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return &authority{cert: cert, key: key, file: file}
+	return &authority{Authority: ca, file: ca.CertFile}
 }
 
 func (a *authority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
+	pool.AppendCertsFromPEM(a.CertPEM)
 	return pool
 }
 
-// issue creates a certificate for serving on 127.0.0.1 and for clients.
+func (a *authority) make(t testing.TB, dir, file string, spec pki.Spec) *pki.Pair {
+	t.Helper()
+	pair, err := pki.NewStore(dir, time.Now).Certificate(file, a.Authority, spec)
+	require.NoError(t, err)
+	return pair
+}
+
+// serving creates the certificate of a server.
+func (a *authority) serving(t testing.TB, dir string) *pki.Pair {
+	t.Helper()
+	spec := pki.Spec{CommonName: "server", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}}
+	return a.make(t, dir, "serving", spec)
+}
+
+// issue creates the certificate of a client.
 func (a *authority) issue(t testing.TB, dir, name string, groups ...string) (certFile, keyFile string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	require.NoError(t, err)
-	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
-	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o600))
-	return certFile, keyFile
+	pair := a.make(t, dir, name, pki.Client(name, groups...))
+	return pair.CertFile, pair.KeyFile
 }
 
 func (a *authority) pair(t testing.TB, name string, groups ...string) tls.Certificate {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -30,10 +29,7 @@ func TestNonDisclosure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = 20 * time.Millisecond
-	w.cluster(t, "root", "hidden")
-	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
-		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
-	})
+	w.child(t, "root", "down", "hidden", markUnavailable)
 	w.cluster(t, "root", "off", func(lc *corev1alpha1.LogicalCluster) { lc.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable })
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		rest := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/'):]
@@ -48,25 +44,12 @@ func TestNonDisclosure(t *testing.T) {
 			_, _ = rw.Write([]byte(authz.NotPermitted))
 		}
 	})
-	w.ready(t)
-	w.knows(t, "root:down", "root")
-	w.knows(t, "off", "root")
+	w.ready(t, "root:down", "root", "off", "root")
 	jane, owner := w.person(t, "jane"), w.person(t, "owner")
-	same := func(t *testing.T, cluster, path string, header ...string) {
-		t.Helper()
-		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
-			unknownRes, unknown := jane.do(t, method, "/clusters/absent"+path, nil, header...)
-			hiddenRes, hidden := jane.do(t, method, "/clusters/"+cluster+path, nil, header...)
-			require.Equal(t, http.StatusForbidden, hiddenRes.StatusCode)
-			require.Equal(t, unknown, hidden)
-			unknownRes.Header.Del("Date")
-			hiddenRes.Header.Del("Date")
-			require.Equal(t, unknownRes.Header, hiddenRes.Header)
-		}
-	}
+	methods := []string{http.MethodGet, http.MethodHead, http.MethodPost}
 	for path, answer := range awkward {
 		t.Run(path, func(t *testing.T) {
-			same(t, "hidden", path)
+			jane.isConcealed(t, "hidden", path, methods...)
 			res, body := owner.get(t, "/clusters/hidden"+path)
 			if path == "/broken" {
 				require.Equal(t, http.StatusBadGateway, res.StatusCode)
@@ -80,23 +63,39 @@ func TestNonDisclosure(t *testing.T) {
 	}
 	t.Run("unavailable", func(t *testing.T) {
 		for _, cluster := range []string{"root:down", "off"} {
-			same(t, cluster, "/api")
-			res, _ := owner.get(t, "/clusters/"+cluster+"/api")
-			require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+			jane.isConcealed(t, cluster, "/api", methods...)
+			owner.want(t, "/clusters/"+cluster+"/api", http.StatusServiceUnavailable)
 		}
 	})
 	t.Run("no such protocol", func(t *testing.T) {
-		unknown, hidden := jane.http1(t), jane.http1(t)
-		for path, p := range map[string]*person{"/clusters/absent/api": unknown, "/clusters/hidden/api": hidden} {
-			res, body := p.get(t, path, "Connection", "Upgrade", "Upgrade", "\x80")
-			status(t, res, body, http.StatusBadRequest)
+		for _, path := range []string{"/clusters/absent/api", "/clusters/hidden/api"} {
+			jane.http1(t).fails(t, path, http.StatusBadRequest, "Connection", "Upgrade", "Upgrade", "\x80")
 		}
 	})
 	t.Run("authorized", func(t *testing.T) {
-		res, _ := owner.get(t, "/clusters/hidden/inner")
-		require.Equal(t, http.StatusNotFound, res.StatusCode)
+		res, _ := owner.want(t, "/clusters/hidden/inner", http.StatusNotFound)
 		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the mark is between the servers")
 	})
+}
+
+// isConcealed checks that the response for a logical cluster is the same as for one that does not exist, and that both
+// take as long.
+func (p *person) isConcealed(t testing.TB, cluster, path string, methods ...string) {
+	t.Helper()
+	ask := func(method, cluster string) (body string, header http.Header) {
+		start := time.Now()
+		res, body := p.do(t, method, "/clusters/"+cluster+path, nil)
+		require.GreaterOrEqual(t, time.Since(start), p.world.options.IndexTimeout, method)
+		require.Equal(t, http.StatusForbidden, res.StatusCode, method)
+		res.Header.Del("Date")
+		return body, res.Header
+	}
+	for _, method := range methods {
+		wantBody, wantHeader := ask(method, "absent")
+		body, header := ask(method, cluster)
+		require.Equal(t, wantBody, body, method)
+		require.Equal(t, wantHeader, header, method)
+	}
 }
 
 // TestAccessHeader checks that the access header of a shard takes precedence, and how many
@@ -121,8 +120,7 @@ func TestAccessHeader(t *testing.T) {
 		rw.WriteHeader(code)
 		_, _ = rw.Write([]byte(answer[2]))
 	})
-	w.ready(t)
-	w.knows(t, "hidden", "root")
+	w.ready(t, "hidden", "root")
 	_, unknown := w.person(t, "jane").get(t, "/clusters/absent/api")
 	for _, tc := range []struct {
 		user, path string
@@ -165,8 +163,7 @@ func TestExpectContinue(t *testing.T) {
 		rw.WriteHeader(http.StatusForbidden)
 		_, _ = rw.Write([]byte(authz.NotPermitted))
 	})
-	w.ready(t)
-	w.knows(t, "hidden", "root")
+	w.ready(t, "hidden", "root")
 	for _, tc := range []struct {
 		user, path string
 		asked      bool
@@ -211,13 +208,11 @@ func TestLateDenials(t *testing.T) {
 		rw.Header().Set(request.AccessAuthorizedHeader, "false")
 		rw.WriteHeader(http.StatusForbidden)
 	})
-	w.ready(t)
-	w.knows(t, "hidden", "root")
+	w.ready(t, "hidden", "root")
 	jane := w.person(t, "jane")
 	checkAccess := func(cluster string) time.Duration {
 		start := time.Now()
-		res, _ := jane.get(t, "/clusters/"+cluster+"/api")
-		require.Equal(t, http.StatusForbidden, res.StatusCode)
+		jane.want(t, "/clusters/"+cluster+"/api", http.StatusForbidden)
 		return time.Since(start)
 	}
 	const stretched = 80 * time.Millisecond
@@ -238,10 +233,7 @@ func TestDelayOfUnauthorizedUsers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = maxIndexTimeout
-	w.cluster(t, "root", "hidden")
-	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
-		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
-	})
+	w.child(t, "root", "down", "hidden", markUnavailable)
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/timeout") {
 			rw.WriteHeader(http.StatusGatewayTimeout)
@@ -250,20 +242,15 @@ func TestDelayOfUnauthorizedUsers(t *testing.T) {
 		rw.WriteHeader(http.StatusForbidden)
 		_, _ = rw.Write([]byte(authz.NotPermitted))
 	})
-	w.ready(t)
-	w.knows(t, "root:down", "root")
+	w.ready(t, "root:down", "root")
 	jane := w.person(t, "jane")
 	paths := []string{"/clusters/absent/api", "/clusters/root:absent/api", "/clusters/hidden/api", "/clusters/hidden/timeout", "/clusters/root:down/api"}
 	answers := make([]<-chan string, 0, len(paths))
 	for _, path := range paths {
 		answers = append(answers, jane.async(t, path))
 	}
-	require.Eventually(t, func() bool { return w.waiting() == len(paths) }, timeout, time.Millisecond)
+	w.waits(t, int64(len(paths)))
 	for i, answer := range answers {
-		select {
-		case text := <-answer:
-			t.Errorf("%s was answered at once: %s", paths[i], text)
-		default:
-		}
+		require.Empty(t, answer, paths[i])
 	}
 }

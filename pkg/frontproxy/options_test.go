@@ -1,10 +1,8 @@
 package frontproxy
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
@@ -26,23 +24,6 @@ func TestWrongOptions(t *testing.T) {
 		require.ErrorContains(t, err, flag+" is required")
 	}
 	w := newWorld(t, "root")
-	garbage := w.dir + "/garbage"
-	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
-	for flag, breakIt := range map[string]func(*Options, string){
-		"--tls-cert-file":          func(o *Options, f string) { o.Serving.TLSCertFile = f },
-		"--client-ca-file":         func(o *Options, f string) { o.Authentication.ClientCAFile = f },
-		"--root-kubeconfig":        func(o *Options, f string) { o.RootKubeconfig = f },
-		"--shard-ca-file":          func(o *Options, f string) { o.ShardCAFile = f },
-		"--shard-client-cert-file": func(o *Options, f string) { o.ShardClientCertFile = f },
-		"--proxy-client-cert-file": func(o *Options, f string) { o.ProxyClientCertFile = f },
-	} {
-		for _, file := range []string{garbage, w.dir + "/missing"} {
-			o := *w.options
-			breakIt(&o, file)
-			_, err := New(t.Context(), o.Complete())
-			require.ErrorContains(t, err, flag, file)
-		}
-	}
 	for flag, breakIt := range map[string]func(*Options){
 		"--bind-address":  func(o *Options) { o.Serving.BindAddress = "nonsense" },
 		"--secure-port":   func(o *Options) { o.Serving.SecurePort = 70000 },
@@ -53,33 +34,20 @@ func TestWrongOptions(t *testing.T) {
 		_, err := New(t.Context(), o.Complete())
 		require.ErrorContains(t, err, flag)
 	}
-	first, err := New(t.Context(), w.options.Complete())
-	require.NoError(t, err)
-	defer first.Close()
-	o := *w.options
-	o.Serving.SecurePort = first.serving.Listener.Addr().(*net.TCPAddr).Port
-	_, err = New(t.Context(), o.Complete())
-	require.ErrorContains(t, err, "--secure-port")
 }
 
-// TestFeatureGates checks the responses if a feature is disabled.
 func TestFeatureGates(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.Serving.FeatureGates = features.Gates{string(features.AllShards): "false", string(features.WorkspaceMounts): "false"}
-	w.cluster(t, "root", "aaaa")
-	w.workspace(t, "root", "root", "a", "aaaa")
-	w.members("jane")
-	w.ready(t)
-	w.knows(t, "root:a", "root")
+	w.child(t, "root", "a", "aaaa")
+	w.shards["root"].admits("jane")
+	w.ready(t, "root:a", "root")
 	w.mount(t, "m", w.proxy.URL()+"/clusters/root:a")
 	jane := w.person(t, "jane")
-	res, body := jane.get(t, "/clusters/root:a/api")
-	require.Equal(t, http.StatusOK, res.StatusCode, body)
-	res, body = jane.get(t, "/clusters/root:m/api")
-	status(t, res, body, http.StatusServiceUnavailable)
-	require.Contains(t, body, "the feature gate WorkspaceMounts is disabled in the front-proxy")
-	res, body = w.person(t, "admin", request.GroupAdmin).get(t, "/clusters/*/api/v1/configmaps")
-	status(t, res, body, http.StatusForbidden)
+	jane.want(t, "/clusters/root:a/api", http.StatusOK)
+	s := jane.fails(t, "/clusters/root:m/api", http.StatusServiceUnavailable)
+	require.Contains(t, s.Message, "the feature gate WorkspaceMounts is disabled in the front-proxy")
+	w.person(t, "admin", request.GroupAdmin).fails(t, "/clusters/*/api/v1/configmaps", http.StatusForbidden)
 
 	o := NewOptions()
 	o.Serving.FeatureGates = features.Gates{"WatchList": "true", "Unknown": "true"}
@@ -137,7 +105,6 @@ func TestCodesOfTenants(t *testing.T) {
 	require.Equal(t, map[string]float64{"200": 1, "403": 1, "499": 1, "other": 4}, counts)
 }
 
-// TestChain checks that docs/chains.md is up to date.
 func TestChain(t *testing.T) {
 	chaintest.Documented(t, "front-proxy", (&handler{router: &router{}, health: &health{}}).chain())
 }

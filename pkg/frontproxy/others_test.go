@@ -6,12 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/ports"
 )
 
@@ -23,24 +19,20 @@ func TestStartsFromAnotherShard(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	root, one := w.shards["root"], w.shards["one"]
 	for _, shard := range []*fakeShard{root, one} {
-		one.data.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
-			ObjectMeta: metav1.ObjectMeta{Name: shard.name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
-			Spec:       corev1alpha1.ShardSpec{BaseURL: "https://" + shard.addr},
-		})
+		one.lists(t, shard.name, shard.url())
 	}
 	w.cluster(t, "one", "aaaa")
 	w.workspace(t, "one", "aaaa", "child", "cccc")
 	w.cluster(t, "one", "cccc")
-	w.options.OtherShards = []string{"https://127.0.0.1:1", "https://" + one.addr}
+	w.options.OtherShards = []string{nowhere, one.url()}
 	root.kill()
-	w.ready(t)
-	w.knows(t, "cccc", "one")
+	w.ready(t, "cccc", "one")
 	jane := w.person(t, "jane")
 	require.Equal(t, "one", jane.echoed(t, "/clusters/aaaa/api").Shard)
 	require.Equal(t, "one", jane.echoed(t, "/clusters/aaaa:child/api").Shard)
 	for _, unknown := range []string{"nnnn", "root:a"} {
-		res, body := jane.get(t, "/clusters/"+unknown+"/api")
-		require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "not all workspaces are known")
+		s := jane.fails(t, "/clusters/"+unknown+"/api", http.StatusServiceUnavailable)
+		require.Contains(t, s.Message, "not all workspaces are known")
 	}
 
 	root.start(t)
@@ -52,10 +44,9 @@ func TestStartsFromAnotherShard(t *testing.T) {
 	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, timeout, timeout/1000)
 }
 
-// TestStartWaitsForRoot checks that a front-proxy waits for root if no shard is reachable.
 func TestStartWaitsForRoot(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.OtherShards = []string{"https://127.0.0.1:1"}
+	w.options.OtherShards = []string{nowhere}
 	w.shards["root"].kill()
 	w.run(t)
 	require.Error(t, w.proxy.health.ready())
@@ -101,8 +92,7 @@ func TestShardThatWasNeverReachable(t *testing.T) {
 
 	w.withdraw(t, "never")
 	require.Eventually(t, w.proxy.shards.complete, timeout, time.Millisecond)
-	res, body := admin.get(t, "/clusters/root:mistyped/api")
-	status(t, res, body, http.StatusForbidden)
+	admin.fails(t, "/clusters/root:mistyped/api", http.StatusForbidden)
 }
 
 // TestUnknownWhileShardUnreachable checks that requests for workspaces that may have been created after
@@ -112,16 +102,10 @@ func TestUnknownWhileShardUnreachable(t *testing.T) {
 	w.ready(t)
 	w.becomesComplete(t)
 	jane := w.person(t, "jane")
-	answers := func(code int) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			res, _ := jane.get(t, "/clusters/root:new/api")
-			return res.StatusCode == code
-		}, timeout, time.Millisecond)
-	}
-	answers(http.StatusForbidden)
+	const path = "/clusters/root:new/api"
+	jane.eventually(t, path, http.StatusForbidden)
 	w.shards["one"].kill()
-	answers(http.StatusServiceUnavailable)
+	jane.eventually(t, path, http.StatusServiceUnavailable)
 	w.shards["one"].start(t)
-	answers(http.StatusForbidden)
+	jane.eventually(t, path, http.StatusForbidden)
 }

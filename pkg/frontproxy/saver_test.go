@@ -11,13 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 	"github.com/shardplane/shardplane/test/ports"
 )
@@ -27,11 +24,17 @@ func savedWorld(t testing.TB) *world {
 	t.Helper()
 	w := newWorld(t, "root", "one")
 	w.options.IndexDirectory = filepath.Join(w.dir, "index")
-	w.workspace(t, "root", "root", "a", "aaaa")
-	w.cluster(t, "one", "aaaa")
-	w.ready(t)
-	w.knows(t, "root:a", "one")
+	w.child(t, "one", "a", "aaaa")
+	w.ready(t, "root:a", "one")
 	return w
+}
+
+// configMap writes an object that is not in the index, and returns its version.
+func (w *world) configMap(t testing.TB, shard, cluster string) string {
+	t.Helper()
+	meta := metaIn(cluster, "other")
+	meta.Namespace = "default"
+	return w.shards[shard].data.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: meta})
 }
 
 func (w *world) becomesComplete(t testing.TB) {
@@ -52,12 +55,11 @@ func TestStartsWithoutShards(t *testing.T) {
 	require.Equal(t, workspaceindex.Found, outcome)
 	require.Equal(t, "one", target.Shard)
 	jane := w.person(t, "jane")
-	res, body := jane.get(t, "/clusters/root:new/api")
-	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "not all workspaces are known")
+	s := jane.fails(t, "/clusters/root:new/api", http.StatusServiceUnavailable)
+	require.Contains(t, s.Message, "not all workspaces are known")
 
 	// Changes are visible when the shards are reachable.
-	w.workspace(t, "root", "root", "new", "nnnn")
-	w.cluster(t, "one", "nnnn")
+	w.child(t, "one", "new", "nnnn")
 	w.shards["one"].data.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
 	lists, _ := w.shards["one"].data.Requests()
 	w.shards["root"].start(t)
@@ -65,8 +67,7 @@ func TestStartsWithoutShards(t *testing.T) {
 	w.shards["one"].start(t)
 	w.becomesComplete(t)
 	require.Equal(t, "one", jane.echoed(t, "/clusters/root:new/api").Shard)
-	res, _ = jane.get(t, "/clusters/root:a/api")
-	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	jane.want(t, "/clusters/root:a/api", http.StatusForbidden)
 	listed, _ := w.shards["one"].data.Requests()
 	require.Equal(t, lists, listed, "it goes on where it was")
 }
@@ -76,20 +77,17 @@ func TestStaleIndex(t *testing.T) {
 	w := savedWorld(t)
 	w.stop()
 	w.shards["one"].data.Fail(http.StatusServiceUnavailable)
-	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) {
-		rw.Header().Set(request.AccessAuthorizedHeader, "false")
-		rw.WriteHeader(http.StatusForbidden)
-	})
+	w.shards["one"].admits("nobody")
 	w.ready(t)
 	start := time.Now()
-	res, body := w.person(t, "jane").get(t, "/clusters/root:a/api")
+	jane := w.person(t, "jane")
+	res, body := jane.get(t, "/clusters/root:a/api")
 	status(t, res, body, http.StatusServiceUnavailable)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout)
 	w.shards["one"].data.Fail(0)
 	w.becomesComplete(t)
-	res, _ = w.person(t, "jane").get(t, "/clusters/root:a/api")
-	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	jane.want(t, "/clusters/root:a/api", http.StatusForbidden)
 }
 
 // TestOtherDataAfterTheStart checks that entries which no longer exist are removed after a shard
@@ -190,10 +188,7 @@ func TestDamagedFiles(t *testing.T) {
 	require.FileExists(t, path)
 	w.withdraw(t, "one")
 	w.ready(t)
-	require.Eventually(t, func() bool {
-		_, err := os.Stat(path)
-		return os.IsNotExist(err)
-	}, timeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(path); return os.IsNotExist(err) }, timeout, 5*time.Millisecond)
 	require.Equal(t, 1, w.proxy.shards.index.Stats().LogicalClusters)
 	w.stop()
 
@@ -206,7 +201,6 @@ func TestDamagedFiles(t *testing.T) {
 // killedDirectory is set in the process that TestKilledWhileSaving kills.
 const killedDirectory = "TEST_INDEX_DIRECTORY"
 
-// TestKilledWhileSaving checks that the files of a front-proxy that is killed while it saves are consistent.
 func TestKilledWhileSaving(t *testing.T) {
 	if directory := os.Getenv(killedDirectory); directory != "" {
 		savesAllTheTime(t, directory)
@@ -249,9 +243,7 @@ func savesAllTheTime(t *testing.T, directory string) {
 	t.Helper()
 	w := newWorld(t, "root")
 	w.options.IndexDirectory = directory
-	last, err := strconv.Atoi(w.shards["root"].data.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: "first", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "root"},
-	}}))
+	last, err := strconv.Atoi(w.configMap(t, "root", "root"))
 	require.NoError(t, err)
 	next := func() {
 		last++
@@ -301,9 +293,7 @@ func TestSaves(t *testing.T) {
 	first := saved()
 	require.Equal(t, first.Size(), saved().Size(), "nothing has changed")
 
-	w.shards["one"].data.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: "other", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "aaaa"},
-	}})
+	w.configMap(t, "one", "aaaa")
 	w.shards["one"].data.Bookmark()
 	require.Eventually(t, func() bool { return saved().Size() > first.Size() }, timeout, 5*time.Millisecond)
 	require.True(t, os.SameFile(first, saved()))

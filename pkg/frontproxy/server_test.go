@@ -11,19 +11,17 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // status checks that a response is an error as Kubernetes clients expect it.
-func status(t *testing.T, res *http.Response, body string, code int) metav1.Status {
+func status(t testing.TB, res *http.Response, body string, code int) metav1.Status {
 	t.Helper()
 	require.Equal(t, code, res.StatusCode, body)
 	require.Equal(t, "application/json", res.Header.Get("Content-Type"), body)
@@ -37,8 +35,25 @@ func status(t *testing.T, res *http.Response, body string, code int) metav1.Stat
 	return s
 }
 
-// TestHalfStarted checks that a front-proxy that fails to start reports the reason and releases
-// everything: another one starts on the same port.
+// requireHeaders checks headers: names, each with its only value, or an empty string if there must be none.
+func requireHeaders(t testing.TB, header http.Header, want ...string) {
+	t.Helper()
+	for pair := range slices.Chunk(want, 2) {
+		if pair[1] == "" {
+			require.NotContains(t, header, pair[0])
+			continue
+		}
+		require.Equal(t, []string{pair[1]}, header[pair[0]], pair[0])
+	}
+}
+
+// fails sends a GET, and checks that the response is an error with a code.
+func (p *person) fails(t testing.TB, path string, code int, header ...string) metav1.Status {
+	t.Helper()
+	res, body := p.get(t, path, header...)
+	return status(t, res, body, code)
+}
+
 func TestHalfStarted(t *testing.T) {
 	w := newWorld(t, "root")
 	options := func(port int) *Options {
@@ -47,25 +62,30 @@ func TestHalfStarted(t *testing.T) {
 		return &o
 	}
 	start := func(o *Options) (lifecycletest.Server, error) { return New(t.Context(), o.Complete()) }
-	lifecycletest.HalfStarted(t, options, start, map[string]lifecycletest.Mistake[Options]{
-		"no certificate":            {Make: func(o *Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},
-		"garbage mapping file":      {Make: func(o *Options, garbage string) { o.MappingFile = garbage }, Want: "--mapping-file"},
-		"garbage proxy certificate": {Make: func(o *Options, garbage string) { o.ProxyClientCertFile = garbage }, Want: "--proxy-client-cert-file"},
-		"garbage CA of shards":      {Make: func(o *Options, garbage string) { o.ShardCAFile = garbage }, Want: "--shard-ca-file"},
-		"garbage kubeconfig":        {Make: func(o *Options, garbage string) { o.RootKubeconfig = garbage }, Want: "--root-kubeconfig"},
-		"garbage shard certificate": {Make: func(o *Options, garbage string) { o.ShardClientCertFile = garbage }, Want: "--shard-client-cert-file"},
-		"garbage CA of clients":     {Make: func(o *Options, garbage string) { o.Authentication.ClientCAFile = garbage }, Want: "--client-ca-file"},
-	})
+	mistakes := map[string]lifecycletest.Mistake[Options]{}
+	for flag, set := range map[string]func(o *Options, file string){
+		"--tls-cert-file":          func(o *Options, file string) { o.Serving.TLSCertFile = file },
+		"--mapping-file":           func(o *Options, file string) { o.MappingFile = file },
+		"--proxy-client-cert-file": func(o *Options, file string) { o.ProxyClientCertFile = file },
+		"--shard-ca-file":          func(o *Options, file string) { o.ShardCAFile = file },
+		"--root-kubeconfig":        func(o *Options, file string) { o.RootKubeconfig = file },
+		"--shard-client-cert-file": func(o *Options, file string) { o.ShardClientCertFile = file },
+		"--client-ca-file":         func(o *Options, file string) { o.Authentication.ClientCAFile = file },
+	} {
+		mistakes[flag+", garbage"] = lifecycletest.Mistake[Options]{Make: set, Want: flag}
+		missing := func(o *Options, _ string) { set(o, "/nowhere") }
+		mistakes[flag+", missing"] = lifecycletest.Mistake[Options]{Make: missing, Want: flag}
+	}
+	lifecycletest.HalfStarted(t, options, start, mistakes)
 }
 
 func TestRouting(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.workspace(t, "root", "root", "a", "aaaa")
-	w.cluster(t, "one", "aaaa")
 	w.workspace(t, "one", "aaaa", "b", "bbbb")
+	w.cluster(t, "one", "aaaa")
 	w.cluster(t, "root", "bbbb")
-	w.ready(t)
-	w.knows(t, "root:a:b", "root")
+	w.ready(t, "root:a:b", "root")
 	admin := w.person(t, "kcp-admin", "system:kcp:admin")
 
 	for path, want := range map[string]seen{
@@ -82,11 +102,8 @@ func TestRouting(t *testing.T) {
 		"/clusters/root/clusters/aaaa/api":     {Shard: "root", URI: "/clusters/root/clusters/aaaa/api"},
 	} {
 		got := admin.echoed(t, path)
-		require.Equal(t, want.Shard, got.Shard, path)
-		require.Equal(t, want.URI, got.URI, path)
-		require.Equal(t, w.shards[want.Shard].addr, got.Host)
-		require.Equal(t, "proxy", got.Cert)
-		require.Equal(t, "HTTP/2.0", got.Proto)
+		require.Equal(t, []string{want.Shard, want.URI}, []string{got.Shard, got.URI}, path)
+		require.Equal(t, []string{w.shards[want.Shard].addr, "proxy", "HTTP/2.0"}, []string{got.Host, got.Cert, got.Proto})
 	}
 
 	big := strings.Repeat("0123456789", 1<<17)
@@ -102,28 +119,21 @@ func TestRouting(t *testing.T) {
 func TestUsers(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.Authentication.DropGroups = []string{"secret-group"}
-	w.ready(t)
-	w.knows(t, "root", "root")
+	w.ready(t, "root", "root")
 
 	jane := w.person(t, "jane", "devs", "secret-group", "ops").http1(t)
 	got := jane.echoed(t, "/clusters/root/api",
 		"X-Remote-User", "root", "X-Remote-Group", "system:masters", "x-remote-extra-scopes", "all", "X-Remote-Uid", "0",
 		"X-Forwarded-For", "1.2.3.4", "Connection", "X-Hop", "X-Hop", "gone", "Impersonate-User", "joe", "Impersonate-Group", "g", "X-Other", "kept")
-	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
 	require.ElementsMatch(t, []string{"devs", "ops", "system:authenticated"}, got.Header["X-Remote-Group"])
-	require.Empty(t, got.Header["X-Remote-Uid"])
 	for key := range got.Header {
 		if strings.HasPrefix(key, "X-Remote-Extra-") {
 			require.Contains(t, strings.ToLower(key), "credential-id", "only what the authenticator knows")
 		}
 	}
-	require.Equal(t, []string{"127.0.0.1"}, got.Header["X-Forwarded-For"])
-	require.Equal(t, []string{"https"}, got.Header["X-Forwarded-Proto"])
-	require.Equal(t, []string{strings.TrimPrefix(w.proxy.URL(), "https://")}, got.Header["X-Forwarded-Host"])
-	require.Equal(t, []string{"joe"}, got.Header["Impersonate-User"])
-	require.Equal(t, []string{"g"}, got.Header["Impersonate-Group"])
-	require.Equal(t, []string{"kept"}, got.Header["X-Other"])
-	require.Empty(t, got.Header["X-Hop"])
+	requireHeaders(t, got.Header, "X-Remote-User", "jane", "X-Remote-Uid", "", "X-Forwarded-For", "127.0.0.1",
+		"X-Forwarded-Proto", "https", "X-Forwarded-Host", strings.TrimPrefix(w.proxy.URL(), "https://"),
+		"Impersonate-User", "joe", "Impersonate-Group", "g", "X-Other", "kept", "X-Hop", "")
 
 	token := w.withCerts(t)
 	token.token = "user-2-token"
@@ -134,8 +144,7 @@ func TestUsers(t *testing.T) {
 	}
 	jane.token = "admin-token"
 	got = jane.echoed(t, "/clusters/root/api")
-	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"], "a certificate comes before a token")
-	require.Empty(t, got.Header["Authorization"])
+	requireHeaders(t, got.Header, "X-Remote-User", "jane", "Authorization", "") // a certificate comes before a token
 
 	webSocket := func(token string) []string {
 		protocol := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
@@ -143,25 +152,19 @@ func TestUsers(t *testing.T) {
 	}
 	browser := w.withCerts(t).http1(t)
 	got = browser.echoed(t, "/clusters/root/api", webSocket("user-2-token")...)
-	require.Equal(t, []string{"Bearer user-2-token"}, got.Header["Authorization"])
-	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"])
-	res, _ := browser.get(t, "/clusters/root/api", webSocket("wrong-token")...)
-	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
+	requireHeaders(t, got.Header, "Authorization", "Bearer user-2-token", "Sec-Websocket-Protocol", "v4.channel.k8s.io")
+	browser.want(t, "/clusters/root/api", http.StatusUnauthorized, webSocket("wrong-token")...)
 	got = w.person(t, "jane").http1(t).echoed(t, "/clusters/root/api", webSocket("any-token")...)
-	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
-	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"], "tokens are not forwarded, also if they were not used")
+	// Tokens are not forwarded, also if they were not used.
+	requireHeaders(t, got.Header, "X-Remote-User", "jane", "Sec-Websocket-Protocol", "v4.channel.k8s.io")
 }
 
 func TestStatusCodes(t *testing.T) {
 	w := newWorld(t, "root", "one")
-	w.workspace(t, "root", "root", "down", "dddd", func(ws *tenancyv1alpha1.Workspace) {
-		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
-	})
-	w.cluster(t, "one", "dddd")
+	w.child(t, "one", "down", "dddd", markUnavailable)
 	w.workspace(t, "root", "root", "coming", "")
 	w.cluster(t, "root", "system:admin")
-	w.ready(t)
-	w.knows(t, "root:down", "one")
+	w.ready(t, "root:down", "one")
 	jane := w.person(t, "jane", "devs")
 
 	for _, path := range []string{
@@ -169,8 +172,7 @@ func TestStatusCodes(t *testing.T) {
 		"/clusters/system:admin/api", "/clusters/UPPER/api", "/clusters//api", "/clusters/", "/clusters/root%2Fx/api", "/clusters/%2A/api",
 		"/clusters/root:/api", "/clusters/..%2Froot/api", "/clusters/root%00/api",
 	} {
-		res, body := jane.get(t, path)
-		s := status(t, res, body, http.StatusForbidden)
+		s := jane.fails(t, path, http.StatusForbidden)
 		require.Equal(t, metav1.StatusReasonForbidden, s.Reason)
 		require.Contains(t, s.Message, authz.NotPermitted, path)
 		require.Contains(t, s.Message, `"jane"`, path)
@@ -181,12 +183,12 @@ func TestStatusCodes(t *testing.T) {
 	require.EqualValues(t, 1, s.Details.RetryAfterSeconds)
 
 	for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api"} {
-		res, body := jane.get(t, path, "X-Other", strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10))
-		require.Contains(t, status(t, res, body, http.StatusRequestHeaderFieldsTooLarge).Message, "reduce the number of groups", "what fits with us need not fit with who sent it")
+		large := strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10)
+		s := jane.fails(t, path, http.StatusRequestHeaderFieldsTooLarge, "X-Other", large)
+		require.Contains(t, s.Message, "reduce the number of groups", "what fits with us need not fit with who sent it")
 	}
 	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexports/x", "/services/", "/version", "/readyzz"} {
-		res, body := jane.get(t, path)
-		status(t, res, body, http.StatusNotFound)
+		jane.fails(t, path, http.StatusNotFound)
 	}
 
 	foreign := w.withCerts(t, w.foreigner.pair(t, "jane", "system:masters"))
@@ -195,26 +197,21 @@ func TestStatusCodes(t *testing.T) {
 	badToken.token = "nonsense"
 	for _, p := range []*person{nobody, badToken, foreign} {
 		for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api", "/metrics", "/nothing"} {
-			res, body := p.get(t, path, "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
-			status(t, res, body, http.StatusUnauthorized)
+			p.fails(t, path, http.StatusUnauthorized, "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
 		}
 		for _, path := range []string{"/readyz", "/livez", "/healthz", "/readyz?verbose"} {
-			res, body := p.get(t, path)
-			require.Equal(t, http.StatusOK, res.StatusCode, body)
+			p.want(t, path, http.StatusOK)
 		}
 	}
 
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/cmdline"} {
-		res, body = jane.get(t, path)
-		status(t, res, body, http.StatusForbidden)
+		jane.fails(t, path, http.StatusForbidden)
 	}
 	for _, group := range []string{"system:masters", "system:kcp:admin"} {
-		res, body = w.person(t, "admin", group).get(t, "/metrics")
-		require.Equal(t, http.StatusOK, res.StatusCode)
+		_, body = w.person(t, "admin", group).want(t, "/metrics", http.StatusOK)
 		require.Contains(t, body, `shardplane_frontproxy_requests_total{code="403",shard=""}`)
 		require.Contains(t, body, `shardplane_frontproxy_index_entries{kind="logicalclusters"} 3`)
-		res, body = w.person(t, "admin", group).get(t, "/debug/pprof/goroutine?debug=1")
-		require.Equal(t, http.StatusOK, res.StatusCode)
+		_, body = w.person(t, "admin", group).want(t, "/debug/pprof/goroutine?debug=1", http.StatusOK)
 		require.Contains(t, body, "goroutine profile")
 	}
 }
@@ -244,29 +241,23 @@ func TestMetricsReaders(t *testing.T) {
 	})
 	prometheus, jane := w.person(t, "prometheus", "readers"), w.person(t, "jane", "others")
 	for range 3 {
-		res, body := prometheus.get(t, "/metrics")
-		require.Equal(t, http.StatusOK, res.StatusCode, body)
+		_, body := prometheus.want(t, "/metrics", http.StatusOK)
 		require.Contains(t, body, "# TYPE")
 	}
 	require.EqualValues(t, 1, asked.Load(), "the answer is remembered")
 	for range 3 {
-		res, body := jane.get(t, "/metrics")
-		status(t, res, body, http.StatusForbidden)
+		jane.fails(t, "/metrics", http.StatusForbidden)
 	}
 	require.EqualValues(t, 2, asked.Load())
-	res, body := w.person(t, "admin", "system:kcp:admin").get(t, "/metrics")
-	require.Equal(t, http.StatusOK, res.StatusCode, body)
+	w.person(t, "admin", "system:kcp:admin").want(t, "/metrics", http.StatusOK)
 	require.EqualValues(t, 2, asked.Load(), "administrators are not asked about")
-	res, body = w.person(t, "broken", "readers").get(t, "/metrics")
-	status(t, res, body, http.StatusServiceUnavailable)
-	res, body = prometheus.get(t, "/debug/pprof/goroutine")
-	status(t, res, body, http.StatusForbidden)
+	w.person(t, "broken", "readers").fails(t, "/metrics", http.StatusServiceUnavailable)
+	prometheus.fails(t, "/debug/pprof/goroutine", http.StatusForbidden)
 
 	for _, cluster := range []string{"root", "unknown"} {
 		for _, path := range []string{"/metrics", "/metrics/slis", "/%6detrics", "/debug/pprof/heap"} {
 			for _, group := range []string{"system:masters", "others"} {
-				res, body := w.person(t, "x", group).get(t, "/clusters/"+cluster+path)
-				status(t, res, body, http.StatusNotImplemented)
+				w.person(t, "x", group).fails(t, "/clusters/"+cluster+path, http.StatusNotImplemented)
 			}
 		}
 	}
@@ -279,11 +270,9 @@ func TestMetricsOfTwoServers(t *testing.T) {
 	busy.run(t)
 	idle.run(t)
 	const refused = `shardplane_frontproxy_requests_total{code="404",shard=""}`
-	res, body := busy.person(t, "jane").get(t, "/nothing")
-	status(t, res, body, http.StatusNotFound)
+	busy.person(t, "jane").fails(t, "/nothing", http.StatusNotFound)
 	for w, count := range map[*world]int{busy: 1, idle: 0} {
-		res, body := w.person(t, "admin", "system:kcp:admin").get(t, "/metrics")
-		require.Equal(t, http.StatusOK, res.StatusCode)
+		_, body := w.person(t, "admin", "system:kcp:admin").want(t, "/metrics", http.StatusOK)
 		require.Equal(t, count, strings.Count(body, refused))
 		for _, line := range []string{"# TYPE go_goroutines gauge", "# HELP shardplane_frontproxy_index_entries [ALPHA] "} {
 			require.Equal(t, 1, strings.Count(body, line), line)
@@ -308,44 +297,31 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 		rw.WriteHeader(http.StatusForbidden)
 		_, _ = rw.Write([]byte("k8s\x00 the shard's words: " + authz.NotPermitted))
 	})
-	w.ready(t)
-	w.knows(t, "hidden", "root")
+	w.ready(t, "hidden", "root")
 	jane := w.person(t, "jane")
 
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, "ODD"} {
-		start := time.Now()
-		unknownRes, unknown := jane.do(t, method, "/clusters/absent/api/v1/configmaps", nil)
-		require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout)
-		start = time.Now()
-		hiddenRes, hidden := jane.do(t, method, "/clusters/hidden/api/v1/configmaps", nil)
-		require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout, method)
-		require.Equal(t, unknown, hidden, method)
-		unknownRes.Header.Del("Date")
-		hiddenRes.Header.Del("Date")
-		require.Equal(t, unknownRes.Header, hiddenRes.Header, method)
-	}
-
-	res, body := jane.get(t, "/clusters/hidden/rbac")
-	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	jane.isConcealed(t, "hidden", "/api/v1/configmaps", http.MethodGet, http.MethodHead, http.MethodPost, "ODD")
+	_, body := jane.want(t, "/clusters/hidden/rbac", http.StatusForbidden)
 	require.JSONEq(t, `{"message":"plain denial"}`, body)
 }
 
 func TestWaitsForNewWorkspaces(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.options.IndexTimeout = maxIndexTimeout
-	w.ready(t)
-	w.knows(t, "root", "root")
+	w.ready(t, "root", "root")
 	jane := w.person(t, "jane")
 	answered := jane.async(t, "/clusters/root:new/api")
-	require.Eventually(t, func() bool { return w.waiting() == 1 }, timeout, time.Millisecond)
-	w.workspace(t, "root", "root", "new", "nnnn")
-	w.cluster(t, "one", "nnnn")
+	w.waits(t, 1)
+	w.child(t, "one", "new", "nnnn")
 	require.Contains(t, receive(t, answered), "/clusters/nnnn/api")
-	require.Eventually(t, func() bool { return w.waiting() == 0 }, timeout, time.Millisecond)
+	w.waits(t, 0)
 }
 
-// waiting returns the number of pending requests.
-func (w *world) waiting() int { return int(w.proxy.router.resolver.slots.Held()) }
+// waits waits until there are n pending requests.
+func (w *world) waits(t testing.TB, n int64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return w.proxy.router.resolver.slots.Held() == n }, timeout, time.Millisecond)
+}
 
 // nowhere is an address without listener.
 const nowhere = "https://127.0.0.1:1"
@@ -356,10 +332,9 @@ func TestShardsComeAndGo(t *testing.T) {
 	for name, garbage := range map[string]string{"empty": "", "plain": "http://127.0.0.1:1", "odd": "https://%zz"} {
 		w.announce(t, name, garbage)
 	}
-	w.ready(t)
-	w.knows(t, "aaaa", "one")
+	w.ready(t, "aaaa", "one")
 	admin := w.person(t, "admin", "system:masters")
-	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond, "unusable Shard objects do not matter")
+	w.becomesComplete(t) // unusable Shard objects do not matter
 
 	w.addShard(t, "two")
 	w.cluster(t, "two", "tttt")
@@ -375,27 +350,23 @@ func TestShardsComeAndGo(t *testing.T) {
 	moved.handle(moved.echo)
 	moved.start(t)
 	t.Cleanup(moved.kill)
-	w.shards["spare"].data.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": "stays", corev1alpha1.LogicalClusterShardAnnotationKey: "two"}},
+	w.cluster(t, "spare", "stays", func(lc *corev1alpha1.LogicalCluster) {
+		lc.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey] = "two"
 	})
 	// It is unreachable in between.
-	w.announce(t, "two", nowhere)
-	require.Eventually(t, func() bool {
-		target, _ := w.proxy.shards.index.Lookup("stays")
-		return target.URL == nowhere
-	}, timeout, 5*time.Millisecond)
-	w.announce(t, "two", "https://"+moved.addr)
-	require.Eventually(t, func() bool {
-		target, _ := w.proxy.shards.index.Lookup("stays")
-		gone, _ := w.proxy.shards.index.Lookup("tttt")
-		return target.URL == "https://"+moved.addr && gone.Shard == ""
-	}, timeout, 5*time.Millisecond)
+	for _, url := range []string{nowhere, moved.url()} {
+		w.announce(t, "two", url)
+		require.Eventually(t, func() bool {
+			target, _ := w.proxy.shards.index.Lookup("stays")
+			return target.URL == url
+		}, timeout, 5*time.Millisecond)
+	}
+	w.knows(t, "tttt", "")
 	w.knows(t, "tttt:child", "")
 
-	w.shards["root"].data.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "one")
+	w.withdraw(t, "one")
 	w.knows(t, "aaaa", "")
-	res, body := admin.get(t, "/clusters/aaaa/api")
-	status(t, res, body, http.StatusForbidden)
+	admin.fails(t, "/clusters/aaaa/api", http.StatusForbidden)
 	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard)
 }
 
@@ -403,8 +374,7 @@ func TestDeadShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
-	w.ready(t)
-	w.knows(t, "aaaa", "one")
+	w.ready(t, "aaaa", "one")
 	admin := w.person(t, "admin", "system:masters")
 	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
 
@@ -416,8 +386,8 @@ func TestDeadShard(t *testing.T) {
 	status(t, res, body, http.StatusServiceUnavailable)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "others are served")
-	res, body = admin.get(t, "/clusters/unknown/api")
-	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "is unreachable", "it may be new there")
+	unknown := admin.fails(t, "/clusters/unknown/api", http.StatusServiceUnavailable)
+	require.Contains(t, unknown.Message, "is unreachable", "it may be new there")
 	require.NoError(t, w.proxy.health.ready())
 	warns := func(text string) {
 		t.Helper()
@@ -439,15 +409,12 @@ func TestDeadShard(t *testing.T) {
 	// A front-proxy that starts while a shard is unreachable is ready, but returns 503 for unknown workspaces.
 	w.stop()
 	w.shards["one"].kill()
-	w.ready(t)
-	w.knows(t, "root", "root")
-	res, body = admin.get(t, "/clusters/aaaa/api")
-	status(t, res, body, http.StatusServiceUnavailable)
+	w.ready(t, "root", "root")
+	admin.fails(t, "/clusters/aaaa/api", http.StatusServiceUnavailable)
 	w.shards["one"].start(t)
 	w.knows(t, "aaaa", "one")
-	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond)
-	res, body = admin.get(t, "/clusters/unknown/api")
-	status(t, res, body, http.StatusForbidden)
+	w.becomesComplete(t)
+	admin.fails(t, "/clusters/unknown/api", http.StatusForbidden)
 }
 
 func TestNotReadyWithoutRoot(t *testing.T) {
@@ -459,11 +426,9 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	}, timeout, 5*time.Millisecond)
 	nobody := w.withCerts(t)
-	res, body := nobody.get(t, "/readyz?verbose")
-	require.Equal(t, http.StatusInternalServerError, res.StatusCode, body)
+	_, body := nobody.want(t, "/readyz?verbose", http.StatusInternalServerError)
 	require.Contains(t, body, "[!]root: the Shard objects cannot be read")
-	res, _ = nobody.get(t, "/livez")
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	nobody.want(t, "/livez", http.StatusOK)
 	w.shards["root"].start(t)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 }

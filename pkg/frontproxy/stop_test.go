@@ -14,9 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
@@ -26,8 +24,7 @@ func TestShutdownDelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.ShutdownDelay = 4 * time.Second
-	w.ready(t)
-	w.knows(t, "root", "root")
+	w.ready(t, "root", "root")
 	jane := w.person(t, "jane")
 	old := w.person(t, "jane").http1(t)
 	require.Equal(t, "root", jane.echoed(t, "/clusters/root/api").Shard)
@@ -38,17 +35,12 @@ func TestShutdownDelay(t *testing.T) {
 	w.shards["root"].watches(lines, gone)
 	watch := bufio.NewReader(jane.stream(t.Context(), t, "/clusters/root/api/v1/namespaces?watch=true").Body)
 	w.shards["root"].handle(w.shards["root"].echo)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		w.stop()
-	}()
+	var stopping sync.WaitGroup
+	stopping.Go(w.stop)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() != nil }, timeout, time.Millisecond)
 
-	res, _ = old.get(t, "/readyz")
-	require.Equal(t, http.StatusInternalServerError, res.StatusCode)
-	res, body := old.get(t, "/clusters/root/api")
-	require.Equal(t, http.StatusOK, res.StatusCode, body)
+	old.want(t, "/readyz", http.StatusInternalServerError)
+	res, _ = old.want(t, "/clusters/root/api", http.StatusOK)
 	require.True(t, res.Close)
 	reused := func() (again bool) {
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { again = info.Reused }})
@@ -62,49 +54,11 @@ func TestShutdownDelay(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return !reused() }, timeout, time.Millisecond, "HTTP/2 connections are not used again")
 	lines <- "still here"
-	line, err := watch.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "still here\n", line)
-	<-stopped
-	_, err = watch.ReadString('\n')
+	requireLine(t, watch, "still here")
+	stopping.Wait()
+	_, err := watch.ReadString('\n')
 	require.ErrorContains(t, err, "EOF")
 	<-gone
-}
-
-// breaking is a shard that closes the connection after it has read a request, and counts requests.
-type breaking struct {
-	*fakeShard
-
-	mu   sync.Mutex
-	seen map[string]int
-	// cut closes the connection while it returns true.
-	cut func(n int) bool
-}
-
-func (b *breaking) serve(rw http.ResponseWriter, r *http.Request) {
-	if strings.HasSuffix(r.URL.Path, "/version") { // access check
-		b.echo(rw, r)
-		return
-	}
-	_, _ = io.Copy(io.Discard, r.Body)
-	b.mu.Lock()
-	b.seen[r.Method]++
-	n := b.seen[r.Method]
-	b.mu.Unlock()
-	if b.cut(n) {
-		b.http.CloseClientConnections()
-		panic(http.ErrAbortHandler)
-	}
-	rw.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(rw, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
-}
-
-func (b *breaking) takeSeen() map[string]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen := b.seen
-	b.seen = map[string]int{}
-	return seen
 }
 
 // TestRequestsAreSentOnce checks that the front-proxy does not repeat requests that may have
@@ -113,10 +67,23 @@ func TestRequestsAreSentOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
-	b := &breaking{fakeShard: w.shards["one"], seen: map[string]int{}, cut: func(int) bool { return true }}
-	b.handle(b.serve)
-	w.ready(t)
-	w.knows(t, "aaaa", "one")
+	one := w.shards["one"]
+	var methods recorder[string]
+	cut := func(int) bool { return true } // whether the shard closes the connection after it has read the n-th request
+	one.handle(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/version") { // access check
+			one.echo(rw, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		if cut(methods.add(r.Method)) {
+			one.http.CloseClientConnections()
+			panic(http.ErrAbortHandler)
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(rw, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
+	})
+	w.ready(t, "aaaa", "one")
 	admin := w.person(t, "admin", "system:masters")
 	const path = "/clusters/aaaa/api/v1/namespaces/default/configmaps"
 	for method, header := range map[string][]string{
@@ -136,9 +103,9 @@ func TestRequestsAreSentOnce(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				// The connection has been used before.
 				admin.echoed(t, "/clusters/aaaa/version")
-				b.takeSeen()
+				methods.take()
 				res, says := admin.do(t, method, path, body, header...)
-				require.Equal(t, map[string]int{method: 1}, b.takeSeen(), "the front-proxy sends it once")
+				require.Equal(t, []string{method}, methods.take(), "the front-proxy sends it once")
 				require.Equal(t, http.StatusBadGateway, res.StatusCode, says)
 				want := ""
 				if method == http.MethodGet || method == http.MethodHead {
@@ -149,20 +116,14 @@ func TestRequestsAreSentOnce(t *testing.T) {
 		}
 	}
 	t.Run("client-go", func(t *testing.T) {
-		certFile, keyFile := w.clientCA.issue(t, w.dir, "repeater", "system:masters")
-		factory, err := client.NewFactory(&rest.Config{Host: w.proxy.URL(), TLSClientConfig: rest.TLSClientConfig{
-			CAData: mustRead(t, w.servingCA.file), CertData: mustRead(t, certFile), KeyData: mustRead(t, keyFile),
-		}})
-		require.NoError(t, err)
-		t.Cleanup(factory.CloseIdleConnections)
-		in := kinds.ConfigMaps.InNamespace(factory.Cluster(logicalcluster.NewPath("aaaa")), "default")
-		b.takeSeen()
-		b.cut = func(n int) bool { return n == 1 }
-		_, err = in.Get(t.Context(), "a", metav1.GetOptions{})
+		in := kinds.ConfigMaps.InNamespace(w.factory(t, w.proxy.URL()).Cluster(logicalcluster.NewPath("aaaa")), "default")
+		methods.take()
+		cut = func(n int) bool { return n == 1 }
+		_, err := in.Get(t.Context(), "a", metav1.GetOptions{})
 		require.NoError(t, err, "it is repeated by the client")
-		require.Equal(t, map[string]int{http.MethodGet: 2}, b.takeSeen())
+		require.Equal(t, []string{http.MethodGet, http.MethodGet}, methods.take())
 		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 		require.ErrorContains(t, err, "failed before it responded")
-		require.Equal(t, map[string]int{http.MethodPost: 1}, b.takeSeen())
+		require.Equal(t, []string{http.MethodPost}, methods.take())
 	})
 }

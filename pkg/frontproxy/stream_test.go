@@ -3,16 +3,18 @@ package frontproxy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -56,8 +58,7 @@ func TestWatches(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
 			w := newWorld(t, "root")
-			w.ready(t)
-			w.knows(t, "root", "root")
+			w.ready(t, "root", "root")
 			admin := w.person(t, "admin", "system:masters")
 			if proto == "HTTP/1.1" {
 				admin = admin.http1(t)
@@ -72,9 +73,7 @@ func TestWatches(t *testing.T) {
 			reader := bufio.NewReader(res.Body)
 			for i := range 100 {
 				lines <- fmt.Sprint(i)
-				line, err := reader.ReadString('\n')
-				require.NoError(t, err)
-				require.Equal(t, fmt.Sprintln(i), line)
+				requireLine(t, reader, fmt.Sprint(i))
 			}
 			// If the client disconnects, the request to the shard ends.
 			cancel()
@@ -125,12 +124,15 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	}
 }
 
-func (w *world) upgrade(t testing.TB, p *person) (net.Conn, *bufio.Reader) {
+// upgrade opens a connection to echoUpgrade.
+func (w *world) upgrade(t testing.TB, path string, cert tls.Certificate) *bufio.Reader {
 	t.Helper()
-	conn, err := p.Transport.(*http.Transport).DialTLSContext(t.Context(), "tcp", w.proxy.serving.Listener.Addr().String())
+	config := &tls.Config{RootCAs: w.servingCA.pool(), Certificates: []tls.Certificate{cert}}
+	address := strings.TrimPrefix(w.proxy.URL(), "https://")
+	conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprintf(conn, "GET /clusters/root/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", path)
 	require.NoError(t, err)
 	reader := bufio.NewReader(conn)
 	res, err := http.ReadResponse(reader, nil)
@@ -138,34 +140,31 @@ func (w *world) upgrade(t testing.TB, p *person) (net.Conn, *bufio.Reader) {
 	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
 	require.Equal(t, "echo", res.Header.Get("Upgrade"))
 	require.NoError(t, res.Body.Close())
-	return conn, reader
+	_, err = fmt.Fprintln(conn, "hello")
+	require.NoError(t, err)
+	requireLine(t, reader, "hello")
+	return reader
+}
+
+func requireLine(t testing.TB, reader *bufio.Reader, want string) {
+	t.Helper()
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, want+"\n", line)
 }
 
 func TestShutdown(t *testing.T) {
 	w := newWorld(t, "root")
-	w.ready(t)
-	w.knows(t, "root", "root")
+	w.ready(t, "root", "root")
 	admin := w.person(t, "admin", "system:masters")
-
-	old := admin.http1(t)
-	dialer := old.Transport.(*http.Transport).TLSClientConfig
-	old.Transport.(*http.Transport).DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return dialTLS(ctx, network, addr, dialer)
-	}
 	w.shards["root"].handle(echoUpgrade)
-	conn, reader := w.upgrade(t, old)
-	_, err := fmt.Fprintln(conn, "hello")
-	require.NoError(t, err)
-	line, err := reader.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "hello\n", line)
+	upgraded := w.upgrade(t, "/clusters/root/exec", w.clientCA.pair(t, "admin", "system:masters"))
 
 	gone := make(chan string, 3)
 	w.shards["root"].watches(make(chan string), gone)
 	res2 := admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
 	res1 := admin.http1(t).stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
-	release := make(chan struct{})
-	started := make(chan struct{})
+	release, started := make(chan struct{}), make(chan struct{})
 	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
 		close(started)
 		<-release
@@ -174,22 +173,19 @@ func TestShutdown(t *testing.T) {
 	slow := admin.async(t, "/clusters/root/slow")
 	receive(t, started)
 
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		w.stop()
-	}()
+	var stopping sync.WaitGroup
+	stopping.Go(w.stop)
 	for _, res := range []*http.Response{res1, res2} {
 		rest, err := io.ReadAll(res.Body)
 		require.NoError(t, err, "watches end, they do not break (%s)", res.Proto)
 		require.Empty(t, rest)
 		receive(t, gone)
 	}
-	_, err = reader.ReadString('\n')
+	_, err := upgraded.ReadString('\n')
 	require.Error(t, err, "upgraded connections end")
 	close(release)
 	require.Equal(t, "slow answer", receive(t, slow), "requests in flight are answered")
-	receive(t, stopped)
+	stopping.Wait()
 }
 
 // echoUpgrade switches protocols and echoes.
@@ -211,18 +207,11 @@ func echoUpgrade(w http.ResponseWriter, r *http.Request) {
 // front-proxy while its shard restarts.
 func TestInformerThroughProxy(t *testing.T) {
 	w := newWorld(t, "root")
-	w.workspace(t, "root", "root", "a", "aaaa")
-	w.cluster(t, "root", "aaaa")
+	w.child(t, "root", "a", "aaaa")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) { w.shards["root"].data.ServeHTTP(rw, r) })
-	w.ready(t)
-	w.knows(t, "root:a", "root")
-	certFile, keyFile := w.clientCA.issue(t, w.dir, "admin", "system:masters")
-	factory, err := client.NewFactory(&rest.Config{Host: w.proxy.URL(), TLSClientConfig: rest.TLSClientConfig{
-		CAData: mustRead(t, w.servingCA.file), CertData: mustRead(t, certFile), KeyData: mustRead(t, keyFile),
-	}})
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	informer := kinds.Workspaces.Informer(factory.Cluster(logicalcluster.NewPath("root")), noOptions)
+	w.ready(t, "root:a", "root")
+	root := w.factory(t, w.proxy.URL()).Cluster(logicalcluster.NewPath("root"))
+	informer := kinds.Workspaces.Informer(root, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- informer.Run(ctx) }()

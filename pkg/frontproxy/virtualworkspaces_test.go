@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,23 +21,14 @@ import (
 // with resolved names, and that wildcard requests are rejected if there are several shards.
 func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 	w := newWorld(t, "root")
-	w.cluster(t, "root", "provider")
-	w.workspace(t, "root", "root", "p", "provider")
-	authorized := func(s *fakeShard) {
-		s.handle(func(rw http.ResponseWriter, r *http.Request) {
-			rw.Header().Set(request.AccessAuthorizedHeader, "true")
-			s.echo(rw, r)
-		})
-	}
-	authorized(w.shards["root"])
-	w.ready(t)
-	w.knows(t, "root:p", "root")
+	w.child(t, "root", "p", "provider")
+	w.shards["root"].admits()
+	w.ready(t, "root:p", "root")
 	jane := w.person(t, "jane")
 	require.Equal(t, "/services/apiexport/provider/e/clusters/*/apis?x=1", jane.echoed(t, "/services/apiexport/root:p/e/clusters/*/apis?x=1").URI, "there is one shard")
 
-	authorized(w.addShard(t, "one"))
-	w.cluster(t, "one", "consumer")
-	w.workspace(t, "root", "root", "c", "consumer")
+	w.addShard(t, "one").admits()
+	w.child(t, "one", "c", "consumer")
 	w.knows(t, "root:c", "one")
 	for path, uri := range map[string]string{
 		"/services/apiexport/root:p/e/clusters/root:c/api/v1/x%2Fy":         "/services/apiexport/provider/e/clusters/consumer/api/v1/x%2Fy",
@@ -45,9 +37,7 @@ func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 		"/services/apiresourceschema/root:c/clusters/consumer/apis?watch=0": "/services/apiresourceschema/consumer/clusters/consumer/apis?watch=0",
 	} {
 		got := jane.echoed(t, path)
-		require.Equal(t, "one", got.Shard, path)
-		require.Equal(t, uri, got.URI, path)
-		require.Equal(t, "jane", got.Header.Get("X-Remote-User"))
+		require.Equal(t, []string{"one", uri, "jane"}, []string{got.Shard, got.URI, got.Header.Get("X-Remote-User")}, path)
 	}
 	w.knows(t, "provider", "root")
 	require.Eventually(t, func() bool { return w.proxy.shards.only() == nil }, timeout, 1)
@@ -58,34 +48,22 @@ func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 		"/services/other/root:p/e/clusters/consumer":   http.StatusNotFound,
 		"/services/cache/shards/one/clusters/consumer": http.StatusNotFound,
 	} {
-		res, body := jane.get(t, path)
-		status(t, res, body, want)
+		jane.fails(t, path, want)
 	}
-	res, body := jane.get(t, "/services/apiexport/root:p/e/clusters/*/apis")
-	require.Contains(t, status(t, res, body, http.StatusBadRequest).Message, "use /shards/<name>/services/")
+	s := jane.fails(t, "/services/apiexport/root:p/e/clusters/*/apis", http.StatusBadRequest)
+	require.Contains(t, s.Message, "use /shards/<name>/services/")
 }
 
 // TestVirtualWorkspacesOfOneShard checks that URLs below /shards/<name> are forwarded to that
 // shard, and that they do not disclose which shards exist.
 func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 	w := newWorld(t, "root", "one")
-	w.cluster(t, "root", "provider")
-	w.workspace(t, "root", "root", "p", "provider")
-	w.cluster(t, "one", "consumer")
-	w.workspace(t, "root", "root", "c", "consumer")
+	w.child(t, "root", "p", "provider")
+	w.child(t, "one", "c", "consumer")
 	for _, s := range w.shards {
-		s.handle(func(rw http.ResponseWriter, r *http.Request) {
-			may := r.Header.Get("X-Remote-User") == "jane"
-			rw.Header().Set(request.AccessAuthorizedHeader, map[bool]string{true: "true", false: "false"}[may])
-			if !may {
-				rw.WriteHeader(http.StatusForbidden)
-			}
-			s.echo(rw, r)
-		})
+		s.admits("jane")
 	}
-	w.ready(t)
-	w.knows(t, "root:p", "root")
-	w.knows(t, "root:c", "one")
+	w.ready(t, "root:p", "root", "root:c", "one")
 	jane, mallory := w.person(t, "jane"), w.person(t, "mallory")
 	const all, consumer = "/services/apiexport/provider/e/clusters/*/apis?x=1", "/services/apiexport/provider/e/clusters/consumer/apis?x=1"
 	for _, shard := range []string{"root", "one"} {
@@ -98,15 +76,13 @@ func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 		"/shards/none" + all: http.StatusForbidden, "/shards/none" + consumer: http.StatusOK,
 		"/shards/one/clusters/root/api": http.StatusBadRequest, "/shards/one": http.StatusBadRequest, "/shards/": http.StatusBadRequest, "/shards/one/services/admin/apis": http.StatusBadRequest,
 	} {
-		res, body := jane.get(t, path)
-		require.Equal(t, want, res.StatusCode, "%s: %s", path, body)
+		jane.want(t, path, want)
 	}
 
 	want, text := mallory.get(t, "/shards/none"+all)
 	status(t, want, text, http.StatusForbidden)
 	for _, shard := range []string{"root", "one"} {
-		res, body := mallory.get(t, "/shards/"+shard+all)
-		require.Equal(t, want.StatusCode, res.StatusCode)
+		_, body := mallory.want(t, "/shards/"+shard+all, http.StatusForbidden)
 		require.Equal(t, text, body)
 	}
 }
@@ -122,7 +98,7 @@ func TestVirtualWorkspacesNonDisclosure(t *testing.T) {
 	w.cluster(t, "root", "other")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		shows := strings.Contains(r.URL.Path, "/clusters/consumer") && strings.HasPrefix(r.URL.Path, "/services/apiexport/provider/e/") && r.Header.Get("X-Remote-User") == "jane"
-		rw.Header().Set(request.AccessAuthorizedHeader, map[bool]string{true: "true", false: "false"}[shows])
+		rw.Header().Set(request.AccessAuthorizedHeader, strconv.FormatBool(shows))
 		switch {
 		case r.Header.Get("X-Remote-User") != "jane" || strings.HasSuffix(r.URL.Path, "/forbidden"):
 			rw.WriteHeader(http.StatusForbidden)
@@ -133,14 +109,10 @@ func TestVirtualWorkspacesNonDisclosure(t *testing.T) {
 			_, _ = rw.Write([]byte("{}"))
 		}
 	})
-	w.ready(t)
-	for _, name := range []string{"provider", "consumer", "other"} {
-		w.knows(t, name, "root")
-	}
+	w.ready(t, "provider", "root", "consumer", "root", "other", "root")
 	jane, mallory := w.person(t, "jane"), w.person(t, "mallory")
 	for path, code := range map[string]int{"/apis": http.StatusOK, "/missing": http.StatusNotFound, "/forbidden": http.StatusForbidden} {
-		res, body := jane.get(t, "/services/apiexport/provider/e/clusters/consumer"+path)
-		require.Equal(t, code, res.StatusCode)
+		res, body := jane.want(t, "/services/apiexport/provider/e/clusters/consumer"+path, code)
 		require.NotContains(t, body, authz.NotPermitted)
 		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader))
 	}
@@ -168,28 +140,21 @@ func TestVirtualWorkspacesNonDisclosure(t *testing.T) {
 // TestInstallation checks that only administrators can read resources of the installation, from
 // root or, while it is unreachable, from another shard.
 func TestInstallation(t *testing.T) {
-	w := newWorld(t, "root")
-	w.addShard(t, "one")
-	w.addShard(t, "two")
+	w := newWorld(t, "root", "one", "two")
 	w.cluster(t, "two", "bbbb")
-	w.ready(t)
-	w.knows(t, "bbbb", "two")
+	w.ready(t, "bbbb", "two")
 	const path = "/services/admin/apis/core.kcp.io/v1alpha1/shards?watch=0"
 	admin := w.person(t, "admin", request.GroupAdmin)
 	got := admin.echoed(t, path)
-	require.Equal(t, "root", got.Shard)
-	require.Equal(t, path, got.URI)
-	require.Equal(t, "admin", got.Header.Get("X-Remote-User"))
+	require.Equal(t, []string{"root", path, "admin"}, []string{got.Shard, got.URI, got.Header.Get("X-Remote-User")})
 	w.shards["root"].kill()
 	require.Eventually(t, func() bool {
 		res, body := admin.get(t, path)
 		return res.StatusCode == http.StatusOK && strings.Contains(body, `"one"`)
 	}, timeout, 5*time.Millisecond)
 
-	res, body := w.person(t, "jane").get(t, path)
-	status(t, res, body, http.StatusForbidden)
-	require.Contains(t, body, "core.kcp.io")
-	res, body = w.withCerts(t).get(t, path)
+	require.Contains(t, w.person(t, "jane").fails(t, path, http.StatusForbidden).Message, "core.kcp.io")
+	res, body := w.withCerts(t).get(t, path)
 	require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, res.StatusCode, body)
 	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
 	res, _ = admin.get(t, path)
@@ -227,11 +192,10 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 		_, err := owner.Do(r)
 		remaining <- err
 	}()
-	require.Eventually(t, func() bool { return w.waiting() == 3 }, timeout, time.Millisecond)
+	w.waits(t, 3)
 
 	unknownRes, unknown := jane.get(t, "/clusters/root:old/api")
-	hiddenRes, hidden := jane.get(t, "/clusters/root:new/api")
-	require.Equal(t, http.StatusForbidden, hiddenRes.StatusCode)
+	hiddenRes, hidden := jane.want(t, "/clusters/root:new/api", http.StatusForbidden)
 	require.Equal(t, strings.ReplaceAll(unknown, "root:old", "root:new"), hidden)
 	unknownRes.Header.Del("Date")
 	hiddenRes.Header.Del("Date")
@@ -239,16 +203,11 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 
 	leave()
 	require.ErrorIs(t, <-remaining, context.Canceled)
-	require.Eventually(t, func() bool { return w.waiting() == 2 }, timeout, time.Millisecond)
+	w.waits(t, 2)
 	for _, answer := range answers {
-		select {
-		case text := <-answer:
-			t.Fatalf("answered before there is a workspace: %s", text)
-		default:
-		}
+		require.Empty(t, answer, "there is no workspace yet")
 	}
-	w.cluster(t, "root", "nnnn")
-	w.workspace(t, "root", "root", "new", "nnnn")
+	w.child(t, "root", "new", "nnnn")
 	for _, answer := range answers {
 		require.Contains(t, <-answer, `"URI":"/clusters/nnnn/api"`)
 	}
@@ -256,14 +215,12 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 	// A deleted workspace is like an unknown one.
 	w.pending(t, "brief")
 	answer := owner.async(t, "/clusters/root:brief/api")
-	require.Eventually(t, func() bool { return w.waiting() == 1 }, timeout, time.Millisecond)
+	w.waits(t, 1)
 	jane.get(t, "/clusters/root:brief/api") // until the delay of users without access has passed
 	w.shards["root"].data.Delete(t, kinds.Workspaces.GroupVersionResource, "", "root", "", "brief")
 	require.Contains(t, <-answer, "Forbidden")
 }
 
-// TestWorkspacesThatDoNotBecomeReady checks that requests of owners are rejected with Retry-After
-// after the timeout.
 func TestWorkspacesThatDoNotBecomeReady(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.IndexTimeout, w.options.WorkspaceReadyTimeout = 10*time.Millisecond, 50*time.Millisecond
@@ -282,9 +239,7 @@ func TestReadyTimeoutHeader(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "born", func(lc *corev1alpha1.LogicalCluster) { lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing })
 	w.cluster(t, "root", "grown")
-	w.ready(t)
-	w.knows(t, "born", "root")
-	w.knows(t, "grown", "root")
+	w.ready(t, "born", "root", "grown", "root")
 	authHeaders := make(chan string, 10)
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		authHeaders <- r.Method + " " + r.Header.Get(request.ReadyTimeoutHeader)
@@ -293,8 +248,7 @@ func TestReadyTimeoutHeader(t *testing.T) {
 		rw.WriteHeader(http.StatusServiceUnavailable)
 	})
 	owner := w.person(t, "owner")
-	res, _ := owner.get(t, "/clusters/born/api", request.ReadyTimeoutHeader, "1h")
-	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+	res, _ := owner.want(t, "/clusters/born/api", http.StatusServiceUnavailable, request.ReadyTimeoutHeader, "1h")
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	filtered := func(method string) {
 		t.Helper()

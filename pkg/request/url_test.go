@@ -16,63 +16,49 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-func TestClusters(t *testing.T) {
-	for _, tc := range []struct {
-		url      string
-		path     string
-		wildcard bool
-		rest     string
-		found    bool
-		invalid  bool
-	}{
-		{url: "/api/v1/namespaces"},
-		{url: "/clusters"},
-		{url: "/clustersx/root/api"},
-		{url: "/clusters/root", path: "root", rest: "/", found: true},
-		{url: "/clusters/root/", path: "root", rest: "/", found: true},
-		{url: "/clusters/root/api/v1", path: "root", rest: "/api/v1", found: true},
-		{url: "/clusters/root:org:team/apis", path: "root:org:team", rest: "/apis", found: true},
-		{url: "/clusters/system:admin/apis", path: "system:admin", rest: "/apis", found: true},
-		{url: "/clusters/*/api/v1/configmaps", wildcard: true, rest: "/api/v1/configmaps", found: true},
-		{url: "/clusters/a1/clusters/b1", path: "a1", rest: "/clusters/b1", found: true},
-		{url: "/clusters//api", found: true, invalid: true},
-		{url: "/clusters/", found: true, invalid: true},
-		{url: "/clusters/Root/api", found: true, invalid: true},
-		{url: "/clusters/../api", found: true, invalid: true},
-		{url: "/clusters/root:/api", found: true, invalid: true},
-		{url: "/clusters/:root/api", found: true, invalid: true},
-		{url: "/clusters/root::x/api", found: true, invalid: true},
-		{url: "/clusters/system:../api", found: true, invalid: true},
-		{url: "/clusters/ro%6ft/api", found: true, invalid: true},
-		{url: "/clusters/**/api", found: true, invalid: true},
-		{url: "/clusters/ro ot/api", found: true, invalid: true},
-		{url: "/clusters/ro\x00ot/api", found: true, invalid: true},
-	} {
-		t.Run(tc.url, func(t *testing.T) {
-			got, found, err := request.Locate(tc.url, request.Clusters)
-			require.Equal(t, tc.found, found)
-			if tc.invalid {
-				var invalid *request.InvalidURLError
-				require.ErrorAs(t, err, &invalid)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, tc.path, got.Path.String())
-			require.Equal(t, tc.wildcard, got.Wildcard)
-			require.Equal(t, tc.rest, got.Rest)
-		})
+// location is the expected location of a URL, or of one that is not below a mount if rest is empty.
+type location struct {
+	url, shard, path, rest string
+	wildcard               bool
+}
+
+func requireLocations(t *testing.T, mounts []*request.Mount, want []location, invalid []string) {
+	t.Helper()
+	for _, tc := range want {
+		l, found, err := request.Locate(tc.url, mounts...)
+		require.NoError(t, err, tc.url)
+		require.Equal(t, tc.rest != "", found, tc.url)
+		require.Equal(t, tc, location{tc.url, l.Shard.String(), l.Path.String(), l.Rest, l.Wildcard})
+	}
+	for _, url := range invalid {
+		_, found, err := request.Locate(url, mounts...)
+		require.True(t, found, url)
+		var invalid *request.InvalidURLError
+		require.ErrorAs(t, err, &invalid, url)
 	}
 }
 
+func TestClusters(t *testing.T) {
+	requireLocations(t, []*request.Mount{request.Clusters}, []location{
+		{url: "/api/v1/namespaces"},
+		{url: "/clusters"},
+		{url: "/clustersx/root/api"},
+		{url: "/clusters/root", path: "root", rest: "/"},
+		{url: "/clusters/root/", path: "root", rest: "/"},
+		{url: "/clusters/root/api/v1", path: "root", rest: "/api/v1"},
+		{url: "/clusters/root:org:team/apis", path: "root:org:team", rest: "/apis"},
+		{url: "/clusters/system:admin/apis", path: "system:admin", rest: "/apis"},
+		{url: "/clusters/*/api/v1/configmaps", wildcard: true, rest: "/api/v1/configmaps"},
+		{url: "/clusters/a1/clusters/b1", path: "a1", rest: "/clusters/b1"},
+	}, []string{
+		"/clusters//api", "/clusters/", "/clusters/Root/api", "/clusters/../api", "/clusters/root:/api",
+		"/clusters/:root/api", "/clusters/root::x/api", "/clusters/system:../api", "/clusters/ro%6ft/api",
+		"/clusters/**/api", "/clusters/ro ot/api", "/clusters/ro\x00ot/api",
+	})
+}
+
 func TestShards(t *testing.T) {
-	mounts := request.CacheMounts()
-	for _, tc := range []struct {
-		url              string
-		shard, path      string
-		wildcard         bool
-		rest             string
-		invalid, nowhere bool
-	}{
+	requireLocations(t, request.CacheMounts(), []location{
 		{url: "/shards/root/clusters/*/apis", shard: "root", wildcard: true, rest: "/apis"},
 		{url: "/shards/*/clusters/root", shard: "*", path: "root", rest: "/"},
 		{url: "/services/cache/shards/amber/clusters/root/apis", shard: "amber", path: "root", rest: "/apis"},
@@ -80,33 +66,13 @@ func TestShards(t *testing.T) {
 		{url: "/services/cache/shards/amber/clusters/system:shard/apis", shard: "amber", path: "system:shard", rest: "/apis"},
 		{url: "/services/cache/shards/amber/metrics", shard: "amber", rest: "/metrics"},
 		{url: "/services/cache/shards/amber", shard: "amber", rest: "/"},
-		{url: "/shards//x", invalid: true},
-		{url: "/shards/../x", invalid: true},
-		{url: "/shards/A/x", invalid: true},
-		{url: "/shards/a:b/x", invalid: true},
-		{url: "/shards/system:x/y", invalid: true},
-		{url: "/shards/**/clusters/root", invalid: true},
-		{url: "/shards/a/clusters//apis", invalid: true},
-		{url: "/shards/a/clusters/system:a:b/apis", invalid: true},
-		{url: "/clusters/root", nowhere: true},
-		{url: "/services/cache/clusters/root", nowhere: true},
-		{url: "/services/cacheshards/a/clusters/root", nowhere: true},
-	} {
-		t.Run(tc.url, func(t *testing.T) {
-			l, found, err := request.Locate(tc.url, mounts...)
-			require.Equal(t, !tc.nowhere, found)
-			if tc.invalid {
-				var invalid *request.InvalidURLError
-				require.ErrorAs(t, err, &invalid)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, tc.shard, l.Shard.String())
-			require.Equal(t, tc.path, l.Path.String())
-			require.Equal(t, tc.wildcard, l.Wildcard)
-			require.Equal(t, tc.rest, l.Rest)
-		})
-	}
+		{url: "/clusters/root"},
+		{url: "/services/cache/clusters/root"},
+		{url: "/services/cacheshards/a/clusters/root"},
+	}, []string{
+		"/shards//x", "/shards/../x", "/shards/A/x", "/shards/a:b/x", "/shards/system:x/y", "/shards/**/clusters/root",
+		"/shards/a/clusters//apis", "/shards/a/clusters/system:a:b/apis",
+	})
 }
 
 // TestScopeOfLocation checks that names become scopes, and that paths must be resolved.
@@ -145,70 +111,51 @@ func TestViews(t *testing.T) {
 		return &request.VirtualWorkspaceLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
 	}
 	for url, want := range map[string]request.Location{
-		"/services/apiexport/p/e.example.org/clusters/c/api/v1":                  {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e.example.org", "c", false), Rest: "/api/v1"},
-		"/services/apiexport/root:p/e/clusters/root:c":                           {Path: logicalcluster.NewPath("root:p"), VirtualWorkspace: view("e", "root:c", false), Rest: "/"},
-		"/services/apiexport/p/e/clusters/*/apis":                                {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e", "", true), Rest: "/apis"},
-		"/services/apiexport/p/clusters/clusters/c/clusters/c/x":                 {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("clusters", "c", false), Rest: "/clusters/c/x"},
-		"/services/apiexport/":                                                   {},
-		"/services/apiexport/p":                                                  {},
-		"/services/apiexport/p/e":                                                {},
-		"/services/apiexport/p/e/":                                               {},
-		"/services/apiexport/p/e/apis":                                           {},
-		"/services/apiexport/p/e/clusters":                                       {},
-		"/services/apiexport/p/e/clusters/":                                      {},
-		"/services/apiexport/p/e/clusters//apis":                                 {},
-		"/services/apiexport/p/e/clusters/../apis":                               {},
-		"/services/apiexport/p/../clusters/c/apis":                               {},
-		"/services/apiexport/../e/clusters/c/apis":                               {},
-		"/services/apiexport/*/e/clusters/c/apis":                                {},
-		"/services/apiexport/p/*/clusters/c/apis":                                {},
-		"/services/apiexport/P/e/clusters/c/apis":                                {},
-		"/services/apiexport/p/E/clusters/c/apis":                                {},
-		"/services/apiexport/p/" + strings.Repeat("e", 254) + "/clusters/c/apis": {},
+		"/services/apiexport/p/e.example.org/clusters/c/api/v1":  {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e.example.org", "c", false), Rest: "/api/v1"},
+		"/services/apiexport/root:p/e/clusters/root:c":           {Path: logicalcluster.NewPath("root:p"), VirtualWorkspace: view("e", "root:c", false), Rest: "/"},
+		"/services/apiexport/p/e/clusters/*/apis":                {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e", "", true), Rest: "/apis"},
+		"/services/apiexport/p/clusters/clusters/c/clusters/c/x": {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("clusters", "c", false), Rest: "/clusters/c/x"},
 	} {
-		got, valid := requireView(t, request.APIExports, url, want)
-		if !valid {
-			continue
-		}
+		got := requireView(t, request.APIExports, url, want)
 		scope, known := got.Scope()
 		require.Equal(t, !strings.Contains(want.Path.String(), ":"), known, url)
 		require.Equal(t, want.VirtualWorkspace.Wildcard, scope.VirtualWorkspace.In.Wildcard, url)
 	}
+	requireLocations(t, []*request.Mount{request.Clusters, request.APIExports}, nil, []string{
+		"/services/apiexport/", "/services/apiexport/p", "/services/apiexport/p/e", "/services/apiexport/p/e/",
+		"/services/apiexport/p/e/apis", "/services/apiexport/p/e/clusters", "/services/apiexport/p/e/clusters/",
+		"/services/apiexport/p/e/clusters//apis", "/services/apiexport/p/e/clusters/../apis",
+		"/services/apiexport/p/../clusters/c/apis", "/services/apiexport/../e/clusters/c/apis",
+		"/services/apiexport/*/e/clusters/c/apis", "/services/apiexport/p/*/clusters/c/apis",
+		"/services/apiexport/P/e/clusters/c/apis", "/services/apiexport/p/E/clusters/c/apis",
+		"/services/apiexport/p/" + strings.Repeat("e", 254) + "/clusters/c/apis",
+	})
 }
 
-// requireView checks that a URL of a mount has the location want, or is invalid. It returns the
-// location and whether it is valid.
-func requireView(t *testing.T, mount *request.Mount, url string, want request.Location) (got request.Location, valid bool) {
+// requireView checks that a URL of a mount has the location want, which it returns.
+func requireView(t *testing.T, mount *request.Mount, url string, want request.Location) request.Location {
 	t.Helper()
 	got, found, err := request.Locate(url, request.Clusters, mount)
 	require.True(t, found, url)
-	if want.VirtualWorkspace == nil {
-		var invalid *request.InvalidURLError
-		require.ErrorAs(t, err, &invalid, url)
-		return got, false
-	}
 	require.NoError(t, err, url)
 	want.Mount = mount
 	require.Equal(t, want, got, url)
-	return got, true
+	return got
 }
 
 func TestOwnViews(t *testing.T) {
 	for url, want := range map[string]request.Location{
-		"/services/apiresourceschema/c/clusters/*/apis":          {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
-		"/services/apiresourceschema/root:c/clusters/root:c/x":   {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
-		"/services/apiresourceschema/":                           {},
-		"/services/apiresourceschema/c":                          {},
-		"/services/apiresourceschema/c/apis":                     {},
-		"/services/apiresourceschema/*/clusters/*/apis":          {},
-		"/services/apiresourceschema/c/clusters/":                {},
-		"/services/apiresourceschema/c/e/clusters/c/apis":        {},
-		"/services/apiresourceschema/../clusters/c/apis":         {},
-		"/services/apiresourceschema/c/clusters/c%2fd/apis":      {},
-		"/services/apiresourceschema//clusters/c/apis/apis.kcp.": {},
+		"/services/apiresourceschema/c/clusters/*/apis":        {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
+		"/services/apiresourceschema/root:c/clusters/root:c/x": {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
 	} {
 		requireView(t, request.APIResourceSchemas, url, want)
 	}
+	requireLocations(t, []*request.Mount{request.Clusters, request.APIResourceSchemas}, nil, []string{
+		"/services/apiresourceschema/", "/services/apiresourceschema/c", "/services/apiresourceschema/c/apis",
+		"/services/apiresourceschema/*/clusters/*/apis", "/services/apiresourceschema/c/clusters/",
+		"/services/apiresourceschema/c/e/clusters/c/apis", "/services/apiresourceschema/../clusters/c/apis",
+		"/services/apiresourceschema/c/clusters/c%2fd/apis", "/services/apiresourceschema//clusters/c/apis/apis.kcp.",
+	})
 }
 
 // TestMountsAreInATable checks that servers serve all mounts that are declared in this package.

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -70,6 +71,23 @@ func TestAuditPolicies(t *testing.T) {
 	require.Len(t, o.Validate(), 1, "a policy without a backend")
 }
 
+// webhookOptions returns the options for a webhook that receives all events, with credentials.
+func webhookOptions(t *testing.T, url, ca string) serving.AuditOptions {
+	t.Helper()
+	dir := t.TempDir()
+	o := serving.NewAuditOptions()
+	o.PolicyFile, o.WebhookOptions.ConfigFile = filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "webhook.yaml")
+	for file, content := range map[string]string{
+		o.PolicyFile: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n",
+		o.WebhookOptions.ConfigFile: `{"apiVersion":"v1","kind":"Config","current-context":"c",
+"clusters":[{"name":"c","cluster":{"server":"` + url + `","certificate-authority-data":"` + ca + `"}}],
+"users":[{"name":"u","user":{"token":"operators"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}]}`,
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	}
+	return o
+}
+
 // TestAuditWebhook checks that the webhook receives events with the administrator's credentials,
 // that redirects are not followed, and that endless responses are not read.
 func TestAuditWebhook(t *testing.T) {
@@ -83,19 +101,9 @@ func TestAuditWebhook(t *testing.T) {
 		answer(w, r)
 	}))
 	t.Cleanup(server.Close)
-	dir := t.TempDir()
-	file := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		return path
-	}
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	o := serving.NewAuditOptions()
-	o.PolicyFile = file("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
-	o.LogOptions.Path = filepath.Join(dir, "audit.log")
-	o.WebhookOptions.ConfigFile = file("webhook.yaml", `{"apiVersion":"v1","kind":"Config","current-context":"c",
-"clusters":[{"name":"c","cluster":{"server":"`+server.URL+`/events","certificate-authority-data":"`+ca+`"}}],
-"users":[{"name":"u","user":{"token":"operators"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}]}`)
+	o := webhookOptions(t, server.URL+"/events", ca)
+	o.LogOptions.Path = filepath.Join(t.TempDir(), "audit.log")
 	o.WebhookOptions.BatchOptions.Mode, o.WebhookOptions.InitialBackoff = options.ModeBlockingStrict, time.Microsecond
 	config := &genericapiserver.Config{}
 	require.NoError(t, o.ApplyTo(config))
@@ -138,12 +146,7 @@ func TestAuditWebhook(t *testing.T) {
 // that clients control.
 func TestAuditBufferBytes(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	o := serving.NewAuditOptions()
-	o.PolicyFile, o.WebhookOptions.ConfigFile = filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "webhook.yaml")
-	require.NoError(t, os.WriteFile(o.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600))
-	require.NoError(t, os.WriteFile(o.WebhookOptions.ConfigFile, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-"clusters":[{"name":"c","cluster":{"server":"https://nowhere.invalid"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`), 0o600))
+	o := webhookOptions(t, "https://nowhere.invalid", "")
 	o.WebhookBufferBytes = 0
 	require.ErrorContains(t, errors.Join(o.Validate()...), "--audit-webhook-batch-buffer-bytes is 0")
 	const fit, events, size = 4, 10, 1 << 20
@@ -164,31 +167,19 @@ func TestAuditBufferBytes(t *testing.T) {
 	} {
 		config := &genericapiserver.Config{}
 		require.NoError(t, o.ApplyTo(config)) // without Run, all events stay in the buffer
-		before := lost(t)
+		before := lost()
 		for range events {
 			config.AuditBackend.ProcessEvents(&event)
 		}
-		require.InDelta(t, events-fit, lost(t)-before, 0, name)
+		require.InDelta(t, events-fit, lost()-before, 0, name)
 	}
 }
 
-// lost returns the number of lost events in the metric.
-func lost(t *testing.T) (n float64) {
-	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		if family.GetName() == "apiserver_audit_error_total" {
-			for _, metric := range family.GetMetric() {
-				for _, label := range metric.GetLabel() {
-					if label.GetValue() == "buffered" {
-						n += metric.GetCounter().GetValue()
-					}
-				}
-			}
-		}
-	}
-	return n
+// lost returns the number of lost events in the metric, which does not exist before the first one.
+func lost() float64 {
+	const metric = "apiserver_audit_error_total"
+	counts, _ := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, metric, nil, "plugin")
+	return counts["buffered"]
 }
 
 func serveTLS(t *testing.T, o serving.TLSOptions) string {

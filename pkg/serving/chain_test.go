@@ -1,6 +1,7 @@
 package serving_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,12 +126,8 @@ func TestEntry(t *testing.T) {
 // TestHeadersCount checks that requests and watches with large headers count several times, because
 // headers stay in memory.
 func TestHeadersCount(t *testing.T) {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	c := &genericapiserver.Config{
-		Serializer:      serializer.NewCodecFactory(scheme),
-		LongRunningFunc: func(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" },
-	}
+	c := newConfig()
+	c.LongRunningFunc = func(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }
 	limits := ledger.Limits{ledger.RequestsPerUser: 2, ledger.WatchesPerUser: 2}
 	handler := serving.Chain{serving.RequestLimits(c, limits, nil), serving.WatchLimits(c, limits, nil)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, verb := range []string{"get", "watch"} {
@@ -156,10 +153,7 @@ type answer struct {
 // ask sends a request through both filters.
 func ask(t *testing.T, method, url, userName string) answer {
 	t.Helper()
-	codecs := newCodecs()
-	resolve := func(path logicalcluster.Path) (logicalcluster.Name, bool) {
-		return "abc", path.String() == "root:team"
-	}
+	resolve := func(path logicalcluster.Path) (logicalcluster.Name, bool) { return "abc", path.String() == "root:team" }
 	inactive := func(name logicalcluster.Name) bool { return name == "asleep" }
 
 	var got answer
@@ -173,13 +167,10 @@ func ask(t *testing.T, method, url, userName string) answer {
 	mounted := func(path logicalcluster.Path) (string, bool) {
 		return map[string]string{"root:mount": "https://elsewhere"}[path.String()], strings.HasPrefix(path.String(), "root:mount")
 	}
-	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Resolve: resolve, Mounted: mounted, Inactive: inactive, Codecs: codecs}
-	handler = scopes.Rules(handler)
-	handler = withUser(handler, userName)
-	handler = genericapifilters.WithRequestInfo(handler, &apirequest.RequestInfoFactory{
-		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
-	})
-	handler = scopes.Find(handler)
+	scopes := serving.Scopes{
+		Mounts: []*request.Mount{request.Clusters}, Resolve: resolve, Mounted: mounted, Inactive: inactive, Codecs: newCodecs(),
+	}
+	handler = scopes.Find(withRequestInfo(withUser(scopes.Rules(handler), userName)))
 
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, url, http.NoBody))
@@ -190,6 +181,12 @@ func ask(t *testing.T, method, url, userName string) answer {
 		require.NotEmpty(t, got.status.Message)
 	}
 	return got
+}
+
+func withRequestInfo(next http.Handler) http.Handler {
+	return genericapifilters.WithRequestInfo(next, &apirequest.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
 }
 
 func withUser(next http.Handler, name string) http.Handler {
@@ -235,11 +232,7 @@ func TestScopes(t *testing.T) {
 		{name: "inactive, the server itself", user: user.APIServerUser, url: "/clusters/asleep/api/v1/configmaps", code: 200, cluster: "asleep", path: "/api/v1/configmaps"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			method := tc.method
-			if method == "" {
-				method = http.MethodGet
-			}
-			got := ask(t, method, tc.url, tc.user)
+			got := ask(t, cmp.Or(tc.method, http.MethodGet), tc.url, tc.user)
 			require.Equal(t, tc.code, got.code, got.status.Message)
 			require.Equal(t, tc.cluster, got.cluster)
 			require.Equal(t, tc.path, got.path)

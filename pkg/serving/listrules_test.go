@@ -14,12 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/sharding"
-	"k8s.io/apimachinery/pkg/util/sets"
-	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -43,11 +39,7 @@ type reply struct {
 }
 
 func listRules(handler http.HandlerFunc) http.Handler {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
-	return genericapifilters.WithRequestInfo(serving.WithListRules(handler, serializer.NewCodecFactory(scheme)), &apirequest.RequestInfoFactory{
-		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
-	})
+	return withRequestInfo(serving.WithListRules(handler, newCodecs()))
 }
 
 // TestParsedSelectors checks that the storage receives the parsed selector of a list or watch.
@@ -228,7 +220,6 @@ func FuzzShardSelectors(f *testing.F) {
 	})
 }
 
-// TestSelectorLimits checks selectors of maximum size, and larger ones.
 func TestSelectorLimits(t *testing.T) {
 	handler := listRules(func(http.ResponseWriter, *http.Request) {})
 	ask := func(method, path, parameter, selector string) *httptest.ResponseRecorder {

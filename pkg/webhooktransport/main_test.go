@@ -104,19 +104,15 @@ func newHostile(t *testing.T) *hostile {
 		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":true,"PATCH":"","patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
 	})
 	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a: *"+secret) })
-	mux.HandleFunc("/closes", func(w http.ResponseWriter, _ *http.Request) {
-		connection, _, err := http.NewResponseController(w).Hijack()
-		if err == nil {
-			_ = connection.Close()
-		}
-	})
-	mux.HandleFunc("/garbage", func(w http.ResponseWriter, _ *http.Request) {
-		connection, _, err := http.NewResponseController(w).Hijack()
-		if err == nil {
-			_, _ = io.WriteString(connection, "220 "+secret+" ESMTP\r\n")
-			_ = connection.Close()
-		}
-	})
+	for path, text := range map[string]string{"/closes": "", "/garbage": "220 " + secret + " ESMTP\r\n"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(connection, text)
+				_ = connection.Close()
+			}
+		})
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		h.seen <- r
 		_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`)
@@ -127,6 +123,18 @@ func newHostile(t *testing.T) *hostile {
 	}))
 	t.Cleanup(h.Close)
 	return h
+}
+
+// isBounded checks that the responses to requests for endless content are read only up to the limit.
+func (h *hostile) isBounded(t *testing.T, ask func(path string) error) {
+	t.Helper()
+	for _, path := range []string{"/blanks", "/bomb"} {
+		var err error
+		took := allocates(func() { err = ask(path) })
+		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
+		require.Less(t, took, uint64(blanks/2), path)
+	}
+	require.Less(t, <-h.plain, int64(MaxResponseBytes+inFlight))
 }
 
 func (h *hostile) overHTTP2(t *testing.T) *hostile {
@@ -162,13 +170,6 @@ func allocates(f func()) uint64 {
 	f()
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
-}
-
-func (h *hostile) operatorClient(t *testing.T) *http.Client {
-	t.Helper()
-	config := &rest.Config{BearerToken: "operators", TLSClientConfig: rest.TLSClientConfig{CAData: h.ca()}}
-	Operator(config)
-	return httpClient(t, config)
 }
 
 func httpClient(t *testing.T, config *rest.Config) *http.Client {

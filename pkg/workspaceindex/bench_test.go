@@ -86,23 +86,16 @@ func BenchmarkAnnounce(b *testing.B) {
 
 // BenchmarkRestore reads the snapshots of a million workspaces.
 func BenchmarkRestore(b *testing.B) {
-	files, writers := map[string]*bytes.Buffer{}, map[string]*SnapshotWriter{}
+	var shards []string
 	for i := range 50 {
-		shard := "shard-" + strconv.Itoa(i)
-		files[shard] = &bytes.Buffer{}
-		writers[shard] = NewSnapshotWriter(files[shard], []byte(shard))
+		shards = append(shards, "shard-"+strconv.Itoa(i))
 	}
-	large().WriteSnapshots(writers)
-	for _, w := range writers {
-		if err := w.End(Revisions{{Version: "1"}, {Version: "1"}}); err != nil {
-			b.Fatal(err)
-		}
-	}
+	files := snapshots(b, large(), "1", shards...)
 	b.ReportAllocs()
 	for b.Loop() {
 		x := New()
 		for _, file := range files {
-			if _, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()), func(origin []byte) (string, error) { return string(origin), nil }); err != nil {
+			if _, err := x.ReadSnapshot(bytes.NewReader(file), isOrigin); err != nil {
 				b.Fatal(err)
 			}
 		}

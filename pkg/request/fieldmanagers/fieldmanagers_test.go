@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,21 +158,17 @@ func TestKeepOrder(t *testing.T) {
 		}
 	}
 	before := []metav1.ManagedFieldsEntry{entry("a", "", `{"f:x":{}}`, 1), entry("a", "status", `{"f:y":{}}`, 2), entry("b", "", `{"f:x":{}}`, 3)}
-	for name, c := range map[string]struct{ updated, want []metav1.ManagedFieldsEntry }{
-		"another order": {
-			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:x":{}}`, 4)},
-			[]metav1.ManagedFieldsEntry{entry("a", "", `{"f:x":{}}`, 4), before[1], before[2]},
-		},
-		"other fields": {
-			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:z":{}}`, 4)},
-			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:z":{}}`, 4)},
-		},
-		"another manager": {
-			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("c", "", `{"f:x":{}}`, 4)},
-			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("c", "", `{"f:x":{}}`, 4)},
-		},
-		"one more": {append([]metav1.ManagedFieldsEntry{before[2]}, before...), append([]metav1.ManagedFieldsEntry{before[2]}, before...)},
-		"none":     {nil, nil},
+	type entries = []metav1.ManagedFieldsEntry
+	latest := entry("a", "", `{"f:x":{}}`, 4)
+	otherFields := entries{before[1], before[2], entry("a", "", `{"f:z":{}}`, 4)}
+	otherManager := entries{before[1], before[2], entry("c", "", `{"f:x":{}}`, 4)}
+	oneMore := entries{before[2], before[0], before[1], before[2]}
+	for name, c := range map[string]struct{ updated, want entries }{
+		"another order":   {entries{before[1], before[2], latest}, entries{latest, before[1], before[2]}},
+		"other fields":    {otherFields, slices.Clone(otherFields)},
+		"another manager": {otherManager, slices.Clone(otherManager)},
+		"one more":        {oneMore, slices.Clone(oneMore)},
+		"none":            {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

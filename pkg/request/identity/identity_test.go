@@ -29,97 +29,65 @@ func subject(found []user.Info) []string {
 
 func TestIn(t *testing.T) {
 	authenticated := []string{"g", user.AllAuthenticated}
-	const bot = "system:serviceaccount:ns:bot"
+	const (
+		bot       = "system:serviceaccount:ns:bot"
+		itself    = "u[g system:authenticated]"
+		anonymous = "system:anonymous[system:authenticated]"
+		fromA     = "system:anonymous[system:authenticated system:cluster:a]"
+		fromB     = "system:anonymous[system:authenticated system:cluster:b]"
+		global    = "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"
+	)
+	person := func(has extra) user.DefaultInfo {
+		return user.DefaultInfo{Name: "u", Groups: authenticated, Extra: has}
+	}
+	scoped := func(scopes ...string) user.DefaultInfo { return person(extra{request.ExtraScopes: scopes}) }
+	account := func(homes ...string) user.DefaultInfo {
+		return user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: homes}}
+	}
+	also := func(u user.DefaultInfo, key string, values ...string) user.DefaultInfo {
+		u.Extra[key] = values
+		return u
+	}
+	type ids = []string
 	for _, tc := range []struct {
 		name    string
 		cluster logicalcluster.Name
 		user    user.DefaultInfo
-		want    []string
+		want    ids
 	}{
-		{name: "plain", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated}, want: []string{"u[g system:authenticated]"}},
-		{name: "other extras", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{"x": {"y"}}}, want: []string{"u[]"}},
-		{name: "in scope", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:a"}}}, want: []string{"u[]"}},
-		{name: "one of several", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:b,cluster:a"}}}, want: []string{"u[]"}},
+		{"plain", "a", person(nil), ids{itself}},
+		{"other extras", "a", person(extra{"x": {"y"}}), ids{itself}},
+		{"in scope", "a", scoped("cluster:a"), ids{itself}},
+		{"one of several", "a", scoped("cluster:b,cluster:a"), ids{itself}},
+		{"out of scope", "a", scoped("cluster:b"), ids{fromB}},
+		{"out of several", "a", scoped("cluster:b,cluster:c"), ids{anonymous}},
+		{"all values must fit", "a", scoped("cluster:a,cluster:b", "cluster:b"), ids{fromB}},
+		{"out of the same scope twice", "a", scoped("cluster:b", "cluster:b"), ids{fromB}},
+		{"the same scope twice in one value", "a", scoped("cluster:b, cluster:b"), ids{fromB}},
+		{"scopes that have several in common", "a", scoped("cluster:b,cluster:c", "cluster:c,cluster:b"), ids{anonymous}},
+		{"scopes that have nothing in common", "a", scoped("cluster:b", "cluster:c"), ids{anonymous}},
+		{"no origin among scopes of another kind", "a", scoped("cluster:b,shard:a"), ids{fromB}},
 		{
-			name: "out of scope", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
+			"out of scope, unauthenticated", "a",
+			user.DefaultInfo{Name: "u", Groups: []string{"g"}, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
+			ids{"system:anonymous[system:unauthenticated]"},
 		},
+		{"a scope of another kind fits nothing", "a", scoped("shard:a"), ids{anonymous}},
+		{"no scope leads nowhere", "", scoped("cluster:"), ids{anonymous}},
+		{"service account at home", "a", account("a"), ids{bot + "[g system:authenticated]"}},
+		{"service account elsewhere", "b", account("a"), ids{fromA, global}},
+		{"account elsewhere, in scope", "b", also(account("a"), request.ExtraScopes, "cluster:b"), ids{fromA, global}},
+		{"account elsewhere, out of scope", "b", also(account("a"), request.ExtraScopes, "cluster:c"), ids{fromA}},
+		{"service account of two homes has none", "b", account("a", "b"), ids{anonymous}},
+		{"service account of two homes has none, not here", "a", account("a", "b"), ids{anonymous}},
+		{"service account of two homes has none, not nowhere", "", account("a", "b"), ids{anonymous}},
+		{"service account with a malformed home", "b", account("a,b"), ids{anonymous}},
+		{"service account with an empty home is not of nowhere", "", account(""), ids{anonymous}},
+		{"service account that claims nothing is of here", "a", user.DefaultInfo{Name: bot}, ids{bot + "[]"}},
+		{"account that claims nothing is of nowhere", "", user.DefaultInfo{Name: bot, Groups: authenticated}, ids{anonymous}},
+		{"a cluster name means nothing for people", "b", person(extra{request.ExtraClusterName: {"a"}}), ids{itself}},
 		{
-			name: "out of several", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,cluster:c"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "all values must fit", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:a,cluster:b", "cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
-		},
-		{
-			name: "out of the same scope twice", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b", "cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
-		},
-		{
-			name: "the same scope twice in one value", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b, cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
-		},
-		{
-			name: "scopes that have several in common", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,cluster:c", "cluster:c,cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "scopes that have nothing in common", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b", "cluster:c"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "no origin among scopes of another kind", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,shard:a"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
-		},
-		{
-			name: "out of scope, unauthenticated", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: []string{"g"}, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
-			want: []string{"system:anonymous[system:unauthenticated]"},
-		},
-		{name: "a scope of another kind fits nothing", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"shard:a"}}}, want: []string{"system:anonymous[system:unauthenticated]"}},
-		{name: "no scope leads nowhere", cluster: "", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:"}}}, want: []string{"system:anonymous[system:unauthenticated]"}},
-		{name: "service account at home", cluster: "a", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}}}, want: []string{bot + "[g system:authenticated]"}},
-		{
-			name: "service account elsewhere", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:a]", "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"},
-		},
-		{
-			name: "service account elsewhere, in scope", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}, request.ExtraScopes: {"cluster:b"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:a]", "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"},
-		},
-		{
-			name: "service account elsewhere, out of scope", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}, request.ExtraScopes: {"cluster:c"}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:a]"},
-		},
-		{
-			name: "service account of two homes has none", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "service account of two homes has none, not here", cluster: "a", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "service account of two homes has none, not nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "service account with a malformed home", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a,b"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{
-			name: "service account with an empty home is not of nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {""}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{name: "service account that claims nothing is of here", cluster: "a", user: user.DefaultInfo{Name: bot}, want: []string{bot + "[]"}},
-		{name: "service account that claims nothing is of nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated}, want: []string{"system:anonymous[system:authenticated]"}},
-		{
-			name: "a scope of another kind is no origin", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"shard:a"}}},
-			want: []string{"system:anonymous[system:authenticated]"},
-		},
-		{name: "a cluster name means nothing for people", cluster: "b", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraClusterName: {"a"}}}, want: []string{"u[]"}},
-		{
-			name: "warrants", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: {
+			"warrants", "a", user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: {
 				`{"user":"v","groups":["h"]}`,
 				`{"user":"w","extra":{"authentication.kcp.io/scopes":["cluster:a"]}}`,
 				`{"user":"x","groups":["system:authenticated"],"extra":{"authentication.kcp.io/scopes":"cluster:b"}}`,
@@ -128,12 +96,11 @@ func TestIn(t *testing.T) {
 				`{"user":"system:serviceaccount:ns:bot"}`,
 				`{"user":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/cluster-name":["a"]}}`,
 			}}},
-			want: []string{"u[]", "v[h]", "w[]", "system:anonymous[system:authenticated system:cluster:b]", "y[]", "z[]", bot + "[]"},
+			ids{"u[]", "v[h]", "w[]", fromB, "y[]", "z[]", bot + "[]"},
 		},
 		{
-			name: "a warrant outlives the scope of its holder", cluster: "a",
-			user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b"}, request.ExtraWarrant: {`{"user":"v"}`}}},
-			want: []string{"system:anonymous[system:authenticated system:cluster:b]", "v[]"},
+			"a warrant outlives the scope of its holder", "a", also(scoped("cluster:b"), request.ExtraWarrant, `{"user":"v"}`),
+			ids{fromB, "v[]"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -36,7 +36,6 @@ func TestSize(t *testing.T) {
 	require.Greater(t, Size(strings.Repeat(`\pL`, 100)), 10_000, "ranges of characters need memory, too")
 }
 
-// TestParsing checks that patterns that take long to parse are not parsed.
 func TestParsing(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{

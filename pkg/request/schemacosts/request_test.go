@@ -32,7 +32,6 @@ func objectOf(t testing.TB, text string) (object map[string]any) {
 
 const keyed = "{type: object, properties: {spec: {type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}, other: {type: array, items: {type: string}}}}}}"
 
-// TestBody checks the limits of request bodies in each encoding.
 func TestBody(t *testing.T) {
 	t.Parallel()
 	defaulted := schemaOf(t, listed("properties: {d: {type: object, "+keys(100)+"}}"))

@@ -154,7 +154,6 @@ func TestUnusedBodies(t *testing.T) {
 	}
 }
 
-// TestMinRate checks that slow bodies are rejected before the deadline.
 func TestMinRate(t *testing.T) {
 	g := &Guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
 	gaveUp := 0

@@ -31,6 +31,12 @@ func (b *bench) returning(flow string) int {
 	return len(b.queue.flows[FlowKey{Cluster: flow}].returning)
 }
 
+func (b *bench) at(flow string) float64 {
+	b.queue.mu.Lock()
+	defer b.queue.mu.Unlock()
+	return b.queue.flows[FlowKey{Cluster: flow}].at
+}
+
 func TestAloneALogicalClusterHasMore(t *testing.T) {
 	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, AloneSeats: 3, Waiting: 10, FlowWaiting: 10})
 	first, second, third := b.must("a", "u", 1), b.must("a", "u", 1), b.must("a", "u", 1)
@@ -51,8 +57,7 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	running(0)
 	(<-next.release)(0)
 	after(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 func TestAFloodIsThrottled(t *testing.T) {
@@ -88,20 +93,14 @@ func TestAFloodIsThrottled(t *testing.T) {
 	// There are no waiting requests, so it has not exceeded its share.
 	b.must("flood", "u", 1)(0)
 	b.must("flood", "u", 1)(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 10, FlowWaiting: 2})
-	acquire := func() *Seat {
-		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "a"}, "u", 1, func(bool) { t.Error("it waits") })
-		require.NoError(t, err)
-		return seat
-	}
-	first := acquire()
+	first := b.acquire("a", "u", 1)
 	resumeFirst, again := first.Pause(), first.Pause()
-	second := acquire()
+	second := b.acquire("a", "u", 1)
 	resumeSecond := second.Pause()
 	third := b.waits(t.Context(), "a", "u", 1) // as many are paused as may wait
 
@@ -112,19 +111,13 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	resumeFirst()
 	inUse, _ = b.state("a")
 	require.Equal(t, 1, inUse, "there is a seat")
-	b.queue.mu.Lock()
-	before := b.queue.flows[FlowKey{Cluster: "a"}].at
-	b.queue.mu.Unlock()
+	before := b.at("a")
 	first.Release(0)
-	b.queue.mu.Lock()
-	charged := b.queue.flows[FlowKey{Cluster: "a"}].at - before
-	b.queue.mu.Unlock()
-	require.Less(t, charged, 1.0, "time in a pause is nobody's cost")
+	require.Less(t, b.at("a")-before, 1.0, "time in a pause is nobody's cost")
 	(<-third.release)(0)
 	resumeSecond()
 	second.Release(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 // TestResumeOrder checks that requests with pauses that end together only use the
@@ -135,8 +128,7 @@ func TestResumeOrder(t *testing.T) {
 	back := make(chan *Seat, many)
 	var resumes []func()
 	for range many {
-		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "noisy"}, "u", 1, func(bool) { t.Error("it waits") })
-		require.NoError(t, err)
+		seat := b.acquire("noisy", "u", 1)
 		resume := seat.Pause()
 		resumes = append(resumes, func() {
 			resume()
@@ -163,15 +155,13 @@ func TestResumeOrder(t *testing.T) {
 		seat.Release(0)
 	}
 	(<-next.release)(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 // TestNoCreditInPauses checks that a flow does not accumulate credit while all of its requests are paused.
 func TestNoCreditInPauses(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
-	paused, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "back"}, "u", 1, func(bool) { t.Error("it waits") })
-	require.NoError(t, err)
+	paused := b.acquire("back", "u", 1)
 	resume := paused.Pause()
 	for range 100 {
 		release := b.must("busy", "u", 1)
@@ -179,10 +169,7 @@ func TestNoCreditInPauses(t *testing.T) {
 		release(0)
 	}
 	running := b.must("busy", "u", 1)
-	var left []pending
-	for range 10 {
-		left = append(left, b.waits(t.Context(), "busy", "u", 1), b.waits(t.Context(), "back", "u", 1))
-	}
+	left := b.allWait(10, "busy", "back")
 	turns := b.serve(running, left, always(time.Second))
 	require.Contains(t, turns[:4], "busy/u", "%v", turns)
 	resume()
@@ -192,8 +179,7 @@ func TestNoCreditInPauses(t *testing.T) {
 // TestPausesEndWithTheSeat checks that a watch may pause before, while and after its seat is released.
 func TestPausesEndWithTheSeat(t *testing.T) {
 	b := newBench(t, Limits{Seats: 2, FlowSeats: 2, Waiting: 10, FlowWaiting: 2})
-	seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "a"}, "u", 2, func(bool) { t.Error("it waits") })
-	require.NoError(t, err)
+	seat := b.acquire("a", "u", 2)
 	resume := seat.Pause()
 	seat.Release(0)
 	other := b.must("b", "u", 2)
@@ -208,8 +194,7 @@ func TestPausesEndWithTheSeat(t *testing.T) {
 	require.Equal(t, 2, inUse)
 	require.Zero(t, waiting)
 	other(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 // TestPauseLimits checks that logical clusters with hanging webhooks leave pauses for others,
@@ -217,8 +202,7 @@ func TestPausesEndWithTheSeat(t *testing.T) {
 func TestPauseLimits(t *testing.T) {
 	b := newBench(t, Limits{Seats: 4, FlowSeats: 1, Waiting: 100, FlowWaiting: 50, Paused: 20})
 	pause := func(cluster string) (resume func()) {
-		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: cluster}, "u", 1, func(bool) { t.Errorf("%s waits", cluster) })
-		require.NoError(t, err)
+		seat := b.acquire(cluster, "u", 1)
 		goOn := seat.Pause()
 		return func() {
 			goOn()

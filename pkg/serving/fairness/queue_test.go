@@ -3,6 +3,8 @@ package fairness
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,11 +43,25 @@ func newBench(t *testing.T, limits Limits) *bench {
 
 func (b *bench) pass(d time.Duration) { b.clock.Step(d) }
 
+// acquire returns a seat that is free.
+func (b *bench) acquire(key, user string, seats int) *Seat {
+	b.t.Helper()
+	waits := func(bool) { b.t.Errorf("%s of %s had to wait", user, key) }
+	seat, err := b.queue.Acquire(b.t.Context(), FlowKey{Cluster: key}, user, seats, waits)
+	require.NoError(b.t, err)
+	return seat
+}
+
 func (b *bench) must(key, user string, seats int) func(float64) {
 	b.t.Helper()
-	seat, err := b.queue.Acquire(b.t.Context(), FlowKey{Cluster: key}, user, seats, func(bool) { b.t.Errorf("%s of %s had to wait", user, key) })
-	require.NoError(b.t, err)
-	return seat.Release
+	return b.acquire(key, user, seats).Release
+}
+
+// isIdle checks that the queue has forgotten all requests.
+func (b *bench) isIdle() {
+	b.t.Helper()
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(b.t, inUse+waiting+flows)
 }
 
 // pending is a waiting request.
@@ -84,6 +100,17 @@ func (b *bench) waits(ctx context.Context, key, user string, seats int) pending 
 	return p
 }
 
+// allWait requests n seats for each flow, in turn.
+func (b *bench) allWait(n int, flows ...string) (all []pending) {
+	b.t.Helper()
+	for range n {
+		for _, flow := range flows {
+			all = append(all, b.waits(b.t.Context(), flow, "u", 1))
+		}
+	}
+	return all
+}
+
 // serve finishes a request that took d, and then all waiting requests, and returns their order.
 func (b *bench) serve(running func(float64), left []pending, d func(turn string) time.Duration) []string {
 	b.t.Helper()
@@ -101,25 +128,19 @@ func (b *bench) serve(running func(float64), left []pending, d func(turn string)
 }
 
 // next waits for the only granted request.
-func (b *bench) next(left []pending) func(float64) {
+func (b *bench) next(left []pending) (release func(float64)) {
 	b.t.Helper()
-	deadline := time.After(10 * time.Second)
-	tick := time.NewTicker(100 * time.Microsecond)
-	defer tick.Stop()
-	for {
+	require.Eventually(b.t, func() bool {
 		for _, p := range left {
 			select {
-			case release := <-p.release:
-				return release
+			case release = <-p.release:
+				return true
 			default:
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.t.Fatal("no request got its turn")
-		}
-	}
+		return false
+	}, 10*time.Second, 100*time.Microsecond, "no request got its turn")
+	return release
 }
 
 func always(d time.Duration) func(string) time.Duration {
@@ -129,45 +150,24 @@ func always(d time.Duration) func(string) time.Duration {
 func TestQuietFlowsPassTheFlood(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("flood", "u", 1)
-	var left []pending
-	for range 20 {
-		left = append(left, b.waits(t.Context(), "flood", "u", 1))
-	}
-	for range 2 {
-		left = append(left, b.waits(t.Context(), "quiet", "u", 1))
-	}
+	left := slices.Concat(b.allWait(20, "flood"), b.allWait(2, "quiet"))
 	turns := b.serve(running, left, always(10*time.Millisecond))
 	require.Len(t, turns, 22)
 	require.Equal(t, "quiet/u", turns[0], "who has had nothing yet comes first: %v", turns)
-	require.Contains(t, turns[:4], "quiet/u")
-	count := 0
-	for _, turn := range turns[:4] {
-		if turn == "quiet/u" {
-			count++
-		}
-	}
-	require.Equal(t, 2, count, "both quiet requests are among the first four: %v", turns)
+	require.Equal(t, 2, strings.Count(fmt.Sprint(turns[:4]), "quiet/u"), "both are among the first four: %v", turns)
 }
 
 func TestFlowsShareTimeAndNotRequests(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 200, FlowWaiting: 100})
 	running := b.must("other", "u", 1)
-	var left []pending
-	for range 40 {
-		left = append(left, b.waits(t.Context(), "slow", "u", 1), b.waits(t.Context(), "fast", "u", 1))
-	}
+	left := b.allWait(40, "slow", "fast")
 	turns := b.serve(running, left, func(turn string) time.Duration {
 		if turn == "slow/u" {
 			return 90 * time.Millisecond
 		}
 		return 10 * time.Millisecond
 	})
-	fast := 0
-	for _, turn := range turns[:40] {
-		if turn == "fast/u" {
-			fast++
-		}
-	}
+	fast := strings.Count(fmt.Sprint(turns[:40]), "fast/u")
 	require.GreaterOrEqual(t, fast, 32, "nine fast requests for each slow one: %v", turns[:40])
 }
 
@@ -191,8 +191,7 @@ func TestOneFlowLeavesSeatsForOthers(t *testing.T) {
 	first(0)
 	(<-third.release)(0)
 	second(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows, "nothing is left behind")
+	b.isIdle()
 }
 
 func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
@@ -226,8 +225,7 @@ func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
 		require.ErrorIs(t, <-p.err, errTimeout)
 	}
 	running(0)
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }
 
 func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
@@ -254,7 +252,6 @@ func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
 	running(0)
 }
 
-// TestNoCredit checks that an idle flow does not accumulate credit.
 func TestNoCredit(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("busy", "u", 1)
@@ -265,10 +262,7 @@ func TestNoCredit(t *testing.T) {
 		running = <-next.release
 	}
 	b.turns = nil
-	var left []pending
-	for range 10 {
-		left = append(left, b.waits(t.Context(), "busy", "u", 1), b.waits(t.Context(), "back", "u", 1))
-	}
+	left := b.allWait(10, "busy", "back")
 	turns := b.serve(running, left, always(time.Second))
 	require.Contains(t, turns[:4], "busy/u", "%v", turns)
 }
@@ -307,6 +301,5 @@ func TestConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	inUse, waiting, flows := b.queue.state()
-	require.Zero(t, inUse+waiting+flows)
+	b.isIdle()
 }

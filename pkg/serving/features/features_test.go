@@ -30,7 +30,6 @@ func TestGates(t *testing.T) {
 	require.EqualError(t, err, "--feature-gates: CacheRelays=yes: the value must be true or false")
 }
 
-// TestReferenceFeatureGates compares docs/reference/feature-gates.md with the gates.
 func TestReferenceFeatureGates(t *testing.T) {
 	table := reference.Table{Header: []string{"gate", "stage", "since", "default", "servers", "if disabled"}}
 	for name, gate := range gates {

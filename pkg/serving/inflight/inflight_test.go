@@ -95,7 +95,6 @@ func TestExecuting(t *testing.T) {
 	require.Zero(t, e.reading.now.Load()+e.writing.now.Load())
 }
 
-// TestPausedRequestsDoNotCount checks that requests are executed regardless of the number of paused ones.
 func TestPausedRequestsDoNotCount(t *testing.T) {
 	e := NewExecuting(1, 1, nil)
 	h := hang(t, true, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })

@@ -33,6 +33,15 @@ func serve(t *testing.T, handler http.HandlerFunc) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
+// get sends a GET that may fail.
+func get(ctx context.Context, c *http.Client) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/", nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.Do(r)
+}
+
 func send(t *testing.T, ctx context.Context, c *http.Client, method, url, body string) *http.Response { //nolint:revive // the test first, as everywhere
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -121,9 +130,7 @@ func TestCanceledEarly(t *testing.T) {
 	client := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/", nil)
-	require.NoError(t, err)
-	_, err = client.Do(r)
+	_, err := get(ctx, client)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	close(release)
 }
@@ -210,9 +217,7 @@ func TestCutOff(t *testing.T) {
 		}, want: os.ErrDeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
-			require.NoError(t, err)
-			response, err := serve(t, c.handler).Do(r)
+			response, err := get(t.Context(), serve(t, c.handler))
 			if c.early {
 				require.ErrorIs(t, err, c.want)
 				return
@@ -234,15 +239,12 @@ func TestStartAndStop(t *testing.T) {
 	client := &http.Client{Transport: transport}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/", nil)
-	require.NoError(t, err)
-	_, err = client.Do(r)
+	_, err := get(ctx, client)
 	require.ErrorIs(t, err, context.Canceled)
 
 	begun := make(chan *http.Response)
 	go func() {
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
-		response, _ := client.Do(r)
+		response, _ := get(t.Context(), client)
 		begun <- response
 	}()
 	stop := transport.Serve(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -256,9 +258,7 @@ func TestStartAndStop(t *testing.T) {
 	require.NoError(t, err, "the handler returned")
 	require.Empty(t, rest)
 	require.NoError(t, response.Body.Close())
-	r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
-	require.NoError(t, err)
-	_, err = client.Do(r)
+	_, err = get(t.Context(), client)
 	require.ErrorIs(t, err, errStopped)
 }
 

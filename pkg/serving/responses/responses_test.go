@@ -259,6 +259,28 @@ func (s *stuck) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
+// isGivenUp serves a response that is not read, and reports whether it ends within d.
+func isGivenUp(answering *sync.WaitGroup, handler http.Handler, r *http.Request, d time.Duration) bool {
+	w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
+	answering.Go(func() { handler.ServeHTTP(w, r) })
+	time.Sleep(d) //nolint:forbidigo // in a bubble
+	bubble.Wait()
+	select {
+	case <-w.givenUp:
+		return true
+	default:
+		return false
+	}
+}
+
+// requestOf returns a request of a user, of whom root is an administrator.
+func requestOf(ctx context.Context, subject, query string, info apirequest.RequestInfo) *http.Request {
+	groups := map[string][]string{"root": {user.SystemPrivilegedGroup}}
+	ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: subject, Groups: groups[subject]})
+	ctx = apirequest.WithRequestInfo(ctx, &info)
+	return httptest.NewRequestWithContext(ctx, http.MethodGet, "/?"+query, http.NoBody)
+}
+
 // TestUnread checks that the unread bytes are limited for each user and in total, that each user
 // has a minimum, and that one response may have any size.
 func TestUnread(t *testing.T) {
@@ -276,24 +298,13 @@ func TestUnread(t *testing.T) {
 		handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 		var pauses atomic.Int64
 		answer := func(subject string, bytes int64) (givenUp bool) {
-			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: subject, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[subject]})
-			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})
-			ctx = request.WithPause(ctx, func() func() {
+			ctx := request.WithPause(context.WithoutCancel(t.Context()), func() func() {
 				pauses.Add(1)
 				return func() { pauses.Add(-1) }
 			})
-			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+			r := requestOf(ctx, subject, "", apirequest.RequestInfo{})
 			r.ContentLength = bytes
-			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
-			answering.Go(func() { handler.ServeHTTP(w, r) })
-			time.Sleep(2 * pauseAfter) //nolint:forbidigo // in a bubble
-			bubble.Wait()
-			select {
-			case <-w.givenUp:
-				return true
-			default:
-				return false
-			}
+			return isGivenUp(&answering, handler, r, 2*pauseAfter)
 		}
 		require.False(t, answer("jane", mine))
 		require.False(t, answer("jane", mine))
@@ -330,25 +341,15 @@ func TestForwarded(t *testing.T) {
 			}
 		}), newUnread(ledger.Bounds{Total: 8 * ahead, User: 2 * ahead, Own: ahead}), ahead)
 		handler := WithGuard(WithStreams(forwards, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
-		answer := func(subject string, w http.ResponseWriter) {
-			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: subject, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[subject]})
-			r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
-			answering.Go(func() { handler.ServeHTTP(w, r) })
+		requestBy := func(subject string) *http.Request {
+			return requestOf(context.WithoutCancel(t.Context()), subject, "", apirequest.RequestInfo{})
 		}
 		givenUp := func(subject string) bool {
-			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
-			answer(subject, w)
-			time.Sleep(2 * forwardedAfter) //nolint:forbidigo // in a bubble
-			bubble.Wait()
-			select {
-			case <-w.givenUp:
-				return true
-			default:
-				return false
-			}
+			return isGivenUp(&answering, handler, requestBy(subject), 2*forwardedAfter)
 		}
 		for range 10 {
-			answer("jane", blocking{httptest.NewRecorder(), forwardedAfter / 2})
+			w := blocking{httptest.NewRecorder(), forwardedAfter / 2}
+			answering.Go(func() { handler.ServeHTTP(w, requestBy("jane")) })
 		}
 		answering.Wait()
 		require.False(t, givenUp("jane"))
@@ -379,8 +380,7 @@ func TestWhole(t *testing.T) {
 	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 	var answering sync.WaitGroup
 	ask := func(subject, accept, query, agent string) bool {
-		ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: subject})
-		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true}), http.MethodGet, "/?"+query, http.NoBody)
+		r := requestOf(t.Context(), subject, query, apirequest.RequestInfo{IsResourceRequest: true})
 		r.Header.Set("Accept", accept)
 		r.Header.Set("Accept-Encoding", "gzip")
 		r.Header.Set("User-Agent", agent)

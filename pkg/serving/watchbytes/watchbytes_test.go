@@ -96,31 +96,18 @@ func TestUserBytes(t *testing.T) {
 	for _, path := range []string{"/a", "/b"} {
 		require.Equal(t, http.StatusOK, open(t, client, url+path).StatusCode)
 	}
-	for range 3 {
-		res := open(t, client, url+"/c")
+	refused := func(path, limit string) {
+		res := open(t, client, url+path)
 		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 		text, err := io.ReadAll(res.Body)
 		require.NoError(t, err)
-		require.Contains(t, string(text), "--limit watch-bytes-per-user=")
+		require.Contains(t, string(text), "--limit "+limit+"=")
+	}
+	for range 3 {
+		refused("/c", "watch-bytes-per-user")
 	}
 	for _, name := range []string{"jane", "jack", "jill"} {
 		require.Equal(t, http.StatusOK, open(t, client, url+"/c?"+name).StatusCode)
 	}
-	require.Equal(t, http.StatusTooManyRequests, open(t, client, url+"/c?jim").StatusCode, "of the logical cluster")
-}
-
-// TestFull checks the response to a watch above a limit.
-func TestFull(t *testing.T) {
-	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 4 * least}, func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	})
-	for range 2 {
-		require.Equal(t, http.StatusOK, open(t, client, url+"/noisy").StatusCode)
-	}
-	res := open(t, client, url+"/noisy")
-	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.Contains(t, string(text), "--limit watch-bytes-per-cluster=")
+	refused("/c?jim", "watch-bytes-per-cluster")
 }
