@@ -19,42 +19,36 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
+	certutil "k8s.io/client-go/util/cert"
 )
 
 // certificates creates a CA and a certificate for 127.0.0.1.
 func certificates(t *testing.T) (ca, cert, key string) {
 	t.Helper()
 	dir := t.TempDir()
-	newKey := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-		return k
-	}
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	caKey := newKey()
-	caDER, err := x509.CreateCertificate(rand.Reader, template, template, caKey.Public(), caKey)
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	leafKey := newKey()
+	authority, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "ca"}, caKey)
+	require.NoError(t, err)
+	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"},
-		NotBefore: template.NotBefore, NotAfter: template.NotAfter,
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, template, leafKey.Public(), caKey)
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, authority, leafKey.Public(), caKey)
 	require.NoError(t, err)
 	leafKeyDER, err := x509.MarshalECPrivateKey(leafKey)
 	require.NoError(t, err)
-	return write("ca.crt", "CERTIFICATE", caDER), write("etcd.crt", "CERTIFICATE", leafDER), write("etcd.key", "EC PRIVATE KEY", leafKeyDER)
+	ca = write("ca.crt", "CERTIFICATE", authority.Raw)
+	return ca, write("etcd.crt", "CERTIFICATE", leafDER), write("etcd.key", "EC PRIVATE KEY", leafKeyDER)
 }
 
 // external starts an etcd that requires client certificates.

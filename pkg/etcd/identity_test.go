@@ -97,14 +97,13 @@ func TestClaimAtOnce(t *testing.T) {
 func TestClaimBelowAnotherPrefix(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
-	root := Identity{Kind: KindShard, Name: "root"}
-	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), root))
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), testShard))
 	for _, prefix := range []string{"/a/b", "/a/b/c"} {
-		err := (&Handle{client: s.Client(), prefix: prefix}).Claim(t.Context(), root)
+		err := (&Handle{client: s.Client(), prefix: prefix}).Claim(t.Context(), testShard)
 		require.ErrorIs(t, err, ErrIdentity, prefix)
 		require.ErrorContains(t, err, "/a/"+identityKey)
 	}
-	require.NoError(t, (&Handle{client: s.Client(), prefix: "/ab"}).Claim(t.Context(), root))
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/ab"}).Claim(t.Context(), testShard))
 }
 
 func TestClaimEnds(t *testing.T) {

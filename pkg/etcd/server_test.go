@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,12 @@ const deadline = 30 * time.Second
 
 func start(t *testing.T, dir string) *Server {
 	t.Helper()
-	s, err := Start(t.Context(), Config{DataDir: dir, UnsafeNoFsync: true})
+	return startWith(t, Config{DataDir: dir, UnsafeNoFsync: true})
+}
+
+func startWith(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s, err := Start(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)
 	return s
@@ -45,9 +51,7 @@ func get(t *testing.T, s *Server, key string) string {
 
 func TestInProcessClient(t *testing.T) {
 	t.Parallel()
-	s, err := Start(t.Context(), Config{DataDir: t.TempDir()}) // with fsync
-	require.NoError(t, err)
-	defer s.Stop()
+	s := startWith(t, Config{DataDir: t.TempDir()}) // with fsync
 	put(t, s, "a", "1")
 
 	watch := s.Client().Watch(t.Context(), "a", clientv3.WithRev(1), clientv3.WithPrevKV())
@@ -83,30 +87,12 @@ func TestInProcessClient(t *testing.T) {
 	require.Empty(t, s.etcd.Peers)
 }
 
-func TestRestartKeepsData(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for i := range 3 {
-		s := start(t, dir)
-		if i > 0 {
-			require.Equal(t, strconv.Itoa(i-1), get(t, s, "a"))
-		}
-		put(t, s, "a", strconv.Itoa(i))
-		s.Stop()
-		s.Stop()
-		<-s.Done()
-	}
-}
-
 // TestFull verifies that an etcd that was full accepts writes after a restart with a larger quota.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open := func(quota int64) *Server {
-		s, err := Start(t.Context(), Config{DataDir: dir, UnsafeNoFsync: true, QuotaBytes: quota})
-		require.NoError(t, err)
-		t.Cleanup(s.Stop)
-		return s
+		return startWith(t, Config{DataDir: dir, UnsafeNoFsync: true, QuotaBytes: quota})
 	}
 	s, value := open(4<<20), strings.Repeat("x", 1<<20)
 	var err error
@@ -210,6 +196,7 @@ func TestFirstStartIsInterrupted(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(dir, firstStartFile))
 		put(t, s, "a", "1")
 		s.Stop()
+		<-s.Done()
 		again := start(t, dir)
 		require.Equal(t, "1", get(t, again, "a"), "what was written once it was ready is kept")
 		again.Stop()
@@ -242,46 +229,31 @@ func TestUnwritableDataDir(t *testing.T) {
 // TestDamagedDataDir verifies that damaged data results in an error and the directory is unchanged.
 func TestDamagedDataDir(t *testing.T) {
 	t.Parallel()
-	db := filepath.Join(memberDir, "snap", "db")
+	const db = memberDir + "/snap/db"
+	overwrite := func(name, content string) func(string) error {
+		return func(dir string) error { return os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600) }
+	}
 	cases := map[string]struct {
-		damage func(t *testing.T, dir string)
+		damage func(dir string) error
 		want   error
 	}{
-		"newer format": {func(t *testing.T, dir string) {
-			t.Helper()
-			overwrite(t, filepath.Join(dir, formatFile), "3\n")
-		}, ErrDataDirFormat},
-		"before v0.1.0": {func(t *testing.T, dir string) {
-			t.Helper()
-			overwrite(t, filepath.Join(dir, formatFile), "1\n")
-		}, ErrDataDirFormat},
-		"of something else": {func(t *testing.T, dir string) {
-			t.Helper()
-			require.NoError(t, os.Remove(filepath.Join(dir, formatFile)))
-		}, ErrDataDirFormat},
-		"empty database": {func(t *testing.T, dir string) {
-			t.Helper()
-			require.NoError(t, os.Truncate(filepath.Join(dir, db), 0))
-		}, ErrDataDirCorrupt},
-		"cut database": {func(t *testing.T, dir string) {
-			t.Helper()
+		"newer format":      {overwrite(formatFile, "3\n"), ErrDataDirFormat},
+		"before v0.1.0":     {overwrite(formatFile, "1\n"), ErrDataDirFormat},
+		"of something else": {func(dir string) error { return os.Remove(filepath.Join(dir, formatFile)) }, ErrDataDirFormat},
+		"empty database":    {func(dir string) error { return os.Truncate(filepath.Join(dir, db), 0) }, ErrDataDirCorrupt},
+		"cut database": {func(dir string) error {
 			info, err := os.Stat(filepath.Join(dir, db))
 			require.NoError(t, err)
-			require.NoError(t, os.Truncate(filepath.Join(dir, db), info.Size()/16))
+			return os.Truncate(filepath.Join(dir, db), info.Size()/16)
 		}, ErrDataDirCorrupt},
-		"garbage database": {func(t *testing.T, dir string) {
-			t.Helper()
-			overwrite(t, filepath.Join(dir, db), string(make([]byte, 1<<16)))
-		}, ErrDataDirCorrupt},
-		"garbage in the log": {func(t *testing.T, dir string) {
-			t.Helper()
+		"garbage database": {overwrite(db, string(make([]byte, 1<<16))), ErrDataDirCorrupt},
+		"garbage in the log": {func(dir string) error {
 			logs, err := filepath.Glob(filepath.Join(dir, memberDir, "wal", "*.wal"))
 			require.NoError(t, err)
 			f, err := os.OpenFile(logs[0], os.O_RDWR, 0)
 			require.NoError(t, err)
 			_, err = f.WriteAt([]byte("garbage garbage garbage garbage"), 200)
-			require.NoError(t, err)
-			require.NoError(t, f.Close())
+			return errors.Join(err, f.Close())
 		}, ErrDataDirCorrupt},
 	}
 	for name, c := range cases {
@@ -292,7 +264,7 @@ func TestDamagedDataDir(t *testing.T) {
 			s.Stop()
 			backup := t.TempDir()
 			require.NoError(t, os.CopyFS(backup, os.DirFS(dir)))
-			c.damage(t, dir)
+			require.NoError(t, c.damage(dir))
 			for range 2 {
 				_, err := Start(t.Context(), Config{DataDir: dir})
 				require.ErrorIs(t, err, c.want)
@@ -301,11 +273,6 @@ func TestDamagedDataDir(t *testing.T) {
 			require.Equal(t, "1", get(t, start(t, backup), "a"))
 		})
 	}
-}
-
-func overwrite(t *testing.T, path, content string) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // TestSnapshotsOften verifies that a start reads a thousand entries, not ten thousand.

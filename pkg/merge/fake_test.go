@@ -270,6 +270,13 @@ func (w *world) request(pairs ...string) *merge.Request {
 	}}
 }
 
+// partial returns a request that accepts missing shards.
+func (w *world) partial(pairs ...string) *merge.Request {
+	r := w.request(pairs...)
+	r.Partial = true
+	return r
+}
+
 type object struct {
 	Kind     string
 	Metadata struct {

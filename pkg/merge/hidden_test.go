@@ -7,6 +7,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/merge"
 )
 
 // TestHiddenLogicalClusters verifies that responses exclude the objects of hidden logical clusters, which exist on each
@@ -17,30 +19,25 @@ func TestHiddenLogicalClusters(t *testing.T) {
 		f.clusters = map[string]string{"1": "system:admin", "2": f.name + "-tenant", "3": "system:homes"}
 	}
 	w := newWorld(t, a, b)
-	hidden := func(cluster logicalcluster.Name) bool { return strings.HasPrefix(cluster.String(), "system:") }
-
-	r := w.request()
-	r.Hidden = hidden
-	full, _ := w.listed(r)
+	hiding := func(pairs ...string) *merge.Request {
+		r := w.request(pairs...)
+		r.Hidden = func(cluster logicalcluster.Name) bool { return strings.HasPrefix(cluster.String(), "system:") }
+		return r
+	}
+	full, _ := w.listed(hiding())
 	require.Equal(t, "a/2 b/2", full.names())
 
 	var names []string
 	for token := ""; ; {
-		r := w.request("limit", "1", "continue", token)
-		r.Hidden = hidden
-		page, _ := w.listed(r)
-		for _, item := range page.Items {
-			names = append(names, item.Metadata.Name)
-		}
+		page, _ := w.listed(hiding("limit", "1", "continue", token))
+		names = append(names, strings.Fields(page.names())...)
 		if token = page.Metadata.Continue; token == "" {
 			break
 		}
 	}
 	require.Equal(t, []string{"a/2", "b/2"}, names)
 
-	r = w.request("resourceVersion", full.Metadata.ResourceVersion)
-	r.Hidden = hidden
-	s := w.watched(r)
+	s := w.watched(hiding("resourceVersion", full.Metadata.ResourceVersion))
 	for _, f := range []*fake{a, b} {
 		f.happens("MODIFIED", "1")
 		f.happens("MODIFIED", "2")

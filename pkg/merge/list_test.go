@@ -154,9 +154,7 @@ func TestListsWithoutAShard(t *testing.T) {
 				require.Equal(t, "b", status.Details.Causes[0].Field)
 			}
 			for _, pairs := range [][]string{nil, {"limit", "10"}} {
-				partial := w.request(pairs...)
-				partial.Partial = true
-				list, header := w.listed(partial)
+				list, header := w.listed(w.partial(pairs...))
 				require.Equal(t, "a/1", list.names())
 				require.Equal(t, []uint64{3, 0}, positions(t, list.Metadata.ResourceVersion, "a", "b"), "nothing of it counts as seen")
 				require.Equal(t, `299 - "unreachable shards are missing: b"`, header.Get("Warning"))
@@ -178,9 +176,7 @@ func TestListsWithoutAShard(t *testing.T) {
 	t.Run("all are away", func(t *testing.T) {
 		a.set(func() { a.down = true })
 		b.set(func() { b.down = true })
-		partial := w.request()
-		partial.Partial = true
-		require.ErrorContains(t, partial.List(t.Context(), httptest.NewRecorder()), "a, b")
+		require.ErrorContains(t, w.partial().List(t.Context(), httptest.NewRecorder()), "a, b")
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,11 @@ import (
 const timeout = 30 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// initial are the parameters of a watch with initial events and bookmarks.
+var initial = []string{
+	"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true",
+}
 
 type event struct {
 	Type   string
@@ -45,12 +51,12 @@ func (w *world) watched(r *merge.Request) *stream {
 	w.t.Helper()
 	r.Query.Set("watch", "true")
 	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
-		if err := r.Watch(req.Context(), out); err != nil {
-			var answer *apierrors.StatusError
-			if !isStatus(err, &answer) {
-				answer = apierrors.NewInternalError(err)
-			}
-			status(out, answer)
+		switch err := r.Watch(req.Context(), out).(type) { //nolint:errorlint // it must be unwrapped
+		case nil:
+		case *apierrors.StatusError:
+			status(out, err)
+		default:
+			status(out, apierrors.NewInternalError(err))
 		}
 	}))
 	ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
@@ -71,12 +77,6 @@ func (w *world) watched(r *merge.Request) *stream {
 		s.header = http.Header{"Code": {http.StatusText(res.StatusCode)}}
 	}
 	return s
-}
-
-func isStatus(err error, status **apierrors.StatusError) bool {
-	s, ok := err.(*apierrors.StatusError) //nolint:errorlint // must be unwrapped
-	*status = s
-	return ok
 }
 
 func (s *stream) next() event {
@@ -163,7 +163,6 @@ func TestWatchesSurviveTheEndOfAShardsWatch(t *testing.T) {
 func TestInitialEvents(t *testing.T) {
 	a, b := newFake(t, "a", "1", "2"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
-	initial := []string{"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"}
 	s := w.watch(initial...)
 	s.expect("ADDED a/1", "ADDED a/2", "ADDED b/1")
 	end := s.next()
@@ -173,7 +172,7 @@ func TestInitialEvents(t *testing.T) {
 	b.add("2")
 	s.expect("ADDED b/2")
 
-	again := w.watch(append(initial, "resourceVersion", end.Object.Metadata.ResourceVersion)...)
+	again := w.watch(append(slices.Clone(initial), "resourceVersion", end.Object.Metadata.ResourceVersion)...)
 	again.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2", "BOOKMARK ")
 	require.Equal(t, "3", b.asked[len(b.asked)-1].Get("resourceVersion"), "not older than that")
 
@@ -193,12 +192,11 @@ func TestInitialEvents(t *testing.T) {
 
 	a.set(func() { a.cut = 1 })
 	interrupted := w.watch()
-	for e := interrupted.next(); ; e = interrupted.next() {
-		if e.Type == "ERROR" {
-			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "it would tell objects twice")
-			break
-		}
+	e := interrupted.next()
+	for e.Type != "ERROR" {
+		e = interrupted.next()
 	}
+	require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "objects would be sent twice")
 }
 
 // TestInitialVersions verifies that a client which resumes from any initial event receives the remaining ones, because
@@ -253,7 +251,7 @@ func TestWatchesOfWhatIsNotServed(t *testing.T) {
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	b.set(func() { b.answer = notServed() })
-	s := w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+	s := w.watch(initial...)
 	s.expect("ADDED a/1", "BOOKMARK ")
 	b.set(func() { b.answer = nil })
 	s.expect("ADDED b/1")
@@ -273,9 +271,7 @@ func TestWatchesWithoutAShard(t *testing.T) {
 	w := newWorld(t, a, b)
 	version := w.list().Metadata.ResourceVersion
 	full := w.watch("resourceVersion", version)
-	request := w.request("resourceVersion", version, "allowWatchBookmarks", "true")
-	request.Partial = true
-	partial := w.watched(request)
+	partial := w.watched(w.partial("resourceVersion", version, "allowWatchBookmarks", "true"))
 	b.set(func() { b.down = true })
 	full.fails(http.StatusServiceUnavailable)
 	require.Equal(t, "Service Unavailable", w.watch("resourceVersion", version).header.Get("Code"))
@@ -284,9 +280,7 @@ func TestWatchesWithoutAShard(t *testing.T) {
 	require.Equal(t, "b", e.Object.Metadata.Annotations[merge.MissingAnnotation])
 	require.Equal(t, []uint64{4, 3}, positions(t, e.Object.Metadata.ResourceVersion, "a", "b"), "it keeps its place")
 
-	late := w.request("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
-	late.Partial = true
-	begun := w.watched(late)
+	begun := w.watched(w.partial(initial...))
 	require.True(t, strings.HasSuffix(begun.header.Get("Warning"), `missing: b"`))
 	end := begun.expect("ADDED a/1", "BOOKMARK ")
 	require.Equal(t, []uint64{4, 0}, positions(t, end.Object.Metadata.ResourceVersion, "a", "b"))

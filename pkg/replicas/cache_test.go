@@ -29,12 +29,10 @@ func TestCacheUnreachable(t *testing.T) {
 				pass(time.Minute)
 				r.has(t, s.state())
 				a.set(false, false)
-				pass(3 * time.Second)
-				require.Empty(t, r.news())
+				r.receives(t, 3*time.Second)
 				s.write("x05", "second")
 				s.sync(t, a)
-				pass(time.Second)
-				require.Equal(t, []string{"update x05@1021"}, r.news())
+				r.receives(t, time.Second, "update x05@1021")
 			})
 		})
 	}
@@ -56,25 +54,21 @@ func TestCacheBehind(t *testing.T) {
 		r.news()
 
 		a.replace(t, restore)
-		pass(10 * time.Second)
-		require.Empty(t, r.news(), "it has x01 as it was, x02 still, and x20 not yet")
+		r.receives(t, 10*time.Second) // it has x01 as it was, x02 still, and x20 not yet
 		r.has(t, s.state())
 
 		// New objects are delivered in the meantime, old ones are not.
 		s.write("x30", "first")
 		s.push(t, a, "x30", "x01")
-		pass(5 * time.Second)
-		require.Equal(t, []string{"add x30@1026"}, r.news())
+		r.receives(t, 5*time.Second, "add x30@1026")
 		// The deletion of an old version in the cache is not a deletion of the object.
 		s.push(t, a, "x03")
-		pass(5 * time.Second)
-		require.Empty(t, r.news())
+		r.receives(t, 5*time.Second)
 		r.has(t, s.state())
 
 		s.remove("x05")
 		s.sync(t, a)
-		pass(5 * time.Second)
-		require.Equal(t, []string{"delete x05@1006"}, r.news())
+		r.receives(t, 5*time.Second, "delete x05@1006")
 		r.has(t, s.state())
 	})
 }
@@ -94,11 +88,9 @@ func TestRetainedObjects(t *testing.T) {
 		pass(10 * time.Second)
 		s.remove("x20")
 		s.push(t, a)
-		pass(10 * time.Second)
-		require.Empty(t, r.news(), "the shard has not said that all is there")
+		r.receives(t, 10*time.Second) // the shard has not said that all is there
 		s.checkpoint(a)
-		pass(5 * time.Second)
-		require.Equal(t, []string{"delete x20@1021"}, r.news())
+		r.receives(t, 5*time.Second, "delete x20@1021")
 		r.has(t, s.state())
 	})
 }
@@ -107,17 +99,14 @@ func TestCacheWiped(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		a.wipe(t)
-		pass(time.Minute)
-		require.Empty(t, r.news())
+		r.receives(t, time.Minute)
 		r.has(t, s.state())
 		s.remove("x01")
 		s.write("x02", "second")
 		s.push(t, a)
-		pass(time.Minute)
-		require.Equal(t, []string{"update x02@1022"}, r.news())
+		r.receives(t, time.Minute, "update x02@1022")
 		s.checkpoint(a)
-		pass(5 * time.Second)
-		require.Equal(t, []string{"delete x01@1002"}, r.news())
+		r.receives(t, 5*time.Second, "delete x01@1002")
 		r.has(t, s.state())
 	})
 }
@@ -127,8 +116,7 @@ func TestRemovedShard(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		a.wipe(t)
-		pass(10 * time.Second)
-		require.Empty(t, r.news())
+		r.receives(t, 10*time.Second)
 		r.Pause(func() { r.cache.removed = func(shard string) bool { return shard == s.name } })
 		pass(5 * time.Second)
 		require.Len(t, r.news(), 20)
@@ -155,8 +143,7 @@ func TestShardRollback(t *testing.T) {
 
 		// A cache without the new epoch lags behind, whatever its versions are.
 		a.replace(t, restore)
-		pass(10 * time.Second)
-		require.Empty(t, r.news())
+		r.receives(t, 10*time.Second)
 		r.has(t, s.state())
 		s.write("x03", "again")
 		s.sync(t, a)
@@ -177,8 +164,7 @@ func TestWithoutCheckpoints(t *testing.T) {
 			s.push(t, a)
 			a.keep()(t) // the informer cannot resume from an older version
 		})
-		pass(10 * time.Second)
-		require.Equal(t, []string{"delete x01@1002"}, r.news())
+		r.receives(t, 10*time.Second, "delete x01@1002")
 		r.has(t, s.state())
 	})
 }

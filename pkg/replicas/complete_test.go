@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"testing"
@@ -25,13 +24,7 @@ func TestCompleteByCheckpoints(t *testing.T) {
 		d := NewDual(kinds.ConfigMaps.Informer(newScripted().factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
 			Checkpointed: func() ([]string, error) { return []string{"s", "t"}, unknown },
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- d.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		running(t, d)
 		look := func() error {
 			_, err := d.Get("c", "default", "none")
 			return err
@@ -86,13 +79,7 @@ func TestRestoredIsComplete(t *testing.T) {
 		informer, replicas := b.reader(t)
 		replicas.Note(s.name, a.marked[s.name])
 		require.NoError(t, NewSaved(informer).Restore(saved))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- informer.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		running(t, informer)
 		pass(time.Minute)
 		require.Empty(t, Lacks(informer, []string{s.name}))
 		require.Contains(t, Lacks(informer, []string{"t"}), "t")

@@ -2,8 +2,8 @@ package replicas
 
 import (
 	"cmp"
-	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -43,24 +43,17 @@ func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federa
 		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
 		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
 		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
-		d.Dual = NewDual(mine, others, DualOptions{
-			Owns: func(cluster logicalcluster.Name) bool {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				return d.holds[cluster]
-			},
-			ShardState: d.standingOf,
-		})
+		d.Dual = NewDual(mine, others, DualOptions{Owns: d.owns, ShardState: d.standingOf})
 		d.AddEventHandler(recordingTo(t, d.told))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- d.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		running(t, d)
 		f(t, d)
 	})
+}
+
+func (d *federation) owns(cluster logicalcluster.Name) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holds[cluster]
 }
 
 func (d *federation) standingOf(shard string) ShardState {
@@ -101,6 +94,17 @@ func (d *federation) expected(stateOf func(string) ShardState, holds map[logical
 	return seen
 }
 
+func all(*corev1.ConfigMap) bool { return true }
+
+func keysAndContents(objects []*corev1.ConfigMap, selects func(*corev1.ConfigMap) bool) (found []string) {
+	for _, obj := range objects {
+		if selects(obj) {
+			found = append(found, client.KeyFor(obj)+contentOf(obj))
+		}
+	}
+	return found
+}
+
 func (d *federation) agrees(t *testing.T) {
 	t.Helper()
 	bubble.Wait()
@@ -125,31 +129,17 @@ func (d *federation) agrees(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, contentOf(want[key]), contentOf(obj), key)
 	}
-	in := map[logicalcluster.Name][]string{}
-	for _, obj := range want {
-		cluster := logicalcluster.From(obj)
-		in[cluster] = append(in[cluster], client.KeyFor(obj)+contentOf(obj))
-	}
-	for i := range 30 {
-		var have []string
-		for _, obj := range d.In(scriptedKey(i).Cluster) {
-			have = append(have, client.KeyFor(obj)+contentOf(obj))
-		}
-		require.ElementsMatch(t, in[scriptedKey(i).Cluster], have)
+	objects := slices.Collect(maps.Values(want))
+	for i := range 3 {
+		cluster := scriptedKey(i).Cluster
+		in := func(obj *corev1.ConfigMap) bool { return logicalcluster.From(obj) == cluster }
+		require.ElementsMatch(t, keysAndContents(objects, in), keysAndContents(d.In(cluster), all))
 	}
 	for i := range 5 {
 		found, err := d.ByIndex("content", fmt.Sprint(i))
 		require.NoError(t, err)
-		var have, should []string
-		for _, obj := range found {
-			have = append(have, client.KeyFor(obj)+contentOf(obj))
-		}
-		for _, obj := range want {
-			if obj.Data["content"] == fmt.Sprint(i) {
-				should = append(should, client.KeyFor(obj)+contentOf(obj))
-			}
-		}
-		require.ElementsMatch(t, should, have)
+		has := func(obj *corev1.ConfigMap) bool { return obj.Data["content"] == fmt.Sprint(i) }
+		require.ElementsMatch(t, keysAndContents(objects, has), keysAndContents(found, all))
 		require.True(t, slices.IsSortedFunc(found, func(a, b *corev1.ConfigMap) int {
 			return trueFirst(a.Annotations[request.ShardAnnotation] == "", b.Annotations[request.ShardAnnotation] == "")
 		}), "the own ones come first")
@@ -238,9 +228,7 @@ func TestDualEvents(t *testing.T) {
 		}
 		pass(time.Second)
 		key := scriptedKey(0)
-		at := func(shard string) client.Key {
-			return client.Key{Shard: shard, Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
-		}
+		at := func(shard string) client.Key { return replicaKey(shard, 0) }
 		original := func(uid string) func(*corev1.ConfigMap) {
 			return func(obj *corev1.ConfigMap) {
 				obj.UID, obj.Annotations[request.OriginalUIDAnnotation] = types.UID(uid), uid
@@ -284,8 +272,7 @@ func TestDualShowsDeletion(t *testing.T) {
 			require.Equal(t, content, obj.Data["content"])
 			require.True(t, at.Equal(obj.DeletionTimestamp), "%v", obj.DeletionTimestamp)
 		}
-		blue := client.Key{Shard: "blue", Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
-		green := client.Key{Shard: "green", Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
+		blue, green := replicaKey("blue", 0), replicaKey("green", 0)
 		cache.put(t, green, "green")
 		cache.put(t, blue, "blue", deleted("2026-01-02T03:04:05Z"))
 		shown("green", nil)
@@ -304,7 +291,7 @@ func TestDualWithoutOthers(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	mine, theirs := scriptedKey(0), scriptedKey(1)
 	own.put(t, mine, "own")
-	cache.put(t, client.Key{Shard: "blue", Cluster: theirs.Cluster, Namespace: theirs.Namespace, Name: theirs.Name}, "blue")
+	cache.put(t, replicaKey("blue", 1), "blue")
 	cache.next = unavailable
 	federate(t, own, cache, func(t *testing.T, d *federation) {
 		d.holds["held"] = true
@@ -342,18 +329,14 @@ func TestDualAlone(t *testing.T) {
 		d := NewDual(kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})
 		told := map[client.Key]string{}
 		d.AddEventHandler(recordingTo(t, told))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
 		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
-		go func() { ended <- d.Run(ctx) }()
-		require.NoError(t, d.WaitForSync(ctx))
+		running(t, d)
+		require.NoError(t, d.WaitForSync(t.Context()))
 		require.NoError(t, d.Complete())
 		require.Len(t, told, 1)
 		_, err := d.Get("c1", "default", "x")
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		_, err = d.ByIndex("none", "x")
 		require.ErrorContains(t, err, "Indexers")
-		cancel()
-		require.NoError(t, <-ended)
 	})
 }

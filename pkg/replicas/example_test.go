@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -27,10 +29,7 @@ func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 		put("three", "settings", map[string]string{"kcp.io/shard": "green", "cache.kcp.io/original-resource-version": "7"})
 		put("one", "settings", map[string]string{})
 		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
+		require.NoError(t, err)
 		defer factory.CloseIdleConnections()
 		checkpoints := func(context.Context, *client.Factory) (map[string]replicas.Checkpoint, error) {
 			return map[string]replicas.Checkpoint{"green": {Epoch: "0197d3a1-0c5e-7000-8000-000000000000", Versions: map[string]string{"configmaps": "7"}}}, nil
@@ -44,14 +43,10 @@ func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 		go func() { ended <- dual.Run(ctx) }()
 		defer func() {
 			cancel()
-			if err := <-ended; err != nil {
-				fmt.Println(err)
-			}
+			require.NoError(t, <-ended)
 		}()
 		for _, informer := range []client.Runner{own, others} {
-			if err := informer.WaitForSync(ctx); err != nil {
-				fmt.Println(err)
-			}
+			require.NoError(t, informer.WaitForSync(ctx))
 		}
 		f(dual)
 	})

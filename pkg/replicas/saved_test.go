@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 	"time"
@@ -40,12 +39,8 @@ func TestGetCurrent(t *testing.T) {
 	require.ErrorIs(t, get("c", "other"), client.ErrIncomplete)
 	require.True(t, apierrors.IsNotFound(get("here", "other")))
 
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- others.Run(ctx) }()
+	running(t, others)
 	require.Eventually(t, others.Current, timeout, time.Millisecond)
 	require.True(t, apierrors.IsNotFound(get("c", "saved")))
 	require.True(t, apierrors.IsNotFound(get("c", "other")))
-	cancel()
-	require.NoError(t, <-ended)
 }

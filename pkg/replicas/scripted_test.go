@@ -84,6 +84,12 @@ func scriptedKey(i int) client.Key {
 	return client.Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i%3)), Namespace: "default", Name: fmt.Sprintf("x%02d", i)}
 }
 
+func replicaKey(shard string, i int) client.Key {
+	key := scriptedKey(i)
+	key.Shard = shard
+	return key
+}
+
 func (s *scripted) put(t *testing.T, key client.Key, content string, edit ...func(*corev1.ConfigMap)) {
 	t.Helper()
 	s.mu.Lock()

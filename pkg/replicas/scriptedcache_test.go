@@ -239,6 +239,13 @@ func (r *cacheReader) news() []string {
 	return events
 }
 
+// receives requires the events of a period.
+func (r *cacheReader) receives(t *testing.T, d time.Duration, want ...string) {
+	t.Helper()
+	pass(d)
+	require.Equal(t, want, r.news())
+}
+
 func (r *cacheReader) known() map[client.Key]string {
 	r.lock.Lock()
 	defer r.lock.Unlock()

@@ -16,7 +16,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+// edit is a change of an object.
+type edit func(*unstructured.Unstructured)
+
+func set(value any, path ...string) edit {
+	return func(o *unstructured.Unstructured) { _ = unstructured.SetNestedField(o.Object, value, path...) }
+}
+
+func metadata(value any, path ...string) edit {
+	return set(value, append([]string{"metadata"}, path...)...)
+}
+
+func without(path ...string) edit {
+	return func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, path...) }
+}
+
+func localObject(change ...edit) *unstructured.Unstructured {
 	obj := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "core.kcp.io/v1alpha1",
 		"kind":       "Shard",
@@ -45,7 +60,7 @@ func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstr
 }
 
 // replicaOf returns obj as the cache server would serve it.
-func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+func replicaOf(obj *unstructured.Unstructured, change ...edit) *unstructured.Unstructured {
 	replica := Resource{}.Desired(obj).DeepCopy()
 	replica.SetResourceVersion("99")
 	annotations := replica.GetAnnotations()
@@ -63,35 +78,16 @@ func TestDesired(t *testing.T) {
 	before := local.DeepCopy()
 	got := Resource{shard: "amber"}.Desired(local)
 	require.Equal(t, before, local, "the source must not change")
-	require.Equal(t, map[string]any{
-		"apiVersion": "core.kcp.io/v1alpha1",
-		"kind":       "Shard",
-		"metadata": map[string]any{
-			"name":              "amber",
-			"uid":               "local-uid",
-			"generation":        int64(3),
-			"creationTimestamp": "2026-01-02T03:04:05Z",
-			"labels":            map[string]any{"name": "amber"},
-			"finalizers":        []any{"some/finalizer"},
-			"managedFields":     before.Object["metadata"].(map[string]any)["managedFields"],
-			"annotations": map[string]any{
-				"kcp.io/path":                     "root",
-				"custom":                          "kept",
-				request.ShardAnnotation:           "amber",
-				request.OriginalVersionAnnotation: "7",
-				request.OriginalUIDAnnotation:     "local-uid",
-			},
-		},
-		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
-		"status": map[string]any{"ready": true},
-	}, got.Object)
+	want := localObject(without("metadata", "resourceVersion"), set(map[string]any{
+		"kcp.io/path": "root", "custom": "kept", request.ShardAnnotation: "amber",
+		request.OriginalVersionAnnotation: "7", request.OriginalUIDAnnotation: "local-uid",
+	}, "metadata", "annotations"))
+	require.Equal(t, want.Object, got.Object)
 }
 
 // TestDesiredOfDeleted checks the annotation of replicas whose objects are being deleted.
 func TestDesiredOfDeleted(t *testing.T) {
-	local := localObject(func(o *unstructured.Unstructured) {
-		o.SetAnnotations(map[string]string{request.DeletingAnnotation: "a lie"})
-	})
+	local := localObject(metadata("a lie", "annotations", request.DeletingAnnotation))
 	require.NotContains(t, Resource{}.Desired(local).GetAnnotations(), request.DeletingAnnotation)
 	local.SetDeletionTimestamp(&metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)})
 	local.SetDeletionGracePeriodSeconds(new(int64))
@@ -103,56 +99,45 @@ func TestDesiredOfDeleted(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	everything := Resource{}
-	marked := Resource{Filter: tenancy.Replicated}
+	all, marked := Resource{}, Resource{Filter: tenancy.Replicated}
+	local, replica := localObject(), replicaOf(localObject())
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
 	gone := localObject(terminating)
+	ofSystem := localObject(metadata("system:admin", "annotations", "kcp.io/cluster"))
+	annotated := localObject(metadata("who", "annotations", "internal.kcp.io/replicate"))
+	edited := func(change ...edit) *unstructured.Unstructured { return replicaOf(local, change...) }
 	tests := []struct {
 		name           string
 		resource       Resource
 		local, replica *unstructured.Unstructured
 		want           Action
 	}{
-		{"nothing anywhere", everything, nil, nil, ActionNone},
-		{"new object", everything, localObject(), nil, ActionCreate},
-		{"same", everything, localObject(), replicaOf(localObject()), ActionNone},
-		{"object gone", everything, nil, replicaOf(localObject()), ActionDelete},
-		{"object terminating", everything, localObject(terminating), replicaOf(localObject()), ActionUpdate},
-		{"object terminating, as its replica says", everything, gone, replicaOf(gone), ActionNone},
-		{"terminating object without a replica", everything, localObject(terminating), nil, ActionCreate},
-		{"in a logical cluster of the system", everything, localObject(func(o *unstructured.Unstructured) {
-			o.SetAnnotations(map[string]string{"kcp.io/cluster": "system:admin"})
-		}), nil, ActionNone},
-		{"spec changed in the shard", everything, localObject(func(o *unstructured.Unstructured) {
-			_ = unstructured.SetNestedField(o.Object, "https://other", "spec", "baseURL")
-		}), replicaOf(localObject()), ActionUpdate},
-		{"newer version in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetResourceVersion("8") }), replicaOf(localObject()), ActionUpdate},
-		{"recreated in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetUID("other") }), replicaOf(localObject()), ActionUpdate},
-		{"status edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
-			_ = unstructured.SetNestedField(o.Object, false, "status", "ready")
-		}), ActionUpdate},
-		{"field added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.Object["extra"] = "x" }), ActionUpdate},
-		{"field removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { delete(o.Object, "status") }), ActionUpdate},
-		{"field swapped in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
-			delete(o.Object, "status")
-			o.Object["extra"] = "x"
-		}), ActionUpdate},
-		{"label added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"name": "amber", "x": "y"}) }), ActionUpdate},
-		{"annotation removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }), ActionUpdate},
-		{"finalizer added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), ActionUpdate},
-		{"left-over with a finalizer", everything, nil, replicaOf(localObject()), ActionDelete},
-		{"UID edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetUID("x") }), ActionUpdate},
-		{"generation edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetGeneration(4) }), ActionUpdate},
-		{"managed fields edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetManagedFields(nil) }), ActionUpdate},
-		{"not marked", marked, localObject(), nil, ActionNone},
-		{"mark removed", marked, localObject(), replicaOf(localObject()), ActionDelete},
-		{"marked by annotation", marked, localObject(func(o *unstructured.Unstructured) {
-			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": "who"})
-		}), nil, ActionCreate},
-		{"marked by label", marked, localObject(func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"internal.kcp.io/replicate": "who"}) }), nil, ActionCreate},
-		{"marked by nobody", marked, localObject(func(o *unstructured.Unstructured) {
-			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": ""})
-		}), nil, ActionNone},
+		{"nothing anywhere", all, nil, nil, ActionNone},
+		{"new object", all, local, nil, ActionCreate},
+		{"same", all, local, replica, ActionNone},
+		{"object with a finalizer gone", all, nil, replica, ActionDelete},
+		{"object terminating", all, localObject(terminating), replica, ActionUpdate},
+		{"object terminating, as its replica says", all, gone, replicaOf(gone), ActionNone},
+		{"terminating object without a replica", all, localObject(terminating), nil, ActionCreate},
+		{"in a logical cluster of the system", all, ofSystem, nil, ActionNone},
+		{"spec changed in the shard", all, localObject(set("https://other", "spec", "baseURL")), replica, ActionUpdate},
+		{"newer version in the shard", all, localObject(metadata("8", "resourceVersion")), replica, ActionUpdate},
+		{"recreated in the shard", all, localObject(metadata("other", "uid")), replica, ActionUpdate},
+		{"status edited in the replica", all, local, edited(set(false, "status", "ready")), ActionUpdate},
+		{"field added to the replica", all, local, edited(set("x", "extra")), ActionUpdate},
+		{"field removed from the replica", all, local, edited(without("status")), ActionUpdate},
+		{"field swapped in the replica", all, local, edited(without("status"), set("x", "extra")), ActionUpdate},
+		{"label added to the replica", all, local, edited(metadata("y", "labels", "x")), ActionUpdate},
+		{"annotation removed from the replica", all, local, edited(without("metadata", "annotations")), ActionUpdate},
+		{"finalizer added to the replica", all, local, edited(metadata([]any{"a/b"}, "finalizers")), ActionUpdate},
+		{"UID edited in the replica", all, local, edited(metadata("x", "uid")), ActionUpdate},
+		{"generation edited in the replica", all, local, edited(metadata(int64(4), "generation")), ActionUpdate},
+		{"managed fields edited in the replica", all, local, edited(without("metadata", "managedFields")), ActionUpdate},
+		{"not marked", marked, local, nil, ActionNone},
+		{"mark removed", marked, local, replica, ActionDelete},
+		{"marked by annotation", marked, annotated, nil, ActionCreate},
+		{"marked by label", marked, localObject(metadata("who", "labels", "internal.kcp.io/replicate")), nil, ActionCreate},
+		{"marked by nobody", marked, localObject(metadata("", "annotations", "internal.kcp.io/replicate")), nil, ActionNone},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,26 +213,21 @@ func TestHashesAgreeWithDecisions(t *testing.T) {
 	})
 	want, err := HashReplica("root|amber", Resource{}.Desired(local).Object)
 	require.NoError(t, err)
-	for name, change := range map[string]func(*unstructured.Unstructured){
+	for name, change := range map[string]edit{
 		"nothing":          func(*unstructured.Unstructured) {},
-		"version":          func(o *unstructured.Unstructured) { o.SetResourceVersion("123") },
-		"spec":             func(o *unstructured.Unstructured) { o.Object["spec"] = map[string]any{} },
-		"no spec":          func(o *unstructured.Unstructured) { delete(o.Object, "spec") },
-		"more":             func(o *unstructured.Unstructured) { o.Object["more"] = "x" },
-		"labels":           func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"x": "y"}) },
-		"no labels":        func(o *unstructured.Unstructured) { o.SetLabels(nil) },
-		"annotations":      func(o *unstructured.Unstructured) { o.SetAnnotations(nil) },
-		"finalizers":       func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) },
-		"kind":             func(o *unstructured.Unstructured) { o.SetKind("Other") },
-		"original version": func(o *unstructured.Unstructured) { o.SetAnnotations(withVersion(o.GetAnnotations())) },
+		"version":          metadata("123", "resourceVersion"),
+		"spec":             set(map[string]any{}, "spec"),
+		"no spec":          without("spec"),
+		"more":             set("x", "more"),
+		"labels":           metadata("y", "labels", "x"),
+		"no labels":        without("metadata", "labels"),
+		"annotations":      without("metadata", "annotations"),
+		"finalizers":       metadata([]any{"a/b"}, "finalizers"),
+		"kind":             set("Other", "kind"),
+		"original version": metadata("8", "annotations", request.OriginalVersionAnnotation),
 	} {
 		replica := replicaOf(local, change)
 		todo, _ := Decide(Resource{}, local, replica)
 		require.Equal(t, todo == ActionNone, hash(replica) == want, name)
 	}
-}
-
-func withVersion(annotations map[string]string) map[string]string {
-	annotations["cache.kcp.io/original-resource-version"] = "8"
-	return annotations
 }

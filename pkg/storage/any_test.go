@@ -33,9 +33,7 @@ func TestAny(t *testing.T) {
 	for len(prefixes) < 2*maxOps {
 		prefixes = append(prefixes, prefixes...)
 	}
-	all, err := b.Keys(t.Context(), root, 10)
-	require.NoError(t, err)
-	require.ElementsMatch(t, []string{Key(root, "", "aa", "ns", "one"), Key(root, "1f", "bound", "ns", "one")}, all)
+	requireKeys(t, b, root, Key(root, "", "aa", "ns", "one"), Key(root, "1f", "bound", "ns", "one"))
 	found, err := b.Any(t.Context(), prefixes)
 	require.NoError(t, err)
 	require.Len(t, found, len(prefixes))
@@ -45,6 +43,13 @@ func TestAny(t *testing.T) {
 	found, err = b.Any(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found)
+}
+
+func requireKeys(t *testing.T, b *Backend, prefix string, want ...string) {
+	t.Helper()
+	keys, err := b.Keys(t.Context(), prefix, 10)
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, keys)
 }
 
 func TestDeleteAll(t *testing.T) {
@@ -70,9 +75,8 @@ func TestDeleteAll(t *testing.T) {
 	deleted, err := b.DeleteAll(t.Context(), root+":1f/", "lef", 2)
 	require.NoError(t, err)
 	require.Zero(t, deleted)
-	keys, err := b.Keys(t.Context(), root, 10)
-	require.NoError(t, err)
-	require.ElementsMatch(t, []string{Key(root, "1f", "left", "ns", "bound"), Key(root, "", "lefter", "ns", "other"), Key(root, "", "lef", "ns", "other")}, keys)
+	other := Key(root, "1f", "left", "ns", "bound")
+	requireKeys(t, b, root, other, Key(root, "", "lefter", "ns", "other"), Key(root, "", "lef", "ns", "other"))
 	deleted, err = b.DeleteAll(t.Context(), root+":1f/", "left", 2)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, deleted)
@@ -96,21 +100,17 @@ func TestDeleteFree(t *testing.T) {
 	}
 	create(in(t.Context(), "goingon"), t, s, newPod("ns", "other"))
 	require.False(t, free())
-	keys, err := b.Keys(t.Context(), prefix, 10)
-	require.NoError(t, err)
-	require.Empty(t, keys, "of all pages")
+	requireKeys(t, b, prefix) // of all pages
 
 	held := newPod("ns", "held")
 	held.Finalizers = []string{"example.com/keep"}
 	create(in(t.Context(), "going"), t, s, held)
 	create(in(t.Context(), "going"), t, s, newPod("ns", "last"))
 	damaged := Key(root, "", "going", "ns", "damaged")
-	_, err = b.cfg.Client.Put(t.Context(), b.cfg.Prefix+damaged, "k8s\x00\xff")
+	_, err := b.cfg.Client.Put(t.Context(), b.cfg.Prefix+damaged, "k8s\x00\xff")
 	require.NoError(t, err)
 	require.True(t, free())
-	keys, err = b.Keys(t.Context(), root, 10)
-	require.NoError(t, err)
-	require.ElementsMatch(t, []string{damaged, Key(root, "", "going", "ns", "held"), Key(root, "", "goingon", "ns", "other")}, keys)
+	requireKeys(t, b, root, damaged, Key(root, "", "going", "ns", "held"), Key(root, "", "goingon", "ns", "other"))
 }
 
 // meddler calls read when an object is read.
@@ -146,7 +146,5 @@ func TestDeleteFreeAsRead(t *testing.T) {
 	others, err := b.DeleteFree(t.Context(), prefix)
 	require.NoError(t, err)
 	require.True(t, others)
-	keys, err := b.Keys(t.Context(), prefix, 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{prefix + "changed"}, keys)
+	requireKeys(t, b, prefix, prefix+"changed")
 }

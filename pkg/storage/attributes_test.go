@@ -22,10 +22,7 @@ import (
 // valueAttributes select by a label as if it were a field, and count objects of other logical clusters.
 func valueAttributes(cluster string, strangers *atomic.Int64) *Attributes {
 	return &Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
-		pod, ok := obj.(*example.Pod)
-		if !ok {
-			return nil, nil, fmt.Errorf("not a pod: %T", obj)
-		}
+		pod := obj.(*example.Pod)
 		if string(logicalcluster.From(pod)) != cluster {
 			strangers.Add(1)
 		}
@@ -48,9 +45,7 @@ func TestAttributes(t *testing.T) {
 	ctx := in(t.Context(), "mine")
 	for i := range 6 {
 		for _, cluster := range []string{"mine", "theirs"} {
-			pod := newPod("ns", fmt.Sprint("p", i))
-			pod.Labels = map[string]string{"value": fmt.Sprint(i % 2)}
-			create(in(t.Context(), cluster), t, s, pod)
+			create(in(t.Context(), cluster), t, s, newValuedPod(fmt.Sprint("p", i), fmt.Sprint(i%2)))
 		}
 	}
 	whole := list(ctx, t, s, "/pods", own.Select(ofValue("1")))
@@ -144,9 +139,7 @@ func setValue(ctx context.Context, tb testing.TB, s storage.Interface, name, to 
 	tb.Helper()
 	err := s.GuaranteedUpdate(ctx, "/pods/ns/"+name, &example.Pod{}, false, nil, relabel(to), nil)
 	if storage.IsNotFound(err) {
-		pod := newPod("ns", name)
-		pod.Labels = map[string]string{"value": to}
-		create(ctx, tb, s, pod)
+		create(ctx, tb, s, newValuedPod(name, to))
 		return
 	}
 	require.NoError(tb, err)

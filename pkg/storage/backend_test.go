@@ -19,8 +19,6 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	namegen "k8s.io/apiserver/pkg/storage/names"
-
-	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 func TestBackendLifecycle(t *testing.T) {
@@ -33,16 +31,13 @@ func TestBackendLifecycle(t *testing.T) {
 	b := backendOf(t, BackendConfig{Client: server.Client()})
 	s := open(t, b, podsGR)
 	create(in(t.Context(), "root"), t, s, newPod("ns", "one"))
-	w, err := s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
-	require.NoError(t, err)
+	w := watching(in(t.Context(), "root"), t, s, "/pods", streaming(""))
 	b.Close()
 	b.Close()
 	for range w.ResultChan() {
 	}
-	_, err = s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
-	require.Error(t, err)
-	_, _, err = b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey,
-		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} }, podAttrs, nil, nil)
+	require.Error(t, errorOf(s.Watch(in(t.Context(), "root"), "/pods", streaming(""))))
+	_, _, err = b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey, newObject, newList, podAttrs, nil, nil)
 	require.ErrorContains(t, err, "closed")
 	require.NoError(t, b.Health(t.Context()))
 	size, err := monitor{client: server.Client().Client}.Monitor(t.Context())
@@ -58,28 +53,13 @@ func TestBackendLifecycle(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	b := backendOf(t, BackendConfig{})
 	for _, prefix := range []string{"", "/", "pods"} {
-		_, _, err := b.Decorator(b.storageConfig(podsGR, podCodec(t)), prefix, podKey,
-			func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} }, podAttrs, nil, nil)
+		_, _, err := b.Decorator(b.storageConfig(podsGR, podCodec(t)), prefix, podKey, newObject, newList, podAttrs, nil, nil)
 		require.ErrorContains(t, err, "storage of pods")
 	}
 	_, err := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) {
 		return nil, errors.New("no such kind")
 	}).GetRESTOptions(podsGR, nil)
 	require.ErrorContains(t, err, "no such kind")
-}
-
-// TestSharedClient uses two backends on one client, like two replicas.
-func TestSharedClient(t *testing.T) {
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
-	require.NoError(t, err)
-	defer server.Stop()
-	one := open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR)
-	two := open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR)
-	other := open(t, backendOf(t, BackendConfig{Client: server.Client(), Prefix: "/other"}), podsGR)
-	ctx := in(t.Context(), "root")
-	create(ctx, t, one, newPod("ns", "one"))
-	require.Len(t, list(ctx, t, two, "/pods", listOpts()).Items, 1)
-	require.Empty(t, list(ctx, t, other, "/pods", listOpts()).Items)
 }
 
 type podStrategy struct {
@@ -106,8 +86,8 @@ func (podStrategy) AllowUnconditionalUpdate(context.Context) bool { return true 
 func TestRegistry(t *testing.T) {
 	strategy := podStrategy{scheme, namegen.SimpleNameGenerator}
 	store := &genericregistry.Store{
-		NewFunc:                   func() runtime.Object { return &example.Pod{} },
-		NewListFunc:               func() runtime.Object { return &example.PodList{} },
+		NewFunc:                   newObject,
+		NewListFunc:               newList,
 		DefaultQualifiedResource:  podsGR,
 		SingularQualifiedResource: schema.GroupResource{Resource: "pod"},
 		CreateStrategy:            strategy,

@@ -38,11 +38,8 @@ func BenchmarkTenantWatch(b *testing.B) {
 			cluster := func(i int) context.Context { return in(b.Context(), fmt.Sprintf("cluster-%d", i)) }
 			r := &readers{}
 			for i := range watches {
-				opts := listOpts()
-				opts.ResourceVersion = list(cluster(i), b, s, "/pods", listOpts()).ResourceVersion
-				w, err := s.Watch(cluster(i), "/pods/default", opts)
-				require.NoError(b, err)
-				r.add(b, w)
+				at := list(cluster(i), b, s, "/pods", listOpts()).ResourceVersion
+				r.add(watchFrom(cluster(i), b, s, "/pods/default", at, listOpts()))
 			}
 			for i := range 2000 { // the same number of objects in both cases
 				create(cluster(i), b, s, newPod("default", "one"))
@@ -68,11 +65,7 @@ func BenchmarkShardedWatch(b *testing.B) {
 				r := &readers{}
 				rv := list(ctx, b, s, "/pods", listOpts()).ResourceVersion
 				for i := range watches {
-					opts := listOpts()
-					opts.ResourceVersion, opts.Predicate.ShardSelector = rv, selectorOf(b, slice(field, i, watches))
-					w, err := s.Watch(ctx, "/pods", opts)
-					require.NoError(b, err)
-					r.add(b, w)
+					r.add(watchFrom(ctx, b, s, "/pods", rv, sharded(b, listOpts(), slice(field, i, watches))))
 				}
 				measureWrites(b, r, func(i int) { touch(cluster(i), b, s, "/pods/default/same", i) })
 			})
@@ -102,9 +95,7 @@ func measureWrites(b *testing.B, r *readers, write func(i int)) {
 // readers drain watches and count their events.
 type readers struct{ events atomic.Int64 }
 
-func (r *readers) add(b *testing.B, w watch.Interface) {
-	b.Helper()
-	b.Cleanup(w.Stop)
+func (r *readers) add(w watch.Interface) {
 	go func() {
 		for event := range w.ResultChan() {
 			if event.Type != watch.Bookmark {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 func valued(value string) labels.Selector { return labels.SelectorFromSet(labels.Set{"value": value}) }
@@ -106,13 +107,7 @@ func TestUnrestricted(t *testing.T) {
 			"delete": s.Delete(one, "/pods/ns/yes", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}),
 			"list":   s.GetList(one, "/pods", opts, &example.PodList{}),
 			"all":    s.GetList(all, "/pods", opts, &example.PodList{}),
-			"watch": func() error {
-				w, err := s.Watch(all, "/pods", opts)
-				if err == nil {
-					w.Stop()
-				}
-				return err
-			}(),
+			"watch":  errorOf(s.Watch(all, "/pods", opts)),
 		} {
 			require.True(t, apierrors.IsInternalError(err), "%s, %s: %v", name, verb, err)
 		}
@@ -150,14 +145,17 @@ func TestClaimsFromEtcd(t *testing.T) {
 	young := claims.NewSet(nil, podsGR, "", version)
 	err = s.GetList(claims.WithSet(ctx, young), "/pods", exact, &example.PodList{})
 	require.ErrorContains(t, err, "list again")
-	watchIsGone(t, s, claims.WithSet(ctx, young), was.ResourceVersion)
+	requireGone(t, watchFrom(claims.WithSet(ctx, young), t, s, "/pods", was.ResourceVersion, listOpts()))
 }
 
-func watchIsGone(t *testing.T, s *tenantStorage, ctx context.Context, version string) { //nolint:revive // like the helpers around it
+func requireGone(t *testing.T, w watch.Interface) {
 	t.Helper()
-	event := next(t, watchFrom(ctx, t, s, "/pods", version, listOpts()))
+	event := next(t, w)
 	require.Equal(t, watch.Error, event.Type)
-	require.EqualValues(t, http.StatusGone, event.Object.(*metav1.Status).Code)
+	status, ok := event.Object.(*metav1.Status)
+	require.True(t, ok, "%v", event.Object)
+	require.EqualValues(t, http.StatusGone, status.Code)
+	require.Equal(t, metav1.StatusReasonExpired, status.Reason)
 }
 
 // TestClaimsBelowTheHistory verifies that a watch from before the hub's history is served by etcd, and expires if the
@@ -170,7 +168,7 @@ func TestClaimsBelowTheHistory(t *testing.T) {
 		touch(in(t.Context(), "none"), t, s, "/pods/ns/no", i)
 		if i%100 == 0 {
 			touch(in(t.Context(), "all"), t, s, "/pods/ns/no", i)
-			require.NoError(t, s.GuaranteedUpdate(in(t.Context(), "part"), "/pods/ns/no", &example.Pod{}, false, nil, relabel([]string{"yes", "gone"}[i/100]), nil))
+			update(in(t.Context(), "part"), t, s, "/pods/ns/no", relabel([]string{"yes", "gone"}[i/100]))
 		}
 	}
 	w := watchFrom(ctx, t, s, "/pods", at, listOpts())
@@ -187,7 +185,7 @@ func TestClaimsBelowTheHistory(t *testing.T) {
 	version, err := s.GetCurrentResourceVersion(t.Context())
 	require.NoError(t, err)
 	set.Allow("none", valued("none"), version)
-	watchIsGone(t, s, ctx, at)
+	requireGone(t, watchFrom(ctx, t, s, "/pods", at, listOpts()))
 }
 
 // TestClaimsOfAnIdentity verifies that a set of one identity excludes objects of other identities and without one.
@@ -261,10 +259,10 @@ func TestClaimsConcurrently(t *testing.T) {
 	m := newClaimsModel(t, 7)
 	ctx := claims.WithSet(request.WithWildcard(t.Context()), m.set)
 	var writing, watching sync.WaitGroup
-	over := make(chan struct{})
+	var over atomic.Bool
 	ends := make([]map[string]string, 6)
 	for i := range ends {
-		watching.Go(func() { ends[i] = follow(ctx, t, m.s, i%2 == 0, over) })
+		watching.Go(func() { ends[i] = follow(ctx, t, m.s, i%2 == 0, &over) })
 	}
 	for i := range writers {
 		writing.Go(func() {
@@ -291,12 +289,9 @@ func TestClaimsConcurrently(t *testing.T) {
 		})
 	}
 	writing.Wait()
-	close(over)
+	over.Store(true)
 	watching.Wait()
-	want := map[string]string{}
-	for _, pod := range list(ctx, t, m.s, "/pods", listOpts()).Items {
-		want[nameOf(&pod)] = pod.Labels["value"]
-	}
+	want := labelsOf(list(ctx, t, m.s, "/pods", listOpts()).Items, "value")
 	require.NotEmpty(t, want)
 	for _, got := range ends {
 		require.Equal(t, want, got)
@@ -304,7 +299,7 @@ func TestClaimsConcurrently(t *testing.T) {
 }
 
 // follow repeats watches until the test is over and their state is that of a list, or until a timeout.
-func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, over <-chan struct{}) map[string]string {
+func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, over *atomic.Bool) map[string]string {
 	has, version, until := map[string]string{}, "", time.Now().Add(deadline)
 	for {
 		opts := listOpts()
@@ -319,7 +314,7 @@ func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, o
 		}
 		for n := 0; n < 50 || !resumes; n++ {
 			event, ok, idle := nextOr(w, 20*time.Millisecond)
-			if idle && done(over) && (same(ctx, s, has) || time.Now().After(until)) {
+			if idle && over.Load() && (same(ctx, s, has) || time.Now().After(until)) {
 				w.Stop()
 				return has
 			}
@@ -333,7 +328,7 @@ func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, o
 				version = ""
 				break
 			}
-			pod := plainPod(event)
+			pod := hub.Unwrap(event.Object).(*example.Pod)
 			version = pod.ResourceVersion
 			switch event.Type {
 			case watch.Bookmark:
@@ -347,23 +342,6 @@ func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, o
 	}
 }
 
-func plainPod(event watch.Event) *example.Pod {
-	obj := event.Object
-	if shared, ok := obj.(runtime.CacheableObject); ok {
-		obj = shared.GetObject()
-	}
-	return obj.(*example.Pod)
-}
-
-func done(over <-chan struct{}) bool {
-	select {
-	case <-over:
-		return true
-	default:
-		return false
-	}
-}
-
 func nextOr(w watch.Interface, timeout time.Duration) (event watch.Event, ok, idle bool) {
 	select {
 	case event, ok = <-w.ResultChan():
@@ -374,12 +352,7 @@ func nextOr(w watch.Interface, timeout time.Duration) (event watch.Event, ok, id
 }
 
 func same(ctx context.Context, s *tenantStorage, has map[string]string) bool {
-	pods, want := &example.PodList{}, map[string]string{}
-	if err := s.GetList(ctx, "/pods", listOpts(), pods); err != nil {
-		return false
-	}
-	for i := range pods.Items {
-		want[nameOf(&pods.Items[i])] = pods.Items[i].Labels["value"]
-	}
-	return maps.Equal(want, has)
+	pods := &example.PodList{}
+	err := s.GetList(ctx, "/pods", listOpts(), pods)
+	return err == nil && maps.Equal(labelsOf(pods.Items, "value"), has)
 }

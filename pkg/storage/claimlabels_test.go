@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
@@ -89,20 +88,16 @@ func TestClaimLabels(t *testing.T) {
 
 	// Watches share an object.
 	first, second := watchFrom(all, t, s, "/pods", at, listOpts()), watchFrom(own, t, s, "/pods", at, listOpts())
-	updated := &example.Pod{}
-	require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", updated, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-		pod := obj.(*example.Pod)
+	updated := update(own, t, s, "/pods/ns/one", changing(func(pod *example.Pod) {
 		require.Equal(t, labelled, pod.Labels, "writes start from the object as reads show it")
 		pod.Labels = maps.Clone(labelled)
 		pod.Spec.NodeName = "node"
-		return pod, nil, nil
-	}, nil))
+	}))
 	require.Equal(t, labelled, updated.Labels)
 	a, b := <-first.ResultChan(), <-second.ResultChan()
 	require.Same(t, a.Object, b.Object)
 	require.Equal(t, labelled, hub.Unwrap(a.Object).(*example.Pod).Labels)
-	deleted := &example.Pod{}
-	require.NoError(t, s.Delete(own, "/pods/ns/one", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	deleted := remove(own, t, s, "/pods/ns/one")
 	require.Equal(t, labelled, deleted.Labels)
 	require.Equal(t, labelled, next(t, first).Object.(*example.Pod).Labels)
 }
@@ -112,16 +107,11 @@ func TestClaimLabelsOfWrites(t *testing.T) {
 	var claimed atomic.Bool
 	claimed.Store(true)
 	s := open(t, backendOf(t, labelling(&claimed)), podsGR)
-	own, created := in(t.Context(), "claimed"), &example.Pod{}
-	require.NoError(t, s.Create(own, "/pods/ns/one", newPod("ns", "one"), created, 0))
+	own := in(t.Context(), "claimed")
+	created := create(own, t, s, newPod("ns", "one"))
 	require.Equal(t, map[string]string{claimLabel: "hash"}, created.Labels)
 	for _, written := range []map[string]string{created.Labels, nil, {}, {claimLabel: "forged", ClaimLabelPrefix + "x": "forged"}} {
-		updated := &example.Pod{}
-		require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", updated, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			pod := obj.(*example.Pod)
-			pod.Labels = written
-			return pod, nil, nil
-		}, nil))
+		updated := update(own, t, s, "/pods/ns/one", changing(func(pod *example.Pod) { pod.Labels = written }))
 		require.Equal(t, created, updated, "%v", written)
 	}
 }
@@ -155,7 +145,7 @@ func TestClaimLabelsAreSelected(t *testing.T) {
 	}
 	w := watchFrom(all, t, s, "/pods", at, selecting(claimLabel+"=hash,value=y"))
 	for _, cluster := range []string{"other", "claimed"} {
-		require.NoError(t, s.GuaranteedUpdate(in(t.Context(), cluster), "/pods/ns/one", &example.Pod{}, false, nil, relabel("y"), nil))
+		update(in(t.Context(), cluster), t, s, "/pods/ns/one", relabel("y"))
 	}
 	event := next(t, w)
 	require.Equal(t, watch.Added, event.Type)

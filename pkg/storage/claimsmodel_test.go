@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
@@ -109,15 +108,11 @@ func (m *claimsModel) write() {
 		pod.Labels = l
 		create(ctx, m.t, m.s, pod)
 	case m.random.IntN(3) == 0:
-		require.NoError(m.t, m.s.Delete(ctx, key, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+		remove(ctx, m.t, m.s, key)
 		delete(m.objects, full)
 		return
 	default:
-		require.NoError(m.t, m.s.GuaranteedUpdate(ctx, key, &example.Pod{}, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			pod := obj.(*example.Pod)
-			pod.Labels = l
-			return pod, nil, nil
-		}, nil))
+		update(ctx, m.t, m.s, key, changing(func(pod *example.Pod) { pod.Labels = l }))
 	}
 	m.objects[full] = state{cluster, l}
 	m.note()
@@ -158,25 +153,15 @@ func (m *claimsModel) equalLists() {
 	ctx := claims.WithSet(request.WithWildcard(m.t.Context()), m.set)
 	want := m.shown(m.all)
 	whole := list(ctx, m.t, m.s, "/pods", listOpts())
-	require.Equal(m.t, want, numbers(whole.Items))
-	version, token := "", ""
-	paged := []example.Pod{}
-	for first := true; first || token != ""; first = false {
-		part := list(ctx, m.t, m.s, "/pods", page(3, token))
-		if first {
-			version = part.ResourceVersion
-		}
-		require.Equal(m.t, version, part.ResourceVersion)
-		require.Nil(m.t, part.RemainingItemCount)
-		paged, token = append(paged, part.Items...), part.Continue
-	}
-	require.Equal(m.t, names(whole.Items...), names(paged...))
+	require.Equal(m.t, want, labelsOf(whole.Items, "number"))
+	require.Equal(m.t, names(whole.Items...), pages(ctx, m.t, m.s, "/pods", page(3, ""), true))
 }
 
-func numbers(pods []example.Pod) map[string]string {
+// labelsOf returns a label of each pod by name.
+func labelsOf(pods []example.Pod, label string) map[string]string {
 	found := map[string]string{}
 	for i := range pods {
-		found[nameOf(&pods[i])] = pods[i].Labels["number"]
+		found[nameOf(&pods[i])] = pods[i].Labels[label]
 	}
 	return found
 }
@@ -206,15 +191,13 @@ func (c *claimWatcher) open() {
 		c.listed++
 		if c.listed%2 == 0 {
 			pods := list(c.ctx, c.t, c.s, c.key, opts)
-			c.has, opts.ResourceVersion = numbers(pods.Items), pods.ResourceVersion
+			c.has, opts.ResourceVersion = labelsOf(pods.Items, "number"), pods.ResourceVersion
 			c.version = pods.ResourceVersion
 		} else {
-			initial := true
-			opts.SendInitialEvents, opts.ResourceVersionMatch = &initial, metav1.ResourceVersionMatchNotOlderThan
+			opts.SendInitialEvents, opts.ResourceVersionMatch = new(true), metav1.ResourceVersionMatchNotOlderThan
 		}
 	}
-	w, err := c.s.Watch(c.ctx, c.key, opts)
-	require.NoError(c.t, err)
+	w := watching(c.ctx, c.t, c.s, c.key, opts)
 	c.w = w
 	// The initial state is exact only if claims do not change while it is read.
 	for begun := c.resumes || opts.SendInitialEvents == nil; !begun && c.w == w; {
@@ -252,10 +235,7 @@ func (c *claimWatcher) take(event watch.Event) {
 		c.open()
 		return
 	}
-	if shared, ok := event.Object.(runtime.CacheableObject); ok {
-		event.Object = shared.GetObject()
-	}
-	pod := event.Object.(*example.Pod)
+	pod := hub.Unwrap(event.Object).(*example.Pod)
 	c.version = pod.ResourceVersion
 	if event.Type == watch.Bookmark {
 		return

@@ -50,7 +50,7 @@ func TestEncodedOnce(t *testing.T) {
 	create(one, t, s, newUIDPod("ns", "one"))
 	touch(one, t, s, "/pods/ns/one", 1)
 	touch(one, t, s, "/pods/ns/one", 2)
-	require.NoError(t, s.Delete(one, "/pods/ns/one", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	remove(one, t, s, "/pods/ns/one")
 
 	received := map[string][]runtime.CacheableObject{}
 	take := func(watches []watch.Interface) {

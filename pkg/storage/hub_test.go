@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,9 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	apisharding "k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -52,15 +51,6 @@ func newUIDPod(namespace, name string) *example.Pod {
 	return pod
 }
 
-func watchFrom(ctx context.Context, tb testing.TB, s storage.Interface, key, rv string, opts storage.ListOptions) watch.Interface {
-	tb.Helper()
-	opts.ResourceVersion = rv
-	w, err := s.Watch(ctx, key, opts)
-	require.NoError(tb, err)
-	tb.Cleanup(w.Stop)
-	return w
-}
-
 // TestHubUnion verifies that watchers which split the ring together receive each event once, in order.
 func TestHubUnion(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
@@ -90,7 +80,7 @@ func TestHubUnion(t *testing.T) {
 				case storage.IsNotFound(err):
 					create(cluster, t, s, newUIDPod(namespace, name))
 				case random.IntN(4) == 0:
-					require.NoError(t, s.Delete(cluster, key, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+					remove(cluster, t, s, key)
 				}
 			}
 			last := create(in(t.Context(), "end"), t, s, newUIDPod("end", "end-"+field)).ResourceVersion
@@ -113,7 +103,7 @@ func collect(tb testing.TB, watches []watch.Interface, n int) []string {
 				if event.Type == watch.Bookmark {
 					continue
 				}
-				version := versionOf(tb, event)
+				version := versionOf(tb, event.Object)
 				require.Greater(tb, version, last[i])
 				last[i] = version
 				got = append(got, line(tb, event))
@@ -133,9 +123,9 @@ func leading(tb testing.TB, line string) uint64 {
 	return version
 }
 
-func versionOf(tb testing.TB, event watch.Event) uint64 {
+func versionOf(tb testing.TB, obj runtime.Object) uint64 {
 	tb.Helper()
-	version, err := storage.APIObjectVersioner{}.ObjectResourceVersion(event.Object)
+	version, err := storage.APIObjectVersioner{}.ObjectResourceVersion(obj)
 	require.NoError(tb, err)
 	return version
 }
@@ -181,11 +171,10 @@ func TestHubTransitions(t *testing.T) {
 	create(ctx, t, s, newUIDPod("other", "one"))
 	create(in(t.Context(), "bb"), t, s, newUIDPod("ns", "one"))
 	for _, value := range []string{"yes", "yes, too", "yes", "yes"} {
-		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/one", &example.Pod{}, false, nil, relabel(value), nil))
-		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/two", &example.Pod{}, false, nil, relabel(value), nil))
+		update(ctx, t, s, "/pods/ns/one", relabel(value))
+		update(ctx, t, s, "/pods/ns/two", relabel(value))
 	}
-	deleted := &example.Pod{}
-	require.NoError(t, s.Delete(ctx, "/pods/ns/one", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	deleted := remove(ctx, t, s, "/pods/ns/one")
 	replayed := watchFrom(ctx, t, s, "/pods/ns", at, selecting())
 	for name, w := range map[string]watch.Interface{"live": live, "wildcard": wildcard, "replayed": replayed} {
 		t.Run(name, func(t *testing.T) {
@@ -194,8 +183,8 @@ func TestHubTransitions(t *testing.T) {
 				event := next(t, w)
 				pod := event.Object.(*example.Pod)
 				require.Equal(t, want, string(event.Type)+" "+pod.Labels["value"])
-				require.Greater(t, versionOf(t, event), last)
-				last = versionOf(t, event)
+				require.Greater(t, versionOf(t, event.Object), last)
+				last = versionOf(t, event.Object)
 			}
 			require.Equal(t, deleted.ResourceVersion, fmt.Sprint(last))
 		})
@@ -211,7 +200,7 @@ func TestHubSingleObject(t *testing.T) {
 	w := watchFrom(ctx, t, s, "/pods/ns/one", at, opts)
 	create(ctx, t, s, newUIDPod("ns", "one-more"))
 	create(ctx, t, s, newUIDPod("ns", "one"))
-	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
+	expect(t, w, "ADDED aa|ns/one")
 }
 
 // TestHubOlder verifies that events from before the hub's history come from etcd or from the watch cache, or the watch expires.
@@ -238,12 +227,7 @@ func TestHubOlder(t *testing.T) {
 		require.True(t, s.hub.CutShort())
 	}
 	late := open(t, backend, podsGR) // its watch cache begins after the writes
-	event := next(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
-	require.Equal(t, watch.Error, event.Type)
-	status, ok := event.Object.(*metav1.Status)
-	require.True(t, ok, "%v", event.Object)
-	require.EqualValues(t, http.StatusGone, status.Code)
-	require.Equal(t, metav1.StatusReasonExpired, status.Reason)
+	requireGone(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
 }
 
 // TestHubKeepsEvents verifies that the hub keeps events and the watch cache few while there is a watch.
@@ -315,9 +299,7 @@ func TestHubBookmarks(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx, cancel := context.WithTimeout(in(t.Context(), "aa"), 4*time.Second)
 	defer cancel()
-	opts := sharded(t, streaming(""), slice("uid", 0, 2))
-	w, err := s.Watch(ctx, "/pods", opts)
-	require.NoError(t, err)
+	w := watching(ctx, t, s, "/pods", sharded(t, streaming(""), slice("uid", 0, 2)))
 	end := next(t, w)
 	require.True(t, isEnd(t, end))
 	require.Equal(t, slice("uid", 0, 2), end.Object.(*example.Pod).Annotations[hashrange.InfoAnnotation])
@@ -377,5 +359,5 @@ func TestHubKnowsNowWhenTheWatchBegins(t *testing.T) {
 	w := watchFrom(ctx, t, s, "/pods", "", opts)
 	require.EqualValues(t, 1, asked.asked.Load())
 	create(ctx, t, s, newPod("ns", "one"))
-	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
+	expect(t, w, "ADDED aa|ns/one")
 }

@@ -36,13 +36,6 @@ func isEnd(t *testing.T, event watch.Event) bool {
 	return end
 }
 
-func version(t *testing.T, obj any) uint64 {
-	t.Helper()
-	rv, err := strconv.ParseUint(obj.(*example.Pod).ResourceVersion, 10, 64)
-	require.NoError(t, err)
-	return rv
-}
-
 func TestInitialEvents(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		for _, cluster := range []string{"aa", "bb", "cc"} {
@@ -56,63 +49,49 @@ func TestInitialEvents(t *testing.T) {
 		ctx := in(t.Context(), "bb")
 		newest := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
 		// Resource version 0 allows any state: wait for the latest.
-		first, err := s.Watch(ctx, "/pods", streaming(newest))
-		require.NoError(t, err)
-		for !isEnd(t, next(t, first)) {
+		for first := watching(ctx, t, s, "/pods", streaming(newest)); !isEnd(t, next(t, first)); {
 			continue
 		}
-		first.Stop()
 		for name, rv := range map[string]string{"consistent": "", "any": "0", "not older": newest} {
 			t.Run(name, func(t *testing.T) {
-				w, err := s.Watch(ctx, "/pods", streaming(rv))
-				require.NoError(t, err)
-				defer w.Stop()
-				for _, want := range []string{"bb|ns/one", "bb|ns/two", "bb|other/one"} {
-					require.Equal(t, "ADDED "+want, describe(next(t, w)))
-				}
+				w := watching(ctx, t, s, "/pods", streaming(rv))
+				expect(t, w, "ADDED bb|ns/one", "ADDED bb|ns/two", "ADDED bb|other/one")
 				end := next(t, w)
 				require.True(t, isEnd(t, end), "%v", end)
-				require.GreaterOrEqual(t, version(t, end.Object), version(t, &example.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: newest}}))
+				require.GreaterOrEqual(t, versionOf(t, end.Object), leading(t, newest))
 
 				for _, cluster := range []string{"aa", "bb"} {
 					touch(in(t.Context(), cluster), t, s, "/pods/ns/one", len(name))
 				}
 				event := next(t, w)
 				require.Equal(t, "MODIFIED bb|ns/one", describe(event))
-				require.Greater(t, version(t, event.Object), version(t, end.Object))
-				w.Stop()
+				require.Greater(t, versionOf(t, event.Object), versionOf(t, end.Object))
 			})
 		}
 
 		t.Run("selected", func(t *testing.T) {
 			opts := streaming("")
 			opts.Predicate.Label = labels.SelectorFromSet(labels.Set{"name": "two"})
-			w, err := s.Watch(ctx, "/pods/ns", opts)
-			require.NoError(t, err)
-			defer w.Stop()
-			require.Equal(t, "ADDED bb|ns/two", describe(next(t, w)))
+			w := watching(ctx, t, s, "/pods/ns", opts)
+			expect(t, w, "ADDED bb|ns/two")
 			require.True(t, isEnd(t, next(t, w)))
 			touch(ctx, t, s, "/pods/ns/two", 1) // relabels
-			require.Equal(t, "DELETED bb|ns/two", describe(next(t, w)))
+			expect(t, w, "DELETED bb|ns/two")
 		})
 
 		t.Run("legacy", func(t *testing.T) {
 			opts := listOpts()
 			opts.Predicate.AllowWatchBookmarks = true
-			w, err := s.Watch(ctx, "/pods/other", opts)
-			require.NoError(t, err)
-			defer w.Stop()
-			require.Equal(t, "ADDED bb|other/one", describe(next(t, w)))
+			w := watching(ctx, t, s, "/pods/other", opts)
+			expect(t, w, "ADDED bb|other/one")
 			touch(ctx, t, s, "/pods/other/one", 1)
-			require.Equal(t, "MODIFIED bb|other/one", describe(next(t, w)))
+			expect(t, w, "MODIFIED bb|other/one")
 		})
 
 		t.Run("none", func(t *testing.T) {
 			opts := streaming("")
 			opts.SendInitialEvents = new(false)
-			w, err := s.Watch(ctx, "/pods/other", opts)
-			require.NoError(t, err)
-			defer w.Stop()
+			w := watching(ctx, t, s, "/pods/other", opts)
 			touch(ctx, t, s, "/pods/other/one", 2)
 			for {
 				if event := next(t, w); event.Type != watch.Bookmark {
@@ -127,9 +106,7 @@ func TestInitialEvents(t *testing.T) {
 func TestInitialEventsOfTheFuture(t *testing.T) {
 	t.Parallel()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
-	w, err := s.Watch(in(t.Context(), "root"), "/pods", streaming("100000"))
-	require.NoError(t, err)
-	defer w.Stop()
+	w := watching(in(t.Context(), "root"), t, s, "/pods", streaming("100000"))
 	event := next(t, w)
 	require.Equal(t, watch.Error, event.Type)
 	status := event.Object.(*metav1.Status)
@@ -137,15 +114,6 @@ func TestInitialEventsOfTheFuture(t *testing.T) {
 	require.True(t, storage.IsTooLargeResourceVersion(&apierrors.StatusError{ErrStatus: *status}))
 	_, ok := <-w.ResultChan()
 	require.False(t, ok)
-}
-
-func TestWatchWithBadResourceVersion(t *testing.T) {
-	both(t, func(t *testing.T, s *tenantStorage) {
-		for _, rv := range []string{"x", "-1"} {
-			_, err := s.Watch(in(t.Context(), "root"), "/pods", streaming(rv))
-			require.Truef(t, apierrors.IsBadRequest(err), "%v", err)
-		}
-	})
 }
 
 // TestInitialEventsNobodyReads verifies that nothing remains of a reader that stops or disappears.
@@ -157,18 +125,15 @@ func TestInitialEventsNobodyReads(t *testing.T) {
 	for range 5 {
 		ctx, cancel := context.WithCancel(in(t.Context(), "root"))
 		for _, end := range []func(watch.Interface){watch.Interface.Stop, func(watch.Interface) { cancel() }} {
-			w, err := s.Watch(ctx, "/pods", streaming(""))
-			require.NoError(t, err)
+			w := watching(ctx, t, s, "/pods", streaming(""))
 			next(t, w)
 			end(w)
 			for range w.ResultChan() {
 			}
-			w.Stop()
 		}
 	}
 	// A watch that is not stopped ends with the storage.
-	_, err := s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(s.Watch(in(t.Context(), "root"), "/pods", streaming(""))))
 }
 
 // TestInitialEventsUnderWrites verifies that streams which start during writes contain each object once in its latest
@@ -180,7 +145,7 @@ func TestInitialEventsUnderWrites(t *testing.T) {
 	history := make([][]uint64, writers)
 	for writer := range writers {
 		ctx := in(t.Context(), fmt.Sprintf("cluster-%d", writer))
-		history[writer] = append(history[writer], version(t, create(ctx, t, s, newPod("ns", "one"))))
+		history[writer] = append(history[writer], versionOf(t, create(ctx, t, s, newPod("ns", "one"))))
 		list(ctx, t, s, "/pods", page(1, "")) // version 0, too, has the object now
 		writing.Go(func() {
 			for i := range writes {
@@ -196,9 +161,8 @@ func TestInitialEventsUnderWrites(t *testing.T) {
 	streams := make([]watch.Interface, 0, readers*writers)
 	for reader := range readers {
 		for writer := range writers {
-			w, err := s.Watch(in(t.Context(), fmt.Sprintf("cluster-%d", writer)), "/pods", streaming([]string{"", "0"}[reader%2]))
-			require.NoError(t, err)
-			streams = append(streams, w)
+			opts := streaming([]string{"", "0"}[reader%2])
+			streams = append(streams, watching(in(t.Context(), fmt.Sprintf("cluster-%d", writer)), t, s, "/pods", opts))
 		}
 	}
 	writing.Wait()
@@ -207,7 +171,7 @@ func TestInitialEventsUnderWrites(t *testing.T) {
 		require.Len(t, want, writes+1)
 		event := next(t, w)
 		require.Equal(t, watch.Added, event.Type)
-		at := version(t, event.Object)
+		at := versionOf(t, event.Object)
 		for want[0] != at {
 			want = want[1:]
 		}
@@ -215,8 +179,7 @@ func TestInitialEventsUnderWrites(t *testing.T) {
 		for _, rv := range want[1:] {
 			event := next(t, w)
 			require.Equal(t, watch.Modified, event.Type)
-			require.Equal(t, rv, version(t, event.Object))
+			require.Equal(t, rv, versionOf(t, event.Object))
 		}
-		w.Stop()
 	}
 }

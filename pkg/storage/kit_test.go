@@ -30,6 +30,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // deadline is the timeout of all waits.
@@ -129,9 +130,7 @@ func podCodec(tb testing.TB) runtime.Codec {
 	return codecs.LegacyCodec(examplev1.SchemeGroupVersion)
 }
 
-func podKey(obj runtime.Object) (string, error) {
-	return storage.NamespaceKeyFunc("/pods/", obj)
-}
+func podKey(obj runtime.Object) (string, error) { return storage.NamespaceKeyFunc("/pods/", obj) }
 
 // open opens the storage of pods, or of a resource with the same type, and waits until its watch cache and hub are
 // filled, because they would miss earlier events.
@@ -145,13 +144,24 @@ func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStora
 
 func openWith(tb testing.TB, b *Backend, resource schema.GroupResource, codec runtime.Codec, keyFunc func(runtime.Object) (string, error)) *tenantStorage {
 	tb.Helper()
-	s, destroy, err := b.Decorator(b.storageConfig(resource, codec), "/pods", keyFunc,
-		func() runtime.Object { return &example.Pod{} },
-		func() runtime.Object { return &example.PodList{} },
-		podAttrs, nil, nil)
+	cfg := b.storageConfig(resource, codec)
+	s, destroy, err := b.Decorator(cfg, "/pods", keyFunc, newObject, newList, podAttrs, nil, nil)
 	require.NoError(tb, err)
 	tb.Cleanup(destroy)
 	return s.(*tenantStorage)
+}
+
+func newObject() runtime.Object { return &example.Pod{} }
+func newList() runtime.Object   { return &example.PodList{} }
+
+// openRaw opens the storage of pods below the watch cache.
+func openRaw(tb testing.TB, b *Backend, codec runtime.Codec) storage.Interface {
+	tb.Helper()
+	pods := resource{config: b.storageConfig(podsGR, codec), newFunc: newObject, newListFunc: newList}
+	raw, closeRaw, err := b.openEtcd(pods, keyspace{root: "/pods/"}, new(atomic.Bool))
+	require.NoError(tb, err)
+	tb.Cleanup(closeRaw)
+	return raw
 }
 
 func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -216,9 +226,7 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 	select {
 	case event, ok := <-w.ResultChan():
 		require.True(tb, ok, "the watch ended")
-		if co, ok := event.Object.(runtime.CacheableObject); ok {
-			event.Object = co.GetObject()
-		}
+		event.Object = hub.Unwrap(event.Object)
 		return event
 	case <-time.After(deadline):
 		require.FailNow(tb, "no event")
@@ -226,16 +234,52 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 	}
 }
 
+// watching opens a watch until the end of the test.
+func watching(
+	ctx context.Context, tb testing.TB, s storage.Interface, key string, opts storage.ListOptions,
+) watch.Interface {
+	tb.Helper()
+	w, err := s.Watch(ctx, key, opts)
+	require.NoError(tb, err)
+	tb.Cleanup(w.Stop)
+	return w
+}
+
+func errorOf(_ watch.Interface, err error) error { return err }
+
+func watchFrom(ctx context.Context, tb testing.TB, s storage.Interface, key, rv string, opts storage.ListOptions) watch.Interface {
+	tb.Helper()
+	opts.ResourceVersion = rv
+	return watching(ctx, tb, s, key, opts)
+}
+
+func changing(change func(pod *example.Pod)) storage.UpdateFunc {
+	return func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		change(obj.(*example.Pod))
+		return obj, nil, nil
+	}
+}
+
 // relabel returns an update that changes a label.
 func relabel(value string) storage.UpdateFunc {
-	return func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-		pod := obj.(*example.Pod)
-		pod.Labels = map[string]string{"value": value}
-		return pod, nil, nil
-	}
+	return changing(func(pod *example.Pod) { pod.Labels = map[string]string{"value": value} })
+}
+
+func update(ctx context.Context, tb testing.TB, s storage.Interface, key string, how storage.UpdateFunc) *example.Pod {
+	tb.Helper()
+	out := &example.Pod{}
+	require.NoError(tb, s.GuaranteedUpdate(ctx, key, out, false, nil, how, nil))
+	return out
 }
 
 func touch(ctx context.Context, tb testing.TB, s storage.Interface, key string, i int) {
 	tb.Helper()
-	require.NoError(tb, s.GuaranteedUpdate(ctx, key, &example.Pod{}, false, nil, relabel(fmt.Sprint(i)), nil))
+	update(ctx, tb, s, key, relabel(fmt.Sprint(i)))
+}
+
+func remove(ctx context.Context, tb testing.TB, s storage.Interface, key string) *example.Pod {
+	tb.Helper()
+	out := &example.Pod{}
+	require.NoError(tb, s.Delete(ctx, key, out, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	return out
 }

@@ -39,9 +39,7 @@ func openAt(t *testing.T, b *Backend, name string) storage.Interface {
 	t.Helper()
 	s, destroy, err := b.Decorator(b.storageConfig(schema.GroupResource{Resource: name}, podCodec(t)), "/"+name,
 		func(obj runtime.Object) (string, error) { return storage.NamespaceKeyFunc("/"+name+"/", obj) },
-		func() runtime.Object { return &example.Pod{} },
-		func() runtime.Object { return &example.PodList{} },
-		podAttrs, nil, nil)
+		newObject, newList, podAttrs, nil, nil)
 	require.NoError(t, err)
 	t.Cleanup(destroy)
 	return s

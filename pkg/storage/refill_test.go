@@ -98,8 +98,8 @@ func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 func serve(t *testing.T, s *tenantStorage) *httptest.Server {
 	t.Helper()
 	pods := &genericregistry.Store{
-		NewFunc:                  func() runtime.Object { return &example.Pod{} },
-		NewListFunc:              func() runtime.Object { return &example.PodList{} },
+		NewFunc:                  newObject,
+		NewListFunc:              newList,
 		DefaultQualifiedResource: podsGR,
 		KeyRootFunc:              func(context.Context) string { return "/pods" },
 		PredicateFunc: func(label labels.Selector, field fields.Selector) storage.SelectionPredicate {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,14 +33,14 @@ func TestResumeBesidePages(t *testing.T) {
 	for i := range last {
 		last[i] = create(ctx, t, s, newPod("ns", fmt.Sprint(i))).ResourceVersion
 	}
-	over := make(chan struct{})
+	var over atomic.Bool
 	var readers errgroup.Group
 	t.Cleanup(func() {
-		close(over)
+		over.Store(true)
 		assert.NoError(t, readers.Wait())
 	})
 	for range pagers {
-		readers.Go(func() error { return pageUntil(context.WithoutCancel(t.Context()), over, s, pods+1) })
+		readers.Go(func() error { return pageUntil(context.WithoutCancel(t.Context()), &over, s, pods+1) })
 	}
 	for range rounds {
 		for i := range forgotten {
@@ -92,13 +93,8 @@ func resumeOnce(ctx context.Context, s *tenantStorage, key, from string) (string
 }
 
 // pageUntil repeats paginated lists until the test is over, and checks that each is complete and consistent.
-func pageUntil(ctx context.Context, over <-chan struct{}, s *tenantStorage, want int) error {
-	for {
-		select {
-		case <-over:
-			return nil
-		default:
-		}
+func pageUntil(ctx context.Context, over *atomic.Bool, s *tenantStorage, want int) error {
+	for !over.Load() {
 		token, version, got := "", "", 0
 		for first := true; first || token != ""; first = false {
 			list := &example.PodList{}
@@ -117,4 +113,5 @@ func pageUntil(ctx context.Context, over <-chan struct{}, s *tenantStorage, want
 			return fmt.Errorf("%d pods in pages, want %d", got, want)
 		}
 	}
+	return nil
 }

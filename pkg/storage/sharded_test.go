@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
@@ -38,9 +37,7 @@ func TestSharded(t *testing.T) {
 		const pods = 20
 		for _, cluster := range []string{"aa", "bb"} {
 			for i := range pods {
-				pod := newPod("ns", fmt.Sprintf("pod-%02d", i))
-				pod.UID = uuid.NewUUID()
-				create(in(t.Context(), cluster), t, s, pod)
+				create(in(t.Context(), cluster), t, s, newUIDPod("ns", fmt.Sprintf("pod-%02d", i)))
 			}
 		}
 		for name, ctx := range map[string]context.Context{"one": in(t.Context(), "bb"), "all": request.WithWildcard(t.Context())} {
@@ -59,28 +56,21 @@ func TestSharded(t *testing.T) {
 				require.ElementsMatch(t, all, append(append([]string{}, parts[0]...), parts[1]...))
 
 				for i, half := range halves {
-					w, err := s.Watch(ctx, "/pods", sharded(t, streaming(""), half))
-					require.NoError(t, err)
-					for _, want := range parts[i] {
-						require.Equal(t, "ADDED "+want, describe(next(t, w)))
-					}
+					w := watching(ctx, t, s, "/pods", sharded(t, streaming(""), half))
+					expect(t, w, added(parts[i])...)
 					require.True(t, isEnd(t, next(t, w)))
-					w.Stop()
 				}
 
 				for i, half := range halves {
-					opts := sharded(t, listOpts(), half)
-					opts.ResourceVersion = list(ctx, t, s, "/pods", listOpts()).ResourceVersion
-					w, err := s.Watch(ctx, "/pods", opts)
-					require.NoError(t, err)
+					at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+					w := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), half))
 					for j := range whole.Items {
 						pod := &whole.Items[j]
-						touchPod(t, s, pod, i)
+						touch(in(t.Context(), pod.Annotations["kcp.io/cluster"]), t, s, "/pods/ns/"+pod.Name, i)
 						if slices.Contains(parts[i], nameOf(pod)) {
 							require.Equal(t, "MODIFIED "+nameOf(pod), describe(next(t, w)))
 						}
 					}
-					w.Stop()
 				}
 			})
 		}
@@ -103,9 +93,7 @@ func TestShardedWatchesAreCounted(t *testing.T) {
 			if selector != "" {
 				opts = sharded(t, opts, selector)
 			}
-			w, err := s.Watch(in(t.Context(), "aa"), "/pods", opts)
-			require.NoError(t, err)
-			watches = append(watches, w)
+			watches = append(watches, watching(in(t.Context(), "aa"), t, s, "/pods", opts))
 			require.InDelta(t, before+float64(len(watches)-1), active(), 0)
 		}
 		for _, w := range watches {
@@ -130,14 +118,11 @@ func TestFilteredEventsAreCounted(t *testing.T) {
 		before := filtered()
 		const pods = 6
 		for i := range pods {
-			pod := newPod("ns", fmt.Sprintf("pod-%02d", i))
-			pod.UID = uuid.NewUUID()
-			create(ctx, t, s, pod)
+			create(ctx, t, s, newUIDPod("ns", fmt.Sprintf("pod-%02d", i)))
 		}
 		var got atomic.Int64
 		for _, half := range halves {
-			w, err := s.Watch(ctx, "/pods", sharded(t, streaming(""), half))
-			require.NoError(t, err)
+			w := watching(ctx, t, s, "/pods", sharded(t, streaming(""), half))
 			for end := false; !end; {
 				end = isEnd(t, next(t, w))
 			}
@@ -159,11 +144,6 @@ func TestFilteredEventsAreCounted(t *testing.T) {
 		require.Eventually(t, func() bool { return got.Load() == pods && filtered() >= before+pods }, deadline, time.Millisecond)
 		require.Equal(t, before+pods, filtered())
 	})
-}
-
-func touchPod(t *testing.T, s storage.Interface, pod *example.Pod, i int) {
-	t.Helper()
-	touch(in(t.Context(), pod.Annotations["kcp.io/cluster"]), t, s, "/pods/"+pod.Namespace+"/"+pod.Name, i)
 }
 
 // TestShardSegment verifies the additional key segment on the cache server.
@@ -199,10 +179,7 @@ func TestShardSegment(t *testing.T) {
 		}
 		require.Equal(t, c.want, got)
 
-		opts := listOpts()
-		opts.ResourceVersion = pods.ResourceVersion
-		w, err := s.Watch(ctx, "/pods", opts)
-		require.NoError(t, err)
+		w := watchFrom(ctx, t, s, "/pods", pods.ResourceVersion, listOpts())
 		for _, at := range []string{"east", "west"} {
 			for _, cluster := range []string{"aa", "bb"} {
 				touch(shard(at, cluster), t, s, "/pods/ns/one", i)
@@ -215,7 +192,6 @@ func TestShardSegment(t *testing.T) {
 			pod := event.Object.(*example.Pod)
 			got += pod.Annotations[request.ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
 		}
-		w.Stop()
 		require.Equal(t, c.want, got)
 	}
 	err := s.Get(shard("", "aa"), "/pods/ns/one", storage.GetOptions{}, &example.Pod{})

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync/atomic"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // suiteCluster is the logical cluster in which upstream's suites run.
@@ -50,10 +52,7 @@ func (s *suiteStore) ctx(ctx context.Context) context.Context {
 
 // plain returns a copy of obj without the annotation.
 func plain(obj runtime.Object) runtime.Object {
-	if co, ok := obj.(runtime.CacheableObject); ok {
-		obj = co.GetObject()
-	}
-	obj = obj.DeepCopyObject()
+	obj = hub.Unwrap(obj).DeepCopyObject()
 	strip(obj)
 	return obj
 }
@@ -63,12 +62,9 @@ func strip(obj runtime.Object) {
 	if err != nil {
 		return // a status
 	}
-	annotations := map[string]string{}
-	for key, value := range object.GetAnnotations() {
-		if key != logicalcluster.AnnotationKey && key != hashrange.InfoAnnotation {
-			annotations[key] = value
-		}
-	}
+	annotations := maps.Clone(object.GetAnnotations())
+	delete(annotations, logicalcluster.AnnotationKey)
+	delete(annotations, hashrange.InfoAnnotation)
 	if len(annotations) == 0 {
 		annotations = nil
 	}

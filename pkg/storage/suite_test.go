@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,9 +63,7 @@ type suiteEnv struct {
 	codec    *failingCodec
 }
 
-func suites() []suite {
-	return append(append(writeSuites(), listSuites()...), watchSuites()...)
-}
+func suites() []suite { return append(append(writeSuites(), listSuites()...), watchSuites()...) }
 
 func writeSuites() []suite {
 	return []suite{
@@ -287,14 +284,11 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 // openUncached opens the storage of pods without a watch cache. It does not support watches.
 func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage {
 	t.Helper()
-	keys := keyspace{root: "/pods/"}
-	newPod := func() runtime.Object { return &example.Pod{} }
-	raw, closeRaw, err := b.openEtcd(resource{
-		config: b.storageConfig(podsGR, codec), newFunc: newPod, newListFunc: func() runtime.Object { return &example.PodList{} },
-	}, keys, new(atomic.Bool))
-	require.NoError(t, err)
-	t.Cleanup(closeRaw)
-	return &tenantStorage{keys: keys, resource: podsGR, getAttrs: podAttrs, newFunc: newPod, unreadable: b.Unreadable, inner: raw, raw: raw, cache: neverReady{}, readyWait: 1}
+	raw := openRaw(t, b, codec)
+	return &tenantStorage{
+		keys: keyspace{root: "/pods/"}, resource: podsGR, getAttrs: podAttrs, newFunc: newObject, unreadable: b.Unreadable,
+		inner: raw, raw: raw, cache: neverReady{}, readyWait: 1,
+	}
 }
 
 // createdStore waits after each Create until the watch cache and the hub have the object.

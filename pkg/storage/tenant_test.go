@@ -22,9 +22,7 @@ import (
 // both runs a test on a storage with the hub, and on one without it.
 func both(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
 	t.Helper()
-	t.Run("cached", func(t *testing.T) {
-		test(t, open(t, backendOf(t, BackendConfig{}), podsGR))
-	})
+	t.Run("cached", func(t *testing.T) { test(t, open(t, backendOf(t, BackendConfig{}), podsGR)) })
 	t.Run("uncached", func(t *testing.T) {
 		s := open(t, backendOf(t, BackendConfig{}), podsGR)
 		s.inner = uncached{s.raw, s.inner}
@@ -58,37 +56,26 @@ func TestAnnotationIsTheServers(t *testing.T) {
 			"removed": func(a map[string]string) { delete(a, logicalcluster.AnnotationKey) },
 			"changed": func(a map[string]string) { a[logicalcluster.AnnotationKey] = "yours" },
 		} {
-			out := &example.Pod{}
-			require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/one", out, false, nil,
-				func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-					pod := obj.(*example.Pod)
-					change(pod.Annotations)
-					pod.Labels = map[string]string{"change": name}
-					return pod, nil, nil
-				}, nil))
+			out := update(ctx, t, s, "/pods/ns/one", changing(func(pod *example.Pod) {
+				change(pod.Annotations)
+				pod.Labels = map[string]string{"change": name}
+			}))
 			require.Equal(t, want, out.Annotations, name)
 		}
 
 		// An update that only removes the annotation changes nothing.
 		before := &example.Pod{}
 		require.NoError(t, s.Get(ctx, "/pods/ns/one", storage.GetOptions{}, before))
-		after := &example.Pod{}
-		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/one", after, false, nil,
-			func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-				delete(obj.(*example.Pod).Annotations, logicalcluster.AnnotationKey)
-				return obj, nil, nil
-			}, nil))
+		unchanged := changing(func(pod *example.Pod) { delete(pod.Annotations, logicalcluster.AnnotationKey) })
+		after := update(ctx, t, s, "/pods/ns/one", unchanged)
 		require.Equal(t, before, after)
 
 		// An update that creates also adds the annotation.
 		created := &example.Pod{}
 		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/two", created, true, nil,
-			func(runtime.Object, storage.ResponseMeta) (runtime.Object, *uint64, error) {
-				return newPod("ns", "two"), nil, nil
-			}, nil))
+			changing(func(pod *example.Pod) { pod.Namespace, pod.Name = "ns", "two" }), nil))
 		require.Equal(t, "mine|ns/two", nameOf(created))
-		deleted := &example.Pod{}
-		require.NoError(t, s.Delete(ctx, "/pods/ns/two", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+		deleted := remove(ctx, t, s, "/pods/ns/two")
 		require.Equal(t, "mine|ns/two", nameOf(deleted))
 	})
 }
@@ -112,86 +99,71 @@ func TestRequestsWithoutOneTenant(t *testing.T) {
 		for _, ctx := range []context.Context{t.Context(), in(t.Context(), "system:../x"), in(t.Context(), "~")} {
 			check(ctx, apierrors.IsBadRequest)
 			require.True(t, apierrors.IsBadRequest(s.GetList(ctx, "/pods", listOpts(), &example.PodList{})))
-			_, err := s.Watch(ctx, "/pods", listOpts())
-			require.True(t, apierrors.IsBadRequest(err))
+			require.True(t, apierrors.IsBadRequest(errorOf(s.Watch(ctx, "/pods", listOpts()))))
 		}
 	})
 }
 
-func TestWildcardSelectsNamespaceAndName(t *testing.T) {
+func TestWildcardSelectors(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		for _, cluster := range []string{"aa", "bb"} {
-			for _, name := range []string{"one", "two"} {
-				create(in(t.Context(), cluster), t, s, newPod("ns", name))
-				create(in(t.Context(), cluster), t, s, newPod("other", name))
+			one, two := newPod("ns", "one"), newPod("ns", "two")
+			for _, pod := range []*example.Pod{one, two, newPod("other", "one"), newPod("other", "two")} {
+				pod.Spec.NodeName = cluster
+				create(in(t.Context(), cluster), t, s, pod)
 			}
 		}
 		all := request.WithWildcard(t.Context())
 		start := list(all, t, s, "/pods", listOpts()).ResourceVersion
+		ofNode := fields.OneTermEqualSelector("spec.nodeName", "bb")
 		cases := []struct {
 			key       string
 			recursive bool
+			field     fields.Selector
 			want      []string
 		}{
-			{"/pods/ns", true, []string{"aa|ns/one", "aa|ns/two", "bb|ns/one", "bb|ns/two"}},
-			{"/pods/ns/one", false, []string{"aa|ns/one", "bb|ns/one"}},
-			{"/pods/nothing", true, []string{}},
+			{"/pods/ns", true, fields.Everything(), []string{"aa|ns/one", "aa|ns/two", "bb|ns/one", "bb|ns/two"}},
+			{"/pods/ns/one", false, fields.Everything(), []string{"aa|ns/one", "bb|ns/one"}},
+			{"/pods/ns", true, ofNode, []string{"bb|ns/one", "bb|ns/two"}},
+			{"/pods/nothing", true, fields.Everything(), []string{}},
 		}
 		for _, c := range cases {
 			opts := listOpts()
-			opts.Recursive = c.recursive
+			opts.Recursive, opts.Predicate.Field = c.recursive, c.field
 			require.Equal(t, c.want, names(list(all, t, s, c.key, opts).Items...), c.key)
 
 			// The initial events of a watch are equal.
-			w, err := s.Watch(all, c.key, opts)
-			require.NoError(t, err)
-			for _, want := range c.want {
-				require.Equal(t, "ADDED "+want, describe(next(t, w)))
-			}
-			w.Stop()
+			w := watching(all, t, s, c.key, opts)
+			expect(t, w, added(c.want)...)
 		}
 
-		opts := listOpts()
-		opts.Recursive, opts.ResourceVersion = false, start
-		w, err := s.Watch(all, "/pods/ns/one", opts)
-		require.NoError(t, err)
-		defer w.Stop()
+		w := watchFrom(all, t, s, "/pods/ns/one", start, storage.ListOptions{Predicate: everything()})
 		for _, cluster := range []string{"bb", "aa"} {
 			ctx := in(t.Context(), cluster)
 			touch(ctx, t, s, "/pods/other/one", 1)
 			touch(ctx, t, s, "/pods/ns/two", 1)
 			touch(ctx, t, s, "/pods/ns/one", 1)
 		}
-		require.Equal(t, "MODIFIED bb|ns/one", describe(next(t, w)))
-		require.Equal(t, "MODIFIED aa|ns/one", describe(next(t, w)))
+		expect(t, w, "MODIFIED bb|ns/one", "MODIFIED aa|ns/one")
 	})
 }
 
 func TestWatchSeesItsOwnClusterOnly(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		start := list(in(t.Context(), "mine"), t, s, "/pods", listOpts()).ResourceVersion
-		opts := listOpts()
-		opts.ResourceVersion = start
-		mine, err := s.Watch(in(t.Context(), "mine"), "/pods/ns", opts)
-		require.NoError(t, err)
-		defer mine.Stop()
-		all, err := s.Watch(request.WithWildcard(t.Context()), "/pods", opts)
-		require.NoError(t, err)
-		defer all.Stop()
+		mine := watchFrom(in(t.Context(), "mine"), t, s, "/pods/ns", start, listOpts())
+		all := watchFrom(request.WithWildcard(t.Context()), t, s, "/pods", start, listOpts())
 
 		for _, cluster := range []string{"mine", "min", "mine2"} {
 			ctx := in(t.Context(), cluster)
 			create(ctx, t, s, newPod("ns", "one"))
 			touch(ctx, t, s, "/pods/ns/one", 1)
-			require.NoError(t, s.Delete(ctx, "/pods/ns/one", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
-			for _, event := range []string{"ADDED ", "MODIFIED ", "DELETED "} {
-				require.Equal(t, event+cluster+"|ns/one", describe(next(t, all)))
-			}
+			remove(ctx, t, s, "/pods/ns/one")
+			name := cluster + "|ns/one"
+			expect(t, all, "ADDED "+name, "MODIFIED "+name, "DELETED "+name)
 		}
 		create(in(t.Context(), "mine"), t, s, newPod("ns", "last"))
-		for _, event := range []string{"ADDED mine|ns/one", "MODIFIED mine|ns/one", "DELETED mine|ns/one", "ADDED mine|ns/last"} {
-			require.Equal(t, event, describe(next(t, mine)))
-		}
+		expect(t, mine, "ADDED mine|ns/one", "MODIFIED mine|ns/one", "DELETED mine|ns/one", "ADDED mine|ns/last")
 	})
 }
 
@@ -219,50 +191,26 @@ func TestObjectsWithoutAnnotation(t *testing.T) {
 	require.ElementsMatch(t, []string{"aa|ns/one", "|ns/foreign", "|ns/", "../aa|ns/lying"}, names(all.Items...))
 }
 
-// TestRestart verifies that the cache of a new process contains all objects, including those with equal names.
-func TestRestart(t *testing.T) {
-	client := startEtcd(t).Client()
-	const clusters = 20
-	want := make([]string, 0, clusters)
-	for restart := range 3 {
-		backend := backendOf(t, BackendConfig{Client: client})
-		s := open(t, backend, podsGR)
-		if restart == 0 {
-			for i := range clusters {
-				name := fmt.Sprintf("cluster-%02d", i)
-				create(in(t.Context(), name), t, s, newPod("default", "same"))
-				want = append(want, name+"|default/same")
-			}
-		}
+// TestFreshResource verifies that requests wait for a cache that is being filled, as after a restart, and that it has
+// all objects, including those with equal names.
+func TestFreshResource(t *testing.T) {
+	client, all := startEtcd(t).Client(), request.WithWildcard(t.Context())
+	fresh := func() *tenantStorage {
+		return openWith(t, backendOf(t, BackendConfig{Client: client}), podsGR, podCodec(t), podKey)
+	}
+	var want []string
+	first := fresh()
+	for i := range 200 {
+		pod := create(in(t.Context(), fmt.Sprintf("cluster-%02d", i/10)), t, first, newPod("ns", fmt.Sprint("pod-", i%10)))
+		want = append(want, nameOf(pod))
+	}
+	for range 5 {
 		for _, rv := range []string{"", "0"} {
 			opts := listOpts()
 			opts.ResourceVersion = rv
-			require.Eventually(t, func() bool {
-				return len(list(request.WithWildcard(t.Context()), t, s, "/pods", opts).Items) == clusters
-			}, deadline, time.Millisecond)
-			require.Equal(t, want, names(list(request.WithWildcard(t.Context()), t, s, "/pods", opts).Items...))
+			require.Equal(t, want, names(list(all, t, fresh(), "/pods", opts).Items...))
 		}
-		backend.Close()
-	}
-}
-
-// TestFreshResource verifies that a request waits for a cache that is being filled.
-func TestFreshResource(t *testing.T) {
-	backend := backendOf(t, BackendConfig{})
-	first := open(t, backend, podsGR)
-	for i := range 200 {
-		create(in(t.Context(), "root"), t, first, newPod("ns", fmt.Sprintf("pod-%d", i)))
-	}
-	for range 10 {
-		s := open(t, backend, podsGR)
-		opts := listOpts()
-		opts.ResourceVersion = "0"
-		require.Len(t, list(in(t.Context(), "root"), t, s, "/pods", opts).Items, 200)
-		s = open(t, backend, podsGR)
-		w, err := s.Watch(in(t.Context(), "root"), "/pods", opts)
-		require.NoError(t, err)
-		require.Equal(t, watch.Added, next(t, w).Type)
-		w.Stop()
+		require.Equal(t, "ADDED "+want[0], describe(next(t, watchFrom(all, t, fresh(), "/pods", "0", listOpts()))))
 	}
 }
 
@@ -292,18 +240,20 @@ func TestWaitForTheCacheIsBounded(t *testing.T) {
 	_ = s.GetList(ctx, "/pods", listOpts(), &example.PodList{}) // returns, be it with an error
 }
 
-func TestFieldSelectorUnderWildcardStays(t *testing.T) {
-	both(t, func(t *testing.T, s *tenantStorage) {
-		for _, cluster := range []string{"aa", "bb"} {
-			pod := newPod("ns", "one")
-			pod.Spec.NodeName = cluster
-			create(in(t.Context(), cluster), t, s, pod)
-		}
-		opts := listOpts()
-		opts.Predicate.Field = fields.OneTermEqualSelector("spec.nodeName", "bb")
-		got := list(request.WithWildcard(t.Context()), t, s, "/pods/ns", opts)
-		require.Equal(t, []string{"bb|ns/one"}, names(got.Items...))
-	})
+// expect requires the next events of a watch.
+func expect(t *testing.T, w watch.Interface, want ...string) {
+	t.Helper()
+	for _, event := range want {
+		require.Equal(t, event, describe(next(t, w)))
+	}
+}
+
+// added returns the events of new pods.
+func added(names []string) (events []string) {
+	for _, name := range names {
+		events = append(events, "ADDED "+name)
+	}
+	return events
 }
 
 // describe returns the type, cluster, namespace and name of an event.

@@ -20,22 +20,27 @@ func page(limit int64, token string) storage.ListOptions {
 	return opts
 }
 
-// pages lists in pages and checks that all have the version of the first.
-func pages(ctx context.Context, t *testing.T, s storage.Interface, key string, limit int64) []string {
+// pages lists in pages and checks that all have the version of the first, and that those of a filtered list have no
+// remaining count.
+func pages(
+	ctx context.Context, t *testing.T, s storage.Interface, key string, opts storage.ListOptions, filtered bool,
+) []string {
 	t.Helper()
-	var got []string
-	token, version := "", ""
-	for {
-		pods := list(ctx, t, s, key, page(limit, token))
+	got, version := []string{}, ""
+	for first := true; first || opts.Predicate.Continue != ""; first = false {
+		pods := list(ctx, t, s, key, opts)
+		require.LessOrEqual(t, len(pods.Items), int(opts.Predicate.Limit))
 		got = append(got, names(pods.Items...)...)
-		if version == "" {
+		if first {
 			version = pods.ResourceVersion
 		}
 		require.Equal(t, version, pods.ResourceVersion)
-		if token = pods.Continue; token == "" {
-			return got
+		if filtered {
+			require.Nil(t, pods.RemainingItemCount)
 		}
+		opts.Predicate.Continue = pods.Continue
 	}
+	return got
 }
 
 func seedPages(t *testing.T, s storage.Interface) {
@@ -56,7 +61,7 @@ func TestPages(t *testing.T) {
 			for _, key := range []string{"/pods", "/pods/ns1"} {
 				want := names(list(ctx, t, s, key, listOpts()).Items...)
 				for _, limit := range []int64{1, 2, 5, 100} {
-					require.Equal(t, want, pages(ctx, t, s, key, limit), "%s by %d", key, limit)
+					require.Equal(t, want, pages(ctx, t, s, key, page(limit, ""), false), "%s by %d", key, limit)
 				}
 			}
 		}

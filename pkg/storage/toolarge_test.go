@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -26,12 +25,8 @@ func TestTooLarge(t *testing.T) {
 		require.True(t, storage.IsNotFound(s.Get(ctx, "/pods/ns/large", storage.GetOptions{}, &example.Pod{})))
 
 		small := create(ctx, t, s, newPod("ns", "small"))
-		err := s.GuaranteedUpdate(ctx, "/pods/ns/small", &example.Pod{}, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			pod := obj.(*example.Pod)
-			pod.Annotations["text"] = text
-			return pod, nil, nil
-		}, nil)
-		requireTooLarge(t, err)
+		enlarge := changing(func(pod *example.Pod) { pod.Annotations["text"] = text })
+		requireTooLarge(t, s.GuaranteedUpdate(ctx, "/pods/ns/small", &example.Pod{}, false, nil, enlarge, nil))
 		now := &example.Pod{}
 		require.NoError(t, s.Get(ctx, "/pods/ns/small", storage.GetOptions{}, now))
 		require.Equal(t, small.ResourceVersion, now.ResourceVersion)

@@ -5,7 +5,6 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,19 +108,16 @@ type watchCache struct {
 func newWatchCache(t *testing.T, b *Backend, clk clock.WithTicker, pods ...string) *watchCache {
 	t.Helper()
 	cfg := b.storageConfig(podsGR, podCodec(t))
-	newPod := func() runtime.Object { return &example.Pod{} }
-	newList := func() runtime.Object { return &example.PodList{} }
-	raw, closeRaw, err := b.openEtcd(resource{config: cfg, newFunc: newPod, newListFunc: newList}, keyspace{root: "/pods/"}, new(atomic.Bool))
-	require.NoError(t, err)
-	t.Cleanup(closeRaw)
+	raw := openRaw(t, b, cfg.Codec)
 	w := &watchCache{t: t, below: &calls{belowCache: &belowCache{Interface: raw, source: t.Name(), progress: newProgress(b.cfg.Client.Client, t.Name())}}}
 	t.Cleanup(w.below.progress.stop)
 	for _, name := range pods {
 		w.write(name)
 	}
+	var err error
 	w.Cacher, err = cacher.NewCacherFromConfig(cacher.Config{
 		Storage: w.below, Versioner: raw.Versioner(), GroupResource: podsGR, EventsHistoryWindow: cfg.EventsHistoryWindow,
-		ResourcePrefix: "/pods/", KeyFunc: w.below.key, GetAttrsFunc: podAttrs, NewFunc: newPod, NewListFunc: newList, Codec: cfg.Codec, Clock: clk,
+		ResourcePrefix: "/pods/", KeyFunc: w.below.key, GetAttrsFunc: podAttrs, NewFunc: newObject, NewListFunc: newList, Codec: cfg.Codec, Clock: clk,
 	})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
@@ -131,10 +127,7 @@ func newWatchCache(t *testing.T, b *Backend, clk clock.WithTicker, pods ...strin
 
 func (w *watchCache) write(name string) {
 	w.t.Helper()
-	pod, out := &example.Pod{}, &example.Pod{}
-	pod.Namespace, pod.Name = "ns", name
-	require.NoError(w.t, w.below.Create(w.t.Context(), "/pods/ns/"+name, pod, out, 0))
-	w.last = out.ResourceVersion
+	w.last = create(w.t.Context(), w.t, w.below, newPod("ns", name)).ResourceVersion
 }
 
 // see waits until the cache has received the latest pod.

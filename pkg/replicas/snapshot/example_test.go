@@ -21,13 +21,17 @@ func (s *settings) Save() ([]json.RawMessage, error)     { return s.held, nil }
 func (s *settings) Restore(held []json.RawMessage) error { s.held = held; return nil }
 func (*settings) Changes() uint64                        { return 1 }
 
-// A process starts with the objects saved by the previous one.
-func ExampleSnapshot() {
+func directory() string {
 	dir, err := os.MkdirTemp("", "snapshot")
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
+	return dir
+}
+
+// A process starts with the objects saved by the previous one.
+func ExampleSnapshot() {
+	dir := directory()
 	defer func() { _ = os.RemoveAll(dir) }()
 	var store snapshot.Store = snapshot.File(filepath.Join(dir, "replicas"))
 	process := func(has *settings) *snapshot.Snapshot {
@@ -46,11 +50,7 @@ func ExampleSnapshot() {
 
 // Sources that are added and removed have their own files, which Forget deletes.
 func ExampleDirectory() {
-	dir, err := os.MkdirTemp("", "snapshots")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	dir := directory()
 	defer func() { _ = os.RemoveAll(dir) }()
 	kept := &snapshot.Directory{Path: dir, Config: snapshot.Config{Server: "blue", MaxAge: time.Hour}}
 	first := &settings{held: []json.RawMessage{[]byte(`{"a":1}`)}}

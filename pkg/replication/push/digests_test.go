@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/testutil"
@@ -37,11 +36,7 @@ func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
 			m.edit(m.shard)
 		}
 		m.start()
-		defer func() {
-			m.stop()
-			m.shard.stray.Wait()
-			m.cache.stray.Wait()
-		}()
+		defer m.end()
 		m.arrives(t, untilNoticed)
 		f(t, m)
 	})
@@ -51,7 +46,7 @@ func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
 func (m *model) arrives(t *testing.T, most time.Duration) {
 	t.Helper()
 	for began := time.Now(); !maps.Equal(m.wanted(), m.has()); <-time.After(100 * time.Millisecond) {
-		require.Less(t, time.Since(began), most, "want %v, have %v", m.wanted(), m.has())
+		require.Less(t, time.Since(began), most, "seed %d: want %v, have %v", m.seed, m.wanted(), m.has())
 	}
 }
 
@@ -82,9 +77,7 @@ func (m *model) damage() (keys []string) {
 		edited.Object["spec"] = map[string]any{"n": int64(666)}
 		m.cache.store(keys[0], "c0", edited)
 		m.cache.remove(keys[1])
-		invented := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
-		invented.SetName("invented")
-		m.cache.store(modelKey("c9", "invented"), "c9", invented)
+		m.cache.store(modelKey("c9", "invented"), "c9", modelShard("invented"))
 	})
 	return keys
 }
@@ -97,11 +90,7 @@ func TestDigestsFindWhatNoEventReports(t *testing.T) {
 		require.NotEqual(t, m.wanted(), m.has())
 		m.arrives(t, untilNoticed)
 		<-time.After(untilNoticed)
-		for _, problem := range []replication.Problem{replication.ProblemDifferent, replication.ProblemMissing, replication.ProblemOrphaned} {
-			n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
-			require.NoError(t, err)
-			require.Equal(t, 1, int(n), problem)
-		}
+		require.Equal(t, []int{1, 1, 1}, m.repairs(t))
 		require.Equal(t, lists, m.cache.lists)
 		require.Zero(t, m.restarts(t))
 
@@ -121,9 +110,7 @@ func TestOtherDataID(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		require.Zero(t, m.restarts(t))
-		m.cache.mu.Lock()
-		m.cache.dataID++
-		m.cache.mu.Unlock()
+		m.cache.locked(func() { m.cache.dataID++ })
 		<-time.After(untilNoticed)
 		require.Equal(t, 1, m.restarts(t))
 		m.arrives(t, untilNoticed)
@@ -135,16 +122,12 @@ func TestOtherDataID(t *testing.T) {
 func TestDigestsUnavailable(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
-		m.cache.mu.Lock()
-		m.cache.ill = true
-		m.cache.mu.Unlock()
+		m.cache.locked(func() { m.cache.ill = true })
 		<-time.After(untilNoticed)
 		m.cache.breakWatches(true)
 		m.edit(m.shard)
 		<-time.After(untilNoticed)
-		m.cache.mu.Lock()
-		m.cache.ill = false
-		m.cache.mu.Unlock()
+		m.cache.locked(func() { m.cache.ill = false })
 		m.edit(m.shard)
 		m.arrives(t, untilNoticed)
 		<-time.After(time.Minute)
@@ -169,9 +152,7 @@ func TestMarks(t *testing.T) {
 		require.Equal(t, first.Epoch, second.Epoch)
 		require.GreaterOrEqual(t, second.Number, first.Number+10)
 
-		m.cache.mu.Lock()
-		m.cache.remove(markKey)
-		m.cache.mu.Unlock()
+		m.cache.locked(func() { m.cache.remove(markKey) })
 		<-time.After(time.Minute)
 		require.Equal(t, first.Epoch, m.cp(t).Epoch, "the shard has the same data")
 		require.Equal(t, 1, m.restarts(t), "the cache server may have other data")
@@ -181,9 +162,7 @@ func TestMarks(t *testing.T) {
 		m.arrives(t, untilNoticed)
 		<-time.After(time.Minute)
 		m.stop()
-		m.cache.mu.Lock()
-		m.cache.marked = nil
-		m.cache.mu.Unlock()
+		m.cache.locked(func() { m.cache.marked = nil })
 		m.restore(m.shard)
 		m.start()
 		m.arrives(t, untilNoticed)
@@ -225,8 +204,8 @@ func TestReplicaIsDeletedAsCompared(t *testing.T) {
 		left := func(n int64) {
 			m.cache.mu.Lock()
 			defer m.cache.mu.Unlock()
-			obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard", "spec": map[string]any{"n": n}}}
-			obj.SetName("left")
+			obj := modelShard("left")
+			obj.Object["spec"] = map[string]any{"n": n}
 			m.cache.store(modelKey("c0", "left"), "c0", obj)
 		}
 		statuses := make(chan int, 10)

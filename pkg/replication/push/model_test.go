@@ -81,6 +81,26 @@ func (m *model) start() {
 	}
 }
 
+// end stops the engine and waits for requests that arrive late.
+func (m *model) end() {
+	m.stop()
+	m.shard.stray.Wait()
+	m.cache.stray.Wait()
+}
+
+func modelShard(name string) *unstructured.Unstructured {
+	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
+	obj.SetName(name)
+	return obj
+}
+
+// replicatedShard returns an object that is to be replicated.
+func replicatedShard(name string) *unstructured.Unstructured {
+	obj := modelShard(name)
+	obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
+	return obj
+}
+
 func modelKey(cluster, name string) string { return "shards.core.kcp.io/" + cluster + "|" + name }
 
 // edit writes something to a server, or deletes it.
@@ -96,9 +116,7 @@ func (m *model) edit(at *modelServer) {
 	}
 	obj := decoded(text)
 	if !found || at.rand.IntN(6) == 0 {
-		obj = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
-		obj.SetName(name)
-		obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
+		obj = replicatedShard(name)
 	}
 	if at.rand.IntN(5) == 0 { // selected, or not any more
 		obj.SetLabels(map[string]string{"internal.kcp.io/replicate": []string{"", "x"}[at.rand.IntN(2)]})
@@ -126,12 +144,7 @@ func (m *model) brief() {
 	s := m.shard
 	name := fmt.Sprintf("brief-%d", m.dice.IntN(1000))
 	key := modelKey("c0", name)
-	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
-	obj.SetName(name)
-	obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
-	s.mu.Lock()
-	s.store(key, "c0", obj)
-	s.mu.Unlock()
+	s.locked(func() { s.store(key, "c0", replicatedShard(name)) })
 	<-time.After(time.Duration(m.dice.IntN(120)) * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,15 +209,11 @@ func (m *model) outage() {
 
 // fails has so many of a hundred requests to the cache server fail.
 func (m *model) fails(n int) {
-	m.cache.mu.Lock()
-	defer m.cache.mu.Unlock()
-	m.cache.failing = n
+	m.cache.locked(func() { m.cache.failing = n })
 }
 
 func (m *model) save(s *modelServer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m.saved[s] = backup{maps.Clone(s.objects), s.revision}
+	s.locked(func() { m.saved[s] = backup{maps.Clone(s.objects), s.revision} })
 }
 
 // loseData removes the data of the cache server.
@@ -291,15 +300,15 @@ func (m *model) goneBy(key string, version int64) bool {
 	return m.shard.compacted <= version
 }
 
-// repairs returns how many replicas digests have shown to be wrong.
-func (m *model) repairs(t *testing.T) (count float64) {
+// repairs returns how many replicas digests have shown to be missing, different and orphaned.
+func (m *model) repairs(t *testing.T) (counts []int) {
 	t.Helper()
 	for _, problem := range []replication.Problem{replication.ProblemMissing, replication.ProblemDifferent, replication.ProblemOrphaned} {
-		n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues("cache", "shards.core.kcp.io", string(problem)))
+		n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
 		require.NoError(t, err)
-		count += n
+		counts = append(counts, int(n))
 	}
-	return count
+	return counts
 }
 
 // TestEngineModel checks that the cache server is eventually up to date after any failures. If only the shard fails,
@@ -329,40 +338,25 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 		m.step()
 	}
 	m.fails(0)
-	var want, has map[string]string
-	equal := func() bool {
-		want, has = m.wanted(), m.has()
-		return maps.Equal(want, has)
-	}
-	for waited := 0; waited < 1200 && !equal(); waited++ {
-		<-time.After(time.Second)
-	}
-	require.Equal(t, want, has, "seed %d", seed)
+	m.arrives(t, 20*time.Minute)
 	<-time.After(5 * time.Minute)
-	require.True(t, equal(), "seed %d: it stays so", seed)
+	require.Equal(t, m.wanted(), m.has(), "seed %d: it stays so", seed)
 	m.holdsDigests()
 	if !of.wild {
-		require.Zero(t, m.repairs(t), "seed %d: digests found what was wrong", seed)
+		require.Equal(t, []int{0, 0, 0}, m.repairs(t), "seed %d: digests found what was wrong", seed)
 	}
 	m.reconnects()
-	m.cache.mu.Lock()
-	m.cache.marked = nil // others write now
-	m.cache.mu.Unlock()
+	m.cache.locked(func() { m.cache.marked = nil }) // others write now
 	m.rewrite()
-	for waited := 0; waited < 20 && !equal(); waited++ {
-		<-time.After(time.Second)
-	}
-	require.True(t, equal(), "seed %d: what somebody else writes is put right by the next digests: want %v, got %v", seed, want, has)
-	m.stop()
-	m.shard.stray.Wait()
-	m.cache.stray.Wait()
+	m.arrives(t, 20*time.Second) // because of the next digests
+	m.end()
 }
 
 // holdsDigests checks the digest in the checkpoint.
 func (m *model) holdsDigests() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	cp, root := decoded(m.cache.objects["replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"]), m.cache.table().Root()
+	cp, root := decoded(m.cache.objects[markKey]), m.cache.table().Root()
 	extent, _, _ := unstructured.NestedMap(cp.Object, "resources", "shards.core.kcp.io")
 	require.EqualValues(m.t, root.Count, extent["count"], "seed %d", m.seed)
 	require.Equal(m.t, root.Digest.String(), extent["digest"], "seed %d", m.seed)

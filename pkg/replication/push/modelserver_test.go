@@ -86,6 +86,13 @@ func (m *modelServer) factory(t testing.TB) *client.Factory {
 	return f
 }
 
+// locked calls f under the lock.
+func (m *modelServer) locked(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
 // chance reports whether something of a chance of n in 100 happens.
 func (m *modelServer) chance(n int) bool {
 	m.mu.Lock()
@@ -129,9 +136,12 @@ func (m *modelServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.received += len(text)
-	return &http.Response{
-		StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)), Request: req,
-	}, nil
+	return modelResponse(req, status, io.NopCloser(bytes.NewReader(text))), nil
+}
+
+func modelResponse(req *http.Request, status int, body io.ReadCloser) *http.Response {
+	header := http.Header{"Content-Type": {"application/json"}}
+	return &http.Response{StatusCode: status, Header: header, Body: body, Request: req}
 }
 
 // modelQuery is a parsed request.
@@ -356,17 +366,15 @@ func (m *modelServer) watch(q modelQuery, from string) (*modelWatch, *apierrors.
 			w.send(e)
 		}
 	}
-	bookmark := encoded(map[string]any{"type": "BOOKMARK", "object": map[string]any{
-		"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard", "metadata": map[string]any{"resourceVersion": strconv.FormatInt(m.revision, 10)},
-	}})
-	w.events <- bookmark
+	bookmark := modelShard("")
+	bookmark.SetResourceVersion(strconv.FormatInt(m.revision, 10))
+	w.events <- encoded(map[string]any{"type": "BOOKMARK", "object": bookmark.Object})
 	return w, nil
 }
 
 func (w *modelWatch) send(e modelEvent) {
 	if strings.HasPrefix(e.key, w.prefix) {
-		event := encoded(map[string]any{"type": e.kind, "object": json.RawMessage(e.object)})
-		w.events <- event
+		w.events <- encoded(map[string]any{"type": e.kind, "object": json.RawMessage(e.object)})
 	}
 }
 
@@ -391,7 +399,7 @@ func (m *modelServer) stream(req *http.Request, w *modelWatch) *http.Response {
 			}
 		}
 	})
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: in, Request: req}
+	return modelResponse(req, http.StatusOK, in)
 }
 
 // silently changes objects without an event, as a bug or a broken connection may.
@@ -405,11 +413,7 @@ func (m *modelServer) silently(change func()) {
 }
 
 // breakWatches ends all watches, as a restart does; forget has them begin anew.
-func (m *modelServer) breakWatches(forget bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.broke(forget)
-}
+func (m *modelServer) breakWatches(forget bool) { m.locked(func() { m.broke(forget) }) }
 
 func (m *modelServer) broke(forget bool) {
 	for w := range m.watches {

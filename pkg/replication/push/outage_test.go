@@ -29,11 +29,7 @@ func runOutage(t *testing.T, away time.Duration, starts bool) {
 		m.edit(m.shard)
 	}
 	m.start()
-	defer func() {
-		m.stop()
-		m.shard.stray.Wait()
-		m.cache.stray.Wait()
-	}()
+	defer m.end()
 	m.arrives(t, time.Minute)
 	m.fails(100)
 	m.cache.breakWatches(false)
@@ -41,9 +37,7 @@ func runOutage(t *testing.T, away time.Duration, starts bool) {
 		m.stop()
 	}
 	replicated := slices.Sorted(maps.Keys(m.wanted()))
-	m.shard.mu.Lock()
-	m.shard.remove(replicated[0])
-	m.shard.mu.Unlock()
+	m.shard.locked(func() { m.shard.remove(replicated[0]) })
 	m.brief()
 	m.edit(m.shard)
 	if starts {

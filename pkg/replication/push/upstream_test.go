@@ -10,7 +10,9 @@ import (
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -28,13 +30,12 @@ type relayedFrom struct {
 func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
 	code, answer := http.StatusOK, any(r.cp)
 	if name := path.Base(req.URL.Path); name != replicationcheckpoints.Name || r.cp == nil {
-		code, answer = http.StatusNotFound, metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{Name: name},
-		}
+		status := apierrors.NewNotFound(schema.GroupResource{}, name).Status()
+		status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		code, answer = http.StatusNotFound, status
 	}
 	body, err := json.Marshal(answer)
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: req}, err
+	return modelResponse(req, code, io.NopCloser(bytes.NewReader(body))), err
 }
 
 // TestGoneWhereItIsRelayedFrom checks that an object which is missing on the cache server that is relayed from was only

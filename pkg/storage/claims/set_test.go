@@ -26,6 +26,13 @@ func clusters(v *Snapshot) []logicalcluster.Name {
 	return found
 }
 
+func missed(t *testing.T, s *Set, version uint64, here bool) []Change {
+	t.Helper()
+	changes, err := s.Missed(version, here)
+	require.NoError(t, err)
+	return changes
+}
+
 // TestTimeline verifies the state of a set at each version.
 func TestTimeline(t *testing.T) {
 	s := NewSet(nil, secrets, "", 10)
@@ -58,18 +65,12 @@ func TestTimeline(t *testing.T) {
 	_, err = s.Missed(9, false)
 	require.ErrorIs(t, err, ErrCompacted)
 	for version, want := range map[uint64]int{10: 3, 20: 3, 21: 2, 40: 1, 41: 0} {
-		missed, err := s.Missed(version, true)
-		require.NoError(t, err)
-		require.Len(t, missed, want, "here, since %d", version)
-		missed, err = s.Missed(version, false)
-		require.NoError(t, err)
-		require.Len(t, missed, 3, "elsewhere, since %d", version)
+		require.Len(t, missed(t, s, version, true), want, "here, since %d", version)
+		require.Len(t, missed(t, s, version, false), 3, "elsewhere, since %d", version)
 	}
 	s.Restart(7)
 	require.Equal(t, []logicalcluster.Name{"b"}, clusters(s.Latest()))
-	missed, err := s.Missed(7, false)
-	require.NoError(t, err)
-	require.Empty(t, missed)
+	require.Empty(t, missed(t, s, 7, false))
 }
 
 // TestNames verifies selections by name.
@@ -86,11 +87,10 @@ func TestNames(t *testing.T) {
 		require.Equal(t, held, s.Selection("a").MatchesObject(name, labels.Set{"x": "1"}), name)
 	}
 	s.AllowNames("a", []string{"x"}, 30)
-	missed, err := s.Missed(30, true)
-	require.NoError(t, err)
-	require.Len(t, missed, 1)
-	require.True(t, missed[0].Before.Matches(named("y")))
-	require.False(t, missed[0].After.Matches(named("y")))
+	changes := missed(t, s, 30, true)
+	require.Len(t, changes, 1)
+	require.True(t, changes[0].Before.Matches(named("y")))
+	require.False(t, changes[0].After.Matches(named("y")))
 	s.AllowNames("a", nil, 40)
 	require.False(t, s.Selection("a").Held(), "no names are no objects")
 	s.Allow("a", nil, 50)
@@ -102,23 +102,18 @@ func TestLag(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 10)
 		s.Allow("a", nil, 20)
-		missed := func(version uint64) int {
-			changes, err := s.Missed(version, false)
-			require.NoError(t, err)
-			return len(changes)
-		}
 		s.Advance(25)
 		<-time.After(lag)
 		s.Advance(30)
-		require.Equal(t, 1, missed(100), "not yet")
+		require.Len(t, missed(t, s, 100, false), 1, "not yet")
 		<-time.After(time.Nanosecond)
-		require.Equal(t, 1, missed(100), "nobody has looked")
+		require.Len(t, missed(t, s, 100, false), 1, "nobody has looked")
 		s.Advance(35)
-		require.Equal(t, 1, missed(35))
-		require.Zero(t, missed(36))
+		require.Len(t, missed(t, s, 35, false), 1)
+		require.Empty(t, missed(t, s, 36, false))
 		s.Allow("b", nil, 40)
-		require.Equal(t, 1, missed(36))
-		require.Equal(t, 2, missed(35))
+		require.Len(t, missed(t, s, 36, false), 1)
+		require.Len(t, missed(t, s, 35, false), 2)
 	})
 }
 

@@ -5,11 +5,7 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
@@ -49,16 +45,10 @@ func BenchmarkDispatch(b *testing.B) {
 
 func benchmarkDispatch(b *testing.B, key hashrange.Key, watchers int) {
 	b.Helper()
-	f := newFollower(b)
-	f.fill("a")
-	f.follow(10)
+	f := filled(b, "a")
 	read := make(chan struct{}, watchers)
 	for i := range watchers {
-		w, err := f.Watch(b.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
-			Label: labels.Everything(), Field: fields.Everything(),
-			ShardSelector: part(key, i, watchers),
-		}})
-		require.NoError(b, err)
+		w := f.watchPart(key, i, watchers)
 		b.Cleanup(w.Stop)
 		go func() {
 			for range w.ResultChan() {

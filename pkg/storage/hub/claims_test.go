@@ -32,24 +32,25 @@ func newSet(members ...logicalcluster.Name) *claims.Set {
 // watchClaims opens a watch of a set and waits until it receives events.
 func (f *follower) watchClaims(set *claims.Set, key string) *Watcher {
 	f.tb.Helper()
-	ctx, cancel := context.WithCancel(f.tb.Context())
-	f.tb.Cleanup(cancel)
-	w, err := f.Watch(ctx, Request{
-		Key: key, Version: 10, Claims: Claims{Set: set, Root: "/r/"},
-		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
-	})
-	require.NoError(f.tb, err)
-	f.live(w.(*Watcher))
-	return w.(*Watcher)
+	request := claimsRequest(set, 10)
+	request.Key = key
+	w := f.open(request)
+	f.live(w)
+	return w
+}
+
+// claimsRequest returns a request for the objects of a set, with bookmarks.
+func claimsRequest(set *claims.Set, version uint64) Request {
+	return Request{Key: "/r/", Version: version, Claims: Claims{Set: set, Root: "/r/"}, Predicate: bookmarked}
+}
+
+var bookmarked = storage.SelectionPredicate{
+	Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true,
 }
 
 func (f *follower) live(w *Watcher) {
 	f.tb.Helper()
-	require.Eventually(f.tb, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return w.joined && !w.behind
-	}, deadline, time.Millisecond)
+	f.eventually(func() bool { return w.joined && !w.behind })
 }
 
 func (f *follower) modify(name string, version int, l labels.Set) {
@@ -61,9 +62,7 @@ func (f *follower) modify(name string, version int, l labels.Set) {
 // TestClaimsShareEvents verifies that watchers of claim sets share one object with others, and that each selector is
 // evaluated once.
 func TestClaimsShareEvents(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x", "b/x")
-	f.follow(10)
+	f := filled(t, "a/x", "b/x")
 	pred, asked := selecting(t, "color=red")
 	red, all, other := newSet(), newSet("a", "b"), newSet("b")
 	red.Allow("a", pred.Label, 10)
@@ -73,9 +72,8 @@ func TestClaimsShareEvents(t *testing.T) {
 	}
 	same = append(same, f.watchClaims(all, "/r/"), f.watchClaims(all, "/r/a/"))
 	silent := []*Watcher{f.watchClaims(other, "/r/"), f.watchClaims(all, "/r/b/"), f.watchClaims(red, "/r/b/")}
-	plain, err := f.Watch(t.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}})
-	require.NoError(t, err)
-	f.live(plain.(*Watcher))
+	plain := f.open(Request{Key: "/r/", Version: 10, Predicate: storage.Everything})
+	f.live(plain)
 	before := *asked
 
 	f.modify("a/x", 11, labels.Set{"color": "red"})
@@ -99,14 +97,10 @@ func TestClaimsShareEvents(t *testing.T) {
 // TestClaimsWithinAVersion verifies the order of events with the same version before and after a change of the claims,
 // for watchers that keep up and for those that do not.
 func TestClaimsWithinAVersion(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x", "a/y")
-	f.follow(10)
+	f := filled(t, "a/x", "a/y")
 	set := newSet()
 	w := f.watchClaims(set, "/r/")
-	remove := func(name string) {
-		f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: versioned(name, 11)}))
-	}
+	remove := func(name string) { f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: versioned(name, 11)})) }
 	remove("a/x")
 	set.Allow("a", nil, 11)
 	remove("a/y")
@@ -119,17 +113,13 @@ func TestClaimsWithinAVersion(t *testing.T) {
 // TestClaimsOfWhoIsBehind verifies that a watcher which is behind first receives earlier events, filtered by the claims
 // at that time.
 func TestClaimsOfWhoIsBehind(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x", "b/x")
-	f.follow(10)
+	f := filled(t, "a/x", "b/x")
 	set := newSet("a")
 	w := f.watchClaims(set, "/r/")
 	for i := range buffered + 1 {
 		f.modify("a/x", 11+i, nil)
 	}
-	f.mu.Lock()
-	require.True(t, w.behind)
-	f.mu.Unlock()
+	require.True(t, f.locked(func() bool { return w.behind }))
 	f.modify("b/x", 500, nil)
 	f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: versioned("a/x", 501)}))
 	set.Deny("a", 501)
@@ -148,16 +138,12 @@ func TestClaimsOfWhoIsBehind(t *testing.T) {
 // TestClaimsWaitForTheHub verifies that a change is applied when the hub has reached its version, and that a pending
 // change without watchers does not block.
 func TestClaimsWaitForTheHub(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x")
-	f.follow(10)
+	f := filled(t, "a/x")
 	set := newSet()
 	w := f.watchClaims(set, "/r/")
 	set.Allow("a", nil, 15)
 	f.modify("a/x", 12, nil)
-	f.mu.Lock()
-	require.Empty(t, w.pendingUpdates)
-	f.mu.Unlock()
+	require.True(t, f.locked(func() bool { return len(w.pendingUpdates) == 0 }))
 	f.apply(f.eventOf(watch.Event{Type: watch.Bookmark, Object: bookmarkAt(15)}))
 	nextIs(t, w, 12, "ADDED a/x")
 	nextIs(t, w, 15, "BOOKMARK ")
@@ -170,9 +156,7 @@ func TestClaimsWaitForTheHub(t *testing.T) {
 // that no replica can have shown.
 func TestClaimsHideWhatCameLater(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.fill("a/seen")
-		f.follow(10)
+		f := filled(t, "a/seen")
 		set := newSet("a")
 		f.watchClaims(set, "/r/").Stop()
 		f.modify("a/seen", 11, nil)
@@ -181,11 +165,7 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 		<-time.After(20 * time.Second)
 		f.modify("a/later", 13, nil)
 		f.modify("a/seen", 14, nil)
-		w, err := f.Watch(t.Context(), Request{
-			Key: "/r/", Version: 11, Claims: Claims{Set: set, Root: "/r/"},
-			Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
-		})
-		require.NoError(t, err)
+		w := f.open(claimsRequest(set, 11))
 		nextIs(t, w, 11, "DELETED a/lagged")
 		nextIs(t, w, 11, "DELETED a/seen")
 		nextIs(t, w, 14, "BOOKMARK ")
@@ -195,21 +175,16 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 // TestClaimsAreToldForAWhile verifies that old changes are not sent to later watches, even without bookmarks.
 func TestClaimsAreToldForAWhile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.fill("b/x", "z")
-		f.follow(10)
+		f := filled(t, "b/x", "z")
 		set := newSet("a")
 		f.watchClaims(set, "/r/").Stop()
 		f.modify("z", 11, nil)
 		set.Allow("b", nil, 11)
 		<-time.After(20 * time.Second)
 		from := func(version uint64) watch.Interface {
-			w, err := f.Watch(t.Context(), Request{
-				Key: "/r/", Version: version, Claims: Claims{Set: set, Root: "/r/"},
-				Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
-			})
-			require.NoError(t, err)
-			return w
+			request := claimsRequest(set, version)
+			request.Predicate = storage.Everything
+			return f.open(request)
 		}
 		require.Equal(t, "b/x", (<-from(11).ResultChan()).Object.(metav1.Object).GetName())
 		f.modify("z", 12, nil)
@@ -283,17 +258,14 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 // tellOf applies at most the given number of events of a watch to a state, and returns the version to resume from.
 func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[string]string) uint64 {
 	f.tb.Helper()
-	w, err := f.Watch(f.tb.Context(), Request{
-		Key: "/r/", Version: version, Claims: Claims{Set: set, Root: "/r/"},
-		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
-	})
-	require.NoError(f.tb, err)
+	w := f.open(claimsRequest(set, version))
 	defer w.Stop()
 	for range most {
 		bubble.Wait()
 		select {
 		case e := <-w.ResultChan():
 			obj := e.Object.(metav1.Object)
+			var err error
 			version, err = f.cfg.Versioner.ParseResourceVersion(obj.GetResourceVersion())
 			require.NoError(f.tb, err)
 			switch e.Type {
@@ -314,20 +286,14 @@ func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[s
 // lists until it has read the claims again.
 func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.fill("a/x", "b/x")
-		f.follow(10)
+		f := filled(t, "a/x", "b/x")
 		source := &claims.Source{}
 		source.Beat()
 		set := claims.NewSet(source, schema.GroupResource{}, "", 10)
 		set.Allow("a", nil, 10)
-		request := Request{
-			Key: "/r/", Version: 10, Claims: Claims{Set: set, Root: "/r/"},
-			Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
-		}
+		request := claimsRequest(set, 10)
 		open := func() watch.Interface {
-			w, err := f.Watch(t.Context(), request)
-			require.NoError(t, err)
+			w := f.open(request)
 			bubble.Wait()
 			return w
 		}
@@ -365,12 +331,10 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 
 // TestClaimsAreForgotten verifies that the hub releases an empty set without watchers, and that a set belongs to one hub.
 func TestClaimsAreForgotten(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x")
-	f.follow(10)
+	f := filled(t, "a/x")
 	set := newSet("a", "b")
 	w := f.watchClaims(set, "/r/")
-	_, err := newFollowing(t).Watch(t.Context(), Request{Key: "/r/", Claims: Claims{Set: set, Root: "/r/"}})
+	_, err := filled(t, "a/x").Watch(t.Context(), Request{Key: "/r/", Claims: Claims{Set: set, Root: "/r/"}})
 	require.ErrorContains(t, err, "another storage")
 	require.Len(t, f.claimed.in, 2)
 	w.Stop()
@@ -382,14 +346,6 @@ func TestClaimsAreForgotten(t *testing.T) {
 	set.Allow("a", nil, 10)
 	f.watchClaims(set, "/r/").Stop()
 	require.Len(t, f.claimed.in, 1)
-}
-
-func newFollowing(tb testing.TB) *follower {
-	tb.Helper()
-	f := newFollower(tb)
-	f.fill("a/x")
-	f.follow(10)
-	return f
 }
 
 // TestClaimsEndSlowWatchers verifies that a watcher which does not read claim updates is ended and does not block others.
@@ -410,9 +366,7 @@ func TestClaimsEndSlowWatchers(t *testing.T) {
 			set.Deny("a", 10)
 		}
 	}
-	f.mu.Lock()
-	require.True(t, w.stopped)
-	f.mu.Unlock()
+	require.True(t, f.locked(func() bool { return w.stopped }))
 	for range w.ResultChan() {
 	}
 }
@@ -420,9 +374,7 @@ func TestClaimsEndSlowWatchers(t *testing.T) {
 // TestListsHaveAcceptedClaims verifies that a list includes all claims that were accepted before its version, and that
 // watches from there receive missed changes.
 func TestListsHaveAcceptedClaims(t *testing.T) {
-	f := newFollower(t)
-	f.fill("b/x", "z")
-	f.follow(10)
+	f := filled(t, "b/x", "z")
 	var source claims.Source
 	var accepts func(version uint64)
 	source.CatchUpBy(func(_ context.Context, version uint64) error {

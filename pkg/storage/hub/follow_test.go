@@ -12,8 +12,6 @@ import (
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
@@ -53,6 +51,15 @@ func newFollower(tb testing.TB) *follower {
 		f.stop()
 		f.Close()
 	})
+	return f
+}
+
+// filled returns a hub with objects that follows the watch cache from version 10.
+func filled(tb testing.TB, names ...string) *follower {
+	tb.Helper()
+	f := newFollower(tb)
+	f.fill(names...)
+	f.follow(10)
 	return f
 }
 
@@ -108,15 +115,31 @@ func (f *follower) stop() {
 }
 
 func (f *follower) watch(version uint64) watch.Interface {
-	w, err := f.Watch(f.tb.Context(), Request{
-		Key: "/r/", Version: version,
-		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
-		Older: func(context.Context, uint64) (watch.Interface, error) {
-			return nil, fmt.Errorf("too old: %d", version)
-		},
-	})
+	return f.open(Request{Key: "/r/", Version: version, Predicate: storage.Everything, Older: tooOld})
+}
+
+func (f *follower) open(r Request) *Watcher {
+	f.tb.Helper()
+	w, err := f.Watch(f.tb.Context(), r)
 	require.NoError(f.tb, err)
-	return w
+	return w.(*Watcher)
+}
+
+func tooOld(_ context.Context, version uint64) (watch.Interface, error) {
+	return nil, fmt.Errorf("too old: %d", version)
+}
+
+// locked checks a state under the lock.
+func (f *follower) locked(is func() bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return is()
+}
+
+// eventually waits for a state, which it checks under the lock.
+func (f *follower) eventually(is func() bool) {
+	f.tb.Helper()
+	require.Eventually(f.tb, func() bool { return f.locked(is) }, deadline, time.Millisecond)
 }
 
 func next(tb testing.TB, w watch.Interface) string {
@@ -204,9 +227,7 @@ func TestFollow(t *testing.T) {
 
 // TestLosesTrack verifies that a hub which has lost track serves no requests until the watch cache is filled again.
 func TestLosesTrack(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a")
-	f.follow(10)
+	f := filled(t, "a")
 	w := f.watch(10)
 	f.source.Add(versioned("b", 11))
 	require.Equal(t, "ADDED b", next(t, w))
@@ -270,11 +291,7 @@ func TestFollowsSoon(t *testing.T) {
 	require.ErrorIs(t, f.WaitFresh(ctx, 0), context.Canceled)
 	follows := make(chan error)
 	go func() { follows <- f.WaitFresh(t.Context(), 0) }()
-	require.Eventually(t, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.changed != nil
-	}, deadline, time.Millisecond)
+	f.eventually(func() bool { return f.changed != nil })
 	f.follow(10)
 	require.NoError(t, <-follows)
 
@@ -286,9 +303,7 @@ func TestFollowsSoon(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a")
-	f.follow(10)
+	f := filled(t, "a")
 	watches := []watch.Interface{f.watch(10), f.watch(99)}
 	f.stop()
 	f.Close()
@@ -302,17 +317,12 @@ func TestClose(t *testing.T) {
 // TestBursts verifies that bursts do not end watches with a reader, and that no events are lost.
 func TestBursts(t *testing.T) {
 	const watchers, bursts, burst = 256, 100, 50
-	f := newFollower(t)
-	f.fill("a")
-	f.follow(10)
+	f := filled(t, "a")
 	var got atomic.Int64
 	var readers sync.WaitGroup
 	watches := make([]watch.Interface, watchers)
 	for i := range watches {
-		w, err := f.Watch(t.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
-			Label: labels.Everything(), Field: fields.Everything(), ShardSelector: part(hashrange.UID, i, watchers),
-		}})
-		require.NoError(t, err)
+		w := f.watchPart(hashrange.UID, i, watchers)
 		watches[i] = w
 		readers.Go(func() {
 			for range w.ResultChan() {
@@ -324,13 +334,18 @@ func TestBursts(t *testing.T) {
 		f.source.Modify(versioned(fmt.Sprint(i%512), 11+i))
 	}
 	require.Eventually(t, func() bool { return got.Load() == bursts*burst }, deadline, time.Millisecond)
-	f.mu.Lock()
-	require.Len(t, f.watchers, watchers)
-	f.mu.Unlock()
+	require.True(t, f.locked(func() bool { return len(f.watchers) == watchers }))
 	for _, w := range watches {
 		w.Stop()
 	}
 	readers.Wait()
+}
+
+func (f *follower) watchPart(key hashrange.Key, i, n int) *Watcher {
+	f.tb.Helper()
+	predicate := storage.Everything
+	predicate.ShardSelector = part(key, i, n)
+	return f.open(Request{Key: "/r/", Version: 10, Predicate: predicate})
 }
 
 // part selects part i of n of the ring by a key.

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -305,9 +302,7 @@ func TestKeptSnapshots(t *testing.T) {
 
 // TestAged verifies the times of events for the watch cache, which never decrease.
 func TestAged(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a")
-	f.follow(10)
+	f := filled(t, "a")
 	at := func(version int) time.Time {
 		e := f.eventOf(watch.Event{Type: watch.Modified, Object: versioned("a", version)})
 		obj := f.aged(e)
@@ -317,18 +312,12 @@ func TestAged(t *testing.T) {
 	}
 	first, second := at(11), at(12)
 	require.Less(t, second.Sub(first), historyTime)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := f.Watch(ctx, Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}})
-	require.NoError(t, err)
+	w := f.watch(10)
 	third, fourth := at(13), at(14)
 	require.GreaterOrEqual(t, third.Sub(second), historyTime)
 	require.GreaterOrEqual(t, fourth.Sub(third), historyTime)
-	cancel()
-	require.Eventually(t, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return len(f.watchers) == 0
-	}, deadline, time.Millisecond)
+	w.Stop()
+	f.eventually(func() bool { return len(f.watchers) == 0 })
 	fifth := at(15)
 	require.GreaterOrEqual(t, fifth.Sub(fourth), historyTime, "the client may come back")
 	f.lastWatched = time.Now().Add(-historyTime)

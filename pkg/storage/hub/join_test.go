@@ -10,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
@@ -30,33 +28,48 @@ type older struct {
 	streams chan watch.Interface // or nil if the version is too old
 }
 
-func newOlder(f *follower) *older {
-	return &older{follower: f, asked: make(chan uint64), streams: make(chan watch.Interface)}
+func newOlder(t *testing.T, names ...string) *older {
+	t.Helper()
+	return &older{follower: filled(t, names...), asked: make(chan uint64), streams: make(chan watch.Interface)}
+}
+
+// joining returns a hub, a watcher from version 4, and the stream of the watch cache that it receives first.
+func joining(t *testing.T, names ...string) (*older, watch.Interface, *watch.RaceFreeFakeWatcher) {
+	t.Helper()
+	o, cache := newOlder(t, names...), watch.NewRaceFreeFake()
+	w := o.resume(4)
+	o.serve(4, cache)
+	return o, w, cache
+}
+
+// inBubbles runs each case in a bubble.
+func inBubbles[C any](t *testing.T, cases map[string]C, test func(t *testing.T, c C)) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) { test(t, c) })
+		})
+	}
 }
 
 // resume watches from a version, from before the hub's history in the watch cache.
 func (o *older) resume(version uint64) watch.Interface {
 	o.tb.Helper()
-	w, err := o.Watch(o.tb.Context(), Request{
-		Key: "/r/", Version: version,
-		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
-		Older: func(ctx context.Context, version uint64) (watch.Interface, error) {
-			for {
-				select {
-				case o.asked <- version:
-				case stream := <-o.streams:
-					if stream == nil {
-						return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
-					}
-					return stream, nil
-				case <-ctx.Done():
-					return nil, ctx.Err()
+	older := func(ctx context.Context, version uint64) (watch.Interface, error) {
+		for {
+			select {
+			case o.asked <- version:
+			case stream := <-o.streams:
+				if stream == nil {
+					return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
 				}
+				return stream, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
-		},
-	})
-	require.NoError(o.tb, err)
-	return w
+		}
+	}
+	return o.open(Request{Key: "/r/", Version: version, Predicate: storage.Everything, Older: older})
 }
 
 // serve returns the stream for a version.
@@ -80,48 +93,34 @@ func nextIs(tb testing.TB, w watch.Interface, version int, want string) {
 
 // TestJoinWaitsForTheHub verifies that events which the hub receives later are not sent twice.
 func TestJoinWaitsForTheHub(t *testing.T) {
-	for name, last := range map[string]watch.Event{
+	inBubbles(t, map[string]watch.Event{
 		"after a bookmark":       {Type: watch.Bookmark, Object: bookmarkAt(15)},
 		"before the next event":  {Type: watch.Added, Object: versioned("d", 16)},
 		"when the watch is over": {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				o := newOlder(newFollower(t))
-				o.fill("a")
-				o.follow(10)
-				w := o.resume(4)
-				cache := watch.NewFake()
-				o.serve(4, cache)
-				cache.Add(versioned("b", 5))
-				nextIs(t, w, 5, "ADDED b")
-				cache.Add(versioned("c", 15))
-				nextIs(t, w, 15, "ADDED c")
-				if last.Object == nil {
-					cache.Stop()
-				} else {
-					cache.Action(last.Type, last.Object)
-				}
-				bubble.Wait()
+	}, func(t *testing.T, last watch.Event) {
+		o, w, cache := joining(t, "a")
+		cache.Add(versioned("b", 5))
+		nextIs(t, w, 5, "ADDED b")
+		cache.Add(versioned("c", 15))
+		nextIs(t, w, 15, "ADDED c")
+		if last.Object == nil {
+			cache.Stop()
+		} else {
+			cache.Action(last.Type, last.Object)
+		}
+		bubble.Wait()
 
-				o.source.Add(versioned("c", 15))
-				o.source.Add(versioned("d", 16))
-				nextIs(t, w, 16, "ADDED d")
-			})
-		})
-	}
+		o.source.Add(versioned("c", 15))
+		o.source.Add(versioned("d", 16))
+		nextIs(t, w, 16, "ADDED d")
+	})
 }
 
 // TestJoinKeepsAVersionTogether verifies that a watcher which joins between events with the same version, e.g. of objects
 // that expire together, receives each once.
 func TestJoinKeepsAVersionTogether(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		o := newOlder(newFollower(t))
-		o.fill("a", "b")
-		o.follow(10)
-		w := o.resume(4)
-		cache := watch.NewRaceFreeFake()
-		o.serve(4, cache)
+		o, w, cache := joining(t, "a", "b")
 		cache.Modify(versioned("a", 9))
 		nextIs(t, w, 9, "MODIFIED a")
 		cache.Delete(versioned("a", 11))
@@ -139,70 +138,51 @@ func TestJoinKeepsAVersionTogether(t *testing.T) {
 
 // TestJoinNotALostHub verifies that a watcher does not join a hub that has lost track before it is filled again.
 func TestJoinNotALostHub(t *testing.T) {
-	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				o := newOlder(newFollower(t))
-				o.fill("a")
-				o.follow(10)
-				w := o.resume(4)
-				cache := watch.NewFake()
-				o.serve(4, cache)
-				cache.Modify(versioned("a", 10))
-				nextIs(t, w, 10, "MODIFIED a")
-				o.follow(99) // loses track
-				cache.Stop()
-				bubble.Wait()
+	inBubbles(t, map[string]int{"nothing missed": 10, "something missed": 20}, func(t *testing.T, at int) {
+		o, w, cache := joining(t, "a")
+		cache.Modify(versioned("a", 10))
+		nextIs(t, w, 10, "MODIFIED a")
+		o.follow(99) // loses track
+		cache.Stop()
+		bubble.Wait()
 
-				o.stop()
-				o.fill("a")
-				o.follow(at)
-				if at == 20 {
-					again := watch.NewFake()
-					o.serve(10, again)
-					again.Add(versioned("b", 20))
-					nextIs(t, w, 20, "ADDED b")
-					again.Action(watch.Bookmark, bookmarkAt(20))
-				}
-				bubble.Wait()
-				o.source.Add(versioned("c", 21))
-				nextIs(t, w, 21, "ADDED c")
-			})
-		})
-	}
+		o.stop()
+		o.fill("a")
+		o.follow(at)
+		if at == 20 {
+			again := watch.NewFake()
+			o.serve(10, again)
+			again.Add(versioned("b", 20))
+			nextIs(t, w, 20, "ADDED b")
+			again.Action(watch.Bookmark, bookmarkAt(20))
+		}
+		bubble.Wait()
+		o.source.Add(versioned("c", 21))
+		nextIs(t, w, 21, "ADDED c")
+	})
 }
 
 // TestJoinToldToTryAgain verifies that clients must retry if the hub is not filled again, for any version.
 func TestJoinToldToTryAgain(t *testing.T) {
-	for _, version := range []uint64{0, 4, 10, 1000} {
-		t.Run(fmt.Sprint(version), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				o := newOlder(newFollower(t))
-				o.fill("a")
-				o.follow(10)
-				o.follow(99) // loses track
-				w := o.resume(version)
-				event := <-w.ResultChan()
-				require.Equal(t, watch.Error, event.Type)
-				status := event.Object.(*metav1.Status)
-				require.EqualValues(t, http.StatusTooManyRequests, status.Code)
-				require.EqualValues(t, retryAfterSeconds, status.Details.RetryAfterSeconds)
-				_, more := <-w.ResultChan()
-				require.False(t, more)
-			})
-		})
-	}
+	versions := map[string]uint64{"any": 0, "older": 4, "latest": 10, "future": 1000}
+	inBubbles(t, versions, func(t *testing.T, version uint64) {
+		o := newOlder(t, "a")
+		o.follow(99) // loses track
+		w := o.resume(version)
+		event := <-w.ResultChan()
+		require.Equal(t, watch.Error, event.Type)
+		status := event.Object.(*metav1.Status)
+		require.EqualValues(t, http.StatusTooManyRequests, status.Code)
+		require.EqualValues(t, retryAfterSeconds, status.Details.RetryAfterSeconds)
+		_, more := <-w.ResultChan()
+		require.False(t, more)
+	})
 }
 
 // TestJoinAfterARefill verifies that a watcher expires if the hub is filled again and the watch cache has no history.
 func TestJoinAfterARefill(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		o := newOlder(newFollower(t))
-		o.fill("a")
-		o.follow(10)
-		w := o.resume(4)
-		cache := watch.NewFake()
-		o.serve(4, cache)
+		o, w, cache := joining(t, "a")
 		cache.Modify(versioned("a", 6))
 		nextIs(t, w, 6, "MODIFIED a")
 		o.stop()
@@ -218,84 +198,68 @@ func TestJoinAfterARefill(t *testing.T) {
 
 // TestJoinAfterInitialEvents fills the hub again between the initial events and the following events of a watcher.
 func TestJoinAfterInitialEvents(t *testing.T) {
-	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				o := newOlder(newFollower(t))
-				o.fill("a")
-				o.follow(10)
-				refilled := make(chan struct{})
-				w, err := o.Watch(t.Context(), Request{
-					Key:       "/r/",
-					Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
-					Start: func(_ context.Context, send func(watch.Event) bool) (uint64, error) {
-						send(watch.Event{Type: watch.Added, Object: versioned("a", 10)})
-						<-refilled
-						return 10, nil
-					},
-					Older: func(_ context.Context, version uint64) (watch.Interface, error) {
-						return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
-					},
-				})
-				require.NoError(t, err)
-				nextIs(t, w, 10, "ADDED a")
-				if at < 0 {
-					o.follow(99)
-					at = -at
-				}
-				o.stop()
-				o.fill("a")
-				o.follow(at)
-				close(refilled)
-				bubble.Wait()
-				if at == 20 {
-					require.Equal(t, "too old: 10", next(t, w))
-					require.Equal(t, "ended", next(t, w))
-					return
-				}
-				o.source.Add(versioned("b", 21))
-				nextIs(t, w, 21, "ADDED b")
-			})
+	refills := map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20}
+	inBubbles(t, refills, func(t *testing.T, at int) {
+		o := newOlder(t, "a")
+		refilled := make(chan struct{})
+		w := o.open(Request{
+			Key: "/r/", Predicate: storage.Everything, Older: tooOld,
+			Start: func(_ context.Context, send func(watch.Event) bool) (uint64, error) {
+				send(watch.Event{Type: watch.Added, Object: versioned("a", 10)})
+				<-refilled
+				return 10, nil
+			},
 		})
-	}
+		nextIs(t, w, 10, "ADDED a")
+		if at < 0 {
+			o.follow(99)
+			at = -at
+		}
+		o.stop()
+		o.fill("a")
+		o.follow(at)
+		close(refilled)
+		bubble.Wait()
+		if at == 20 {
+			require.Equal(t, "too old: 10", next(t, w))
+			require.Equal(t, "ended", next(t, w))
+			return
+		}
+		o.source.Add(versioned("b", 21))
+		nextIs(t, w, 21, "ADDED b")
+	})
 }
 
 // TestRefillWhileBehind verifies that a watcher which reads from the history continues after the hub is filled again if no
 // events were missed, and ends otherwise.
 func TestRefillWhileBehind(t *testing.T) {
 	const events = 3 * buffered
-	for name, missed := range map[string]int{"nothing missed": 0, "something missed": 1} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				f := newFollower(t)
-				f.fill("a")
-				f.follow(10)
-				w := f.watch(10)
-				for i := range events {
-					f.source.Modify(versioned("a", 11+i))
-				}
-				bubble.Wait() // until its buffer is full
-				f.stop()
-				f.fill("a")
-				f.follow(10 + events + missed)
-				f.source.Modify(versioned("a", 11+events+missed))
-				bubble.Wait()
-				want, got := 11, 0
-				for event := range w.ResultChan() {
-					require.Equal(t, fmt.Sprint(want), event.Object.(metav1.Object).GetResourceVersion())
-					want++
-					if got++; got > events {
-						break
-					}
-				}
-				if missed == 0 {
-					require.Equal(t, events+1, got)
-					return
-				}
-				require.Less(t, got, events, "what it had taken, and no more")
-			})
-		})
-	}
+	inBubbles(t, map[string]int{"nothing missed": 0, "something missed": 1}, func(t *testing.T, missed int) {
+		f := filled(t, "a")
+		w := f.watch(10)
+		for i := range events {
+			f.source.Modify(versioned("a", 11+i))
+		}
+		bubble.Wait() // until its buffer is full
+		f.stop()
+		f.fill("a")
+		f.follow(10 + events + missed)
+		f.source.Modify(versioned("a", 11+events+missed))
+		bubble.Wait()
+		want, got := 11, 0
+		for event := range w.ResultChan() {
+			require.Equal(t, fmt.Sprint(want), event.Object.(metav1.Object).GetResourceVersion())
+			want++
+			if got++; got > events {
+				break
+			}
+		}
+		if missed == 0 {
+			require.Equal(t, events+1, got)
+			return
+		}
+		require.Less(t, got, events, "what it had taken, and no more")
+	})
 }
 
 // held delays reading the history of a watcher that has joined.
@@ -307,15 +271,10 @@ func (held) Wait()     {}
 // TestBookmarksAreNotEarly verifies that watchers with pending events, or that have not joined, receive no bookmark.
 func TestBookmarksAreNotEarly(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		f := newFollower(t)
-		f.fill("a")
-		f.follow(10)
-		bookmarked := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true}
+		f := filled(t, "a")
 		start, hold := make(chan uint64), make(held)
-		joining, err := f.Watch(t.Context(), Request{Key: "/r/", Predicate: bookmarked, Start: func(context.Context, func(watch.Event) bool) (uint64, error) {
-			return <-start, nil
-		}})
-		require.NoError(t, err)
+		started := func(context.Context, func(watch.Event) bool) (uint64, error) { return <-start, nil }
+		joining := f.open(Request{Key: "/r/", Predicate: bookmarked, Start: started})
 		behind, err := f.Watch(utilflowcontrol.WithInitializationSignal(t.Context(), hold), Request{Key: "/r/", Version: 10, Predicate: bookmarked})
 		require.NoError(t, err)
 		f.source.Modify(versioned("a", 11))

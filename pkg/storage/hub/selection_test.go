@@ -39,19 +39,11 @@ func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int
 // TestSelectionsAreAskedOnce verifies that an event is matched once per distinct selector of its own logical cluster and
 // of wildcard requests.
 func TestSelectionsAreAskedOnce(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x", "b/x")
-	f.follow(10)
+	f := filled(t, "a/x", "b/x")
 	open := func(key, selector string) (watch.Interface, *int) {
 		pred, asked := selecting(t, selector)
-		w, err := f.Watch(t.Context(), Request{Key: key, Version: 10, Predicate: pred})
-		require.NoError(t, err)
-		t.Cleanup(w.Stop)
-		require.Eventually(t, func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return w.(*Watcher).joined && !w.(*Watcher).behind
-		}, deadline, time.Millisecond)
+		w := f.open(Request{Key: key, Version: 10, Predicate: pred})
+		f.live(w)
 		return w, asked
 	}
 	_, all := open("/r/", "color=red,!gone")
@@ -64,11 +56,7 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 	another, other := open("/r/a/", "color!=red")
 	_, foreign := open("/r/b/", "color=green")
 
-	apply := func(name string, version int, color string) {
-		obj := versioned(name, version)
-		obj.Labels = map[string]string{"color": color}
-		f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
-	}
+	apply := func(name string, version int, color string) { f.modify(name, version, labels.Set{"color": color}) }
 	apply("a/x", 11, "red")
 	for _, w := range same {
 		require.Equal(t, "ADDED a/x", next(t, w))
@@ -98,9 +86,7 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 // TestInitialEventsKeepNothingOfOthers verifies that slow initial events of one logical cluster neither keep old states of
 // other logical clusters in memory nor copy objects before they are encoded.
 func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
-	f := newFollower(t)
-	f.fill("a/x", "a/y")
-	f.follow(10)
+	f := filled(t, "a/x", "a/y")
 	own := f.objects.get("/r/a/x")
 	change := func(version int) weak.Pointer[metav1.PartialObjectMetadata] {
 		obj := versioned("b/x", version)

@@ -24,11 +24,17 @@ type updates struct {
 	now     time.Time
 }
 
-func newUpdates(t *testing.T) *updates {
+func startServer(t *testing.T, quota int64) *etcd.Server {
 	t.Helper()
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: quota})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
+	return server
+}
+
+func newUpdates(t *testing.T) *updates {
+	t.Helper()
+	server := startServer(t, 0)
 	u := &updates{t: t, server: server, client: server.Client().Client, now: time.Now()}
 	u.count()
 	return u
@@ -82,16 +88,16 @@ func (u *updates) has(revision int64) bool {
 	return err == nil
 }
 
-// small is an etcd that reports a smaller quota than it has.
-type small struct {
+// withQuota is an etcd that reports another quota, and no free space in its file.
+type withQuota struct {
 	clientv3.Maintenance
 	quota int64
 }
 
-func (s small) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
-	status, err := s.Maintenance.Status(ctx, endpoint)
+func (m withQuota) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	status, err := m.Maintenance.Status(ctx, endpoint)
 	if err == nil {
-		status.DbSize, status.DbSizeQuota = status.DbSizeInUse, s.quota
+		status.DbSize, status.DbSizeQuota = status.DbSizeInUse, m.quota
 	}
 	return status, err
 }
@@ -100,7 +106,7 @@ func (s small) Status(ctx context.Context, endpoint string) (*clientv3.StatusRes
 func TestUpdatesFillNothing(t *testing.T) {
 	const quota, size = 16 << 20, 256 << 10
 	u := newUpdates(t)
-	u.client.Maintenance = small{u.client.Maintenance, quota}
+	u.client.Maintenance = withQuota{u.client.Maintenance, quota}
 	first := u.write(size)
 	for range 4 * quota / size {
 		u.write(size)

@@ -63,16 +63,10 @@ func (f *follower) has() map[string]string {
 // it stops, and that WaitFor waits for all writes up to a revision.
 func TestFollow(t *testing.T) {
 	client := startEtcd(t)
-	revisionOf := func(header interface{ GetRevision() int64 }) uint64 { return uint64(header.GetRevision()) } //nolint:gosec // positive
-	put := func(key, value string) uint64 {
-		response, err := client.Put(t.Context(), prefix+key, value)
-		require.NoError(t, err)
-		return revisionOf(response.Header)
-	}
-	put("/core/secrets/c/n/a", "1")
-	put("/core/secrets/c/n/b", "2")
-	put("-elsewhere/core/pods/c/n/a", "3")
-	put("/compact_rev", "no object")
+	put(t, client, "/core/secrets/c/n/a", "1")
+	put(t, client, "/core/secrets/c/n/b", "2")
+	put(t, client, "-elsewhere/core/pods/c/n/a", "3")
+	put(t, client, "/compact_rev", "no object")
 	counter := startCounter(t, client)
 	require.Eventually(t, func() bool { _, known := counter.Of("c"); return known }, testTimeout, tick)
 
@@ -82,22 +76,22 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, map[string]string{"/core/secrets/c/n/a": "1", "/core/secrets/c/n/b": "2"}, f.has())
 	require.Empty(t, f.said)
 
-	put("/example.com/widgets:-system/:1f/c/a", "x")
-	put("/core/secrets/c/n/a", "5")
+	put(t, client, "/example.com/widgets:-system/:1f/c/a", "x")
+	put(t, client, "/core/secrets/c/n/a", "5")
 	response, err := client.Delete(t.Context(), prefix+"/core/secrets/c/n/b")
 	require.NoError(t, err)
-	last := revisionOf(response.Header)
+	last := uint64(response.Header.Revision) //nolint:gosec // positive
 	require.NoError(t, counter.WaitFor(t.Context(), last))
 	require.Equal(t, last, f.revision)
 	require.Equal(t, []string{"/example.com/widgets:-system/:1f/c/a >x", "/core/secrets/c/n/a 1>5", "/core/secrets/c/n/b 2>"}, f.said)
-	require.NoError(t, counter.WaitFor(t.Context(), put("-elsewhere/core/pods/c/n/b", "no object of this")))
+	require.NoError(t, counter.WaitFor(t.Context(), put(t, client, "-elsewhere/core/pods/c/n/b", "no object of this")))
 
 	stop()
 	require.Error(t, counter.WaitFor(expired(t), 1), "nobody follows")
-	put("/core/secrets/c/n/c", "late")
+	put(t, client, "/core/secrets/c/n/c", "late")
 	second := &follower{}
 	defer counter.Follow(second.funcs())()
-	require.NoError(t, counter.WaitFor(t.Context(), put("/core/secrets/c/n/d", "later")))
+	require.NoError(t, counter.WaitFor(t.Context(), put(t, client, "/core/secrets/c/n/d", "later")))
 	require.Len(t, second.has(), 4)
 	require.Len(t, f.said, 3, "who has stopped is told nothing")
 }
@@ -106,18 +100,14 @@ func TestFollow(t *testing.T) {
 // it stops.
 func TestListen(t *testing.T) {
 	client := startEtcd(t)
-	put := func(key string) {
-		_, err := client.Put(t.Context(), prefix+key, "x")
-		require.NoError(t, err)
-	}
-	put("/core/secrets/c/n/before")
+	put(t, client, "/core/secrets/c/n/before", "x")
 	counter := startCounter(t, client)
 	require.Eventually(t, func() bool { _, known := counter.Of("c"); return known }, testTimeout, tick)
 	heard, others := make(chan string, 10), make(chan string, 10)
 	stop := counter.Listen(func(key string) { heard <- key })
 	defer counter.Listen(func(key string) { others <- key })()
-	put("/compact_rev")
-	put("/core/secrets/c/n/a")
+	put(t, client, "/compact_rev", "x")
+	put(t, client, "/core/secrets/c/n/a", "x")
 	_, err := client.Delete(t.Context(), prefix+"/core/secrets/c/n/before")
 	require.NoError(t, err)
 	next := func() string {

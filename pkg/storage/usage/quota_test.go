@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 // member is an etcd member with any size.
@@ -76,9 +74,7 @@ func TestLook(t *testing.T) {
 
 // TestEmbedded checks an in-process etcd.
 func TestEmbedded(t *testing.T) {
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 100 << 20})
-	require.NoError(t, err)
-	t.Cleanup(server.Stop)
+	server := startServer(t, 100<<20)
 	q := newQuota()
 	require.NoError(t, q.check(t.Context(), server.Client().Client))
 	require.False(t, q.full.Load())
@@ -87,10 +83,8 @@ func TestEmbedded(t *testing.T) {
 
 // TestAlarm verifies that an etcd with an alarm is full until it is disarmed.
 func TestAlarm(t *testing.T) {
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 8 << 20})
-	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	client := server.Client().Client
+	client := startServer(t, 8<<20).Client().Client
+	var err error
 	for n := 0; err == nil; n++ {
 		require.Less(t, n, 100, "it has no quota")
 		_, err = client.Put(t.Context(), "key", strings.Repeat("x", 1<<20))
@@ -110,19 +104,4 @@ func TestAlarm(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, q.check(t.Context(), larger))
 	require.False(t, q.full.Load())
-}
-
-// withQuota is an etcd that reports another quota.
-type withQuota struct {
-	clientv3.Maintenance
-
-	quota int64
-}
-
-func (m withQuota) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
-	status, err := m.Maintenance.Status(ctx, endpoint)
-	if err == nil {
-		status.DbSizeQuota = m.quota
-	}
-	return status, err
 }

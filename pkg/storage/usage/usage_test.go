@@ -36,6 +36,21 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return server.Client().Client
 }
 
+// put writes below the prefix, and returns the revision.
+func put(t *testing.T, client *clientv3.Client, key, value string) uint64 {
+	t.Helper()
+	response, err := client.Put(t.Context(), prefix+key, value)
+	require.NoError(t, err)
+	return uint64(response.Header.Revision) //nolint:gosec // positive
+}
+
+func fill(t *testing.T, client *clientv3.Client, objects int) {
+	t.Helper()
+	for n := range objects {
+		put(t, client, fmt.Sprintf("/core/configmaps/root/default/%03d", n), "value")
+	}
+}
+
 func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
 	t.Helper()
 	counter := usage.New(client, prefix, "/core/events", things)
@@ -170,10 +185,7 @@ func (r *ranges) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 // keys.
 func TestReadsInParts(t *testing.T) {
 	client := startEtcd(t)
-	for n := range 250 {
-		_, err := client.Put(t.Context(), fmt.Sprintf("%s/core/configmaps/root/default/%03d", prefix, n), "value")
-		require.NoError(t, err)
-	}
+	fill(t, client, 250)
 	kv := &ranges{KV: client.KV}
 	client.KV = kv
 	counter := startCounter(t, client)
@@ -207,17 +219,11 @@ func (r *restless) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 // TestCountsOneState verifies that all pages of a scan have the same revision during writes.
 func TestCountsOneState(t *testing.T) {
 	client := startEtcd(t)
-	for n := range 350 {
-		_, err := client.Put(t.Context(), fmt.Sprintf("%s/core/configmaps/root/default/%03d", prefix, n), "value")
-		require.NoError(t, err)
-	}
+	fill(t, client, 350)
 	kv := &restless{KV: client.KV}
 	client.KV = kv
 	counter := startCounter(t, client)
-	require.Eventually(t, func() bool {
-		_, known := counter.Of("root")
-		return known
-	}, testTimeout, tick)
+	require.Eventually(t, func() bool { _, known := counter.Of("root"); return known }, testTimeout, tick)
 	client.KV = kv.KV
 	require.Greater(t, kv.reads, 3)
 	want := stored(t, client, "root", schema.GroupResource{})
