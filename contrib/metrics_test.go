@@ -87,12 +87,12 @@ func TestMetricsAreServed(t *testing.T) {
 	cachermetrics.Register() // like servers with a watch cache
 	own := prometheus.NewRegistry()
 	reconcile.WithMetrics(t.Context(), own)
-	limits.New(limits.Config{Metrics: own})
+	limits.NewLimits(limits.Config{Metrics: own})
 	health.NewCacheCheck(health.CheckedCache{Metrics: own})
 	unused := harness.NewFactory(t, cluster.Cache())
-	_, err = push.New(push.Config{Shard: "unused", Local: unused, Cache: unused, Metrics: own})
+	_, err = push.NewPushController(push.Config{Shard: "unused", Local: unused, Cache: unused, Metrics: own})
 	require.NoError(t, err)
-	_, err = relay.New(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})
+	_, err = relay.NewRelays(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})
 	require.NoError(t, err)
 	for _, name := range silent {
 		require.True(t, registered(own, name), "no component registers %s", name)

@@ -22,5 +22,5 @@ A loss of its data is harmless, because the shards replicate all objects again.`
   shardplane cache-server --data-dir cache-data --secure-port 8012 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt`,
-	}, options.Flags(), options.Complete, cacheserver.New)
+	}, options.Flags(), options.Complete, cacheserver.NewCacheServer)
 }

@@ -38,7 +38,7 @@ second Ctrl-C kills them.`,
 			}
 			ctx, force, done := untilSignal(cmd.Context())
 			defer done()
-			return failed(dev.New(completed, cmd.OutOrStdout(), force).Run(ctx))
+			return failed(dev.NewDevCluster(completed, cmd.OutOrStdout(), force).Run(ctx))
 		},
 	}
 	addFlags(cmd, options.Flags())

@@ -24,5 +24,5 @@ Warnings at startup name missing parts of the installation.`,
     --shard-client-cert-file .kcp/front-proxy-client.crt --shard-client-key-file .kcp/front-proxy-client.key \
     --proxy-client-cert-file .kcp/front-proxy-requestheader.crt --proxy-client-key-file .kcp/front-proxy-requestheader.key \
     --shard-ca-file .kcp/serving-ca.crt --service-account-key-file .kcp/service-account.key`,
-	}, options.Flags(), options.Complete, frontproxy.New)
+	}, options.Flags(), options.Complete, frontproxy.NewFrontProxy)
 }

@@ -38,5 +38,5 @@ Warnings at startup name missing parts of the installation.`,
     --virtual-workspace-url https://127.0.0.1:6443/shards/shard-1 \
     --cache-kubeconfig .kcp-1/cache.kubeconfig --root-ca-file .kcp/serving-ca.crt \
     --service-account-signing-key-file .kcp/service-account.key`,
-	}, options.Flags(), options.Complete, shard.New)
+	}, options.Flags(), options.Complete, shard.NewShard)
 }

@@ -120,9 +120,9 @@ var unstored = []schema.GroupResource{
 	authorizationv1.Resource("subjectaccessreviews"),
 }
 
-// New assembles the plugins. The result and all informers in c must run before objects are written.
-func New(c Config) (*Admission, error) {
-	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.New(c.Clients, c.ResourceQuotas)}
+// NewChain assembles the plugins. The result and all informers in c must run before objects are written.
+func NewChain(c Config) (*Admission, error) {
+	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.NewQuota(c.Clients, c.ResourceQuotas)}
 	var err error
 	a.chain, err = chain(a.plugins(c)...)
 	return a, err
@@ -138,20 +138,20 @@ func (a *Admission) plugins(c Config) []named {
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored
 	return []named{
-		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged.New(c.OwnVersion)},
+		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged.NewMerged(c.OwnVersion)},
 		{
 			"NamespaceLifecycle", "rejects objects in namespaces that do not exist or are being deleted, and the deletion of the namespace default",
-			lifecycle.New(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored}),
+			lifecycle.NewLifecycle(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored}),
 		},
-		{"WorkspaceOwner", "records the user who creates a Workspace as its owner", workspaceowner.New()},
-		{"WorkspaceType", "sets the default type of Workspaces, validates their types, and requires the verb use on the type", workspacetype.New(c.WorkspaceTypes)},
-		{"APIKinds", "validates APIExports, APIBindings, APIResourceSchemas, APIConversions and endpoint slices, and requires the verb bind on the export", apikinds.New(c.APIKinds)},
+		{"WorkspaceOwner", "records the user who creates a Workspace as its owner", workspaceowner.NewWorkspaceOwner()},
+		{"WorkspaceType", "sets the default type of Workspaces, validates their types, and requires the verb use on the type", workspacetype.NewWorkspaceType(c.WorkspaceTypes)},
+		{"APIKinds", "validates APIExports, APIBindings, APIResourceSchemas, APIConversions and endpoint slices, and requires the verb bind on the export", apikinds.NewAPIKinds(c.APIKinds)},
 		{
 			"CachedResource", "validates CachedResources and limits their number",
-			cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources}),
+			cachedresource.NewCachedResource(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources}),
 		},
-		{"PathAnnotation", "sets the annotation kcp.io/path to the path of the logical cluster", pathannotation.New(c.FindCluster)},
-		{"PermissionClaims", "restricts writes through the virtual workspace of an export to objects that match the selectors of its permission claims", claims.New(c.Claims)},
+		{"PathAnnotation", "sets the annotation kcp.io/path to the path of the logical cluster", pathannotation.NewPathAnnotation(c.FindCluster)},
+		{"PermissionClaims", "restricts writes through the virtual workspace of an export to objects that match the selectors of its permission claims", claims.NewClaims(c.Claims)},
 		{
 			"PolicyLimits", "limits the expressions and bindings of admission policies in a logical cluster",
 			policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings),
@@ -159,9 +159,9 @@ func (a *Admission) plugins(c Config) []named {
 		{"MutatingAdmissionPolicy", "applies MutatingAdmissionPolicies", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		{"MutatingAdmissionWebhook", "calls mutating webhooks", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
 		{"DryRun", "sets the annotation with the name of the logical cluster on objects of dry-run requests, which are not stored", storage.NewDryRunAdmission()},
-		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", initialization.New()},
-		{"ReservedMetadata", "protects metadata and fields that are reserved for the system or for administrators", reserved.New()},
-		{"Limits", "limits the objects, the bytes and the metadata of a logical cluster", limits.New(c.Limits)},
+		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", initialization.NewInitialization()},
+		{"ReservedMetadata", "protects metadata and fields that are reserved for the system or for administrators", reserved.NewReserved()},
+		{"Limits", "limits the objects, the bytes and the metadata of a logical cluster", limits.NewLimits(c.Limits)},
 		{"PolicyParameterAccess", "requires that the author of an admission policy or its binding can read the parameters", policy.NewAccess(policies)},
 		{"ValidatingAdmissionPolicy", "applies ValidatingAdmissionPolicies", policy.NewValidating(policies, hooks.ValidatingPolicies, hooks.ValidatingBindings)},
 		{"ValidatingAdmissionWebhook", "calls validating webhooks", webhook.NewValidating(webhooks, hooks.ValidatingWebhooks)},

@@ -63,14 +63,14 @@ func newRig(t testing.TB, clusters int, changes ...func(*Config)) *rig {
 		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Limits: limits.Config{
-			Usage:          usage.New(nil, storage.DefaultPrefix, "/core/events"),
+			Usage:          usage.NewUsageMeter(nil, storage.DefaultPrefix, "/core/events"),
 			LogicalCluster: func(logicalcluster.Name) *corev1alpha1.LogicalCluster { return nil },
 		},
 	}
 	for _, change := range changes {
 		change(&config)
 	}
-	r.Admission, err = New(config)
+	r.Admission, err = NewChain(config)
 	require.NoError(t, err)
 	group := &client.Group{}
 	group.Add(namespaces, r.quotas)

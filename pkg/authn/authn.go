@@ -94,9 +94,9 @@ func (w *Workspace) Name(c *issuers.Configuration) {
 	}
 }
 
-// New returns the authenticator for o. It reads all files, and fails if one is invalid. Run must be called to
+// NewAuthentication returns the authenticator for o. It reads all files, and fails if one is invalid. Run must be called to
 // accept tokens of OIDC issuers and to reload files.
-func New(o Options, from Sources) (*Authentication, error) {
+func NewAuthentication(o Options, from Sources) (*Authentication, error) {
 	a := &Authentication{options: o, from: from, reloads: newReloads(from.Metrics), Audiences: o.audiences()}
 	certificates, err := a.certificates()
 	if err != nil {

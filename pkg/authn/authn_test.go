@@ -69,7 +69,7 @@ func TestAuthenticate(t *testing.T) {
 	clients, proxies, strangers := newAuthority(t, "clients"), newAuthority(t, "proxies"), newAuthority(t, "strangers")
 	var o authn.Options
 	o.ClientCAFile, o.RequestHeaderCAFile, o.DevTokens = clients.file, proxies.file, true
-	authentication, err := authn.New(o, authn.Sources{})
+	authentication, err := authn.NewAuthentication(o, authn.Sources{})
 	require.NoError(t, err)
 	require.Len(t, authentication.CAs, 2)
 
@@ -147,7 +147,7 @@ func TestDropGroups(t *testing.T) {
 	} {
 		o := certificates(clients.file)
 		o.DropGroups = test.drop
-		authentication, err := authn.New(o, authn.Sources{})
+		authentication, err := authn.NewAuthentication(o, authn.Sources{})
 		require.NoError(t, err)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{clients.issue(t, "ann", user.SystemPrivilegedGroup, "system:kcp:admin", "system:kcp:other")}}
@@ -160,7 +160,7 @@ func TestDropGroups(t *testing.T) {
 
 func TestDevTokensAreOffByDefault(t *testing.T) {
 	t.Parallel()
-	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), authn.Sources{})
+	authentication, err := authn.NewAuthentication(certificates(newAuthority(t, "clients").file), authn.Sources{})
 	require.NoError(t, err)
 	who, err := whose(t.Context(), authentication, "admin-token")
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestUnreadableCA(t *testing.T) {
 	garbage := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
 	for _, file := range []string{garbage, garbage + ".missing"} {
-		_, err := authn.New(certificates(file), authn.Sources{})
+		_, err := authn.NewAuthentication(certificates(file), authn.Sources{})
 		require.ErrorContains(t, err, "--client-ca-file")
 	}
 }

@@ -136,7 +136,7 @@ jwt:
 // running returns the authentication and runs it.
 func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentication {
 	t.Helper()
-	a, err := authn.New(o, from)
+	a, err := authn.NewAuthentication(o, from)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -253,7 +253,7 @@ func TestOIDC(t *testing.T) {
 			write(broken)
 			eventually(t, "the failure is counted", func() bool { return reloadsOf(registry, "failure") > before })
 			require.Equal(t, "changed:jane", nameOf(t, a, jane))
-			_, err := authn.New(o, authn.Sources{})
+			_, err := authn.NewAuthentication(o, authn.Sources{})
 			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
 		}
 	})
@@ -375,7 +375,7 @@ users: [{name: u, user: {}}]
 	require.False(t, ok, "the service did not say that the token is for others")
 
 	o.WebhookConfigFile += ".missing"
-	_, err = authn.New(o, authn.Sources{})
+	_, err = authn.NewAuthentication(o, authn.Sources{})
 	require.ErrorContains(t, err, "--authentication-token-webhook-config-file")
 }
 

@@ -43,7 +43,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 		}
 	}
 	issuers.BoundSeries(operators)
-	a.issuers = issuers.New(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
+	a.issuers = issuers.NewIssuers(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
 	groups := a.options.outsideGroups()
 	return authenticator.WrapAudienceAgnosticToken(a.Audiences, authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if !issuers.IsToken(token) {

@@ -33,8 +33,8 @@ type Config struct {
 	Webhook authorizer.Authorizer
 }
 
-// New assembles the authorization chain of a shard. Its errors are converted by Unavailable.
-func New(c Config) (authorizer.Authorizer, error) {
+// NewAuthorizer assembles the authorization chain of a shard. Its errors are converted by Unavailable.
+func NewAuthorizer(c Config) (authorizer.Authorizer, error) {
 	open, err := path.NewAuthorizer(c.Options.AlwaysAllowPaths)
 	if err != nil {
 		return nil, fmt.Errorf("--authorization-always-allow-paths: %w", err)

@@ -80,7 +80,7 @@ func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 	if change != nil {
 		change(&config)
 	}
-	chain, err := authz.New(config)
+	chain, err := authz.NewAuthorizer(config)
 	require.NoError(t, err)
 	return chain
 }
@@ -272,7 +272,7 @@ func TestOrder(t *testing.T) {
 	closed := chainCase{cluster: "closed", user: "stranger", want: authorizer.DecisionAllow}
 	closed.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
 
-	_, err := authz.New(authz.Config{Options: authz.Options{Order: []string{"Nonsense"}}})
+	_, err := authz.NewAuthorizer(authz.Config{Options: authz.Options{Order: []string{"Nonsense"}}})
 	require.ErrorContains(t, err, "--authorization-order")
 }
 

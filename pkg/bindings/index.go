@@ -32,8 +32,8 @@ type Index struct {
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// New returns an index, which is empty until its informer runs.
-func New(config Config) (*Index, error) {
+// NewBindingIndex returns an index, which is empty until its informer runs.
+func NewBindingIndex(config Config) (*Index, error) {
 	own, err := definitionOfBoundSchemas()
 	if err != nil {
 		return nil, err

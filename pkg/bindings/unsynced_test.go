@@ -57,7 +57,7 @@ const noCopies = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/
 // localIndex returns an index that only uses its own server.
 func localIndex(t *testing.T, answer http.HandlerFunc) *bindings.Index {
 	t.Helper()
-	index, err := bindings.New(bindings.Config{Local: localTo(t, answer)})
+	index, err := bindings.NewBindingIndex(bindings.Config{Local: localTo(t, answer)})
 	require.NoError(t, err)
 	return index
 }
@@ -84,7 +84,7 @@ func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, li
 			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
 		}
 	})
-	index, err := bindings.New(bindings.Config{
+	index, err := bindings.NewBindingIndex(bindings.Config{
 		Local: local,
 		Export: func(client.Key) (*apisv1alpha2.APIExport, error) {
 			if export == nil {

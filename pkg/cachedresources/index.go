@@ -63,9 +63,9 @@ type published struct {
 	publishers map[apis.Publisher]struct{}
 }
 
-// New returns an empty index. bound returns the definition for wildcard requests with the identity of an
+// NewCachedResourceIndex returns an empty index. bound returns the definition for wildcard requests with the identity of an
 // export.
-func New(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
+func NewCachedResourceIndex(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
 	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}, owners: map[owned]apis.Publisher{}}
 }
 

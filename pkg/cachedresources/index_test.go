@@ -37,7 +37,7 @@ func object(cluster logicalcluster.Name, name string, l map[string]string) *meta
 // TestPublications: an identity serves the selections of its publishers, each in its own logical cluster,
 // until all are removed.
 func TestPublications(t *testing.T) {
-	x := New(nil)
+	x := NewCachedResourceIndex(nil)
 	lookup := definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: flavors.GroupResource(), Version: "v1", Identity: "f00"}
 	d, err := x.Resolve(t.Context(), lookup)
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestRivals(t *testing.T) {
 	another := func(p *apis.Publication) { p.Identity = "f01" }
 	for name, change := range map[string]func(*apis.Publication){"one identity": func(*apis.Publication) {}, "two": another} {
 		t.Run(name, func(t *testing.T) {
-			x := New(nil)
+			x := NewCachedResourceIndex(nil)
 			selected := func(p *apis.Publication) bool {
 				return x.Selects(p.Replicated().GroupResource(), object("one", "n", nil))
 			}
@@ -143,7 +143,7 @@ func TestRivals(t *testing.T) {
 func TestAPIs(t *testing.T) {
 	as, err := customresource.OpaqueSchema(flavors, "Bound")
 	require.NoError(t, err)
-	x := New(func(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	x := NewCachedResourceIndex(func(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 		require.Equal(t, "abc", l.Identity)
 		require.True(t, l.Cluster.Wildcard)
 		return &definitions.Definition{Schema: as, Identity: "abc"}, nil

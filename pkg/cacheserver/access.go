@@ -28,7 +28,7 @@ import (
 // like users without permission. token belongs to the server's own relays, which write the replicas of the shards that
 // writes selects.
 func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, registerer prometheus.Registerer, token string, writes func(shard string) bool) error {
-	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{Metrics: registerer})
+	known, err := authn.NewAuthentication(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{Metrics: registerer})
 	if err != nil {
 		return err
 	}

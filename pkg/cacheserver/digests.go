@@ -58,7 +58,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 	d := &digests{backend: backend, dataID: id, name: name, decrypt: func(key string, value []byte) ([]byte, error) {
 		return backend.Decrypt(following, key, value)
 	}}
-	d.counter = usage.New(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
+	d.counter = usage.NewUsageMeter(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
 	d.full = d.counter.Full
 	d.cached = newCachedKinds(d.decrypt)
 	d.counter.Follow(usage.Follower{

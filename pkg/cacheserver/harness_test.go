@@ -120,7 +120,7 @@ func (c *cacheServer) start(t testing.TB) {
 	if c.port == 0 {
 		c.port = harness.FreePort(t)
 	}
-	s, err := cacheserver.New(t.Context(), c.options(t).Complete())
+	s, err := cacheserver.NewCacheServer(t.Context(), c.options(t).Complete())
 	require.NoError(t, err)
 	c.server = s
 	c.instance = start(t, s.URL(), s.Run)

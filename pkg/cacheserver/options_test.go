@@ -63,7 +63,7 @@ func TestHalfStarted(t *testing.T) {
 		return o
 	}
 	start := func(o *cacheserver.Options) (lifecycletest.Server, error) {
-		return cacheserver.New(t.Context(), o.Complete())
+		return cacheserver.NewCacheServer(t.Context(), o.Complete())
 	}
 	lifecycletest.HalfStarted(t, options, start, map[string]lifecycletest.Mistake[cacheserver.Options]{
 		"no certificate":     {Make: func(o *cacheserver.Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},

@@ -37,7 +37,7 @@ func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...fun
 
 func startPush(t *testing.T, config push.Config) *instance {
 	t.Helper()
-	controller, err := push.New(config)
+	controller, err := push.NewPushController(config)
 	require.NoError(t, err)
 	return start(t, "", controller.Run)
 }

@@ -40,13 +40,13 @@ type Server struct {
 	group *lifecycle.Group
 }
 
-// New opens the data and the port and assembles the server. ctx limits opening only. The caller must Run or Close the
+// NewCacheServer opens the data and the port and assembles the server. ctx limits opening only. The caller must Run or Close the
 // server.
-func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
+func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{parts: parts{options: o, metrics: prometheus.NewRegistry()}, group: lifecycle.New("part")}
+	s = &Server{parts: parts{options: o, metrics: prometheus.NewRegistry()}, group: lifecycle.NewGroup("part")}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -122,7 +122,7 @@ func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token stri
 		return fmt.Errorf("relays: %w", err)
 	}
 	s.group.Opened(replicas.CloseIdleConnections)
-	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays, Metrics: s.metrics}); err != nil {
+	if s.relays, err = relay.NewRelays(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays, Metrics: s.metrics}); err != nil {
 		return err
 	}
 	s.group.Add(lifecycle.Part{Name: "relays", Run: s.relays.Run})
@@ -174,7 +174,7 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config, register
 	if err != nil {
 		return nil, err
 	}
-	resources, err := customresource.New(customresource.Config{
+	resources, err := customresource.NewCustomResourceServer(customresource.Config{
 		Storage:             backend.RESTOptionsGetter,
 		System:              crds,
 		SystemOnly:          true,

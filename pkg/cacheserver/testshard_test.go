@@ -59,7 +59,7 @@ func (s *testShard) start(t testing.TB) {
 	crds, err := config.SystemCRDs()
 	require.NoError(t, err)
 	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: kinds.Codecs}
-	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
+	resources, err := customresource.NewCustomResourceServer(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
 	require.NoError(t, err)
 
 	o := serving.NewAPIOptions(s.port)
@@ -71,7 +71,7 @@ func (s *testShard) start(t testing.TB) {
 		Definitions: openapi.GetOpenAPIDefinitions,
 	})
 	require.NoError(t, err)
-	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: s.pki.caFile}}}, authn.Sources{})
+	known, err := authn.NewAuthentication(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: s.pki.caFile}}}, authn.Sources{})
 	require.NoError(t, err)
 	serving.Authenticate(c, known)
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)

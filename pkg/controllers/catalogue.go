@@ -127,26 +127,26 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 }
 
 func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
-	return after(customresourcedefinition.New(d.Definitions)), nil
+	return after(customresourcedefinition.NewCRDController(d.Definitions)), nil
 }
 
 func newNamespace(d Deps) (reconcile.Made, error) {
 	i := d.Informers
-	return after(namespace.New(namespace.Config{
+	return after(namespace.NewNamespaceController(namespace.Config{
 		Local: d.Local, Namespaces: i.Namespaces, LogicalClusters: i.LogicalClusters, Stored: d.Stored,
 	}), i.Namespaces, i.LogicalClusters), nil
 }
 
 func newServiceAccount(d Deps) (reconcile.Made, error) {
 	i := d.Informers
-	return after(serviceaccount.New(serviceaccount.Config{
+	return after(serviceaccount.NewServiceAccountController(serviceaccount.Config{
 		Local: d.Local, Namespaces: i.Namespaces, Accounts: i.ServiceAccounts,
 	}), i.Namespaces, i.ServiceAccounts), nil
 }
 
 func newRootCA(d Deps) (reconcile.Made, error) {
 	configMaps := rootca.NewInformer(d.Local)
-	made := after(rootca.New(rootca.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, ConfigMaps: configMaps, CA: d.RootCA}), d.Informers.Namespaces)
+	made := after(rootca.NewRootCAController(rootca.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, ConfigMaps: configMaps, CA: d.RootCA}), d.Informers.Namespaces)
 	return owning(made, configMaps)
 }
 
@@ -163,7 +163,7 @@ func newTokens(d Deps) (reconcile.Made, error) {
 
 func newAggregation(d Deps) (reconcile.Made, error) {
 	roles := d.Informers.RBAC.ClusterRoles.Own()
-	return after(aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: roles}), roles), nil
+	return after(aggregation.NewClusterRoleAggregator(aggregation.Config{Local: d.Local, ClusterRoles: roles}), roles), nil
 }
 
 func (d Deps) logicalClusters() logicalcluster.Config {
@@ -182,7 +182,7 @@ func newLogicalCluster(d Deps) (reconcile.Made, error) {
 		Binder: apibinding.NewBinder(d.APIs, d.Bindings), BindsSystem: d.BindsSystem,
 		Types: i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
 	}
-	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.ClusterRoleBindings, d.Bindings, i.APIExports, i.WorkspaceTypes), nil
+	return after(logicalcluster.NewLogicalClusterController(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.ClusterRoleBindings, d.Bindings, i.APIExports, i.WorkspaceTypes), nil
 }
 
 func newDeletion(d Deps) (reconcile.Made, error) {
@@ -207,7 +207,7 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 		}
 		c.Schemas, owns = schemas, append(owns, schemas)
 	}
-	controller, err := bootstrap.New(c)
+	controller, err := bootstrap.NewBootstrapController(c)
 	made := after(controller, c.LogicalClusters, c.WorkspaceTypes, c.APIExports, c.ClusterRoles, c.ClusterRoleBindings)
 	made.Owns = owns
 	return made, err
@@ -215,7 +215,7 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 
 func newWorkspace(d Deps) (reconcile.Made, error) {
 	i := d.Informers
-	made := after(workspace.New(workspace.Config{
+	made := after(workspace.NewWorkspaceController(workspace.Config{
 		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Peers: d.Peers, Metrics: d.Metrics,
 		Workspaces: i.Workspaces, LogicalClusters: i.LogicalClusters, Shards: i.Shards, Types: i.Types(), WorkspaceTypes: i.WorkspaceTypes,
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
@@ -232,25 +232,25 @@ func newPlacement(d Deps) (reconcile.Made, error) {
 }
 
 func newMount(d Deps) (reconcile.Made, error) {
-	return after(mount.New(mount.Config{
+	return after(mount.NewMountController(mount.Config{
 		Local: d.Local, Workspaces: d.Informers.Workspaces, Bindings: d.Bindings, Store: d.Mounts,
 	}), d.Informers.Workspaces, d.Bindings), nil
 }
 
 func newResourceQuota(d Deps) (reconcile.Made, error) {
 	quotas := d.Informers.ResourceQuotas
-	return after(resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: quotas}), quotas), nil
+	return after(resourcequota.NewResourceQuotaController(resourcequota.Config{Local: d.Local, Quotas: quotas}), quotas), nil
 }
 
 func newGarbageCollector(d Deps) (reconcile.Made, error) {
-	return after(garbagecollector.New(*d.Garbage)), nil
+	return after(garbagecollector.NewGarbageCollector(*d.Garbage)), nil
 }
 
 func newPolicyTypes(d Deps) (reconcile.Made, error) {
 	policies := kinds.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
 		Name: "unchecked policies", Keep: policytypes.Unchecked,
 	})
-	return owning(after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies})), policies)
+	return owning(after(policytypes.NewPolicyTypeController(policytypes.Config{Local: d.Local, Policies: policies})), policies)
 }
 
 func newAPIExport(d Deps) (reconcile.Made, error) {
@@ -262,7 +262,7 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 		return reconcile.Made{}, err
 	}
 	slices := d.Informers.EndpointSlices
-	made := after(apiexport.New(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports, slices)
+	made := after(apiexport.NewAPIExportController(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports, slices)
 	return owning(made, secrets)
 }
 
@@ -272,7 +272,7 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 	if err != nil {
 		return reconcile.Made{}, err
 	}
-	made := after(apibinding.New(apibinding.Config{
+	made := after(apibinding.NewAPIBindingController(apibinding.Config{
 		Local: d.Local, Cache: d.Cache, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
 		Conversions: i.APIConversions, LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
 	}), d.Bindings, i.APIExports, i.APIConversions, i.LogicalClusters)
@@ -282,23 +282,23 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 func newPartitionSet(d Deps) (reconcile.Made, error) {
 	sets := kinds.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
 	i := d.Informers
-	made := after(partitionset.New(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
+	made := after(partitionset.NewPartitionSetController(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
 	return owning(made, sets)
 }
 
 func newWorkspaceType(d Deps) (reconcile.Made, error) {
 	types := d.Informers.WorkspaceTypes.Own()
-	return after(workspacetype.New(workspacetype.Config{Local: d.Local, Types: types, Shards: d.Informers.Shards}), types, d.Informers.Shards), nil
+	return after(workspacetype.NewWorkspaceTypeController(workspacetype.Config{Local: d.Local, Types: types, Shards: d.Informers.Shards}), types, d.Informers.Shards), nil
 }
 
 func newExportUse(d Deps) (reconcile.Made, error) {
 	// This informer must report the actual content of the cache server. Those of d.Replicas retain lost objects.
 	uses := exportuses.Uses.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{Name: exportuse.Name})
-	return owning(after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), d.Bindings), uses)
+	return owning(after(exportuse.NewExportUseController(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), d.Bindings), uses)
 }
 
 func newIdentityCache(d Deps) (reconcile.Made, error) {
-	return after(identitycache.New(identitycache.Config{Local: d.Local, Exports: d.Informers.APIExports}), d.Informers.APIExports), nil
+	return after(identitycache.NewIdentityCacheController(identitycache.Config{Local: d.Local, Exports: d.Informers.APIExports}), d.Informers.APIExports), nil
 }
 
 func newBoundSchemas(d Deps) (reconcile.Made, error) {
@@ -311,7 +311,7 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	controller, err := push.New(push.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics})
+	controller, err := push.NewPushController(push.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics})
 	return after(controller), err
 }
 
@@ -321,7 +321,7 @@ func newReplicationObserver(d Deps) (reconcile.Made, error) {
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {
 	usages := subtrees.Usages.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{Name: subtreeusage.Name}) // as in newExportUse
-	return owning(after(subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees})), usages)
+	return owning(after(subtreeusage.NewSubtreeUsageController(subtreeusage.Config{ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees})), usages)
 }
 
 type cachedTable struct {
@@ -359,7 +359,7 @@ func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *
 		if d.Cache != nil {
 			config.Cache = d.Cache.Shard(d.ShardName)
 		}
-		return after(cachedresource.New(config), all[0], all[1], i.LogicalClusters), nil
+		return after(cachedresource.NewCachedResourceController(config), all[0], all[1], i.LogicalClusters), nil
 	}
 }
 
@@ -387,7 +387,7 @@ func newClusterCachedSlice(d Deps) (reconcile.Made, error) {
 
 func ofSlices[T endpointslice.Slice](d Deps, kind endpointslice.Kind[T], slices *client.Informer[T], cached *client.Informer[*cachev1alpha1.CachedResource]) reconcile.Made {
 	i := d.Informers
-	made := after(endpointslice.New(endpointslice.Config[T]{
+	made := after(endpointslice.NewEndpointSliceController(endpointslice.Config[T]{
 		Kind: kind, ShardName: d.ShardName, Local: d.Local, Slices: slices, Cached: cached, Partitions: i.Partitions, Exports: i.APIExports,
 		Shards: i.Shards, Uses: i.ExportUses, Consumers: d.APIs, Resolve: d.Resolve,
 	}), slices, i.Partitions, i.APIExports, i.Shards, i.LogicalClusters, d.Bindings)
@@ -402,7 +402,7 @@ func ofSlices[T endpointslice.Slice](d Deps, kind endpointslice.Kind[T], slices 
 }
 
 func newShardRegistration(d Deps) (reconcile.Made, error) {
-	return after(shardregistration.New(shardregistration.Config{
+	return after(shardregistration.NewShardRegistrationController(shardregistration.Config{
 		ShardName: d.ShardName, BaseURL: d.BaseURL, ExternalURL: d.ExternalURL, VirtualWorkspaceURL: d.VirtualWorkspaceURL,
 		Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Checkpoints: d.Informers.ReplicationCheckpoints,
 		Covers: func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) bool {
@@ -415,14 +415,14 @@ func newShardRegistration(d Deps) (reconcile.Made, error) {
 }
 
 func newHeartbeat(d Deps) (reconcile.Made, error) {
-	return after(heartbeat.New(heartbeat.Config{
+	return after(heartbeat.NewHeartbeatController(heartbeat.Config{
 		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load, Done: d.Heartbeat,
 	}), d.Informers.OwnShard), nil
 }
 
 func newShardHealth(d Deps) (reconcile.Made, error) {
 	leases := shardhealth.NewInformer(d.Local)
-	made := after(shardhealth.New(shardhealth.Config{
+	made := after(shardhealth.NewShardHealthController(shardhealth.Config{
 		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Shards: d.Informers.Shards, Leases: leases, Metrics: d.Metrics,
 	}), d.Informers.Shards)
 	return owning(made, leases)

@@ -86,7 +86,7 @@ func TestUsesOnTheCacheServer(t *testing.T) {
 	clusters := kinds.LogicalClusters.Informer(factory(here).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
 	})
-	d.Subtrees = subtrees.New(subtrees.Config{
+	d.Subtrees = subtrees.NewSubtreeSums(subtrees.Config{
 		Self: "blue", LogicalClusters: clusters, ShardState: func(string) replicas.ShardState { return replicas.Active },
 		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
 			return maps.All(map[logicalcluster.Name]subtrees.Amount{"top": {Objects: 7}}), true

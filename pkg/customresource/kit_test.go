@@ -85,7 +85,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	opened := &openStores{of: map[schema.GroupResource]int{}}
 	webhooks, err := webhooktransport.NewTenants(webhooktransport.Options{AllowedCIDRs: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
-	s, err := New(Config{
+	s, err := NewCustomResourceServer(Config{
 		Storage:      customresourcetest.Wrapped(backend.RESTOptionsGetter, opened.wrap),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
@@ -112,7 +112,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	}
 	if !o.systemOnly {
 		parts.Install = func(api *genericapiserver.GenericAPIServer) error { return s.InstallCRDs(api) }
-		parts.Run = append(parts.Run, customresourcedefinition.New(s.Definitions()).Run)
+		parts.Run = append(parts.Run, customresourcedefinition.NewCRDController(s.Definitions()).Run)
 	}
 	return &testServer{Server: s, API: customresourcetest.Serve(t, parts), opened: opened}
 }

@@ -86,8 +86,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// New creates a server. Until Run has read the definitions, requests read them from storage.
-func New(cfg Config) (*Server, error) {
+// NewCustomResourceServer creates a server. Until Run has read the definitions, requests read them from storage.
+func NewCustomResourceServer(cfg Config) (*Server, error) {
 	if cfg.Storage == nil {
 		return nil, errors.New("customresource: no storage is configured")
 	}
@@ -105,7 +105,7 @@ func New(cfg Config) (*Server, error) {
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
 	}
-	s.stores = versions.New(versions.Config{
+	s.stores = versions.NewVersionStores(versions.Config{
 		Calls:    cfg.WebhookCalls,
 		Hooks:    s.hooks,
 		Storage:  cfg.Storage,
@@ -119,7 +119,7 @@ func New(cfg Config) (*Server, error) {
 	})
 	s.sources = definitions.NewSources(s.system)
 	if !cfg.SystemOnly {
-		s.crds, err = definitions.New(definitions.Config{
+		s.crds, err = definitions.NewDefinitionStorage(definitions.Config{
 			Storage: cfg.Storage, Unreadable: cfg.Unreadable, Table: s.table, Sources: s.sources, BuiltInNames: s.builtIns.Names,
 		})
 		if err != nil {
@@ -128,7 +128,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.streams = newStreams(s.sources.Resolve)
 	s.sources.Subscribe(s.streams.changed)
-	s.documents = documents.New(s.sources, s.builtIns, cfg.Metrics)
+	s.documents = documents.NewDocuments(s.sources, s.builtIns, cfg.Metrics)
 
 	if err := s.newUpstream(cfg); err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ type Cluster struct {
 	force   <-chan struct{}
 }
 
-// New returns a cluster that prints its progress to out. Closing force kills all components; it may be nil.
-func New(o CompletedOptions, out io.Writer, force <-chan struct{}) *Cluster {
+// NewDevCluster returns a cluster that prints its progress to out. Closing force kills all components; it may be nil.
+func NewDevCluster(o CompletedOptions, out io.Writer, force <-chan struct{}) *Cluster {
 	return &Cluster{options: o, out: out, force: force}
 }
 

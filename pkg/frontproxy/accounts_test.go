@@ -183,7 +183,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 // configurations, have not been read.
 func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	w := newWorld(t, "root")
-	index := workspaceindex.New()
+	index := workspaceindex.NewWorkspaceIndex()
 	s := &router{shards: &shards{index: index, ways: map[string]way{}}, gate: &gate{resolver: newResolver(index, 0, 0, newMetrics(nil).indexWaits)}}
 	lc := workspaceindex.LogicalCluster{Name: "home", Shard: "root", Created: 1}
 	lc.Phase = corev1alpha1.LogicalClusterPhaseReady

@@ -354,7 +354,7 @@ func (d *delay) cover(took time.Duration) {
 }
 
 func newResolver(index *workspaceindex.Index, timeout, ready time.Duration, indexWaits *prometheus.CounterVec) *resolver {
-	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, slots: ledger.New(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: ownWaiting})}
+	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, slots: ledger.NewLedger(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: ownWaiting})}
 }
 
 // resolve waits until the index contains path, or until the delay after arrived has passed. The

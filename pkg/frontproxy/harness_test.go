@@ -267,7 +267,7 @@ func markUnavailable(ws *tenancyv1alpha1.Workspace) {
 // run starts the front-proxy, which ends with the test or with stop.
 func (w *world) run(t testing.TB) {
 	t.Helper()
-	proxy, err := New(t.Context(), w.options.Complete())
+	proxy, err := NewFrontProxy(t.Context(), w.options.Complete())
 	require.NoError(t, err)
 	w.proxy = proxy
 	ctx, cancel := context.WithCancel(t.Context())

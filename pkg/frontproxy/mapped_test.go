@@ -211,7 +211,7 @@ func TestClustersEntry(t *testing.T) {
 	w := newWorld(t, "root")
 	elsewhere := &fakeShard{name: "elsewhere", world: w, addr: (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}).String()}
 	w.mapping(t, "/clusters/", elsewhere)
-	_, err := New(t.Context(), w.options.Complete())
+	_, err := NewFrontProxy(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, `the entry for /clusters/ specifies proxy_client_cert "`+filepath.Join(w.dir, "at-elsewhere.crt")+`", but --proxy-client-cert-file is`)
 
 	w.options.ProxyClientCertFile, w.options.ProxyClientKeyFile, w.options.ShardCAFile = "", "", ""
@@ -221,10 +221,10 @@ func TestClustersEntry(t *testing.T) {
 	w.stop()
 
 	write(t, w.options.MappingFile, []byte("[]"))
-	_, err = New(t.Context(), w.options.Complete())
+	_, err = NewFrontProxy(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, "--proxy-client-cert-file is required")
 	write(t, w.options.MappingFile, []byte("- {path: /x, "+certificatesOf+"}"))
-	_, err = New(t.Context(), w.options.Complete())
+	_, err = NewFrontProxy(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, `mappings.yaml: entry with path "/x": backend_server_ca: `)
 }
 

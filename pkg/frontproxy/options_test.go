@@ -31,7 +31,7 @@ func TestWrongOptions(t *testing.T) {
 	} {
 		o := *w.options
 		breakIt(&o)
-		_, err := New(t.Context(), o.Complete())
+		_, err := NewFrontProxy(t.Context(), o.Complete())
 		require.ErrorContains(t, err, flag)
 	}
 }

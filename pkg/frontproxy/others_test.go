@@ -58,7 +58,7 @@ func TestStartWaitsForRoot(t *testing.T) {
 	w.stop() // while it waits
 
 	w.options.OtherShards = []string{"http://127.0.0.1:1"}
-	_, err := New(t.Context(), w.options.Complete())
+	_, err := NewFrontProxy(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, `--other-shards "http://127.0.0.1:1" is not an https URL`)
 }
 

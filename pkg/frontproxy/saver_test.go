@@ -194,7 +194,7 @@ func TestDamagedFiles(t *testing.T) {
 
 	w.options.IndexDirectory = path + "/below"
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, err := New(t.Context(), w.options.Complete())
+	_, err := NewFrontProxy(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, "--index-directory")
 }
 
@@ -227,7 +227,7 @@ func TestKilledWhileSaving(t *testing.T) {
 		require.NoError(t, process.Process.Kill())
 		require.Error(t, process.Wait())
 
-		s, err := newSaver(directory, workspaceindex.New())
+		s, err := newSaver(directory, workspaceindex.NewWorkspaceIndex())
 		require.NoError(t, err)
 		require.Len(t, s.restore(t.Context()), 1)
 		requireAllUntil(t, s.index, s.files["root"].from[workspaceindex.Workspaces].Version)
@@ -301,7 +301,7 @@ func TestSaves(t *testing.T) {
 	w.cluster(t, "one", "bbbb")
 	w.knows(t, "bbbb", "one")
 	require.False(t, os.SameFile(first, saved()))
-	other, err := newSaver(w.options.IndexDirectory, workspaceindex.New())
+	other, err := newSaver(w.options.IndexDirectory, workspaceindex.NewWorkspaceIndex())
 	require.NoError(t, err)
 	require.Len(t, other.restore(t.Context()), 2)
 	_, outcome := other.index.Lookup("bbbb")

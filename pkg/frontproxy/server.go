@@ -53,13 +53,13 @@ type Server struct {
 	drain context.CancelFunc
 }
 
-// New reads certificates and kubeconfigs, opens the port and assembles the server. Only the values
+// NewFrontProxy reads certificates and kubeconfigs, opens the port and assembles the server. Only the values
 // of ctx are used. The caller must call Run or Close.
-func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
+func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part")}
+	s = &Server{shutdownDelay: o.ShutdownDelay, group: lifecycle.NewGroup("part")}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -98,7 +98,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	s.router = s.newRouter(ctx, o, gates, mapped, mounts, m, registry)
 	s.health = &health{shards: s.shards}
-	authentication, err := authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
+	authentication, err := authn.NewAuthentication(authn.Options{UserOptions: o.Authentication}, authn.Sources{
 		Accounts: serviceaccount.NewRemote(s.shards.shardsOf), Workspace: s.router.workspaceIssuers, Report: s.router.reportIssuer, Metrics: registry,
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ func TestHalfStarted(t *testing.T) {
 		o.Serving.SecurePort = port
 		return &o
 	}
-	start := func(o *Options) (lifecycletest.Server, error) { return New(t.Context(), o.Complete()) }
+	start := func(o *Options) (lifecycletest.Server, error) { return NewFrontProxy(t.Context(), o.Complete()) }
 	mistakes := map[string]lifecycletest.Mistake[Options]{}
 	for flag, set := range map[string]func(o *Options, file string){
 		"--tls-cert-file":          func(o *Options, file string) { o.Serving.TLSCertFile = file },

@@ -67,12 +67,12 @@ func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*p
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
-	s := &shards{index: workspaceindex.New(), root: factory, others: others, newBackend: newBackend, seen: seen, ways: map[string]way{}}
+	s := &shards{index: workspaceindex.NewWorkspaceIndex(), root: factory, others: others, newBackend: newBackend, seen: seen, ways: map[string]way{}}
 	if s.saver, err = newSaver(o.IndexDirectory, s.index); err != nil {
 		return nil, err
 	}
 	s.objects = kinds.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
-	s.book = peers.New(peers.Config{Shards: s.objects, Access: config})
+	s.book = peers.NewPeerBook(peers.Config{Shards: s.objects, Access: config})
 	return s, nil
 }
 

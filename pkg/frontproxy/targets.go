@@ -222,7 +222,7 @@ type mounts struct {
 }
 
 func newMounts(o MountOptions) (m *mounts, err error) {
-	m = &mounts{slots: ledger.New(ledger.Bounds{Total: maxMounted, User: maxMountedEach, Own: ownMounted})}
+	m = &mounts{slots: ledger.NewLedger(ledger.Bounds{Total: maxMounted, User: maxMountedEach, Own: ownMounted})}
 	if o.CAFile != "" {
 		if m.ca, err = dynamiccertificates.NewDynamicCAContentFromFile("mount-ca", o.CAFile); err != nil {
 			return nil, fmt.Errorf("reading --mount-ca-file: %w", err)

@@ -49,8 +49,8 @@ type Group struct {
 	closers []func()
 }
 
-// New returns an empty group. Kind is the kind of its parts in logs and errors, e.g. "controller".
-func New(kind string) *Group { return &Group{kind: kind} }
+// NewGroup returns an empty group. Kind is the kind of its parts in logs and errors, e.g. "controller".
+func NewGroup(kind string) *Group { return &Group{kind: kind} }
 
 // Add appends parts. They are stopped before earlier parts.
 func (g *Group) Add(parts ...Part) { g.parts = append(g.parts, parts...) }

@@ -47,7 +47,7 @@ func (j *journal) part(name string, fail <-chan error) lifecycle.Part {
 func TestStopsInReverseOrder(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}
-		g := lifecycle.New("part")
+		g := lifecycle.NewGroup("part")
 		g.Opened(func() { j.add("close etcd") })
 		g.Opened(func() { j.add("close storage") })
 		g.Add(j.part("a", nil), j.part("b", nil), j.part("c", nil))
@@ -79,7 +79,7 @@ func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
 				return ctx.Err()
 			}
 		}
-		g := lifecycle.New("part")
+		g := lifecycle.NewGroup("part")
 		g.Add(waiting, j.part("b", nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -115,7 +115,7 @@ func TestPartsNeedEachOther(t *testing.T) {
 			j.add("stop never")
 			return ctx.Err()
 		}}
-		g := lifecycle.New("part")
+		g := lifecycle.NewGroup("part")
 		g.Opened(func() { j.add("close") })
 		g.Add(informers, never, api)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestStopsWhileAPartWaits(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	g := lifecycle.New("part")
+	g := lifecycle.NewGroup("part")
 	g.Add(waiting)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -161,7 +161,7 @@ func TestStopsAllWhenOneFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			closed := false
-			g := lifecycle.New("controller")
+			g := lifecycle.NewGroup("controller")
 			g.Opened(func() { closed = true })
 			g.Add(j.part("a", nil), tc.part)
 			err := g.Run(t.Context())

@@ -62,8 +62,8 @@ type follower struct {
 	running sync.WaitGroup
 }
 
-// New returns a book.
-func New(config Config) *Book {
+// NewPeerBook returns a book.
+func NewPeerBook(config Config) *Book {
 	b := &Book{
 		config: config, wake: make(chan struct{}, 1),
 		peers: map[string]*entry{}, unusable: map[string]string{}, followers: map[*follower]struct{}{},

@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	local, err := client.NewFactory(w.root.ClientConfig())
 	require.NoError(t, err)
 	shards := kinds.Shards.Informer(local.Cluster(rootPath), client.InformerOptions[*corev1alpha1.Shard]{})
-	w.book = New(Config{Self: "self", Local: local, Shards: shards, Access: insecure})
+	w.book = NewPeerBook(Config{Self: "self", Local: local, Shards: shards, Access: insecure})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- shards.Run(ctx) }()

@@ -55,7 +55,7 @@ type Descriptor[D any] struct {
 // NewManager returns a group of the enabled controllers with one of the placements. The group starts each controller
 // after its informers have synced.
 func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placement) (*lifecycle.Group, error) {
-	group := lifecycle.New("controller")
+	group := lifecycle.NewGroup("controller")
 	seen := map[string]bool{}
 	for _, d := range catalogue {
 		if seen[d.Name] {

@@ -163,7 +163,7 @@ func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer 
 // rejects new requests of their users. watched determines when they end, and must come after all
 // filters that assign resources to requests.
 func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
-	dog := watchdog.New(watchdog.Config{Metrics: registerer})
+	dog := watchdog.NewWatchdog(watchdog.Config{Metrics: registerer})
 	throttle = Filter{"watchdog", "429 while too many earlier requests compute after their end", func(next http.Handler) http.Handler {
 		return dog.Throttle(next, TooMany(c))
 	}}

@@ -116,7 +116,7 @@ func addLoopback(c *genericapiserver.Config) error {
 	c.LoopbackClientConfig = &rest.Config{
 		Host:               "https://" + net.JoinHostPort(host, strconv.Itoa(port)),
 		BearerToken:        uuid.NewString(),
-		Transport:          inprocess.New(),
+		Transport:          inprocess.NewTransport(),
 		QPS:                -1,
 		DisableCompression: true, // it would be done and undone in the same process
 	}

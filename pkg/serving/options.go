@@ -108,7 +108,7 @@ func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 		_ = info.Listener.Close()
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
-	info.Listener = connections.New(info.Listener, o.Limits, registerer)
+	info.Listener = connections.NewListener(info.Listener, o.Limits, registerer)
 	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
 }
 

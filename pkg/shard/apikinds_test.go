@@ -67,7 +67,7 @@ func TestUnknownGrantors(t *testing.T) {
 			LogicalClusters: kinds.LogicalClusters.Informer(nowhere(t).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{tenancy.PathIndex: nil}}),
 			APIExports:      dualOf(t, kinds.APIExports, of, replicas.DualOptions{}),
 			WorkspaceTypes:  dualOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
-		}, local: &local{index: workspaceindex.New()}}
+		}, local: &local{index: workspaceindex.NewWorkspaceIndex()}}
 		for _, mount := range []*request.Mount{request.APIExports, request.InitializingWorkspaces, request.TerminatingWorkspaces} {
 			name, err := s.grantor(logicalcluster.NewPath("root:provider"), mount, "object")
 			require.Empty(t, name)

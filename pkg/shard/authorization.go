@@ -21,7 +21,7 @@ func (s *boundResources) newAuthorizer(v virtualWorkspaces) (authorizer.Authoriz
 	if err != nil {
 		return nil, err
 	}
-	return authz.New(authz.Config{
+	return authz.NewAuthorizer(authz.Config{
 		Options:           s.options.Authorization,
 		Find:              s.local.find,
 		Rules:             s.rules,

@@ -34,7 +34,7 @@ func (s *installation) newBindings(late *lateServers) (*bindings.Index, error) {
 	at := slices.IndexFunc(system, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return crd.Name == bindings.SchemasResource.String()
 	})
-	return bindings.New(bindings.Config{
+	return bindings.NewBindingIndex(bindings.Config{
 		Local:          s.sources.Local,
 		WaitForExports: exports.WaitForSync,
 		Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {

@@ -40,7 +40,7 @@ func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
 	if s.sources.Replicas != nil {
 		cache = s.sources.Replicas.Factory()
 	}
-	return replication.New(replication.Config{
+	return replication.NewReplicationVirtualWorkspace(replication.Config{
 		Cache: cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
 		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
 		Consumed: bound.Consumed, FollowConsumers: bound.FollowConsumers,

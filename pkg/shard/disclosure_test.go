@@ -109,7 +109,7 @@ func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Owns: s.local.has})
 	informers.RBAC.ClusterRoles = dualOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
 	informers.RBAC.ClusterRoleBindings = dualOf(t, kinds.ClusterRoleBindings, all, replicas.DualOptions{})
-	s.peers = peers.New(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})
+	s.peers = peers.NewPeerBook(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})
 	s.reviews = newReviews(authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		did.add("denied here")
 		return authorizer.DecisionNoOpinion, "", nil

@@ -39,7 +39,7 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 		clients:         clients,
 		logicalClusters: informers.LogicalClusters,
 		workspaces:      informers.Workspaces,
-		index:           workspaceindex.New(),
+		index:           workspaceindex.NewWorkspaceIndex(),
 		watches:         watches,
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{

@@ -59,7 +59,7 @@ type workspaceWaiter struct {
 func (s *requestAccess) newWorkspaceWaiter() *workspaceWaiter {
 	return &workspaceWaiter{
 		local: s.local, rules: s.rules, access: s.authorizer, forwarded: s.authentication.Forwarded, serving: s.serving,
-		slots: ledger.New(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: maxWaitingOwn}),
+		slots: ledger.NewLedger(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: maxWaitingOwn}),
 	}
 }
 

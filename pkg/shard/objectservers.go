@@ -22,7 +22,7 @@ import (
 )
 
 func (s *requestAccess) newObjectServers() (*objectServers, error) {
-	o := &objectServers{requestAccess: s, cached: cachedresources.New(s.bindings.Resolve)}
+	o := &objectServers{requestAccess: s, cached: cachedresources.NewCachedResourceIndex(s.bindings.Resolve)}
 	webhooks, err := webhooktransport.NewTenants(s.options.Webhooks)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (s *requestAccess) newObjectServers() (*objectServers, error) {
 }
 
 func (s *requestAccess) newAdmission(webhooks *webhooktransport.Tenants) (*admission.Admission, error) {
-	return admission.New(admission.Config{
+	return admission.NewChain(admission.Config{
 		Clients:        s.sources.Local,
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,
@@ -96,7 +96,7 @@ func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admi
 	if err != nil {
 		return nil, fmt.Errorf("reading the CustomResourceDefinitions of system APIs: %w", err)
 	}
-	server, err := customresource.New(customresource.Config{
+	server, err := customresource.NewCustomResourceServer(customresource.Config{
 		Storage:        backend.RESTOptionsGetter,
 		Unreadable:     s.unreadable,
 		System:         system,

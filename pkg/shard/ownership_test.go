@@ -50,13 +50,13 @@ func TestDataOfAnotherShard(t *testing.T) {
 	other.Name, other.RootKubeconfig = "other", filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(other.RootKubeconfig, nil, 0o600))
 	other.Etcd.Servers = []string{url}
-	_, err = shard.New(t.Context(), other.Complete())
+	_, err = shard.NewShard(t.Context(), other.Complete())
 	require.ErrorIs(t, err, etcd.ErrIdentity)
 	require.ErrorContains(t, err, "--name root")
 	// Data without a version is from before v0.1.0.
 	_, err = handle.Client().Client.Delete(t.Context(), key)
 	require.NoError(t, err)
-	_, err = shard.New(t.Context(), other.Complete())
+	_, err = shard.NewShard(t.Context(), other.Complete())
 	require.ErrorIs(t, err, etcd.ErrDataDirFormat)
 	require.Empty(t, identity(), "the refused shard writes nothing")
 }

@@ -45,7 +45,7 @@ func startReplica(t *testing.T, etcd string, changes ...func(*shard.Options)) *r
 	for _, change := range changes {
 		change(o)
 	}
-	s, err := shard.New(t.Context(), o.Complete())
+	s, err := shard.NewShard(t.Context(), o.Complete())
 	require.NoError(t, err)
 	r := &replica{t: t, config: s.Loopback(), stop: background.Run(t.Context(), t, s.Run)}
 	r.await("the replica is ready", func(context.Context) error { return read(t, r.config, "/readyz") })

@@ -38,9 +38,9 @@ import (
 // first contact with an external etcd.
 const etcdStartTimeout = 2 * time.Minute
 
-// New opens the data and the listener and assembles the server. ctx limits opening only. If New fails, it
+// NewShard opens the data and the listener and assembles the server. ctx limits opening only. If New fails, it
 // closes everything that it has opened.
-func New(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
+func NewShard(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (s *storedData) newServer() (*Server, error) {
 
 // newBase opens the listener first, because a port in use should be reported before etcd is started.
 func newBase(ctx context.Context, o CompletedOptions) (*base, error) {
-	s := &base{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.New("part")}
+	s := &base{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.NewGroup("part")}
 	var err error
 	if s.listener, err = o.Serving.Listen(s.metrics); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *base) openData(ctx context.Context) (*storedData, error) {
 	if d.dataID, err = d.etcd.DataID(ctx); err != nil {
 		return nil, err
 	}
-	d.usage = usage.New(d.etcd.Client().Client, d.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")), replicatedKinds()...)
+	d.usage = usage.NewUsageMeter(d.etcd.Client().Client, d.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")), replicatedKinds()...)
 	if s.options.Etcd.CompactionInterval > 0 {
 		d.usage.CompactEarly()
 	}
@@ -154,8 +154,8 @@ func (s *storedData) newInstallation(loopback *rest.Config) (*installation, erro
 	if err != nil {
 		return nil, err
 	}
-	i.peers = peers.New(peers.Config{Self: s.options.Name, Local: i.sources.Local, Shards: i.informers.Shards, Access: access})
-	i.remoteParams = remoteparams.New(remoteparams.FromPeers(i.peers.Named))
+	i.peers = peers.NewPeerBook(peers.Config{Self: s.options.Name, Local: i.sources.Local, Shards: i.informers.Shards, Access: access})
+	i.remoteParams = remoteparams.NewParamCache(remoteparams.FromPeers(i.peers.Named))
 	i.local = newLocal(s.options.Name, i.sources.Local, i.informers, i.watches)
 	i.subtrees = newSubtrees(s.options.Name, s.usage, i.informers)
 	return i, nil
@@ -166,7 +166,7 @@ func (s *installation) newAccessRules() *accessRules {
 	index.Follow(s.informers.RBAC)
 	others := rbac.NewShards(s.informers.Registered)
 	others.Follow(s.informers.RBAC)
-	rules := rbac.New(rbac.Config{
+	rules := rbac.NewRBACAuthorizer(rbac.Config{
 		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
 	})
 	return &accessRules{installation: s, rules: rules, reviews: newReviews(rules, s.local.has, s.peers)}
@@ -186,7 +186,7 @@ func (s *boundResources) newRequestAccess() (*requestAccess, error) {
 	a := &requestAccess{boundResources: s, exportVirtualWorkspaces: s.newExportVirtualWorkspaces()}
 	a.virtualWorkspaces = s.newVirtualWorkspaces(a.exportVirtualWorkspaces)
 	var err error
-	if a.authentication, err = authn.New(s.options.Authentication, authn.Sources{
+	if a.authentication, err = authn.NewAuthentication(s.options.Authentication, authn.Sources{
 		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.workspaceOf, Report: s.recordIssuerFault, Metrics: s.metrics,
 	}); err != nil {
 		return nil, err

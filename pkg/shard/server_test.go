@@ -50,7 +50,7 @@ func options(t *testing.T) *shard.Options {
 func start(t *testing.T, o *shard.Options) *rest.Config {
 	t.Helper()
 	completed := o.Complete()
-	s, err := shard.New(t.Context(), completed)
+	s, err := shard.NewShard(t.Context(), completed)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.Equal(t, completed, s.Completed(), "nothing writes into completed options") })
 	background.Run(t.Context(), t, s.Run)
@@ -62,7 +62,7 @@ func start(t *testing.T, o *shard.Options) *rest.Config {
 // TestShutdownOrder checks that the informers by which requests are decided run until the last request is answered.
 // Otherwise an acknowledged write could have no effect on the next request.
 func TestShutdownOrder(t *testing.T) {
-	s, err := shard.New(t.Context(), options(t).Complete())
+	s, err := shard.NewShard(t.Context(), options(t).Complete())
 	require.NoError(t, err)
 	logger, logged := logs.New(t, ktesting.Verbosity(2))
 	stop := background.Run(klog.NewContext(t.Context(), logger), t, s.Run)
@@ -90,7 +90,7 @@ func TestHalfStarted(t *testing.T) {
 		o.Serving.SecurePort = port
 		return &o
 	}
-	start := func(o *shard.Options) (lifecycletest.Server, error) { return shard.New(t.Context(), o.Complete()) }
+	start := func(o *shard.Options) (lifecycletest.Server, error) { return shard.NewShard(t.Context(), o.Complete()) }
 	lifecycletest.HalfStarted(t, like, start, map[string]lifecycletest.Mistake[shard.Options]{
 		"no certificate":              {Make: func(o *shard.Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},
 		"data dir is a file":          {Make: func(o *shard.Options, garbage string) { o.Etcd.DataDir = garbage }, Want: "--data-dir"},

@@ -22,7 +22,7 @@ func (s *installation) replicaSnapshot() *snapshot.Snapshot {
 	} else {
 		config.Store = snapshot.File(filepath.Join(s.snapshotDirectory(), "snapshot.json"))
 	}
-	return snapshot.New(config)
+	return snapshot.NewReplicaSnapshot(config)
 }
 
 // cachedSnapshots saves the cached resources of consumers, but only in a data directory: tenants could fill an etcd,

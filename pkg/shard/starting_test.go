@@ -16,7 +16,7 @@ import (
 // exist or not. Requests without a logical cluster are served. That the shard's own requests are served is shown by every
 // shard that becomes ready.
 func TestStarting(t *testing.T) {
-	s, err := shard.New(t.Context(), options(t).Complete())
+	s, err := shard.NewShard(t.Context(), options(t).Complete())
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	_, err = s.OwnVersion("m1.any")

@@ -14,7 +14,7 @@ import (
 
 // newOwners returns the usage of top-level owners on the shard.
 func newOwners(counter *usage.Counter, informers *controllers.Informers, local *local) *toplevel.Sums {
-	return toplevel.New(toplevel.Config{
+	return toplevel.NewTopLevelSums(toplevel.Config{
 		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
 			all, known := counter.All()
 			amounts := make(map[logicalcluster.Name]subtrees.Amount, len(all))
@@ -41,7 +41,7 @@ func newOwners(counter *usage.Counter, informers *controllers.Informers, local *
 
 // newSubtrees returns the usage of workspaces including those below them.
 func newSubtrees(shard string, counter *usage.Counter, informers *controllers.Informers) *subtrees.Sums {
-	sums := subtrees.New(subtrees.Config{
+	sums := subtrees.NewSubtreeSums(subtrees.Config{
 		Self:            shard,
 		LogicalClusters: informers.LogicalClusters,
 		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {

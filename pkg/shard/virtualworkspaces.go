@@ -22,14 +22,14 @@ import (
 )
 
 func (s *boundResources) newExportVirtualWorkspaces() *apiexport.VirtualWorkspaces {
-	return apiexport.New(apiexport.Config{
+	return apiexport.NewAPIExportVirtualWorkspaces(apiexport.Config{
 		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, Codecs: registry.Codecs,
 		Documents: func() apiexport.Documents { return s.late },
 	})
 }
 
 func (s *boundResources) newVirtualWorkspaces(ofExports *apiexport.VirtualWorkspaces) virtualWorkspaces {
-	ofTypes := initialization.New(initialization.Config{
+	ofTypes := initialization.NewInitializationVirtualWorkspaces(initialization.Config{
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
 		},
@@ -41,7 +41,7 @@ func (s *boundResources) newVirtualWorkspaces(ofExports *apiexport.VirtualWorksp
 	})
 	kinds := map[*request.Mount]virtualWorkspace{
 		request.APIExports: ofExports,
-		request.APIResourceSchemas: schemas.New(schemas.Config{
+		request.APIResourceSchemas: schemas.NewSchemaVirtualWorkspaces(schemas.Config{
 			Bindings: s.bindings, Local: s.local.has, Codecs: registry.Codecs, ServeDocuments: s.late.ServeDocuments,
 		}),
 		request.Replication: replication.NewVirtualWorkspaces(replication.VirtualWorkspacesConfig{
@@ -65,7 +65,7 @@ func (s *installation) findRemote(_ context.Context, name logicalcluster.Name) (
 
 // withAdmin serves the Shards of the installation.
 func (s *boundResources) withAdmin(next http.Handler) http.Handler {
-	return admin.New(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.late.ServeDocuments})(next)
+	return admin.NewAdminVirtualWorkspace(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.late.ServeDocuments})(next)
 }
 
 // grantor returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error until

@@ -89,7 +89,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if s.labels != nil {
 		shown = s.labels.shown
 	}
-	follower := hub.New(hub.Config{
+	follower := hub.NewHub(hub.Config{
 		Resource:        named,
 		Root:            keys.root,
 		Versioner:       raw.Versioner(),

@@ -15,7 +15,7 @@ import (
 const many = 1000000
 
 var large = sync.OnceValue(func() *Index {
-	x := New()
+	x := NewWorkspaceIndex()
 	x.UpsertLogicalCluster("shard-0", LogicalCluster{Name: "root", Shard: "shard-0", Phase: ready})
 	for i := range many {
 		shard, name := "shard-"+strconv.Itoa(i%50), largeName(i)
@@ -93,7 +93,7 @@ func BenchmarkRestore(b *testing.B) {
 	files := snapshots(b, large(), "1", shards...)
 	b.ReportAllocs()
 	for b.Loop() {
-		x := New()
+		x := NewWorkspaceIndex()
 		for _, file := range files {
 			if _, err := x.ReadSnapshot(bytes.NewReader(file), isOrigin); err != nil {
 				b.Fatal(err)

@@ -125,8 +125,8 @@ type Stats struct {
 	Shards, LogicalClusters, Workspaces int
 }
 
-// New returns an empty index.
-func New() *Index {
+// NewWorkspaceIndex returns an empty index.
+func NewWorkspaceIndex() *Index {
 	x := &Index{
 		shards: map[string]*shard{}, phases: map[corev1alpha1.LogicalClusterPhaseType]uint8{}, types: map[string]*typeName{},
 		places: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},

@@ -126,7 +126,7 @@ func (m *model) sweep(x *Index, shard string, c byte) {
 }
 
 func (m *model) replay(r *rand.Rand) *Index {
-	x := New()
+	x := NewWorkspaceIndex()
 	var steps []func()
 	for shard, url := range m.urls {
 		steps = append(steps, func() { x.UpsertShard(shard, url) })
@@ -258,7 +258,7 @@ func FuzzIndex(f *testing.F) {
 		f.Add(ops)
 	}
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		x, m := New(), newModel()
+		x, m := NewWorkspaceIndex(), newModel()
 		for i := 0; i+2 < min(len(ops), 600); i += 3 {
 			told := waitForAll(x)
 			m.apply(x, ops[i], ops[i+1], ops[i+2])
@@ -281,7 +281,7 @@ func FuzzIndex(f *testing.F) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	x := New()
+	x := NewWorkspaceIndex()
 	x.UpsertShard("one", "https://one")
 	x.UpsertLogicalCluster("one", LogicalCluster{Name: "root", Phase: ready})
 	var writers, readers sync.WaitGroup
@@ -441,7 +441,7 @@ func isEmpty(t *testing.T, x *Index) {
 }
 
 func threeLevels() *Index {
-	x := New()
+	x := NewWorkspaceIndex()
 	x.UpsertShard("one", "https://one")
 	x.UpsertLogicalCluster("one", LogicalCluster{Name: "root", Phase: ready})
 	x.UpsertWorkspace("one", Workspace{Parent: "root", Name: "a", Cluster: "aaaa", Phase: ready})
@@ -453,7 +453,7 @@ func threeLevels() *Index {
 // TestMounts: a mount resolves to its URL and has no children, and its other fields describe the logical cluster of
 // its Workspace.
 func TestMounts(t *testing.T) {
-	x := New()
+	x := NewWorkspaceIndex()
 	x.UpsertShard("one", "https://one")
 	x.UpsertLogicalCluster("one", LogicalCluster{Name: "aaaa", Shard: "one", Phase: ready})
 	mount := Workspace{Parent: "aaaa", Name: "m", Mounted: true, Mount: "https://elsewhere", Phase: ready}

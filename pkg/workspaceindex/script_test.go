@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 		t.Run(filepath.Base(script), func(t *testing.T) {
 			text, err := os.ReadFile(script)
 			require.NoError(t, err)
-			x, again := New(), map[string]func(){}
+			x, again := NewWorkspaceIndex(), map[string]func(){}
 			var out strings.Builder
 			for line := range strings.Lines(string(text)) {
 				line = strings.TrimSpace(line)

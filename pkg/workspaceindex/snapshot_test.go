@@ -34,7 +34,7 @@ func isOrigin(origin []byte) (string, error) { return string(origin), nil }
 
 func restored(t testing.TB, files map[string][]byte, urls map[string]string) *Index {
 	t.Helper()
-	x := New()
+	x := NewWorkspaceIndex()
 	for shard, url := range urls {
 		x.UpsertShard(shard, url)
 	}
@@ -50,7 +50,7 @@ func restored(t testing.TB, files map[string][]byte, urls map[string]string) *In
 func TestSnapshotModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		x, m := New(), newModel()
+		x, m := NewWorkspaceIndex(), newModel()
 		for range r.IntN(100) {
 			m.apply(x, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()))
 		}
@@ -62,7 +62,7 @@ func TestSnapshotModel(t *testing.T) {
 // writing are complete.
 func TestSnapshotOfChanges(t *testing.T) {
 	const clusters = 2000
-	x := New()
+	x := NewWorkspaceIndex()
 	name := func(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("c%d", i)) }
 	for i := range clusters {
 		x.UpsertLogicalCluster("one", LogicalCluster{Name: name(i), Phase: ready})
@@ -104,7 +104,7 @@ func TestSnapshotRevisions(t *testing.T) {
 	complete := file.Len()
 	require.NoError(t, w.End(second))
 	for size := range file.Len() + 1 {
-		x := New()
+		x := NewWorkspaceIndex()
 		read, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()[:size]), isOrigin)
 		switch {
 		case size < complete:
@@ -119,7 +119,7 @@ func TestSnapshotRevisions(t *testing.T) {
 		}
 	}
 	refused := errors.New("another installation")
-	_, err := New().ReadSnapshot(bytes.NewReader(file.Bytes()), func([]byte) (string, error) { return "", refused })
+	_, err := NewWorkspaceIndex().ReadSnapshot(bytes.NewReader(file.Bytes()), func([]byte) (string, error) { return "", refused })
 	require.ErrorIs(t, err, refused)
 }
 
@@ -131,7 +131,7 @@ func FuzzSnapshot(f *testing.F) {
 		f.Add(file[:len(file)/2])
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
-		x := New()
+		x := NewWorkspaceIndex()
 		read, err := x.ReadSnapshot(bytes.NewReader(file), func([]byte) (string, error) { return "one", nil })
 		if err == nil {
 			again := restored(t, snapshots(t, x, read.Revisions[0].Version, shardNames...), nil)
@@ -148,7 +148,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	for i := range file {
 		damaged := bytes.Clone(file)
 		damaged[i] ^= 0x10
-		_, err := New().ReadSnapshot(bytes.NewReader(damaged), isOrigin)
+		_, err := NewWorkspaceIndex().ReadSnapshot(bytes.NewReader(damaged), isOrigin)
 		require.ErrorIs(t, err, errSnapshot, i)
 	}
 }

@@ -52,19 +52,19 @@ func newServer(ctx context.Context, subcommand string, args []string) (server, e
 		if err := parse(o, args); err != nil {
 			return nil, err
 		}
-		return shard.New(ctx, o.Complete())
+		return shard.NewShard(ctx, o.Complete())
 	case "front-proxy":
 		o := frontproxy.NewOptions()
 		if err := parse(o, args); err != nil {
 			return nil, err
 		}
-		return frontproxy.New(ctx, o.Complete())
+		return frontproxy.NewFrontProxy(ctx, o.Complete())
 	case "cache-server":
 		o := cacheserver.NewOptions()
 		if err := parse(o, args); err != nil {
 			return nil, err
 		}
-		return cacheserver.New(ctx, o.Complete())
+		return cacheserver.NewCacheServer(ctx, o.Complete())
 	default:
 		return nil, fmt.Errorf("unknown server %q", subcommand)
 	}

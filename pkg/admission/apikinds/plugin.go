@@ -44,8 +44,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(config Config) *Plugin {
+// NewAPIKinds returns the plugin.
+func NewAPIKinds(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), binder: binder{config}}
 }
 

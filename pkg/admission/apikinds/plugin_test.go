@@ -25,7 +25,7 @@ import (
 
 // plugin has a provider, with the export e that alice may bind.
 func plugin(current error) *apikinds.Plugin {
-	return apikinds.New(apikinds.Config{
+	return apikinds.NewAPIKinds(apikinds.Config{
 		Current: func() error { return current },
 		Resolve: func(path logicalcluster.Path, export string) (logicalcluster.Name, bool, error) {
 			switch path.String() {
@@ -227,7 +227,7 @@ func TestDenialsDiscloseNothing(t *testing.T) {
 // recording returns a plugin that records its calls and denies all requests.
 func recording(calls *[]string, failure error) *apikinds.Plugin {
 	note := func(call string) { *calls = append(*calls, call) }
-	return apikinds.New(apikinds.Config{
+	return apikinds.NewAPIKinds(apikinds.Config{
 		Current: func() error { note("current"); return nil },
 		Resolve: func(path logicalcluster.Path, export string) (logicalcluster.Name, bool, error) {
 			note("resolve")

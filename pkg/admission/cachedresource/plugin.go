@@ -56,8 +56,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(config Config) *Plugin {
+// NewCachedResource returns the plugin.
+func NewCachedResource(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 

@@ -31,7 +31,7 @@ func TestMaxInCluster(t *testing.T) {
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	p := New(Config{Clients: factory, BuiltIn: func(context.Context, schema.GroupResource) bool { return false }})
+	p := NewCachedResource(Config{Clients: factory, BuiltIn: func(context.Context, schema.GroupResource) bool { return false }})
 
 	cached := func(cluster logicalcluster.Name, plural string) *cachev1alpha1.CachedResource {
 		return &cachev1alpha1.CachedResource{

@@ -49,7 +49,7 @@ func update(ctx context.Context, resource schema.GroupResource, subresource stri
 	}
 	a := admission.NewAttributesRecord(after.object(), before.object(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
 		resource.WithVersion("v1"), subresource, admission.Update, nil, false, sender)
-	err = claims.New(claims.Config{Allows: everything, Through: decides("virtual workspace"), Bound: decides("policy")}).Validate(ctx, a, nil)
+	err = claims.NewClaims(claims.Config{Allows: everything, Through: decides("virtual workspace"), Bound: decides("policy")}).Validate(ctx, a, nil)
 	return questions, err
 }
 
@@ -127,7 +127,7 @@ func TestNewObjectsWithOwners(t *testing.T) {
 	created := lifetime{owners: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: "s", UID: "none"}}, finalizers: []string{"f"}}
 	a := admission.NewAttributesRecord(created.object(), nil, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
 		configMaps.WithVersion("v1"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "tenant"})
-	require.NoError(t, claims.New(claims.Config{Allows: everything}).Validate(through(t, "", true), a, nil))
+	require.NoError(t, claims.NewClaims(claims.Config{Allows: everything}).Validate(through(t, "", true), a, nil))
 }
 
 func TestDeletionByTheClaimWithTheVerb(t *testing.T) {
@@ -137,7 +137,7 @@ func TestDeletionByTheClaimWithTheVerb(t *testing.T) {
 	for selector, denied := range map[string]bool{"": false, "!for": false, "for=a": true} {
 		parsed, err := labels.Parse(selector)
 		require.NoError(t, err)
-		err = claims.New(claims.Config{
+		err = claims.NewClaims(claims.Config{
 			Allows: func(_ context.Context, _ schema.GroupResource, verb string) (storageclaims.Selection, error) {
 				require.Equal(t, "delete", verb)
 				return storageclaims.Select(parsed), nil

@@ -60,8 +60,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(config Config) *Plugin {
+// NewClaims returns the plugin.
+func NewClaims(config Config) *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), config}
 }
 

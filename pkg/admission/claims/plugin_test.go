@@ -58,7 +58,7 @@ func (w write) send(ctx context.Context, allows claims.Allows) (map[string]strin
 	}
 	a := admission.NewAttributesRecord(object(w.after), object(w.before), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
 		cmp.Or(w.resource, configMaps).WithVersion("v1"), w.subresource, operation, nil, false, w.user)
-	p := claims.New(claims.Config{Allows: allows})
+	p := claims.NewClaims(claims.Config{Allows: allows})
 	if err := p.Admit(ctx, a, nil); err != nil {
 		return nil, err
 	}

@@ -24,8 +24,8 @@ type Plugin struct{ *admission.Handler }
 
 var _ admission.ValidationInterface = &Plugin{}
 
-// New returns the plugin.
-func New() *Plugin { return &Plugin{admission.NewHandler(admission.Update)} }
+// NewInitialization returns the plugin.
+func NewInitialization() *Plugin { return &Plugin{admission.NewHandler(admission.Update)} }
 
 // Field returns the field of the status of a LogicalCluster that a request through the virtual workspace of
 // an initializer or terminator may change, or "" for other requests.

@@ -61,8 +61,8 @@ type Plugin struct {
 
 var _ admission.MutationInterface = &Plugin{}
 
-// New returns the plugin.
-func New(c Config) *Plugin {
+// NewLifecycle returns the plugin.
+func NewLifecycle(c Config) *Plugin {
 	return &Plugin{
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
 		Config:  c,

@@ -75,7 +75,7 @@ func TestOwners(t *testing.T) {
 				cluster = logicalcluster.Name(tc.path)
 			}
 			s := state{full: tc.full, filling: tc.filling, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{cluster: lc}}
-			p := New(Config{
+			p := NewLimits(Config{
 				Usage: s, LogicalCluster: s.of, Homes: HomeLimits{Objects: 100, Bytes: 1000, Workspaces: 10},
 				Owners: stored{used: tc.used, known: !tc.unknown, most: "root:most"},
 				Subtrees: func(string) []*subtrees.Subtree {

@@ -78,8 +78,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(c Config) *Plugin {
+// NewLimits returns the plugin.
+func NewLimits(c Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: newRefusedReplicated(c.Metrics)}
 }
 

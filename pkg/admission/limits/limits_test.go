@@ -281,7 +281,7 @@ func TestLimits(t *testing.T) {
 				require.Equal(t, "root:org:one", path)
 				return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: "root:org", Most: subtrees.Amount{Objects: 100, Bytes: 10_000}}, Used: tc.subtree}}
 			}
-			p := New(Config{Options: options, Usage: s, Subtrees: within, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
+			p := NewLimits(Config{Options: options, Usage: s, Subtrees: within, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
 			a := writeBy(tc.resource, tc.subresource, tc.obj, tc.old, tc.as)
 			ctx := request.WithClusterName(t.Context(), cluster)
 			err := p.Admit(ctx, a, nil)

@@ -55,7 +55,7 @@ func TestMetadata(t *testing.T) {
 			fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 			require.NoError(t, err)
 			for _, obj := range []runtime.Object{object, &unstructured.Unstructured{Object: fields}} {
-				err := New(Config{}).Admit(t.Context(), writeBy(configMaps, "", obj, nil, nil), nil)
+				err := NewLimits(Config{}).Admit(t.Context(), writeBy(configMaps, "", obj, nil, nil), nil)
 				if c.n == 0 {
 					require.NoError(t, err)
 					continue

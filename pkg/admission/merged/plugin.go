@@ -16,8 +16,10 @@ type plugin struct {
 	own func(version string) (string, error)
 }
 
-// New returns the plugin. own returns the part of a resourceVersion that belongs to this shard, or an error.
-func New(own func(version string) (string, error)) admission.MutationInterface { return plugin{own} }
+// NewMerged returns the plugin. own returns the part of a resourceVersion that belongs to this shard, or an error.
+func NewMerged(own func(version string) (string, error)) admission.MutationInterface {
+	return plugin{own}
+}
 
 func (plugin) Handles(operation admission.Operation) bool { return operation == admission.Update }
 

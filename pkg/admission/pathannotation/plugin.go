@@ -57,8 +57,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(find Find) *Plugin {
+// NewPathAnnotation returns the plugin.
+func NewPathAnnotation(find Find) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), find: find}
 }
 

@@ -82,7 +82,7 @@ func TestPath(t *testing.T) {
 			}
 			ctx := request.WithClusterName(t.Context(), cmp.Or(tc.cluster, "here"))
 			a := admission.NewAttributesRecord(obj, old, schema.GroupVersionKind{}, "", "x", tc.resource, tc.subresource, operation, nil, false, nil)
-			p := pathannotation.New(find)
+			p := pathannotation.NewPathAnnotation(find)
 			err := p.Admit(ctx, a, nil)
 			if err == nil {
 				if tc.edited != "" {
@@ -99,6 +99,6 @@ func TestPath(t *testing.T) {
 			require.Equal(t, tc.want, obj.GetAnnotations()["kcp.io/path"])
 		})
 	}
-	require.True(t, pathannotation.New(find).Handles(admission.Update))
-	require.False(t, pathannotation.New(find).Handles(admission.Delete))
+	require.True(t, pathannotation.NewPathAnnotation(find).Handles(admission.Update))
+	require.False(t, pathannotation.NewPathAnnotation(find).Handles(admission.Delete))
 }

@@ -59,7 +59,7 @@ type Params struct {
 // NewParams returns Params that watch nothing until they run. remote reads from other shards; it may be nil.
 func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
 	return &Params{
-		clients: clients, remote: remote, own: remoteparams.New(remoteparams.FromOwn(clients)),
+		clients: clients, remote: remote, own: remoteparams.NewParamCache(remoteparams.FromOwn(clients)),
 		kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}, kept: map[logicalcluster.Name]int{},
 	}
 }

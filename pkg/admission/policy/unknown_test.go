@@ -66,7 +66,7 @@ func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission
 }
 
 func unread() *param {
-	none := remoteparams.New(func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
+	none := remoteparams.NewParamCache(func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
 		return nil, context.DeadlineExceeded
 	})
 	return &param{reads: none.Known(remoteparams.Location{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}

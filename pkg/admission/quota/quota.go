@@ -56,8 +56,8 @@ type Plugin struct {
 
 var _ admission.ValidationInterface = &Plugin{}
 
-// New returns the plugin for quotas of all logical clusters.
-func New(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *Plugin {
+// NewQuota returns the plugin for quotas of all logical clusters.
+func NewQuota(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *Plugin {
 	return &Plugin{
 		Handler:  admission.NewHandler(admission.Create, admission.Update),
 		quotas:   quotas,

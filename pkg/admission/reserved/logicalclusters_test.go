@@ -66,9 +66,9 @@ func TestStatusByAdministrators(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, as := range []user.Info{admin, external} {
-				verdict(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, as), nil), test.denied)
+				verdict(t, NewReserved().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, as), nil), test.denied)
 			}
-			require.NoError(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, machine), nil))
+			require.NoError(t, NewReserved().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, machine), nil))
 		})
 	}
 }
@@ -108,7 +108,7 @@ func TestFinalizersThroughVirtualWorkspaces(t *testing.T) {
 			set := claims.NewSet(nil, test.claimed, "", 1)
 			set.Allow(consumer, selector, 1)
 			ctx := claims.WithSet(request.WithThrough(request.WithClusterName(t.Context(), test.in), test.through), set)
-			verdict(t, New().Validate(ctx, attributes(logicalClusters, "", test.after, bare, tenant), nil), test.denied)
+			verdict(t, NewReserved().Validate(ctx, attributes(logicalClusters, "", test.after, bare, tenant), nil), test.denied)
 		})
 	}
 }

@@ -47,11 +47,11 @@ func TestSigningRequests(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			asked := &certificatesv1.CertificateSigningRequest{Spec: spec}
 			a := attributes(signingRequests, "", asked, nil, cmp.Or[user.Info](tc.as, tenant))
-			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), a, nil), tc.denied)
+			verdict(t, NewReserved().Validate(request.WithClusterName(t.Context(), "here"), a, nil), tc.denied)
 		})
 	}
 	for _, broken := range []string{"", "no PEM", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"} {
 		asked := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: clients, Request: []byte(broken)}}
-		require.NoError(t, New().Validate(t.Context(), attributes(signingRequests, "", asked, nil, tenant), nil), "what is no request is told so by validation")
+		require.NoError(t, NewReserved().Validate(t.Context(), attributes(signingRequests, "", asked, nil, tenant), nil), "what is no request is told so by validation")
 	}
 }

@@ -30,8 +30,8 @@ type Plugin struct{ *admission.Handler }
 
 var _ admission.ValidationInterface = &Plugin{}
 
-// New returns the plugin.
-func New() *Plugin {
+// NewReserved returns the plugin.
+func NewReserved() *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
 }
 

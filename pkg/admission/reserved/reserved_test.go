@@ -121,7 +121,7 @@ func TestMetadata(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attributes(corev1.Resource("configmaps"), "", test.obj, test.old, test.as)
-			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), a, nil), test.denied)
+			verdict(t, NewReserved().Validate(request.WithClusterName(t.Context(), "here"), a, nil), test.denied)
 		})
 	}
 }
@@ -200,7 +200,7 @@ func TestFields(t *testing.T) {
 		"namesakes":                                   {schema.GroupResource{Group: "example.com", Resource: "workspaces"}, "", spec(map[string]any{"cluster": "x"}), nil, tenant, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			verdict(t, New().Validate(t.Context(), attributes(test.resource, test.subresource, test.obj, test.old, test.as), nil), test.denied)
+			verdict(t, NewReserved().Validate(t.Context(), attributes(test.resource, test.subresource, test.obj, test.old, test.as), nil), test.denied)
 		})
 	}
 }
@@ -224,9 +224,9 @@ func TestBindingsOfRoot(t *testing.T) {
 	} {
 		for as, denied := range map[user.Info]string{tenant: test.denied, admin: test.denied, machine: ""} {
 			ctx := request.WithClusterName(t.Context(), test.cluster)
-			verdict(t, New().Validate(ctx, attributes(bindings, "", nil, test.binding, as), nil), denied)
-			verdict(t, New().Validate(ctx, attributes(bindings, "", owned(test.binding), test.binding, as), nil), denied)
-			verdict(t, New().Validate(ctx, attributes(bindings, "", test.binding, test.binding, as), nil), "")
+			verdict(t, NewReserved().Validate(ctx, attributes(bindings, "", nil, test.binding, as), nil), denied)
+			verdict(t, NewReserved().Validate(ctx, attributes(bindings, "", owned(test.binding), test.binding, as), nil), denied)
+			verdict(t, NewReserved().Validate(ctx, attributes(bindings, "", test.binding, test.binding, as), nil), "")
 		}
 	}
 }
@@ -254,7 +254,7 @@ func TestPlaces(t *testing.T) {
 		{definitions, "tenant", crd("apis.kcp.io"), crd("apis.kcp.io"), ""},
 	} {
 		for _, as := range []user.Info{tenant, admin, machine} {
-			verdict(t, New().Validate(request.WithClusterName(t.Context(), test.cluster), attributes(test.resource, "", test.obj, test.old, as), nil), test.denied)
+			verdict(t, NewReserved().Validate(request.WithClusterName(t.Context(), test.cluster), attributes(test.resource, "", test.obj, test.old, as), nil), test.denied)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func TestOwner(t *testing.T) {
 	for value, denied := range map[string]string{owner: "", `{"username":"boss"}`: ownerAnnotation} {
 		ws := object(map[string]any{})
 		ws.SetAnnotations(map[string]string{ownerAnnotation: value})
-		verdict(t, New().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), denied)
+		verdict(t, NewReserved().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), denied)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestOwnerHidesNothing(t *testing.T) {
 	for range 50 {
 		ws := object(map[string]any{})
 		ws.SetAnnotations(map[string]string{ownerAnnotation: owner, "internal.tenancy.kcp.io/cluster": "stolen"})
-		verdict(t, New().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), "internal.tenancy.kcp.io/cluster")
+		verdict(t, NewReserved().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), "internal.tenancy.kcp.io/cluster")
 	}
 }
 
@@ -290,12 +290,12 @@ func TestGiven(t *testing.T) {
 	}
 	none := object(map[string]any{})
 	for range 20 { // maps have no order
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), nil, tenant), nil), "")
-		verdict(t, New().Validate(t.Context(), attributes(exports, "", with(), nil, tenant), nil), label)
-		verdict(t, New().Validate(t.Context(), attributes(workspaceTypes, "", with(finalizer), nil, tenant), nil), "reserved")
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(), with(finalizer), tenant), nil), finalizer)
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", none, with(), tenant), nil), label)
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), none, tenant), nil), "reserved")
+		verdict(t, NewReserved().Validate(t.Context(), attributes(bindings, "", with(finalizer), nil, tenant), nil), "")
+		verdict(t, NewReserved().Validate(t.Context(), attributes(exports, "", with(), nil, tenant), nil), label)
+		verdict(t, NewReserved().Validate(t.Context(), attributes(workspaceTypes, "", with(finalizer), nil, tenant), nil), "reserved")
+		verdict(t, NewReserved().Validate(t.Context(), attributes(bindings, "", with(), with(finalizer), tenant), nil), finalizer)
+		verdict(t, NewReserved().Validate(t.Context(), attributes(bindings, "", none, with(), tenant), nil), label)
+		verdict(t, NewReserved().Validate(t.Context(), attributes(bindings, "", with(finalizer), none, tenant), nil), "reserved")
 	}
 }
 
@@ -305,10 +305,10 @@ func TestStatusOfAPIKinds(t *testing.T) {
 	}
 	for _, resource := range []schema.GroupResource{exports, bindings, endpointSlices} {
 		for _, as := range []user.Info{tenant, admin} {
-			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), as), nil), "only the system may write the status")
-			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("a"), as), nil), "")
+			verdict(t, NewReserved().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), as), nil), "only the system may write the status")
+			verdict(t, NewReserved().Validate(t.Context(), attributes(resource, "status", status("a"), status("a"), as), nil), "")
 		}
-		verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), machine), nil), "")
+		verdict(t, NewReserved().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), machine), nil), "")
 	}
 }
 

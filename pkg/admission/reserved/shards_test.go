@@ -41,7 +41,7 @@ func TestShardsWriteTheirOwn(t *testing.T) {
 			}
 			shard := &user.DefaultInfo{Name: tc.as, Groups: []string{request.GroupShards}}
 			a := admission.NewAttributesRecord(obj, obj, schema.GroupVersionKind{}, tc.namespace, name, tc.resource.WithVersion("v1"), "", operation, nil, false, shard)
-			err := New().Validate(request.WithClusterName(t.Context(), "root"), a, nil)
+			err := NewReserved().Validate(request.WithClusterName(t.Context(), "root"), a, nil)
 			require.Equal(t, tc.allowed, err == nil, "%+v: %v", tc, err)
 		}
 	}
@@ -67,7 +67,7 @@ func TestShardsAreOfTheInstallation(t *testing.T) {
 		{"something else", corev1.Resource("configmaps"), annotated(scope, "region"), nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := New().Validate(request.WithClusterName(t.Context(), "root"), attributes(tc.resource, "", tc.now, tc.was, virtual), nil)
+			err := NewReserved().Validate(request.WithClusterName(t.Context(), "root"), attributes(tc.resource, "", tc.now, tc.was, virtual), nil)
 			if tc.allowed {
 				require.NoError(t, err)
 			} else {

@@ -25,8 +25,8 @@ type Plugin struct{ *admission.Handler }
 
 var _ admission.MutationInterface = &Plugin{}
 
-// New returns the plugin.
-func New() *Plugin {
+// NewWorkspaceOwner returns the plugin.
+func NewWorkspaceOwner() *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update)}
 }
 

@@ -51,7 +51,7 @@ func TestAdmit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			resource := tenancyv1alpha1.SchemeGroupVersion.WithResource(cmp.Or(tc.resource, "workspaces"))
 			attributes := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.who)
-			require.NoError(t, workspaceowner.New().Admit(t.Context(), attributes, nil))
+			require.NoError(t, workspaceowner.NewWorkspaceOwner().Admit(t.Context(), attributes, nil))
 			require.Equal(t, tc.want, tc.obj.GetAnnotations()[annotation])
 		})
 	}

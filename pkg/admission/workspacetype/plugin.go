@@ -62,8 +62,8 @@ var (
 	_ admission.ValidationInterface = &Plugin{}
 )
 
-// New returns the plugin.
-func New(config Config) *Plugin {
+// NewWorkspaceType returns the plugin.
+func NewWorkspaceType(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 

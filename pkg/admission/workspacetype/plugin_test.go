@@ -52,7 +52,7 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	known := func(name string) tenancy.WorkspaceType {
 		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
 	}
-	return workspacetype.New(workspacetype.Config{
+	return workspacetype.NewWorkspaceType(workspacetype.Config{
 		Types: func(_ context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			if parent != "here" {
 				return nil, errors.New("no such parent")
@@ -200,7 +200,7 @@ func TestOthers(t *testing.T) {
 func TestNewTypes(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	asked := 0
-	p := workspacetype.New(workspacetype.Config{
+	p := workspacetype.NewWorkspaceType(workspacetype.Config{
 		WouldSee: func(context.Context, user.Info, logicalcluster.Name, tenancyv1alpha1.WorkspaceTypeReference) bool {
 			return false
 		},

@@ -30,7 +30,7 @@ func writeType(t *testing.T, cluster logicalcluster.Name, subresource string, no
 	}
 	a := admission.NewAttributesRecord(now, before, gv.WithKind("WorkspaceType"), "", now.GetName(), gv.WithResource("workspacetypes"), subresource, operation, options, false,
 		&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
-	return workspacetype.New(workspacetype.Config{}).Validate(request.WithClusterName(t.Context(), cluster), a, nil)
+	return workspacetype.NewWorkspaceType(workspacetype.Config{}).Validate(request.WithClusterName(t.Context(), cluster), a, nil)
 }
 
 func typeOf(t *testing.T, name, spec string) *unstructured.Unstructured {

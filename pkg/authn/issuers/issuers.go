@@ -109,8 +109,8 @@ type fault struct {
 // remembering is the key of a cached token, by entry.
 type remembering struct{ entry, token digest }
 
-// New returns Issuers that work until Run ends.
-func New(config Config) *Issuers {
+// NewIssuers returns Issuers that work until Run ends.
+func NewIssuers(config Config) *Issuers {
 	return &Issuers{
 		config: config, compiler: sync.OnceValue(authenticationcel.NewDefaultCompiler),
 		waiting: newSlots(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),

@@ -31,7 +31,7 @@ func newIssuers(t *testing.T) *Issuers {
 	t.Helper()
 	documents, err := webhooktransport.NewDocuments("--cidrs", []string{"127.0.0.0/8"})
 	require.NoError(t, err)
-	return New(Config{Documents: documents})
+	return NewIssuers(Config{Documents: documents})
 }
 
 func of(cluster string, entries ...tenancyv1alpha1.JWTAuthenticator) []*Configuration {

@@ -51,8 +51,8 @@ var (
 	_ authorizer.RuleResolver = &Authorizer{}
 )
 
-// New returns an Authorizer.
-func New(c Config) *Authorizer { return &Authorizer{c} }
+// NewRBACAuthorizer returns an Authorizer.
+func NewRBACAuthorizer(c Config) *Authorizer { return &Authorizer{c} }
 
 // Authorize implements authorizer.Authorizer.
 func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {

@@ -50,5 +50,5 @@ func (f Feed) Index() *Index { return f.index }
 func (f Feed) Clusters() int { return len(f.index.clusters) }
 
 func (f Feed) Authorizer(system logicalcluster.Name) *Authorizer {
-	return New(Config{Index: f.index, System: system})
+	return NewRBACAuthorizer(Config{Index: f.index, System: system})
 }

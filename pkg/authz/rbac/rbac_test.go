@@ -267,7 +267,7 @@ func TestGlobal(t *testing.T) {
 	global.Unbind("far", "", "dan")
 	bind(second, "far", "frank", "r")
 	bind(removed, "far", "grace", "all")
-	z := rbac.New(rbac.Config{
+	z := rbac.NewRBACAuthorizer(rbac.Config{
 		Index: local.Index(), Global: shards, System: system,
 		Local: func(name logicalcluster.Name) bool { return name == "near" },
 	})

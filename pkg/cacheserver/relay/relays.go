@@ -55,8 +55,8 @@ type relayedShard struct {
 	stop     func()
 }
 
-// New returns the relays of a cache server, which do nothing until they run.
-func New(config Config, self Self, options ...client.FactoryOption) (*Relays, error) {
+// NewRelays returns the relays of a cache server, which do nothing until they run.
+func NewRelays(config Config, self Self, options ...client.FactoryOption) (*Relays, error) {
 	self.Timing = self.Timing.withDefaults()
 	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
 	r := &Relays{
@@ -252,7 +252,7 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	table, err := table(shard, r.self.Written)
 	var controller *push.Controller
 	if err == nil {
-		controller, err = push.New(push.Config{
+		controller, err = push.NewPushController(push.Config{
 			Metrics: r.self.Metrics,
 			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,

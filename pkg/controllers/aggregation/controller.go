@@ -28,8 +28,8 @@ type Config struct {
 	ClusterRoles *client.Informer[*rbacv1.ClusterRole]
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewClusterRoleAggregator returns the controller.
+func NewClusterRoleAggregator(config Config) *reconcile.Controller[client.Key] {
 	roles := config.ClusterRoles.Lister()
 	r := &aggregationReconciler{
 		get: roles.Get,

@@ -68,8 +68,8 @@ type Config struct {
 	Resolve         Resolve
 }
 
-// New returns the controller. Its keys are bindings.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewAPIBindingController returns the controller. Its keys are bindings.
+func NewAPIBindingController(config Config) *reconcile.Controller[client.Key] {
 	bindings := config.Bindings.Lister()
 	r := newReconciler(config)
 	of := func(export *apisv1alpha2.APIExport) []client.Key {

@@ -57,8 +57,8 @@ func exportsOf(exports *client.Informer[*apisv1alpha2.APIExport], secret *metav1
 	return exports.Lister().KeysByIndex(SecretIndex, client.KeyOf(secret).String())
 }
 
-// New returns the controller. Its keys are exports.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewAPIExportController returns the controller. Its keys are exports.
+func NewAPIExportController(config Config) *reconcile.Controller[client.Key] {
 	r := &exportReconciler{
 		export: config.Exports.Lister().Get, slice: config.Slices.Lister().Get,
 		secret: func(ctx context.Context, key client.Key) (*corev1.Secret, error) {

@@ -48,8 +48,8 @@ type Config struct {
 	Done func()
 }
 
-// New returns the controller.
-func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
+// NewBootstrapController returns the controller.
+func NewBootstrapController(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 	clusters := clustersOf(cfg.ShardName)
 	r := &bootstrapReconciler{
 		shard: cfg.ShardName, local: cfg.Local, homeCreators: cfg.HomeCreators, done: cfg.Done,

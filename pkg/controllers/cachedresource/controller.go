@@ -32,8 +32,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile/secrets"
 )
 
-// New returns a controller. Its keys are cached resources.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewCachedResourceController returns a controller. Its keys are cached resources.
+func NewCachedResourceController(config Config) *reconcile.Controller[client.Key] {
 	c := &controller{Config: config, watched: newWatched()}
 	name := Name
 	if config.Resource.Resource == apis.ClusterCachedResources {

@@ -40,8 +40,8 @@ type Definitions interface {
 	DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (remaining bool, err error)
 }
 
-// New returns the controller.
-func New(definitions Definitions) *reconcile.Controller[client.Key] {
+// NewCRDController returns the controller.
+func NewCRDController(definitions Definitions) *reconcile.Controller[client.Key] {
 	r := &definitionReconciler{definitions}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile, Workers: workers, MinBackoff: minBackoff, Timeout: timeout,

@@ -85,8 +85,8 @@ type Config[T Slice] struct {
 	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 }
 
-// New returns a controller. Its keys are slices.
-func New[T Slice](config Config[T]) *reconcile.Controller[client.Key] {
+// NewEndpointSliceController returns a controller. Its keys are slices.
+func NewEndpointSliceController[T Slice](config Config[T]) *reconcile.Controller[client.Key] {
 	c := &config
 	sources := []reconcile.Source[client.Key]{
 		reconcile.Keys(config.Slices),

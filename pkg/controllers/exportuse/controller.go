@@ -34,8 +34,8 @@ type Config struct {
 	Consumers Consumers
 }
 
-// New returns the controller. Its keys are ExportUses of the shard.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewExportUseController returns the controller. Its keys are ExportUses of the shard.
+func NewExportUseController(config Config) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: config.reconcile,
 		Sources: []reconcile.Source[client.Key]{

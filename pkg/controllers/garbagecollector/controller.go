@@ -74,8 +74,8 @@ type Controller struct {
 	newData bool
 }
 
-// New returns the controller.
-func New(config Config) *Controller {
+// NewGarbageCollector returns the controller.
+func NewGarbageCollector(config Config) *Controller {
 	c := &Controller{config: config, collector: newCollector(config.Metrics)}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
 	c.collector.backend = &shard{

@@ -248,7 +248,7 @@ func TestCannotBegin(t *testing.T) {
 		logger, logged := logs.New(t)
 		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*errorInterval/2)
 		defer cancel()
-		require.NoError(t, New(Config{Store: &revisionless{}}).Run(ctx))
+		require.NoError(t, NewGarbageCollector(Config{Store: &revisionless{}}).Run(ctx))
 		says := 0
 		for _, entry := range logged.Data() {
 			if entry.Type == ktesting.LogError {

@@ -49,8 +49,8 @@ type leases interface {
 	Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error)
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[string] {
+// NewHeartbeatController returns the controller.
+func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 	own := config.Own.Lister()
 	h := &heart{
 		shard: config.ShardName, load: config.Load, done: config.Done, now: time.Now,

@@ -39,8 +39,8 @@ type Config struct {
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 }
 
-// New returns the controller. Its only key is the logical cluster.
-func New(cfg Config) *reconcile.Controller[logicalcluster.Name] {
+// NewIdentityCacheController returns the controller. Its only key is the logical cluster.
+func NewIdentityCacheController(cfg Config) *reconcile.Controller[logicalcluster.Name] {
 	scope := cfg.Local.Cluster(Cluster.Path())
 	r := &identityReconciler{
 		export:     func(name string) (*apisv1alpha2.APIExport, error) { return cfg.Exports.Get(core.RootCluster, "", name) },

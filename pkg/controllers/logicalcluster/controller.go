@@ -22,9 +22,9 @@ const Name = "logicalcluster"
 
 const workers = 16
 
-// New returns the controller that initializes logical clusters.
-func New(config Config) *reconcile.Controller[client.Key] {
-	bindings, sources := defaults.New(config.Defaults)
+// NewLogicalClusterController returns the controller that initializes logical clusters.
+func NewLogicalClusterController(config Config) *reconcile.Controller[client.Key] {
+	bindings, sources := defaults.NewDefaultBindings(config.Defaults)
 	clusters := config.LogicalClusters.Lister()
 	r := &logicalClusterReconciler{
 		externalURL: config.ExternalURL, now: time.Now, get: clusters.Get, namespaces: newInitialNamespaces(config),

@@ -45,8 +45,8 @@ type controller struct {
 	latest   reconcile.Latest[*tenancyv1alpha1.Workspace]
 }
 
-// New returns the controller. Its keys are Workspaces.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewMountController returns the controller. Its keys are Workspaces.
+func NewMountController(config Config) *reconcile.Controller[client.Key] {
 	c := &controller{Config: config, follower: newFollower(config.Store.Listen)}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: c.reconcile,

@@ -38,8 +38,8 @@ type Config struct {
 // content, individually.
 const quietPeriod = 10 * time.Second
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewNamespaceController returns the controller.
+func NewNamespaceController(config Config) *reconcile.Controller[client.Key] {
 	namespaces, clusters := config.Namespaces.Lister(), config.LogicalClusters.Lister()
 	r := &namespaceReconciler{
 		now: time.Now, get: namespaces.Get,

@@ -33,8 +33,8 @@ type Config struct {
 	Shards     *client.Informer[*corev1alpha1.Shard]
 }
 
-// New returns the controller. Its keys are PartitionSets, including deleted ones.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewPartitionSetController returns the controller. Its keys are PartitionSets, including deleted ones.
+func NewPartitionSetController(config Config) *reconcile.Controller[client.Key] {
 	r := &partitionSetReconciler{
 		set: config.Sets.Lister().Get,
 		partitions: func(cluster logicalcluster.Name) []*topologyv1alpha1.Partition {

@@ -39,8 +39,8 @@ func Unchecked(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 	return policy.DeletionTimestamp == nil && policy.Generation > policy.Status.ObservedGeneration
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewPolicyTypeController returns the controller.
+func NewPolicyTypeController(config Config) *reconcile.Controller[client.Key] {
 	r := &policyReconciler{
 		get: config.Policies.Lister().Get,
 		discover: func(key client.Key) (discovery.DiscoveryInterface, error) {

@@ -57,8 +57,8 @@ type Controller struct {
 	watches *watches
 }
 
-// New returns the controller.
-func New(config Config) *Controller {
+// NewResourceQuotaController returns the controller.
+func NewResourceQuotaController(config Config) *Controller {
 	c := &Controller{}
 	var wake delayedQueue
 	c.watches = newWatches(config.Local, wake.add)

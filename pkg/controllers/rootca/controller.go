@@ -70,8 +70,8 @@ func slim(m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	}}, nil
 }
 
-// New returns the controller. Its keys are namespaces.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewRootCAController returns the controller. Its keys are namespaces.
+func NewRootCAController(config Config) *reconcile.Controller[client.Key] {
 	namespaces, configMaps := config.Namespaces.Lister(), config.ConfigMaps.Lister()
 	r := &configMapReconciler{
 		ca: config.CA, namespace: namespaces.Get, configMap: configMaps.Get,

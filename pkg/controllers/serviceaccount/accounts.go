@@ -28,8 +28,8 @@ type Config struct {
 	Accounts   *client.Informer[*corev1.ServiceAccount]
 }
 
-// New returns the controller of default accounts. Its keys are namespaces.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewServiceAccountController returns the controller of default accounts. Its keys are namespaces.
+func NewServiceAccountController(config Config) *reconcile.Controller[client.Key] {
 	namespaces, accounts := config.Namespaces.Lister(), config.Accounts.Lister()
 	r := &accountReconciler{
 		namespace: namespaces.Get,

@@ -57,8 +57,8 @@ func NewInformer(local *client.Factory) *client.Informer[*coordinationv1.Lease] 
 	})
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[string] {
+// NewShardHealthController returns the controller.
+func NewShardHealthController(config Config) *reconcile.Controller[string] {
 	shards := config.Shards.Lister().Cluster(core.RootCluster)
 	leases := config.Leases.Lister().Cluster(core.RootCluster)
 	j := &healthReconciler{

@@ -53,8 +53,8 @@ type Config struct {
 	Own *client.Informer[*corev1alpha1.Shard]
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[string] {
+// NewShardRegistrationController returns the controller.
+func NewShardRegistrationController(config Config) *reconcile.Controller[string] {
 	shards := kinds.Shards.In(config.Root)
 	own := config.Own.Lister()
 	r := &registrationReconciler{

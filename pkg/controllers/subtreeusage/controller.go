@@ -41,8 +41,8 @@ type Config struct {
 	Sums *subtrees.Sums
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewSubtreeUsageController returns the controller.
+func NewSubtreeUsageController(config Config) *reconcile.Controller[client.Key] {
 	key := func(top logicalcluster.Name) client.Key {
 		return client.Key{Shard: config.ShardName, Cluster: top, Name: corev1alpha1.LogicalClusterName}
 	}

@@ -50,8 +50,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// New returns the controller.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewWorkspaceController returns the controller.
+func NewWorkspaceController(config Config) *reconcile.Controller[client.Key] {
 	s := &sites{self: config.ShardName, local: localSite(config.Peers, config.ShardName, config.LogicalClusters), peers: config.Peers}
 	workspaces, clusters, shards := config.Workspaces.Lister(), config.LogicalClusters.Lister(), config.Shards.Lister()
 	r := &workspaceReconciler{

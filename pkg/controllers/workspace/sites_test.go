@@ -58,7 +58,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 
 	shards := kinds.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
 	clusters := kinds.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
-	book := peers.New(peers.Config{Self: "here", Local: local, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+	book := peers.NewPeerBook(peers.Config{Self: "here", Local: local, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
 	s := &sites{self: "here", local: newSite(book.Named("here"), clusters), peers: book}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)

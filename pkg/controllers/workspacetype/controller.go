@@ -33,8 +33,8 @@ type Config struct {
 	Shards *client.Informer[*corev1alpha1.Shard]
 }
 
-// New returns the controller. Its keys are types.
-func New(config Config) *reconcile.Controller[client.Key] {
+// NewWorkspaceTypeController returns the controller. Its keys are types.
+func NewWorkspaceTypeController(config Config) *reconcile.Controller[client.Key] {
 	c := &config
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: c.reconcile,

@@ -46,7 +46,7 @@ type testServer struct {
 func startServer(t *testing.T, data customresourcetest.Data, wrap customresourcetest.Wrap) *testServer {
 	t.Helper()
 	backend := data.Backend(t, false)
-	s, err := New(Config{
+	s, err := NewDefinitionStorage(Config{
 		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, wrap),
 		Table:   NewTable(),
 		Sources: NewSources(&System{}),
@@ -59,7 +59,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 	return &testServer{Storage: s, API: customresourcetest.Serve(t, customresourcetest.Parts{
 		Wrap:    func(next http.Handler) http.Handler { return next },
 		Install: s.Install,
-		Run: []func(context.Context) error{customresourcedefinition.New(managed).Run, func(ctx context.Context) error {
+		Run: []func(context.Context) error{customresourcedefinition.NewCRDController(managed).Run, func(ctx context.Context) error {
 			s.Index().Run(ctx)
 			return nil
 		}},

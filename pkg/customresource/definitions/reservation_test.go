@@ -270,7 +270,7 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	var asked counters
 	backend := customresourcetest.NewData(t).Backend(t, false)
 	t.Cleanup(backend.Close)
-	s, err := New(Config{
+	s, err := NewDefinitionStorage(Config{
 		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
 			return nil, errors.New("does not serve yet")

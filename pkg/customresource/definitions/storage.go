@@ -70,8 +70,8 @@ type Config struct {
 	BuiltInNames func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
 }
 
-// New creates the storage. The caller must run its Index.
-func New(cfg Config) (*Storage, error) {
+// NewDefinitionStorage creates the storage. The caller must run its Index.
+func NewDefinitionStorage(cfg Config) (*Storage, error) {
 	interner := newInterner()
 	codec := internCodec{
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),

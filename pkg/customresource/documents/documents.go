@@ -52,9 +52,9 @@ type Documents struct {
 	sets map[string]*documentSet // by key
 }
 
-// New returns the documents of the definitions that source lists, merged with the built-in ones. registerer
+// NewDocuments returns the documents of the definitions that source lists, merged with the built-in ones. registerer
 // may be nil.
-func New(source Lister, b *BuiltIns, registerer prometheus.Registerer) *Documents {
+func NewDocuments(source Lister, b *BuiltIns, registerer prometheus.Registerer) *Documents {
 	return &Documents{made: newDocumentSets(registerer), source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }
 

@@ -31,7 +31,7 @@ func TestVerbs(t *testing.T) {
 	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 	require.NoError(t, err)
 	all := lister{{Schema: s}}
-	served := documents.New(all, &documents.BuiltIns{Next: http.NotFoundHandler()}, nil)
+	served := documents.NewDocuments(all, &documents.BuiltIns{Next: http.NotFoundHandler()}, nil)
 	for name, tc := range map[string]struct {
 		verbs *definitions.Verbs
 		want  map[string][]string

@@ -93,8 +93,8 @@ type Config struct {
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
 
-// New returns empty Stores.
-func New(cfg Config) *Stores {
+// NewVersionStores returns empty Stores.
+func NewVersionStores(cfg Config) *Stores {
 	if cfg.Unreadable == nil {
 		cfg.Unreadable = unreadable.NewRecord(nil)
 	}

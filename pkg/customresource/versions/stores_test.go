@@ -81,7 +81,7 @@ func TestListKeepsStore(t *testing.T) {
 }
 
 func newStores() *Stores {
-	return New(Config{
+	return NewVersionStores(Config{
 		Storage:    func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter { return nil },
 		MetricName: func(resource schema.GroupResource) schema.GroupResource { return resource },
 	})

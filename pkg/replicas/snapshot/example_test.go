@@ -35,7 +35,7 @@ func ExampleSnapshot() {
 	defer func() { _ = os.RemoveAll(dir) }()
 	var store snapshot.Store = snapshot.File(filepath.Join(dir, "replicas"))
 	process := func(has *settings) *snapshot.Snapshot {
-		return snapshot.New(snapshot.Config{Store: store, Server: "blue", Sources: []snapshot.Source{has}})
+		return snapshot.NewReplicaSnapshot(snapshot.Config{Store: store, Server: "blue", Sources: []snapshot.Source{has}})
 	}
 	first := process(&settings{held: []json.RawMessage{[]byte(`{"a":1}`)}})
 	fmt.Println(first.Save(context.Background()))

@@ -50,11 +50,11 @@ type Directory struct {
 // Of returns the snapshot of a source.
 func (d *Directory) Of(source Source) *Snapshot {
 	if d == nil {
-		return New(Config{})
+		return NewReplicaSnapshot(Config{})
 	}
 	config := d.Config
 	config.Store, config.Sources = File(d.file(source)), []Source{source}
-	return New(config)
+	return NewReplicaSnapshot(config)
 }
 
 // Forget deletes the snapshot of a source, if there is one.

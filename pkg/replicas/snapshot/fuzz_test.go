@@ -28,7 +28,7 @@ func (*memory) String() string { return "memory" }
 // FuzzRestore: for any content of the store, only a complete snapshot of this server is restored.
 func FuzzRestore(f *testing.F) {
 	whole := &memory{}
-	require.NoError(f, New(Config{Store: whole, Server: "one", Sources: []Source{&source{name: "a", holds: []string{`{"x":1}`}}, &source{name: "b"}}}).Save(f.Context()))
+	require.NoError(f, NewReplicaSnapshot(Config{Store: whole, Server: "one", Sources: []Source{&source{name: "a", holds: []string{`{"x":1}`}}, &source{name: "b"}}}).Save(f.Context()))
 	f.Add(whole.content, false)
 	_, body, _ := bytes.Cut(whole.content, []byte("\n"))
 	for _, seed := range []string{string(body), `{"a":null}`, `{"a":[null]}`, `{"a":"x"}`, `{"a":[1],"a":[2],"b":{}}`, "[]", "{", ""} {
@@ -40,7 +40,7 @@ func FuzzRestore(f *testing.F) {
 			content = append(fmt.Appendf(nil, `{"format":2,"server":"one","time":%q,"sha256":%q}`+"\n", time.Now().Format(time.RFC3339), hex.EncodeToString(sum[:])), content...)
 		}
 		a := &source{name: "a"}
-		New(Config{Store: &memory{content}, Server: "one", MaxAge: time.Hour, Sources: []Source{a}}).Restore(t.Context())
+		NewReplicaSnapshot(Config{Store: &memory{content}, Server: "one", MaxAge: time.Hour, Sources: []Source{a}}).Restore(t.Context())
 		first, body, _ := bytes.Cut(content, []byte("\n"))
 		var says map[string]json.RawMessage
 		var objects []json.RawMessage

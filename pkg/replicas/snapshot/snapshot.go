@@ -78,8 +78,8 @@ type Snapshot struct {
 	changes uint64
 }
 
-// New returns a Snapshot.
-func New(config Config) *Snapshot { return &Snapshot{config: config} }
+// NewReplicaSnapshot returns a Snapshot.
+func NewReplicaSnapshot(config Config) *Snapshot { return &Snapshot{config: config} }
 
 // header is the first line of a snapshot. SHA256 is the checksum of the rest.
 type header struct {

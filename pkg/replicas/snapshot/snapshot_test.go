@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", away: errors.New("away")}
 	of := func(server string, age time.Duration) (found map[string][]string) {
 		to := []Source{&source{name: "a"}, &source{name: "b"}, &source{name: "new"}}
-		New(Config{Store: File(file), Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
+		NewReplicaSnapshot(Config{Store: File(file), Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
 		found = map[string][]string{}
 		for _, s := range to {
 			if s, _ := s.(*source); s.holds != nil {
@@ -57,7 +57,7 @@ func TestSnapshot(t *testing.T) {
 		return found
 	}
 	require.Empty(t, of("one", 0), "there is no file")
-	s := New(Config{Store: File(file), Server: "one", Sources: []Source{a, b}})
+	s := NewReplicaSnapshot(Config{Store: File(file), Server: "one", Sources: []Source{a, b}})
 	require.Error(t, s.Save(t.Context()))
 	require.NoFileExists(t, file, "what is not complete is not saved")
 	b.away = nil
@@ -93,9 +93,9 @@ func TestSnapshot(t *testing.T) {
 		require.Empty(t, of("one", 0), name)
 	}
 	for data, used := range map[string]bool{"": false, "mine": true, "others": false} {
-		require.NoError(t, New(Config{Store: File(file), Server: "one", Data: data, Sources: []Source{&source{name: "a"}}}).Save(t.Context()))
+		require.NoError(t, NewReplicaSnapshot(Config{Store: File(file), Server: "one", Data: data, Sources: []Source{&source{name: "a"}}}).Save(t.Context()))
 		here := &source{name: "a"}
-		New(Config{Store: File(file), Server: "one", Data: "mine", Sources: []Source{here}}).Restore(t.Context())
+		NewReplicaSnapshot(Config{Store: File(file), Server: "one", Data: "mine", Sources: []Source{here}}).Restore(t.Context())
 		require.Equal(t, used, here.holds != nil, data)
 	}
 }
@@ -126,12 +126,12 @@ func TestSealed(t *testing.T) {
 	restored := func(config Config) [][]string {
 		a, b := &source{name: "a"}, &source{name: "b"}
 		config.Sources = []Source{a, b}
-		New(config).Restore(t.Context())
+		NewReplicaSnapshot(config).Restore(t.Context())
 		return [][]string{a.holds, b.holds}
 	}
 	holding := config
 	holding.Sources = []Source{&source{name: "a", holds: []string{`"plain"`}}, &source{name: "b", holds: []string{`1`}}}
-	require.NoError(t, New(holding).Save(t.Context()))
+	require.NoError(t, NewReplicaSnapshot(holding).Save(t.Context()))
 	content, err := os.ReadFile(string(file))
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "plain")
@@ -139,7 +139,7 @@ func TestSealed(t *testing.T) {
 	require.Equal(t, [][]string{nil, nil}, restored(Config{Store: file}), "it is sealed")
 
 	holding.Seal = nil
-	require.NoError(t, New(holding).Save(t.Context()))
+	require.NoError(t, NewReplicaSnapshot(holding).Save(t.Context()))
 	require.Equal(t, [][]string{nil, nil}, restored(config), "it is plain")
 	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(Config{Store: file}))
 }

@@ -29,8 +29,8 @@ type Controller struct {
 	upstream *upstream
 }
 
-// New returns a controller, which does nothing until it runs.
-func New(config Config) (*Controller, error) {
+// NewPushController returns a controller, which does nothing until it runs.
+func NewPushController(config Config) (*Controller, error) {
 	config, err := config.complete()
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 // start starts the engine.
 func (m *model) start() {
 	m.t.Helper()
-	controller, err := New(m.config)
+	controller, err := NewPushController(m.config)
 	require.NoError(m.t, err)
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
 	ended := make(chan error, 1)

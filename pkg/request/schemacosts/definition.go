@@ -53,7 +53,7 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 	var before *node
 	if old != nil {
 		had = old.AdditionalPrinterColumns
-		if s := New(old); s != nil {
+		if s := NewSchemaCosts(old); s != nil {
 			before = s.root
 		}
 	}
@@ -70,7 +70,7 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 				fmt.Sprintf("must have at most %d commas and at most %d recursive descents (..), because each multiplies the results", maxUnions, maxDescents)))
 		}
 	}
-	if s := New(v); s != nil {
+	if s := NewSchemaCosts(v); s != nil {
 		c.node(s.root, before, path.Child("schema", "openAPIV3Schema"), false, false)
 	}
 }

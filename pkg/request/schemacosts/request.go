@@ -204,7 +204,7 @@ func NewLazy(version *apiextensionsv1.CustomResourceDefinitionVersion) *Lazy {
 			return compute(version.Schema.OpenAPIV3Schema)
 		})
 	}
-	return &Lazy{schema: sync.OnceValue(func() *Schema { return New(version) }), weight: of(weightOf), perByte: of(perByte)}
+	return &Lazy{schema: sync.OnceValue(func() *Schema { return NewSchemaCosts(version) }), weight: of(weightOf), perByte: of(perByte)}
 }
 
 // Schema returns the schema of the version, or nil.

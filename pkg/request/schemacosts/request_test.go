@@ -17,7 +17,7 @@ import (
 
 func schemaOf(t testing.TB, schema string) *Schema {
 	t.Helper()
-	return New(&specOf(t, 0, schema).Versions[0])
+	return NewSchemaCosts(&specOf(t, 0, schema).Versions[0])
 }
 
 func items(item string, n int) string {

@@ -25,8 +25,8 @@ type Schema struct {
 	perByte int
 }
 
-// New returns the schema of a version, or nil if it has none.
-func New(version *apiextensionsv1.CustomResourceDefinitionVersion) *Schema {
+// NewSchemaCosts returns the schema of a version, or nil if it has none.
+func NewSchemaCosts(version *apiextensionsv1.CustomResourceDefinitionVersion) *Schema {
 	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
 		return nil
 	}

@@ -53,8 +53,8 @@ type Listener struct {
 	accepted  uint64
 }
 
-// New returns a listener that limits the connections of l. registerer may be nil.
-func New(l net.Listener, limits ledger.Limits, registerer prometheus.Registerer) *Listener {
+// NewListener returns a listener that limits the connections of l. registerer may be nil.
+func NewListener(l net.Listener, limits ledger.Limits, registerer prometheus.Registerer) *Listener {
 	return &Listener{
 		Listener: l, most: int(limits[ledger.AnonymousConnections]), users: limits.Ledger(ledger.ConnectionsResource, 0, registerer),
 		metrics: newMetrics(registerer), conns: map[*conn]struct{}{}, anonymous: map[netip.Prefix]*list.List{},

@@ -68,7 +68,7 @@ func isOpen(client net.Conn) bool {
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
 	p := pipes{make(chan net.Conn)}
-	l := New(p, ledger.Limits{ledger.AnonymousConnections: 4}, nil)
+	l := NewListener(p, ledger.Limits{ledger.AnonymousConnections: 4}, nil)
 	quiet, _ := connect(t, l, p, "[2001:db8::1]:1")
 	first, _ := connect(t, l, p, "192.0.2.1:1")
 	second, _ := connect(t, l, p, "192.0.2.1:2")
@@ -114,7 +114,7 @@ func server(t *testing.T, limits ledger.Limits) (*httptest.Server, *Listener) {
 		}
 		handler.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), subject)))
 	}))
-	l := New(s.Listener, limits, nil)
+	l := NewListener(s.Listener, limits, nil)
 	s.Listener, s.EnableHTTP2 = l, true
 	s.StartTLS()
 	t.Cleanup(s.Close)
@@ -194,7 +194,7 @@ func TestUser(t *testing.T) {
 func TestHandshakesHaveADeadline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := pipes{make(chan net.Conn)}
-		l := New(p, ledger.Limits{}, nil)
+		l := NewListener(p, ledger.Limits{}, nil)
 		stop := make(chan struct{})
 		_, _, err := (&genericapiserver.SecureServingInfo{Listener: l}).Serve(http.NotFoundHandler(), time.Second, stop)
 		require.NoError(t, err)

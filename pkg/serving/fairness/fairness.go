@@ -73,8 +73,8 @@ type Fairness struct {
 	exempt, tenants level
 }
 
-// New returns a Fairness with the given limits. registerer may be nil.
-func New(limits Limits, registerer prometheus.Registerer) *Fairness {
+// NewFairness returns a Fairness with the given limits. registerer may be nil.
+func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 	m := newMetrics(registerer)
 	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
 }
@@ -350,5 +350,5 @@ func (o *Options) New(registerer prometheus.Registerer) *Fairness {
 		limits.AloneSeats = limits.Seats / 2
 	}
 	limits.FlowSeats, limits.AloneSeats = min(limits.FlowSeats, limits.Seats), min(limits.AloneSeats, limits.Seats)
-	return New(limits, registerer)
+	return NewFairness(limits, registerer)
 }

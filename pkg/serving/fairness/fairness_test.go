@@ -47,7 +47,7 @@ func (g gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 	g := newGate()
-	h := New(Limits{Seats: 2, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil).Wrap(g, isWatch)
+	h := NewFairness(Limits{Seats: 2, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil).Wrap(g, isWatch)
 	codes := make(chan int, 3)
 	serve := func(cluster string, subject *user.DefaultInfo) {
 		w := httptest.NewRecorder()
@@ -90,7 +90,7 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 
 func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
 	opened, end := make(chan struct{}), make(chan struct{})
-	f := New(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
+	f := NewFairness(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
 	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if info, _ := apirequest.RequestInfoFrom(r.Context()); info.Verb != "watch" {
 			return
@@ -126,7 +126,7 @@ func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
 }
 
 func TestListsTakeSeatsByTheirOwnSize(t *testing.T) {
-	f := New(Limits{Seats: 20, FlowSeats: 20, Waiting: 1, FlowWaiting: 1}, nil)
+	f := NewFairness(Limits{Seats: 20, FlowSeats: 20, Waiting: 1, FlowWaiting: 1}, nil)
 	size := 3 * bytesPerSeat
 	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(strings.Repeat("x", size)))
@@ -147,7 +147,7 @@ func TestListsTakeSeatsByTheirOwnSize(t *testing.T) {
 }
 
 func TestSurvivesCrashes(t *testing.T) {
-	f := New(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
+	f := NewFairness(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
 	h := f.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), isWatch)
 	for range 3 {
 		require.Panics(t, func() { h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "c", "get", "", tenant)) })

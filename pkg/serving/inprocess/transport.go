@@ -38,8 +38,8 @@ type Transport struct {
 	running sync.WaitGroup
 }
 
-// New returns a transport.
-func New() *Transport { return &Transport{ready: make(chan struct{})} }
+// NewTransport returns a transport.
+func NewTransport() *Transport { return &Transport{ready: make(chan struct{})} }
 
 // Serve starts serving with handler. It must be called once. stop ends all requests and rejects new ones, and
 // returns when no handler is running. Requests have the values of ctx, but do not end with it.

@@ -24,7 +24,7 @@ import (
 func serve(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	leftovers := goleak.IgnoreCurrent()
-	transport := New()
+	transport := NewTransport()
 	stop := transport.Serve(t.Context(), handler)
 	t.Cleanup(func() {
 		stop()
@@ -235,7 +235,7 @@ func TestCutOff(t *testing.T) {
 
 // Requests wait for the handler, and are rejected after it was stopped, which ends running requests.
 func TestStartAndStop(t *testing.T) {
-	transport := New()
+	transport := NewTransport()
 	client := &http.Client{Transport: transport}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

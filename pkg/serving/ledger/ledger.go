@@ -70,8 +70,8 @@ type Ledger struct {
 	holders  map[Holder]int64
 }
 
-// New returns an empty ledger with constant limits.
-func New(bounds Bounds) *Ledger {
+// NewLedger returns an empty ledger with constant limits.
+func NewLedger(bounds Bounds) *Ledger {
 	return &Ledger{bounds: bounds, clusters: map[logicalcluster.Name]int64{}, users: map[identity.Flow]int64{}, holders: map[Holder]int64{}}
 }
 
@@ -285,7 +285,7 @@ func (l Limits) Max(name string) int { return cmp.Or(int(l[name]), math.MaxInt) 
 // Ledger returns the ledger of a resource with the limits in l. Each user gets own of the total in
 // any case. registerer is for the metric of rejections and may be nil.
 func (l Limits) Ledger(resource string, own int64, registerer prometheus.Registerer) *Ledger {
-	ledger := New(Bounds{Total: l[resource], Cluster: l[resource+perCluster], User: l[resource+perUser], Own: own})
+	ledger := NewLedger(Bounds{Total: l[resource], Cluster: l[resource+perCluster], User: l[resource+perUser], Own: own})
 	ledger.name, ledger.rejected = resource, NewRejected(registerer)
 	return ledger
 }

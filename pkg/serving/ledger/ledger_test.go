@@ -31,7 +31,7 @@ func takeAll(l *Ledger, h Holder) (n int) {
 }
 
 func TestTotal(t *testing.T) {
-	l := New(Bounds{Total: 100, User: 30})
+	l := NewLedger(Bounds{Total: 100, User: 30})
 	require.Equal(t, 30, takeAll(l, holder("", "a")), "the user's limit")
 	require.Equal(t, 30, takeAll(l, holder("", "b")))
 	require.Equal(t, 20, takeAll(l, holder("", "c")), "as much as is left for others")
@@ -53,7 +53,7 @@ func TestTotal(t *testing.T) {
 }
 
 func TestOwn(t *testing.T) {
-	l := New(Bounds{Total: 4, User: 3, Own: 2})
+	l := NewLedger(Bounds{Total: 4, User: 3, Own: 2})
 	for _, subject := range []string{"a", "b", "c", "d"} {
 		require.Equal(t, 2, takeAll(l, holder("", subject)), "whatever others have")
 	}
@@ -61,7 +61,7 @@ func TestOwn(t *testing.T) {
 }
 
 func TestClusterAndUser(t *testing.T) {
-	l := New(Bounds{Cluster: 8, User: 6})
+	l := NewLedger(Bounds{Cluster: 8, User: 6})
 	require.Equal(t, 4, takeAll(l, holder("noisy", "joe")), "as many as are left for other users")
 	require.Equal(t, 2, takeAll(l, holder("noisy", "jim")))
 	require.Equal(t, 2, takeAll(l, holder("another", "joe")), "the user's limit is for all logical clusters")
@@ -70,7 +70,7 @@ func TestClusterAndUser(t *testing.T) {
 }
 
 func TestUnlimited(t *testing.T) {
-	l := New(Bounds{})
+	l := NewLedger(Bounds{})
 	for range 10_000 {
 		require.NoError(t, l.Take(holder("a", "joe"), 1))
 	}
@@ -116,7 +116,7 @@ func TestDescriptions(t *testing.T) {
 }
 
 func TestWrap(t *testing.T) {
-	l := New(Bounds{User: 2})
+	l := NewLedger(Bounds{User: 2})
 	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan int)
 	handler := l.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		inside <- struct{}{}

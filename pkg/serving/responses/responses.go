@@ -171,7 +171,7 @@ type unread struct {
 }
 
 func newUnread(bounds ledger.Bounds) *unread {
-	return &unread{most: bounds.User, bytes: ledger.New(bounds), compressed: ledger.New(compressed)}
+	return &unread{most: bounds.User, bytes: ledger.NewLedger(bounds), compressed: ledger.NewLedger(compressed)}
 }
 
 // pause releases the seat of a request while bytes are blocked. If too much is blocked, it ends the response.

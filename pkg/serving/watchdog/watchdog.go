@@ -94,8 +94,8 @@ type Watchdog struct {
 	running map[string]struct{}
 }
 
-// New returns a watchdog.
-func New(config Config) *Watchdog {
+// NewWatchdog returns a watchdog.
+func NewWatchdog(config Config) *Watchdog {
 	if config.GracePeriod == 0 {
 		config.GracePeriod = gracePeriod
 	}

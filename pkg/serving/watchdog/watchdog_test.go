@@ -68,7 +68,7 @@ func writing(release <-chan struct{}) http.Handler {
 // throttles its user until it ends.
 func TestOverdueWrites(t *testing.T) {
 	for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
-		d := New(Config{GracePeriod: time.Microsecond})
+		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
 		release := make(chan struct{})
 		ctx, end := context.WithCancel(contextOf(t, "a", "mallory", verb))
 		done := serve(ctx, d.Watch(writing(release), shortRunning))
@@ -93,7 +93,7 @@ func TestOverdueWrites(t *testing.T) {
 // several throttle their logical cluster, except for root.
 func TestOverdueReads(t *testing.T) {
 	for cluster, want := range map[string]int{"a": http.StatusTooManyRequests, "root": http.StatusOK, "system:admin": http.StatusOK} {
-		d := New(Config{GracePeriod: time.Microsecond})
+		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
 		release := make(chan struct{})
 		computing := d.Watch(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), shortRunning)
 		var all []<-chan struct{}
@@ -123,7 +123,7 @@ func TestOverdueReads(t *testing.T) {
 }
 
 func TestExempt(t *testing.T) {
-	d := New(Config{GracePeriod: time.Microsecond})
+	d := NewWatchdog(Config{GracePeriod: time.Microsecond})
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(apirequest.WithUser(contextOf(t, "a", "", "update"), &user.DefaultInfo{Name: user.APIServerUser}))
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
@@ -136,7 +136,7 @@ func TestExempt(t *testing.T) {
 
 // TestCutStacks checks that goroutines with truncated stacks count.
 func TestCutStacks(t *testing.T) {
-	d := New(Config{GracePeriod: time.Microsecond})
+	d := NewWatchdog(Config{GracePeriod: time.Microsecond})
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(contextOf(t, "a", "mallory", "create"))
 	done := serve(ctx, d.Watch(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

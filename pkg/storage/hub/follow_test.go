@@ -39,7 +39,7 @@ type follower struct {
 func newFollower(tb testing.TB) *follower {
 	tb.Helper()
 	f := &follower{tb: tb}
-	f.Hub = New(Config{
+	f.Hub = NewHub(Config{
 		Root:         "/r/",
 		Versioner:    storage.APIObjectVersioner{},
 		KeyFunc:      func(obj runtime.Object) string { return "/r/" + obj.(metav1.Object).GetName() },

@@ -157,8 +157,8 @@ type selectionKey struct {
 	attributes     any
 }
 
-// New returns a hub that is not synced yet.
-func New(cfg Config) *Hub {
+// NewHub returns a hub that is not synced yet.
+func NewHub(cfg Config) *Hub {
 	tapped := make(chan struct{})
 	close(tapped)
 	return &Hub{

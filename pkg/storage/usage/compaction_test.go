@@ -43,7 +43,7 @@ func newUpdates(t *testing.T) *updates {
 // count starts another counter.
 func (u *updates) count() {
 	u.t.Helper()
-	u.counter = New(u.client, "/prefix", "/events")
+	u.counter = NewUsageMeter(u.client, "/prefix", "/events")
 	u.counter.CompactEarly()
 	require.NoError(u.t, u.counter.quota.check(u.t.Context(), u.client))
 	revision, err := u.counter.scan(u.t.Context())

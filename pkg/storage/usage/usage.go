@@ -79,9 +79,9 @@ type objectKey struct {
 	event  bool
 }
 
-// New returns a counter of the keys below prefix. events is the prefix of Events below it, as returned by
+// NewUsageMeter returns a counter of the keys below prefix. events is the prefix of Events below it, as returned by
 // storage.ResourcePrefix. apart are resources of named groups that are also counted separately.
-func New(client *clientv3.Client, prefix, events string, separate ...schema.GroupResource) *Counter {
+func NewUsageMeter(client *clientv3.Client, prefix, events string, separate ...schema.GroupResource) *Counter {
 	c := &Counter{
 		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, changed: func() {}, quota: newQuota(), following: newFollowing(),
 	}

@@ -53,7 +53,7 @@ func fill(t *testing.T, client *clientv3.Client, objects int) {
 
 func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
 	t.Helper()
-	counter := usage.New(client, prefix, "/core/events", things)
+	counter := usage.NewUsageMeter(client, prefix, "/core/events", things)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {

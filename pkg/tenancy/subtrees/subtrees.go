@@ -100,8 +100,8 @@ type snapshot struct {
 	byTop  map[logicalcluster.Name]*Subtree
 }
 
-// New returns empty sums, which Run computes.
-func New(c Config) *Sums {
+// NewSubtreeSums returns empty sums, which Run computes.
+func NewSubtreeSums(c Config) *Sums {
 	s := &Sums{c: c, changed: make(chan struct{}, 1), followers: map[*func(logicalcluster.Name)]struct{}{}}
 	s.current.Store(&snapshot{})
 	return s

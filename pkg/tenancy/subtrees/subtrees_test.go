@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
 	})
 	w.usages = subtrees.Usages.Informer(factory(w.cache).Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{})
-	w.sums = subtrees.New(subtrees.Config{
+	w.sums = subtrees.NewSubtreeSums(subtrees.Config{
 		Self: "self", LogicalClusters: w.clusters, Others: w.usages,
 		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
 			w.mu.Lock()

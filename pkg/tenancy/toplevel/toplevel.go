@@ -79,8 +79,8 @@ type snapshot struct {
 	mean   int64 // bytes per owner
 }
 
-// New returns sums, which are computed on demand.
-func New(c Config) *Sums { return &Sums{c: c} }
+// NewTopLevelSums returns sums, which are computed on demand.
+func NewTopLevelSums(c Config) *Sums { return &Sums{c: c} }
 
 // Usage returns the usage of an owner, and false if it is not known yet.
 func (s *Sums) Usage(owner string) (Usage, bool) {

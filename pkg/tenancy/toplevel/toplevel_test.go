@@ -22,7 +22,7 @@ func TestOf(t *testing.T) {
 func TestSums(t *testing.T) {
 	known := false
 	paths := map[logicalcluster.Name]string{"root": "root", "a": "user:alice", "b": "user:alice:x", "c": "root:org", "d": "root:other", "e": "user:bob"}
-	s := New(Config{
+	s := NewTopLevelSums(Config{
 		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
 			return map[logicalcluster.Name]subtrees.Amount{
 				"root": {Objects: 9, Bytes: 1 << 30}, "a": {Objects: 1, Bytes: 100}, "b": {Objects: 2, Bytes: 900}, "c": {Objects: 1, Bytes: 10}, "d": {Objects: 1, Bytes: 10}, "e": {Bytes: 10}, "gone": {Bytes: 1 << 30},

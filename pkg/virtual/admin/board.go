@@ -17,7 +17,7 @@ var errNotSynced error = request.Unavailable("this shard has not read the Shards
 
 // newBoard serves the Shards with resourceVersions of its own, because they are read from root or from a cache server.
 func newBoard(informer *client.Informer[*corev1alpha1.Shard]) *board.Reader {
-	b := board.New(func() error {
+	b := board.NewBoard(func() error {
 		if !informer.HasSynced() {
 			return errNotSynced
 		}

@@ -42,8 +42,8 @@ type Config struct {
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 }
 
-// New returns the filter that serves requests for request.Admin.
-func New(config Config) func(http.Handler) http.Handler {
+// NewAdminVirtualWorkspace returns the filter that serves requests for request.Admin.
+func NewAdminVirtualWorkspace(config Config) func(http.Handler) http.Handler {
 	served := newBoard(config.Shards)
 	gv := corev1alpha1.SchemeGroupVersion
 	scope := &handlers.RequestScope{

@@ -22,7 +22,7 @@ func TestVerbs(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
 	shards := kinds.Shards.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.Shard]{})
-	handler := admin.New(admin.Config{Shards: shards})(http.NotFoundHandler())
+	handler := admin.NewAdminVirtualWorkspace(admin.Config{Shards: shards})(http.NotFoundHandler())
 	for verb, method := range map[string]string{
 		"list": http.MethodGet, "watch": http.MethodGet, "get": http.MethodGet,
 		"create": http.MethodPost, "update": http.MethodPut, "patch": http.MethodPatch, "delete": http.MethodDelete, "deletecollection": http.MethodDelete,

@@ -60,8 +60,10 @@ type Config struct {
 // VirtualWorkspaces serves the virtual workspaces of all exports that have consumers on the shard.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the virtual workspaces.
-func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
+// NewAPIExportVirtualWorkspaces returns the virtual workspaces.
+func NewAPIExportVirtualWorkspaces(config Config) *VirtualWorkspaces {
+	return &VirtualWorkspaces{config}
+}
 
 // Needs returns the permission that is required for access: the request's verb on apiexports/content, also for discovery.
 func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {

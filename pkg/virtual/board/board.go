@@ -47,8 +47,8 @@ type change struct {
 	old, now entry
 }
 
-// New returns an empty board. synced returns an error until all objects have been set.
-func New(synced func() error) *Board {
+// NewBoard returns an empty board. synced returns an error until all objects have been set.
+func NewBoard(synced func() error) *Board {
 	now := time.Now().UnixNano()
 	return &Board{synced: synced, objects: map[string]entry{}, version: now, oldest: now, changed: make(chan struct{})}
 }

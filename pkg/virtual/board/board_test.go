@@ -48,7 +48,7 @@ func next(t *testing.T, w watch.Interface) string {
 func TestBoard(t *testing.T) {
 	var notSynced error = apierrors.NewServiceUnavailable("nothing has been read yet")
 	synced := func() error { return notSynced }
-	of := New(synced)
+	of := NewBoard(synced)
 	b := of.Read(shards)
 	ctx := t.Context()
 	none := &metainternalversion.ListOptions{}
@@ -148,7 +148,7 @@ var shards = Content{
 // TestPages: paged lists at a version contain the objects at that version, and a list with a watch yields the current objects.
 func TestPages(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	of := New(func() error { return nil })
+	of := NewBoard(func() error { return nil })
 	r := of.Read(shards)
 	have, then := map[string]string{}, map[string]map[string]string{}
 	list := func(options metainternalversion.ListOptions) (found map[string]string, version string) {
@@ -214,7 +214,7 @@ func TestPages(t *testing.T) {
 
 // TestInitialEvents: a watch with initial events sends a bookmark after them.
 func TestInitialEvents(t *testing.T) {
-	of := New(func() error { return nil })
+	of := NewBoard(func() error { return nil })
 	of.Set("one", shard("one", nil))
 	yes := true
 	w, err := of.Read(shards).Watch(t.Context(), &metainternalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
@@ -229,7 +229,7 @@ func TestInitialEvents(t *testing.T) {
 
 // TestWatchesLeaveTheirSeats: a watch is not counted among the executing requests once its initial events are sent.
 func TestWatchesLeaveTheirSeats(t *testing.T) {
-	b := New(func() error { return nil })
+	b := NewBoard(func() error { return nil })
 	b.Set("one", shard("one", nil))
 	signal := utilflowcontrol.NewInitializationSignal()
 	initialized := make(chan struct{})

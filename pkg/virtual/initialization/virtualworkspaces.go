@@ -112,8 +112,10 @@ func texts[T ~string](all []T) []string {
 // VirtualWorkspaces serves the virtual workspaces of all WorkspaceTypes.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the virtual workspaces.
-func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
+// NewInitializationVirtualWorkspaces returns the virtual workspaces.
+func NewInitializationVirtualWorkspaces(config Config) *VirtualWorkspaces {
+	return &VirtualWorkspaces{config}
+}
 
 // Mounts returns the mounts of the virtual workspaces.
 func Mounts() []*request.Mount {

@@ -87,7 +87,7 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 		"gone":                       {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
 	} {
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
-		workspaces := New(Config{
+		workspaces := NewInitializationVirtualWorkspaces(Config{
 			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
 			},
@@ -106,7 +106,7 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 
 // TestUnknownType: until a type is loaded, requests to its virtual workspaces get 503 with a delay.
 func TestUnknownType(t *testing.T) {
-	workspaces := New(Config{
+	workspaces := NewInitializationVirtualWorkspaces(Config{
 		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
 		Codecs: clientkinds.Codecs,
 	})
@@ -127,7 +127,7 @@ func TestActsWithin(t *testing.T) {
 	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
 	var requested user.Info
-	workspaces := New(Config{
+	workspaces := NewInitializationVirtualWorkspaces(Config{
 		Type: anyType, Find: finding(lc), Read: finding(lc),
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -163,7 +163,7 @@ func TestActsWithin(t *testing.T) {
 func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
 		ctx := within(t.Context(), mount, request.Cluster{Wildcard: true})
-		_, r := serve(ctx, New(Config{Type: anyType}), "/?labelSelector=a%3Db", genericapirequest.RequestInfo{
+		_, r := serve(ctx, NewInitializationVirtualWorkspaces(Config{Type: anyType}), "/?labelSelector=a%3Db", genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
 		})
 		require.NotNil(t, r)
@@ -191,7 +191,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 		}
 		return nil, nil //nolint:nilnil // there is none
 	}
-	workspaces := New(Config{Type: anyType, Find: find, Read: find, Codecs: clientkinds.Codecs})
+	workspaces := NewInitializationVirtualWorkspaces(Config{Type: anyType, Find: find, Read: find, Codecs: clientkinds.Codecs})
 	for _, tc := range []struct {
 		in                logicalcluster.Name
 		verb, subresource string

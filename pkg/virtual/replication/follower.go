@@ -170,7 +170,7 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 		synced: informer.Synced(), done: make(chan struct{}), copies: map[string][]*unstructured.Unstructured{}, began: x.config.Clock.Now(),
 		deleteSnapshot: func() error { return x.config.Kept.Forget(saved) },
 	}
-	f.board = board.New(func() error {
+	f.board = board.NewBoard(func() error {
 		if !informer.HasSynced() {
 			return notYet(of.resource.GroupResource(), cmp.Or(informer.LastError(), errNotYet))
 		}

@@ -82,7 +82,7 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 		followed <- f
 		return func() {}
 	}
-	s.Replicas = New(config)
+	s.Replicas = NewReplicationVirtualWorkspace(config)
 	group := &client.Group{}
 	group.Add(config.Exports, config.Slices, config.ClusterSlices, config.Cached, config.ClusterCached)
 	for _, run := range []func(context.Context) error{group.Run, s.Run} {

@@ -79,8 +79,8 @@ type offering struct {
 	resource schema.GroupResource
 }
 
-// New returns Replicas, which follow nothing before Run.
-func New(config Config) *Replicas {
+// NewReplicationVirtualWorkspace returns Replicas, which follow nothing before Run.
+func NewReplicationVirtualWorkspace(config Config) *Replicas {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}

@@ -44,8 +44,8 @@ type Config struct {
 // VirtualWorkspaces serves the virtual workspaces of all logical clusters of the shard.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the virtual workspaces.
-func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
+// NewSchemaVirtualWorkspaces returns the virtual workspaces.
+func NewSchemaVirtualWorkspaces(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
 // Needs returns the permission that is required for access: get on apibindings in the consumer.
 func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {

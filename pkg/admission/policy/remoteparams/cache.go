@@ -76,8 +76,8 @@ type Cache struct {
 	reads   sync.WaitGroup
 }
 
-// New returns an empty Cache.
-func New(read Read) *Cache {
+// NewParamCache returns an empty Cache.
+func NewParamCache(read Read) *Cache {
 	return &Cache{read: read, entries: map[key]*entry{}, providers: map[Location]*provider{}, recent: list.New()}
 }
 

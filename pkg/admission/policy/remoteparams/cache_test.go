@@ -128,7 +128,7 @@ func requireNone(t *testing.T, k *Kind, name string) {
 func newCache(t *testing.T) (*shard, *Cache, *Kind) {
 	t.Helper()
 	far := newShard()
-	c := New(far.read)
+	c := NewParamCache(far.read)
 	t.Cleanup(c.Stop)
 	return far, c, kindOf(t, c)
 }
@@ -188,7 +188,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
-		c := New(far.read)
+		c := NewParamCache(far.read)
 		far.set(pathOfA, configMap("1"), nil)
 		requireValue(t, kindOf(t, c), "1")
 		requireNone(t, kindOf(t, c), "none")
@@ -199,7 +199,7 @@ func TestOutage(t *testing.T) {
 
 		for _, away := range []error{errAway, apierrors.NewInternalError(errAway), apierrors.NewTooManyRequests("", 1), context.DeadlineExceeded} {
 			far.set(pathOfA, configMap("2"), away)
-			c := New(far.read)
+			c := NewParamCache(far.read)
 			require.NoError(t, c.Restore(saved))
 			k := kindOf(t, c)
 			for range 3 {
@@ -218,7 +218,7 @@ func TestOutage(t *testing.T) {
 
 		// Only the first request waits for a shard that hangs.
 		far.takes = time.Hour
-		c = New(far.read)
+		c = NewParamCache(far.read)
 		require.NoError(t, c.Restore(saved))
 		k := kindOf(t, c)
 		start := time.Now()

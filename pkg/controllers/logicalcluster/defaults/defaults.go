@@ -97,8 +97,8 @@ type Bindings struct {
 	adopted map[logicalcluster.Name]bool
 }
 
-// New returns Bindings and the sources that requeue logical clusters.
-func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
+// NewDefaultBindings returns Bindings and the sources that requeue logical clusters.
+func NewDefaultBindings(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 	b := &Bindings{
 		types: cfg.Types, typesComplete: cfg.TypesComplete, resolve: cfg.Resolve,
 		binder: cfg.Binder, bindsSystem: cfg.BindsSystem,
