@@ -28,7 +28,8 @@ func requireLocations(t *testing.T, mounts []*request.Mount, want []location, in
 		l, found, err := request.Locate(tc.url, mounts...)
 		require.NoError(t, err, tc.url)
 		require.Equal(t, tc.rest != "", found, tc.url)
-		require.Equal(t, tc, location{tc.url, l.Shard.String(), l.Path.String(), l.Rest, l.Wildcard})
+		got := location{tc.url, l.Shard.String(), l.Path.String(), l.Rest, l.Wildcard}
+		require.Equal(t, tc, got)
 	}
 	for _, url := range invalid {
 		_, found, err := request.Locate(url, mounts...)

@@ -35,7 +35,7 @@ func TestAddresses(t *testing.T) {
 			198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.250 240.0.0.1 255.255.255.255 fc00::1 fe80::1
 			fe80::1%eth0 fec0::1 ff02::1 100::1 2001::1 2001:db8::1 2002:7f00:1:: 3fff::1 5f00::1`},
 	} {
-		for _, address := range strings.Fields(want.addresses) {
+		for address := range strings.FieldsSeq(want.addresses) {
 			a := netip.MustParseAddr(address)
 			require.Equal(t, want.nothing, nothing.allows(a), "%s by default", address)
 			require.Equal(t, want.loopback, loopback.allows(a), "%s where loopback is allowed", address)
