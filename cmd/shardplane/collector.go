@@ -18,11 +18,10 @@ const (
 	// idlePercent is the GOGC of a process that allocates so little that collections are idleInterval apart.
 	idlePercent  = 20
 	idleInterval = 5 * time.Second
-	// The first collections use idlePercent while the heap is smaller than smallHeap, which is collected in about 20 ms.
-	// An empty server needs about 40 to start. With the default GOGC, the garbage of the startup fragments the heap, and
-	// an idle shard needs 15 MB more.
-	startupCollections = 50
-	smallHeap          = 64 << 20
+	// During startupTime, a heap below smallHeap has idlePercent. Such a heap is collected in about 20 ms. With the default
+	// GOGC, the garbage of the startup fragments the heap, and an idle shard needs 15 MB more.
+	startupTime = 3 * time.Second
+	smallHeap   = 64 << 20
 )
 
 // collector adapts GOGC to the size of the heap and to the rate of allocations. The resident memory of a process is its
@@ -30,9 +29,8 @@ const (
 // collection costs less than that memory. An idle process may collect once per idleInterval, which costs less than 1% of
 // a processor.
 type collector struct {
-	collections int
-	percent     int
-	last        time.Time
+	percent       int
+	started, last time.Time
 }
 
 // paceCollector adjusts GOGC until the process ends.
@@ -44,7 +42,8 @@ func paceCollector() {
 
 func newCollector() *collector {
 	debug.SetGCPercent(idlePercent)
-	return &collector{percent: idlePercent, last: time.Now()}
+	now := time.Now()
+	return &collector{percent: idlePercent, started: now, last: now}
 }
 
 // collectorIsOurs reports whether the environment does not configure the garbage collector. An empty variable is the
@@ -67,9 +66,8 @@ func (c *collector) adjust() {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
 	now := time.Now()
-	percent := percentOf(sample[0].Value.Uint64(), c.percent, now.Sub(c.last), c.collections)
+	percent := percentOf(sample[0].Value.Uint64(), c.percent, now.Sub(c.last), now.Sub(c.started))
 	c.last = now
-	c.collections++
 	// SetGCPercent stops the world, so small differences are ignored.
 	if max(percent-c.percent, c.percent-percent) >= 5 {
 		debug.SetGCPercent(percent)
@@ -79,8 +77,8 @@ func (c *collector) adjust() {
 
 // percentOf returns the GOGC for a live heap, whose last two collections were an interval apart with a GOGC of former.
 // The interval is proportional to GOGC, until the runtime forces a collection after two minutes.
-func percentOf(live uint64, former int, interval time.Duration, collections int) int {
-	if live < smallHeap && collections < startupCollections {
+func percentOf(live uint64, former int, interval, uptime time.Duration) int {
+	if live < smallHeap && uptime < startupTime {
 		return idlePercent
 	}
 	highest := max(largePercent, usualPercent*usualGarbage/max(live, usualGarbage))
