@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,14 +215,25 @@ func (u *tenant) waitUntilAuthorized(t *testing.T) {
 	u.untilAnswered(t, http.MethodGet, configMaps, "", http.StatusOK, "", "the tenant is not authorized")
 }
 
-// untilAnswered repeats a request until its response has the code and contains the text.
+// untilAnswered repeats a request until its response has the code and contains the text. If an attempt to create an
+// object failed after it was stored, the next one conflicts.
 func (u *tenant) untilAnswered(t *testing.T, method, path, body string, code int, text, message string, args ...any) {
 	t.Helper()
+	var last atomic.Value
 	require.Eventually(t, func() bool {
 		got, content, err := u.call(t.Context(), method, path, body)
+		failed := last.Swap(fmt.Sprintf("%d %s, error %v", got, content, err)) != nil
+		if failed && method == http.MethodPost && code == http.StatusCreated && got == http.StatusConflict {
+			return true
+		}
 		return err == nil && got == code && strings.Contains(string(content), text)
-	}, testTimeout, tick, append([]any{message}, args...)...)
+	}, testTimeout, tick, "%s; the last response is %s", fmt.Sprintf(message, args...), lazyString{&last})
 }
+
+// lazyString formats a value when a failure is printed.
+type lazyString struct{ *atomic.Value }
+
+func (l lazyString) String() string { return fmt.Sprint(l.Load()) }
 
 // call sends a request and returns the response.
 func (u *tenant) call(ctx context.Context, method, path, body string) (int, []byte, error) {
