@@ -46,7 +46,7 @@ func Limits(t testing.TB, source Source) (all []Limit) {
 				if doc != nil {
 					declared[doc] = spec
 				}
-				if limitPackages.MatchString(dir) && pkg.isLimit(file, spec) && !strings.Contains(rawText(doc), "//reference:") {
+				if verb, _ := firstDirective(doc); verb == "" && limitPackages.MatchString(dir) && pkg.isLimit(file, spec) {
 					t.Errorf("%s: %s must have a comment with //reference:limit or //reference:none, for docs/reference/limits.md", dir, spec.Names[0].Name)
 				}
 			}
@@ -74,20 +74,9 @@ func (p *Package) limits(file *ast.File, declared map[*ast.CommentGroup]*ast.Val
 	return all, nil
 }
 
-func rawText(doc *ast.CommentGroup) string {
-	if doc == nil {
-		return ""
-	}
-	var lines []string
-	for _, line := range doc.List {
-		lines = append(lines, line.Text)
-	}
-	return strings.Join(lines, "\n")
-}
-
 func limitDirectives(group *ast.CommentGroup) (texts []string) {
-	for line := range strings.Lines(rawText(group)) {
-		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "//reference:limit "); ok {
+	for verb, text := range directives(group) {
+		if verb == "limit" {
 			texts = append(texts, text)
 		}
 	}

@@ -3,6 +3,7 @@ package reference
 import (
 	"fmt"
 	"go/ast"
+	"iter"
 	"regexp"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func (p *Package) metadata(file *ast.File, spec *ast.ValueSpec, doc *ast.Comment
 		if !ok { // an alias of a constant of kcp
 			continue
 		}
-		verb, text := directive(doc)
+		verb, text := firstDirective(doc)
 		switch verb {
 		case "none":
 		case "metadata":
@@ -91,18 +92,27 @@ func kcpKeys(file *ast.File) (names []string) {
 	return names
 }
 
-// directive returns the verb and the text of a line //reference:<verb> <text>.
-func directive(doc *ast.CommentGroup) (verb, text string) {
-	if doc == nil {
-		return "", ""
-	}
-	for _, line := range doc.List {
-		if rest, ok := strings.CutPrefix(line.Text, "//reference:"); ok {
-			verb, text, _ = strings.Cut(rest, " ")
-			return verb, text
+// directives yields the verbs and the texts of lines //reference:<verb> <text>.
+func directives(doc *ast.CommentGroup) iter.Seq2[string, string] {
+	return func(yield func(verb, text string) bool) {
+		if doc == nil {
+			return
+		}
+		for _, line := range doc.List {
+			if rest, ok := strings.CutPrefix(line.Text, "//reference:"); ok {
+				if verb, text, _ := strings.Cut(rest, " "); !yield(verb, text) {
+					return
+				}
+			}
 		}
 	}
-	return "", ""
+}
+
+func firstDirective(doc *ast.CommentGroup) (verb, text string) {
+	for verb, text = range directives(doc) {
+		break
+	}
+	return verb, text
 }
 
 // paragraph returns the first paragraph of a comment, in one line.
