@@ -296,12 +296,15 @@ func (u *tenant) create(t *testing.T, path, body string) {
 	u.removeAfterTest(t, path, u.must(t, http.MethodPost, path, body))
 }
 
-// removeAfterTest deletes an object when the test ends. made is the response to its creation.
-func (u *tenant) removeAfterTest(t *testing.T, path string, made []byte) {
+// removeAfterTest deletes an object when the test ends, and returns its path. made is the response to
+// its creation.
+func (u *tenant) removeAfterTest(t *testing.T, path string, made []byte) string {
 	t.Helper()
 	var object metav1.PartialObjectMetadata
 	require.NoError(t, json.Unmarshal(made, &object))
-	t.Cleanup(func() { u.remove(t, path+"/"+object.Name) })
+	path += "/" + object.Name
+	t.Cleanup(func() { u.remove(t, path) })
+	return path
 }
 
 // remove deletes the object at a path, if any, and waits until it is removed.

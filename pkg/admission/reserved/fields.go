@@ -207,7 +207,7 @@ const (
 
 // systemGroups are prefixes of groups that authorize requests.
 var systemGroups = []string{
-	user.SystemPrivilegedGroup, request.GroupPrefix, request.GroupBindingPrefix, serviceaccount.AllServiceAccountsGroup, identity.ClusterGroupPrefix,
+	user.SystemPrivilegedGroup, request.GroupPrefix, request.GroupBindingPrefix, request.GroupCacheReaders, serviceaccount.AllServiceAccountsGroup, identity.ClusterGroupPrefix,
 }
 
 // checkSigningRequest rejects a request for a client certificate with a user or group that the system trusts.

@@ -35,6 +35,7 @@ func TestSigningRequests(t *testing.T) {
 		"masters, by the system":           {signer: clients, name: "jane", groups: []string{user.SystemPrivilegedGroup}, as: machine},
 		"administrators":                   {signer: clients, name: "jane", groups: []string{request.GroupAdmin}, denied: request.GroupAdmin},
 		"the system's groups":              {signer: clients, name: "jane", groups: []string{request.GroupLogicalClusterAdmin}, denied: request.GroupLogicalClusterAdmin},
+		"readers of cache servers":         {signer: clients, name: "jane", groups: []string{request.GroupCacheReaders}, denied: request.GroupCacheReaders},
 		"bindings":                         {signer: clients, name: "jane", groups: []string{"apis.kcp.io:binding:root:x"}, denied: "apis.kcp.io:binding:root:x"},
 		"service accounts":                 {signer: clients, name: "jane", groups: []string{"system:serviceaccounts:default"}, denied: "system:serviceaccounts:default"},
 		"users of a logical cluster":       {signer: clients, name: "jane", groups: []string{"system:cluster:root"}, denied: "system:cluster:root"},

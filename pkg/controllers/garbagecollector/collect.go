@@ -48,7 +48,12 @@ func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, e
 
 // own judges an object with owner references and applies the verdict.
 func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Result, error) {
-	added := c.graph.isAdded(item)
+	added := c.graph.takeAdded(item)
+	defer func() {
+		if added { // the next attempt reports invalid references
+			c.graph.putAdded(item)
+		}
+	}()
 	v, err := c.judge(ctx, item, o)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -57,6 +62,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		c.parked.add(item)
 	}
 	if v.remove == "" && len(v.drop) == 0 && len(v.invalid) == 0 {
+		added = false
 		return reconcile.Result{}, nil
 	}
 	if wait := c.held.wait(item, o.uid); v.remove != "" && wait > 0 {
@@ -67,7 +73,10 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		return reconcile.Result{}, err
 	}
 	if added {
-		c.reportInvalid(ctx, kind, item, o, v)
+		if err := c.reportInvalid(ctx, kind, item, o, v); err != nil {
+			return reconcile.Result{}, err
+		}
+		added = false
 	}
 	switch {
 	case len(v.drop) > 0:
@@ -193,25 +202,23 @@ func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 }
 
 // reportInvalid reports the invalid references of an object. It is called when the references are new.
-func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) {
+func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) error {
+	var lookups []lookup
+	if slices.Contains(v.states, dangling) {
+		var err error
+		if lookups, err = c.locate(ctx, item, o, &verdict{}); err != nil {
+			return err
+		}
+	}
 	for _, r := range v.invalid {
 		c.backend.report(ctx, kind, item, o, r)
 	}
-	var lookups []lookup
 	for i, s := range v.states {
-		if s != dangling {
-			continue
-		}
-		if lookups == nil {
-			var err error
-			if lookups, err = c.locate(ctx, item, o, &verdict{}); err != nil {
-				return
-			}
-		}
-		if r := o.references[i]; lookups[i].item != "" && c.backend.inOtherNamespace(ctx, lookups[i].item, r.UID) {
+		if r := o.references[i]; s == dangling && lookups[i].item != "" && c.backend.inOtherNamespace(ctx, lookups[i].item, r.UID) {
 			c.backend.report(ctx, kind, item, o, r)
 		}
 	}
+	return nil
 }
 
 // errRetry requeues an object with its new state.

@@ -111,7 +111,6 @@ func TestChangeOfLeader(t *testing.T) {
 // are retried.
 func TestUnreadable(t *testing.T) {
 	for _, s := range scenarios {
-		s.also = nil // Events may be missing
 		t.Run(s.name, func(t *testing.T) {
 			for seed := range uint64(50) {
 				m := newModel(t, seed)

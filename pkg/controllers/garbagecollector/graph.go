@@ -249,8 +249,15 @@ func (g *graph) take() todo {
 	return taken
 }
 
-// isAdded reports whether the item has new references, and clears this state.
-func (g *graph) isAdded(item Item) bool {
+// putAdded restores the state that takeAdded has cleared.
+func (g *graph) putAdded(item Item) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.added[item] = struct{}{}
+}
+
+// takeAdded reports whether the item has new references, and clears this state.
+func (g *graph) takeAdded(item Item) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, added := g.added[item]
