@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Writes config/crds from the API types of the kcp SDK. The directory given as
-# the first argument is written instead where there is one, which is how
-# `make verify` compares without touching the checkout.
+# Generates config/crds, or the directory in the first argument, from the API types of the kcp SDK.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The resources that every logical cluster is served with; the packages below
-# declare more, which are not served yet.
+# The resources that all logical clusters serve. The packages below declare further resources, which
+# are not served yet.
 served=(
   apis.kcp.io_apibindings
   apis.kcp.io_apiconversions
@@ -44,14 +42,14 @@ for name in "${served[@]}"; do
   cp "${scratch}/${name}.yaml" "${target}/"
 done
 
-# kcp calls cached resources and their slices by another name as well, which the SDK does not have yet. Nothing
-# else differs.
+# kcp also serves cached resources and their slices under another name, which the SDK does not have
+# yet. Otherwise, they are equal.
 for name in cachedresourceendpointslices cachedresources; do
   sed -e 's/CachedResource/ClusterCachedResource/g' -e 's/cachedResource/clusterCachedResource/g' -e 's/cachedresource/clustercachedresource/g' \
     "${target}/cache.kcp.io_${name}.yaml" >"${target}/cache.kcp.io_cluster${name}.yaml"
 done
 
-# What the SDK's types have no place for, and kcp serves.
+# A field that kcp serves, but the types of the SDK do not have.
 awk '
   /^ +served:$/ && !done {
     done = 1; indent = $0; sub(/served:$/, "", indent)
@@ -75,27 +73,27 @@ awk '
   { print }
 ' "${scratch}/apis.kcp.io_apiresourceschemas.yaml" >"${target}/apis.kcp.io_apiresourceschemas.yaml"
 
-# What the system says of shards, and the SDK's types have no columns for.
+# Columns for the status and the annotations of shards, which the types of the SDK do not have.
 awk '
   /^  - additionalPrinterColumns:$/ {
     print
-    print "    - description: Whether the shard takes part; empty if it has never said so"
+    print "    - description: Whether the shard is ready; empty if it has never reported its status"
     print "      jsonPath: .status.conditions[?(@.type==\"Ready\")].status"
     print "      name: Ready"
     print "      type: string"
-    print "    - description: How many workspaces have their logical cluster on this shard"
+    print "    - description: Number of workspaces with a logical cluster on this shard"
     print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/workspaces'"'"']"
     print "      name: Workspaces"
     print "      type: string"
-    print "    - description: How many objects the shard stores, without Events"
+    print "    - description: Number of objects that the shard stores, without Events"
     print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/objects'"'"']"
     print "      name: Objects"
     print "      type: string"
-    print "    - description: How much of its etcd is in use"
+    print "    - description: Used part of its etcd"
     print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/storage'"'"']"
     print "      name: Storage"
     print "      type: string"
-    print "    - description: Why the shard is not ready"
+    print "    - description: Reason why the shard is not ready"
     print "      jsonPath: .status.conditions[?(@.type==\"Ready\")].reason"
     print "      name: Reason"
     print "      priority: 1"

@@ -91,7 +91,7 @@ func (r *replica) stop() {
 	select {
 	case <-r.ended:
 	case <-time.After(testTimeout):
-		require.Fail(r.t, "the replica does not end", "%s", r.name)
+		require.Fail(r.t, "the replica has not ended", "%s", r.name)
 	}
 	require.Zero(r.t, r.command.ProcessState.ExitCode(), "%s", r.name)
 }
@@ -148,7 +148,7 @@ func divided(t *testing.T, what string, replicas ...*replica) {
 		}
 		page, err := replicas[0].get("/debug/ring")
 		if err == nil && !strings.Contains(page, replicas[0].name+"-") {
-			err = fmt.Errorf("the replica is not on its page:\n%s", page)
+			err = fmt.Errorf("the page does not contain the replica:\n%s", page)
 		}
 		return err
 	})

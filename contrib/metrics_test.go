@@ -159,7 +159,7 @@ func useWorkspace(t *testing.T, cluster *harness.Cluster, shard int, path string
 	require.Eventually(t, func() bool {
 		_, err := one.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
 		return err == nil
-	}, 30*time.Second, 20*time.Millisecond, "writes in %s fail", path)
+	}, 30*time.Second, 20*time.Millisecond, "timeout waiting for a write in %s", path)
 }
 
 // scrape returns the metrics of all components in the Prometheus configuration.

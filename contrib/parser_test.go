@@ -60,8 +60,8 @@ func ParseQuery(expr string) (Query, error) {
 		query.Selectors = append(query.Selectors, selector)
 	}
 	// Metrics must not be missed because of a selector without a name or an unsupported expression.
-	if left := words.ReplaceAllString(rest, ""); strings.ContainsAny(left, `{}[]"'`) {
-		return Query{}, fmt.Errorf("parsing PromQL %q: %q is not supported", expr, left)
+	if remaining := words.ReplaceAllString(rest, ""); strings.ContainsAny(remaining, `{}[]"'`) {
+		return Query{}, fmt.Errorf("parsing PromQL %q: %q is not supported", expr, remaining)
 	}
 	return query, nil
 }

@@ -130,7 +130,7 @@ func (s *synced) everywhere(what, content string, without ...logicalcluster.Name
 			}
 		}
 		if len(copies) != len(s.targets)-len(without) {
-			return fmt.Errorf("there are %d copies", len(copies))
+			return fmt.Errorf("%d copies exist", len(copies))
 		}
 		return nil
 	})

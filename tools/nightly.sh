@@ -12,7 +12,7 @@ suites() {
   cat <<END
 unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
 servers, race detector|$go_test -race -timeout 60m -p 2 \$(go list ./pkg/... ./test/integration/... ./test/admission | grep -vxF "\$(tools/packages.sh unit)")
-whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|neighbours|robustness|ringprocesses)\$')
+whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|noisyneighbors|robustness|ringprocesses)\$')
 vet of tools|go -C tools vet ./...
 models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/replication/push
 provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
@@ -20,7 +20,7 @@ kcp clients|make --no-print-directory compat TEST_FLAGS=-v
 oldest kubectl|make --no-print-directory oldest-kubectl TEST_FLAGS=-v
 mutants|make --no-print-directory mutants
 isolation|make --no-print-directory isolation ISOLATION_FLAGS='-inputs 100000 -pairs 500'
-noisy neighbors|make --no-print-directory neighbours TEST_FLAGS=-v
+noisy neighbors|make --no-print-directory noisy-neighbors TEST_FLAGS=-v
 robustness|make --no-print-directory robustness ROBUSTNESS_FLAGS='-duration 3m'
 ring processes|make --no-print-directory ring-processes RING_FLAGS='-duration 3m'
 leaks|make --no-print-directory leaks CHANGES=2000

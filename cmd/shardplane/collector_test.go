@@ -20,7 +20,7 @@ func TestPercentOf(t *testing.T) {
 		want     int
 	}{
 		"startup":                         {live: 10 * mebi, former: 20, interval: time.Millisecond, want: 20},
-		"startup with much data":          {live: 100 * mebi, former: 20, interval: time.Millisecond, want: 100},
+		"startup with a large heap":       {live: 100 * mebi, former: 20, interval: time.Millisecond, want: 100},
 		"busy":                            {live: 10 * mebi, former: 20, interval: time.Millisecond, uptime: startupTime, want: 100},
 		"busy, two collections at a time": {live: 10 * mebi, former: 20, uptime: startupTime, want: 100},
 		"less busy":                       {live: 10 * mebi, former: 100, interval: 10 * time.Second, uptime: startupTime, want: 50},

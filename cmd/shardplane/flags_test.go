@@ -197,7 +197,7 @@ CustomResourceDefinition or an APIResourceSchema.
 		}
 		page.WriteString("\n## " + scope.title + "\n\n" + table.Sort().String())
 	}
-	require.Len(t, limits, shown, "each scope has a section")
+	require.Len(t, limits, shown, "each scope must have a section")
 	for flag := range flags {
 		isLimit := strings.HasPrefix(flag, "max-") || strings.HasPrefix(flag, "limit:") || strings.HasPrefix(flag, "fairness-seats") ||
 			strings.HasSuffix(flag, "-limit") || strings.Contains(flag, "-per-") || strings.HasSuffix(flag, "-allowed-cidrs")
@@ -316,7 +316,7 @@ func TestCompletedOptionsAreValues(t *testing.T) {
 		case reflect.Slice, reflect.Map: // of values: what is read from flags
 			check(path+"[]", of.Elem())
 		case reflect.Pointer, reflect.Interface, reflect.Chan, reflect.Func, reflect.UnsafePointer:
-			t.Errorf("%s is a %s: hand what is opened along beside the options", path, of)
+			t.Errorf("%s is a %s: pass opened resources separately from the options", path, of)
 		default:
 		}
 	}

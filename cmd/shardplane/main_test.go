@@ -95,7 +95,7 @@ func TestServerHelp(t *testing.T) {
 				require.NotRegexp(t, positions, f.Usage, "--%s: the help is sorted, so that other flags must be named", f.Name)
 			})
 			_, other, _ := strings.Cut(out, "\nOther:\n")
-			require.Regexp(t, `^  -h, --help +help for `+name+`\n$`, other, "every flag has its section")
+			require.Regexp(t, `^  -h, --help +help for `+name+`\n$`, other, "each flag must have a section")
 			for _, line := range exampleFlags(t, name) {
 				require.NoError(t, cmd.ParseFlags(line), line)
 			}
@@ -165,7 +165,7 @@ func TestMissingPartsAreLogged(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), program, args...)
 		cmd.Env = append(os.Environ(), programEnv+"=1")
 		output, err := cmd.CombinedOutput()
-		require.Error(t, err, "the files are empty")
+		require.Error(t, err, "empty files must be rejected")
 		for _, flag := range missing {
 			require.Regexp(t, `(?m)^W.* `+flag+`.* (is|are) not set: `, string(output))
 		}
@@ -181,7 +181,7 @@ func TestUsageErrors(t *testing.T) {
 		"dev --shards two":    `shardplane dev: invalid argument "two" for "--shards" flag: strconv.ParseInt: parsing "two": invalid syntax (see shardplane dev --help)`,
 		"dev --shards 0":      "shardplane dev: --shards is 0: it must be 1 to 16",
 		"dev --shard-port 0":  "shardplane dev: port 0 for the shard root is not a port: pass --shard-port so that it is 1 to 65535",
-		"dev --work-dir=":     "shardplane dev: --work-dir must not be empty: pass a directory, or leave it out for this one",
+		"dev --work-dir=":     "shardplane dev: --work-dir must not be empty: pass a directory, or omit it to use the current one",
 		"version -o yaml":     `shardplane version: --output is "yaml": it must be text or json`,
 		"shard --nonsense":    "shardplane shard: unknown flag: --nonsense (see shardplane shard --help)",
 		"front-proxy extra":   `shardplane front-proxy: unknown command "extra" for "shardplane front-proxy" (see shardplane front-proxy --help)`,
@@ -245,7 +245,7 @@ func TestSignals(t *testing.T) {
 	ctx, force, done := untilSignal(t.Context())
 	defer done()
 	self := os.Getpid()
-	require.NoError(t, syscall.Kill(self, syscall.SIGPIPE), "must not end us")
+	require.NoError(t, syscall.Kill(self, syscall.SIGPIPE), "SIGPIPE must not end the process")
 	require.NoError(t, syscall.Kill(self, syscall.SIGTERM))
 	select {
 	case <-ctx.Done():
@@ -255,7 +255,7 @@ func TestSignals(t *testing.T) {
 	require.NoError(t, syscall.Kill(self, syscall.SIGTERM))
 	select {
 	case <-force:
-		t.Fatal("a signal that comes twice must not force")
+		t.Fatal("a duplicate signal must not force")
 	default:
 	}
 	require.Eventually(t, func() bool {
@@ -280,7 +280,7 @@ func TestRunUntilForced(t *testing.T) {
 
 	require.ErrorIs(t, runUntilForced(t.Context(), nil, nil, func(context.Context) error { return failure }), failure)
 	require.NoError(t, runUntilForced(t.Context(), nil, closed, func(ctx context.Context) error { <-ctx.Done(); return nil }),
-		"a server whose supervisor has died stops in order")
+		"a server must stop gracefully if its supervisor has died")
 	require.ErrorIs(t, runUntilForced(t.Context(), closed, nil, func(context.Context) error { <-endless; return nil }), errKilled)
 }
 

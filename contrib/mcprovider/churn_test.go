@@ -48,7 +48,7 @@ func TestLeaks(t *testing.T) {
 	base, goroutines := uint64(0), 0
 	for n := 0; n < changes(t); n += few {
 		deleted := createAndDelete(t, s, p, n, few)
-		eventually(t, "none is engaged", func() bool { return len(a.names()) == 0 })
+		eventually(t, "all logical clusters are disengaged", func() bool { return len(a.names()) == 0 })
 		use(t, deleted)
 		served, different, clients := p.Kept()
 		require.Zero(t, served, "logical clusters with mappings")
@@ -60,7 +60,7 @@ func TestLeaks(t *testing.T) {
 		}
 	}
 	s[0].Compact()
-	eventually(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+	eventually(t, "the number of goroutines decreases", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	eventually(t, "memory is released", func() bool { return heap() < base+2<<20 })
 	runtime.KeepAlive(p)
 }

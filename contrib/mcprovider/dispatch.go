@@ -18,7 +18,7 @@ import (
 type listener struct {
 	cluster logicalcluster.Name
 	handler toolscache.ResourceEventHandler
-	gone    atomic.Bool
+	removed atomic.Bool
 	// synced is closed after it has received all initial objects.
 	synced chan struct{}
 }
@@ -35,7 +35,7 @@ const (
 	updated
 	deleted
 	joined
-	left
+	unregistered
 )
 
 // change is an event, or a change of listeners.
@@ -78,8 +78,8 @@ func (d *dispatcher) push(e change) {
 }
 
 func (d *dispatcher) remove(l *listener) {
-	l.gone.Store(true)
-	d.push(change{verb: left, listener: l})
+	l.removed.Store(true)
+	d.push(change{verb: unregistered, listener: l})
 }
 
 // dispatch sends events to listeners until ctx is done. synced is closed after all initial events have been pushed.
@@ -112,7 +112,7 @@ func (d *dispatcher) handle(ctx context.Context, e change) {
 	switch e.verb {
 	case joined:
 		d.join(ctx, e)
-	case left:
+	case unregistered:
 		d.leave(e.listener)
 	default:
 		for _, l := range d.all {
@@ -150,7 +150,7 @@ func (d *dispatcher) leave(l *listener) {
 
 // send calls the handler. If it panics, the panic is logged, and other listeners are not affected.
 func (l *listener) send(ctx context.Context, e change) {
-	if l.gone.Load() {
+	if l.removed.Load() {
 		return
 	}
 	defer func() {

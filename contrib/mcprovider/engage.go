@@ -117,7 +117,7 @@ func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 		engaged, cancel := context.WithCancel(ctx)
 		if err := aware.Engage(engaged, multicluster.ClusterName(name), clusterOf{e.provider, name}); err != nil {
 			cancel()
-			klog.FromContext(ctx).Error(err, "Cannot engage a logical cluster, trying again", "cluster", name)
+			klog.FromContext(ctx).Error(err, "Failed to engage a logical cluster, retrying", "cluster", name)
 			time.AfterFunc(engageAgain, func() { e.enqueue(false, name) })
 			continue
 		}

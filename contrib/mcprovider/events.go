@@ -51,7 +51,7 @@ func (q *eventQueue) write(ctx context.Context, e waitingEvent) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	if err := events.Record(ctx, e.of.scope(), e.Event, e.Type, e.Reason, e.Message); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot write an Event", "cluster", e.of.name, "about", e.About, "reason", e.Reason)
+		klog.FromContext(ctx).Error(err, "Failed to write an Event", "cluster", e.of.name, "about", e.About, "reason", e.Reason)
 	}
 }
 
@@ -68,7 +68,7 @@ var _ recorder.EventRecorder = recorderOf{}
 func (r recorderOf) Eventf(regarding, _ runtime.Object, eventtype, reason, _, note string, args ...any) {
 	about, err := reference.GetReference(r.of.GetScheme(), regarding)
 	if err != nil {
-		klog.ErrorS(err, "Cannot record an Event for an object", "cluster", r.of.name, "reason", reason)
+		klog.ErrorS(err, "Failed to record an Event for an object", "cluster", r.of.name, "reason", reason)
 		return
 	}
 	e := waitingEvent{of: r.of, Event: events.Event{
@@ -77,7 +77,7 @@ func (r recorderOf) Eventf(regarding, _ runtime.Object, eventtype, reason, _, no
 	select {
 	case r.of.provider.events.waiting <- e:
 	default:
-		klog.ErrorS(nil, "Lost an Event, because the queue is full", "cluster", r.of.name, "about", about, "reason", reason)
+		klog.ErrorS(nil, "Dropped an Event because the queue is full", "cluster", r.of.name, "about", about, "reason", reason)
 	}
 }
 

@@ -64,8 +64,8 @@ func (m *mappings) release(old *mapping) {
 	}
 }
 
-// learn adds the resources of a group and version in a logical cluster.
-func (m *mappings) learn(name logicalcluster.Name, gv schema.GroupVersion, resources []metav1.APIResource) meta.RESTMapper {
+// add adds the resources of a group and version in a logical cluster.
+func (m *mappings) add(name logicalcluster.Name, gv schema.GroupVersion, resources []metav1.APIResource) meta.RESTMapper {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, gv)
 	for _, r := range resources {
@@ -119,9 +119,9 @@ func (m mapperOf) version(gv schema.GroupVersion, serves func(meta.RESTMapper) e
 	case err != nil:
 		return fmt.Errorf("discovering resources in logical cluster %q for %s: %w", m.name, gv, err)
 	}
-	learnt := all.learn(m.name, gv, list.APIResources)
+	added := all.add(m.name, gv, list.APIResources)
 	m.provider.forgetDeleted(m.name)
-	return serves(learnt)
+	return serves(added)
 }
 
 // whole returns a new mapper of all resources in the logical cluster.

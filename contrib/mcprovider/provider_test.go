@@ -176,7 +176,7 @@ func TestInformers(t *testing.T) {
 	s[0].Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "b")
 	waitFor("one", "initial a first of one", "add b second of one", "update a third of one", "delete b second of one")
 	require.NoError(t, remove["one"]())
-	s.put(t, 0, "one", "default", "a", "unheard")
+	s.put(t, 0, "one", "default", "a", "unobserved")
 	s[0].Break()
 	s.put(t, 0, "two", "default", "c", "fourth")
 	waitFor("two", "initial a first of two", "add c fourth of two")
@@ -203,7 +203,7 @@ func TestSource(t *testing.T) {
 	require.NoError(t, mcbuilder.ControllerManagedBy(m).WithOptions(unnamed).Named("reader").
 		WatchesRawSource(p.Source(&corev1.ConfigMap{}, mcprovider.WithPredicates(ignored))).Complete(read.reader(m)))
 	run(t, m.Start)
-	eventually(t, "all are read", func() bool { return len(read.clusters()) == 20 })
+	eventually(t, "all objects are read", func() bool { return len(read.clusters()) == 20 })
 	s.put(t, 1, "cluster1", "default", "ignored", "x")
 	s.put(t, 1, "cluster1", "default", "a", "second")
 	s.cluster(t, 0, "early")
@@ -227,7 +227,7 @@ func TestEngage(t *testing.T) {
 	var read seen
 	require.NoError(t, mcbuilder.ControllerManagedBy(m).WithOptions(unnamed).For(&corev1.ConfigMap{}).Complete(read.reader(m)))
 	run(t, m.Start)
-	eventually(t, "all are read", func() bool { return len(read.clusters()) == 20 })
+	eventually(t, "all objects are read", func() bool { return len(read.clusters()) == 20 })
 	s.put(t, 1, "cluster1", "default", "a", "second")
 	s.cluster(t, 0, "later")
 	s.put(t, 0, "later", "default", "a", "first")
@@ -248,7 +248,7 @@ func (a *awares) Engage(ctx context.Context, name multicluster.ClusterName, _ cl
 	defer a.mu.Unlock()
 	if a.refuse > 0 {
 		a.refuse--
-		return errors.New("not now")
+		return errors.New("temporary error")
 	}
 	a.engaged[name] = true
 	context.AfterFunc(ctx, func() {

@@ -31,7 +31,7 @@ func exclusive(t *testing.T, replica string, working *sync.Map, of mcreconcile.R
 	t.Helper()
 	return mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
 		if other, busy := working.LoadOrStore(request.ClusterName, replica); busy && other != replica {
-			t.Errorf("%s works in %s while %s does", replica, request.ClusterName, other)
+			t.Errorf("%s works in %s at the same time as %s", replica, request.ClusterName, other)
 		}
 		defer working.Delete(request.ClusterName)
 		return of.Reconcile(ctx, request)
@@ -49,7 +49,7 @@ func notOwned(t *testing.T, c cluster.Cluster) {
 		"client, write":       c.GetClient().Create(t.Context(), mine.DeepCopy()),
 		"cache, read":         c.GetCache().Get(t.Context(), key, &corev1.ConfigMap{}),
 		"cache, list":         c.GetCache().List(t.Context(), &corev1.ConfigMapList{}),
-		"past the cache":      c.GetAPIReader().Get(t.Context(), key, &corev1.ConfigMap{}),
+		"API reader":          c.GetAPIReader().Get(t.Context(), key, &corev1.ConfigMap{}),
 		"configuration":       configured.Get(t.Context(), key, &corev1.ConfigMap{}),
 		"configuration, list": configured.List(t.Context(), &corev1.ConfigMapList{}),
 	} {

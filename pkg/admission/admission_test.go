@@ -184,7 +184,7 @@ func TestIdle(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
 	grown := int64(after) - int64(before)
 	t.Logf("%d bytes of heap for %d logical clusters", grown, clusters)
-	require.Less(t, grown, int64(clusters*128), "bytes that stay")
+	require.Less(t, grown, int64(clusters*128), "idle logical clusters take memory")
 
 	ctx = request.WithClusterName(t.Context(), name(1))
 	a := creation("x")

@@ -74,16 +74,16 @@ func TestPolicyLimits(t *testing.T) {
 		obj, old runtime.Object
 		want     string
 	}{
-		"enough":                       {obj: validations("p", 1000, 65)},
-		"too many":                     {obj: validations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
-		"more than ever":               {obj: validations("p", 1003, 1), old: validations("p", 1002, 1), want: "it has 1003 expressions, at most 1000 allowed"},
-		"as many as ever":              {obj: validations("p", 1002, 1), old: validations("p", 1002, 1)},
-		"too large":                    {obj: validations("p", 3, all/3+1), want: fmt.Sprintf("it has %d bytes of expressions, at most %d allowed", all+2, all)},
-		"larger than ever":             {obj: validations("p", 1, all+2), old: validations("p", 1, all+1), want: "bytes of expressions"},
-		"smaller, and yet too large":   {obj: validations("p", 1, all+1), old: validations("p", 1, all+2)},
-		"enough mutations":             {obj: mutations("p", 2, all/2)},
-		"too many mutations":           {obj: mutations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
-		"mutations that are too large": {obj: mutations("p", 2, all/2+1), want: "bytes of expressions"},
+		"at the limits":                    {obj: validations("p", 1000, 65)},
+		"too many expressions":             {obj: validations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
+		"more expressions above the limit": {obj: validations("p", 1003, 1), old: validations("p", 1002, 1), want: "it has 1003 expressions, at most 1000 allowed"},
+		"unchanged number above the limit": {obj: validations("p", 1002, 1), old: validations("p", 1002, 1)},
+		"too many bytes":                   {obj: validations("p", 3, all/3+1), want: fmt.Sprintf("it has %d bytes of expressions, at most %d allowed", all+2, all)},
+		"more bytes above the limit":       {obj: validations("p", 1, all+2), old: validations("p", 1, all+1), want: "bytes of expressions"},
+		"fewer bytes above the limit":      {obj: validations("p", 1, all+1), old: validations("p", 1, all+2)},
+		"mutations at the limit":           {obj: mutations("p", 2, all/2)},
+		"too many mutations":               {obj: mutations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
+		"too many bytes of mutations":      {obj: mutations("p", 2, all/2+1), want: "bytes of expressions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := r.admitPolicy(t, tc.obj, tc.old)
@@ -103,8 +103,8 @@ func TestPolicyLimits(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return r.admitPolicy(t, validations("p", 1, 1), nil) != nil }, testTimeout, time.Millisecond)
 	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, at most 4194304 allowed")
-	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "what there is stays")
-	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "and may shrink")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "an unchanged policy is rejected")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "a policy that shrinks is rejected")
 }
 
 func TestPolicyBindingLimits(t *testing.T) {
@@ -119,9 +119,9 @@ func TestPolicyBindingLimits(t *testing.T) {
 	require.Eventually(t, func() bool { return r.admitPolicy(t, validating, nil) != nil }, testTimeout, time.Millisecond)
 	err := r.admitPolicy(t, validating, nil)
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	require.ErrorContains(t, err, "the logical cluster c0 has 1000 of them, at most 1000 allowed: delete bindings")
-	require.NoError(t, r.admitPolicy(t, validating, validating), "what there is may change")
-	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "of this kind there are fewer")
+	require.ErrorContains(t, err, "the logical cluster c0 has 1000 bindings of this kind, at most 1000 allowed: delete bindings")
+	require.NoError(t, r.admitPolicy(t, validating, validating), "an existing binding cannot be updated")
+	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "bindings of the other kind are counted")
 }
 
 // TestPolicyPatterns checks that the programs of regular expressions count as memory.
@@ -144,6 +144,6 @@ func TestPolicyPatterns(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "bytes of expressions, at most 4194304 allowed")
 	require.Error(t, r.admitPolicy(t, policy("p1", 25), policy("p1", 20)))
-	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "it shrinks")
-	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "there is room for it")
+	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "a policy that shrinks is rejected")
+	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "a policy below the limit is rejected")
 }

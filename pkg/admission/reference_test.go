@@ -17,7 +17,7 @@ func TestReferencePlugins(t *testing.T) {
 	for i, plugin := range rig.plugins(config) {
 		_, mutating := plugin.plugin.(admission.MutationInterface)
 		_, validating := plugin.plugin.(admission.ValidationInterface)
-		table.Rows = append(table.Rows, []string{strconv.Itoa(i + 1), plugin.name, mark(mutating), mark(validating), plugin.does})
+		table.Rows = append(table.Rows, []string{strconv.Itoa(i + 1), plugin.name, cell(mutating), cell(validating), plugin.does})
 	}
 	reference.Compare(t, "admission-plugins.md", `# Admission plugins
 
@@ -31,7 +31,7 @@ cache server have no admission plugins.
 `+table.String())
 }
 
-func mark(set bool) string {
+func cell(set bool) string {
 	if set {
 		return "x"
 	}

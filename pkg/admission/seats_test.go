@@ -49,8 +49,8 @@ func (s *seat) note(what string) {
 	s.log = append(s.log, what+where)
 }
 
-// told returns and clears the records.
-func (s *seat) told() (log []string, paused int) {
+// drain returns and clears the records.
+func (s *seat) drain() (log []string, paused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	log, s.log = s.log, nil
@@ -69,13 +69,13 @@ func (s *seat) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// asked records the evaluation of a match condition that uses the authorizer.
-type asked struct {
+// recordingAuthorizer records the evaluation of a match condition that uses the authorizer.
+type recordingAuthorizer struct {
 	authorizer.UnconditionalAuthorizer
 	seat *seat
 }
 
-func (a asked) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a recordingAuthorizer) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	a.seat.note("condition of /" + attributes.GetName())
 	return authorizer.DecisionAllow, "", nil
 }
@@ -88,7 +88,7 @@ func TestSeats(t *testing.T) {
 	t.Cleanup(hook.Close)
 	loopback, err := webhooktransport.NewTenants(webhooktransport.Options{AllowedCIDRs: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
-	r := newRig(t, 1, func(c *Config) { c.Webhooks, c.Authorizer = loopback, asked{c.Authorizer, s} })
+	r := newRig(t, 1, func(c *Config) { c.Webhooks, c.Authorizer = loopback, recordingAuthorizer{c.Authorizer, s} })
 	rules := []admissionregistrationv1.RuleWithOperations{{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
@@ -120,11 +120,11 @@ func TestSeats(t *testing.T) {
 	ctx := request.WithPause(request.WithClusterName(t.Context(), name(0)), s.pause)
 	require.Eventually(t, func() bool {
 		err := r.write(ctx, "x")
-		log, _ := s.told()
+		log, _ := s.drain()
 		return err == nil && len(log) == 6
-	}, testTimeout, time.Millisecond, "all three webhooks are known")
+	}, testTimeout, time.Millisecond, "not all webhooks were called")
 	require.NoError(t, r.write(ctx, "x"))
-	log, paused := s.told()
+	log, paused := s.drain()
 	require.Equal(t, []string{
 		"condition of /first, seated", "call of /first, paused",
 		"condition of /second, seated", "call of /second, paused",

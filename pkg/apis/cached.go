@@ -85,7 +85,7 @@ type CachedAlreadyError struct {
 }
 
 func (e *CachedAlreadyError) Error() string {
-	return fmt.Sprintf("%s is cached already, by the %s %s", e.Resource, e.By.Resource, e.By.Name)
+	return fmt.Sprintf("%s is already cached by the %s %s", e.Resource, e.By.Resource, e.By.Name)
 }
 
 // CachedResourceOf returns the group, version and resource of a cached resource's objects.
@@ -142,11 +142,11 @@ func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) 
 		{"resource", cached.Spec.Resource, before.Spec.Resource},
 	} {
 		if kept.is != kept.was {
-			errs = append(errs, field.Forbidden(spec.Child(kept.name), fmt.Sprintf("it is %q and cannot change: create another object for another resource", kept.was)))
+			errs = append(errs, field.Forbidden(spec.Child(kept.name), fmt.Sprintf("the value %q is immutable: create another object for another resource", kept.was)))
 		}
 	}
 	if before.Spec.Identity != nil && before.Spec.Identity.SecretRef != nil && CachedSecretOf(cached) != CachedSecretOf(before) {
-		errs = append(errs, field.Forbidden(spec.Child("identity"), "the identity cannot change: create another object for another identity"))
+		errs = append(errs, field.Forbidden(spec.Child("identity"), "the identity is immutable: create another object for another identity"))
 	}
 	return errs
 }

@@ -19,5 +19,5 @@ func TestReplicatedOf(t *testing.T) {
 	require.Equal(t, want, apis.ReplicatedOf(cached))
 	published := &apis.Publication{Resource: apis.CachedResourceOf(cached), Identity: "f00"}
 	require.Equal(t, want, published.Replicated())
-	require.Equal(t, "flavors", published.Resource.Resource, "it is not changed")
+	require.Equal(t, "flavors", published.Resource.Resource, "the resource of the publication has changed")
 }

@@ -30,7 +30,7 @@ func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructur
 	}
 	convert, ok := conversions[gvk]
 	if gv, err := schema.ParseGroupVersion(to); !ok || err != nil || (gv != apisv1alpha1.SchemeGroupVersion && gv != apisv1alpha2.SchemeGroupVersion) {
-		return nil, fmt.Errorf("there is no conversion of %s to %s", gvk, to)
+		return nil, fmt.Errorf("there is no conversion from %s to %s", gvk, to)
 	}
 	out, err := convert(in)
 	if err != nil {

@@ -54,7 +54,7 @@ func ValidateBindingUpdate(binding, old *apisv1alpha2.APIBinding) field.ErrorLis
 		errs = append(errs, field.Invalid(spec.Child("reference"), binding.Spec.Reference, immutableReference))
 	}
 	if binding.Status.Phase == "" && old.Status.Phase != "" {
-		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), binding.Status.Phase, fmt.Sprintf("it was %s and cannot be unset", old.Status.Phase)))
+		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), binding.Status.Phase, fmt.Sprintf("the phase was %s and cannot be unset", old.Status.Phase)))
 	}
 	return errs
 }

@@ -28,7 +28,7 @@ const (
 func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList {
 	var errs field.ErrorList
 	if _, err := ParseSchemaName(conversion.Name); err != nil {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), conversion.Name, "must be the name of the APIResourceSchema that it is for, which "+err.Error()))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), conversion.Name, "must be the name of the converted APIResourceSchema, which "+err.Error()))
 	}
 	all := spec.Child("conversions")
 	if n := len(conversion.Spec.Conversions); n > maxConversions {
@@ -43,10 +43,10 @@ func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList 
 		}
 	}
 	if items > MaxItems {
-		return append(errs, field.Invalid(all, items, fmt.Sprintf("must have at most %d rules and preserved fields, all together", MaxItems)))
+		return append(errs, field.Invalid(all, items, fmt.Sprintf("must have at most %d rules and preserved fields in total", MaxItems)))
 	}
 	if bytes > maxExpressionBytes {
-		return append(errs, field.Invalid(all, bytes, fmt.Sprintf("must have transformations of at most %d bytes, all together", maxExpressionBytes)))
+		return append(errs, field.Invalid(all, bytes, fmt.Sprintf("must have transformations of at most %d bytes in total", maxExpressionBytes)))
 	}
 	var large patterns.Total
 	for i := range conversion.Spec.Conversions {
@@ -73,7 +73,7 @@ func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field
 	var errs field.ErrorList
 	var fields destinations
 	if c.From == c.To {
-		errs = append(errs, field.Invalid(path.Child("to"), c.To, "must be another version than from"))
+		errs = append(errs, field.Invalid(path.Child("to"), c.To, "must be a version other than from"))
 	}
 	for i := range c.Rules {
 		rule, path := &c.Rules[i], path.Child("rules").Index(i)
@@ -81,7 +81,7 @@ func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field
 		errs = append(errs, validateDestination(rule.Destination, path.Child("destination"))...)
 		errs = append(errs, validateExpression(rule.Transformation, path.Child("transformation"))...)
 		if other := fields.add(FieldPath(rule.Destination), rule.Destination); other != "" {
-			errs = append(errs, field.Invalid(path.Child("destination"), rule.Destination, "must neither be, nor be in, the destination of another rule, nor have it in it: "+other))
+			errs = append(errs, field.Invalid(path.Child("destination"), rule.Destination, "must not equal, contain or be contained in the destination of another rule: "+other))
 		}
 	}
 	for i, preserved := range c.Preserve {

@@ -25,7 +25,7 @@ var ErrLimitReached = fmt.Errorf("%w now", ErrInvalidSchema)
 
 // ErrInUse is wrapped by errors about schemas that cannot be served now, because objects of other bindings on the
 // shard could not be read with them.
-var ErrInUse = fmt.Errorf("%w as long as other bindings of the shard use an incompatible one", ErrInvalidSchema)
+var ErrInUse = fmt.Errorf("%w while other bindings of the shard use an incompatible schema", ErrInvalidSchema)
 
 // schemaFields maps fields of CustomResourceDefinitions to those of schemas. The internal type of definitions has the
 // fields of a single version at the top.

@@ -63,7 +63,7 @@ func TestLimits(t *testing.T) {
 	first, _ := conversions[0].(map[string]any)
 	first["preserve"] = []any{".spec.c"}
 	require.NoError(t, unstructured.SetNestedSlice(changed.Object, conversions, "spec", "conversions"))
-	require.Empty(t, apis.Validate(t.Context(), changed, large), "the expression was there before")
+	require.Empty(t, apis.Validate(t.Context(), changed, large), "an unchanged large expression is rejected")
 }
 
 func TestValid(t *testing.T) {
@@ -156,7 +156,7 @@ func TestInvalid(t *testing.T) {
 		{"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {path: root}}}", "spec.export.name", "specify the APIExport"},
 		// Conversions.
 		{"{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: other}, spec: {conversions: []}}", "metadata.name", "APIResourceSchema"},
-		{with(strings.Replace(conversion, "to: v2", "to: v1", 1), "rules: []"), "spec.conversions[0].to", "another version"},
+		{with(strings.Replace(conversion, "to: v2", "to: v1", 1), "rules: []"), "spec.conversions[0].to", "a version other than"},
 		{with(conversion, "rules: [{field: '.spec[0]', destination: .spec}]"), "spec.conversions[0].rules[0].field", ".spec.name.first"},
 		{with(conversion, "rules: [{field: spec.a, destination: metadata.labels.a}]"), "spec.conversions[0].rules[0].destination", "metadata"},
 		{with(conversion, "rules: [{field: .a, destination: .spec.b}, {field: .a, destination: spec}]"), "spec.conversions[0].rules[1].destination", ".spec.b"},
@@ -189,7 +189,7 @@ func TestInvalid(t *testing.T) {
 		for _, e := range errs {
 			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.message)
 		}
-		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.message, errs)
+		assert.True(t, found, "%s\nwant %s: …%s…\ngot %v", tc.text, tc.field, tc.message, errs)
 	}
 }
 

@@ -152,7 +152,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		a.RequestHeader = requestHeaderConfig(ca, a.options.RequestHeaderAllowedNames)
-		a.proxy = newRemembering(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
+		a.proxy = newRemembering(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anyUser, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
 		c.proxy = a.proxy
 		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
@@ -209,7 +209,7 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 }
 
 // A certificate with the name of a service account would be the account of that name in every logical cluster.
-var errAccountCertificate = errors.New("a certificate cannot be a service account's: issue it to another common name, or use a token")
+var errAccountCertificate = errors.New("the common name of a certificate must not be a service account: use another common name, or a token")
 
 func namesAccount(name string) bool {
 	return strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix)
@@ -275,11 +275,11 @@ type remembering struct {
 	options x509request.VerifyOptionFunc
 
 	mu    sync.RWMutex
-	valid map[verified]answer
+	valid map[verified]cachedResponse
 }
 
-// answer is an immutable cached response, valid until the given time.
-type answer struct {
+// cachedResponse is an immutable cached response, valid until the given time.
+type cachedResponse struct {
 	*authenticator.Response
 
 	until time.Time
@@ -293,7 +293,7 @@ type verified struct {
 }
 
 func newRemembering(verify authenticator.Request, options x509request.VerifyOptionFunc) *remembering {
-	return &remembering{verify: verify, options: options, valid: map[verified]answer{}}
+	return &remembering{verify: verify, options: options, valid: map[verified]cachedResponse{}}
 }
 
 func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
@@ -325,12 +325,12 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	if len(c.valid) >= rememberAtMost {
 		clear(c.valid)
 	}
-	c.valid[key] = answer{response, until}
+	c.valid[key] = cachedResponse{response, until}
 	c.mu.Unlock()
 	return response, true, nil
 }
 
-// anybody is used if only the success of a verification matters.
-var anybody = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+// anyUser is used if only the success of a verification matters.
+var anyUser = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{}, true, nil
 })

@@ -92,15 +92,15 @@ func TestAuthenticate(t *testing.T) {
 		{name: "unknown certificate with forged headers", cert: strangers.issue(t, "eve"), header: forged, failed: true},
 		{name: "certificate with the name of a service account", cert: clients.issue(t, "system:serviceaccount:default:robot"), failed: true},
 		{name: "certificate with the global name of a service account", cert: clients.issue(t, "system:kcp:serviceaccount:a:default:robot"), failed: true},
-		{name: "certificate with groups of the system", cert: clients.issue(t, "ann", "team", "system:kcp:admin", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x",
+		{name: "certificate with system groups", cert: clients.issue(t, "ann", "team", "system:kcp:admin", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x",
 			"system:kcp:external-logical-cluster-admin", "apis.kcp.io:binding:root:x", "system:serviceaccounts", "system:serviceaccounts:default", "system:cluster:root",
 			user.SystemPrivilegedGroup), user: "ann",
 			groups: []string{"team", user.SystemPrivilegedGroup, "system:kcp:admin", user.AllAuthenticated}},
-		{name: "certificate with a blank before the group", cert: clients.issue(t, "ann", " system:masters"), failed: true},
+		{name: "certificate with a space before the group", cert: clients.issue(t, "ann", " system:masters"), failed: true},
 		{name: "certificate with a control character", cert: clients.issue(t, "ann\t", "team"), failed: true},
-		{name: "front-proxy with a blank behind the group", cert: proxies.issue(t, "front-proxy"),
+		{name: "front-proxy with a space after the group", cert: proxies.issue(t, "front-proxy"),
 			header: http.Header{authn.HeaderUser: {"bob"}, authn.HeaderGroup: {"system:masters "}}, failed: true},
-		{name: "headers alone", header: forged, refused: true},
+		{name: "headers without a certificate", header: forged, refused: true},
 		{name: "user token", header: bearer("user-3-token"), user: "user-3", groups: []string{"team-3", user.AllAuthenticated}},
 		{name: "admin token", header: bearer("admin-token"), user: "admin", groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
 		{name: "wrong token", header: bearer("user-6-token"), failed: true},
@@ -108,9 +108,9 @@ func TestAuthenticate(t *testing.T) {
 		{name: "wrong WebSocket token", header: webSocket("user-6-token", "v4.channel.k8s.io"), failed: true},
 		{name: "WebSocket token without another protocol", header: webSocket("user-3-token"), failed: true},
 		{name: "WebSocket token without an upgrade", header: http.Header{"Sec-Websocket-Protocol": webSocket("user-3-token", "v4.channel.k8s.io")["Sec-Websocket-Protocol"]}, refused: true},
-		{name: "nobody", refused: true},
-		{name: "nobody, probe", path: "/readyz", user: user.Anonymous, groups: []string{user.AllUnauthenticated}},
-		{name: "nobody, below a probe", path: "/readyz/etcd", refused: true},
+		{name: "anonymous", refused: true},
+		{name: "anonymous, probe", path: "/readyz", user: user.Anonymous, groups: []string{user.AllUnauthenticated}},
+		{name: "anonymous, below a probe", path: "/readyz/etcd", refused: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, cmp.Or(tc.path, "/api"), http.NoBody)
@@ -162,9 +162,9 @@ func TestDevTokensAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	authentication, err := authn.NewAuthentication(certificates(newAuthority(t, "clients").file), authn.Sources{})
 	require.NoError(t, err)
-	who, err := whose(t.Context(), authentication, "admin-token")
+	info, err := userOf(t.Context(), authentication, "admin-token")
 	require.NoError(t, err)
-	require.Empty(t, who.GetName())
+	require.Empty(t, info.GetName())
 }
 
 func TestUnreadableCA(t *testing.T) {

@@ -28,7 +28,7 @@ func TestWithTokenCluster(t *testing.T) {
 		{name: "traversal", path: "/api", token: claims("system:../root"), want: "/api"},
 		{name: "wildcard", path: "/api", token: claims("*"), want: "/api"},
 		{name: "no claim", path: "/api", token: claims(""), want: "/api"},
-		{name: "no JWT", path: "/api", token: "user-1-token", want: "/api"},
+		{name: "not a JWT", path: "/api", token: "user-1-token", want: "/api"},
 		{name: "no token", path: "/api", want: "/api"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -190,11 +190,11 @@ func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WebhookConfigFile, "authentication-token-webhook-config-file", o.WebhookConfigFile,
 		"kubeconfig of a service that authenticates bearer tokens by TokenReviews")
 	fs.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
-		"audiences of this API, one of which a service account's token must have; those of --service-account-issuer by default")
+		"audiences of this API; a service account token must have one of them; defaults to the values of --service-account-issuer")
 	fs.StringArrayVar(&o.ServiceAccounts.Issuers, "service-account-issuer", o.ServiceAccounts.Issuers,
-		"issuer of service accounts' tokens; if given several times, the first issues and all are accepted")
+		"issuer of service account tokens; if specified several times, the first is used for new tokens and all are accepted")
 	fs.StringArrayVar(&o.ServiceAccounts.KeyFiles, "service-account-key-file", o.ServiceAccounts.KeyFiles,
-		"PEM file of keys, public or private, with which service accounts' tokens may be signed; besides the signing key; may be given several times, read again when it changes")
+		"PEM file of public or private keys that verify service account tokens, in addition to the signing key; may be specified several times, read again when it changes")
 }
 
 // Validate returns the errors in o.
@@ -217,7 +217,7 @@ func (o *UserOptions) Validate() []error {
 // Validate returns the errors in o.
 func (o *ClientCertificateOptions) Validate() []error {
 	if o.ClientCAFile == "" {
-		return []error{errors.New("--client-ca-file is required: no user could authenticate without it")}
+		return []error{errors.New("--client-ca-file is required: users cannot authenticate without it")}
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (o *TokenOptions) Validate() []error {
 
 func (o *ServiceAccountOptions) validateIssuers() []error {
 	if len(o.Issuers) == 0 {
-		return []error{errors.New("--service-account-issuer is required: tokens of service accounts name it")}
+		return []error{errors.New("--service-account-issuer is required: service account tokens contain it")}
 	}
 	var errs []error
 	for _, issuer := range o.Issuers {
@@ -245,10 +245,10 @@ func (o *ServiceAccountOptions) validateIssuers() []error {
 
 func checkIssuer(issuer string) error {
 	if issuer == "" || issuer == serviceaccount.LegacyIssuer {
-		return errors.New("it is empty, or the one of tokens in secrets: use a URL")
+		return errors.New("must not be empty or the issuer of tokens in secrets: use a URL")
 	}
 	if u, err := url.Parse(issuer); err != nil || u.Scheme != "https" && u.Scheme != "" {
-		return errors.New("it is not a URL that starts with https://")
+		return errors.New("must be a URL that starts with https://")
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ const noKeyFiles = "--service-account-key-file is not set: tokens of service acc
 
 func (o *UserOptions) warnings() []string {
 	if o.DevTokens {
-		return []string{"--dev-tokens is set: the tokens of the development cluster are accepted, which are public"}
+		return []string{"--dev-tokens is set: the public tokens of the development cluster are accepted"}
 	}
 	return nil
 }

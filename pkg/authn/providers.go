@@ -151,7 +151,7 @@ func (p *providers) read() (*apiserver.AuthenticationConfiguration, error) {
 // checkReserved rejects configuration of settings that are fixed here.
 func checkReserved(config *apiserver.AuthenticationConfiguration) error {
 	if config.Anonymous != nil {
-		return errors.New("anonymous: remove it, anonymous requests reach the health probes and nothing else")
+		return errors.New("anonymous must not be set, because anonymous requests are accepted for health probes only")
 	}
 	for i, provider := range config.JWT {
 		for _, extra := range provider.ClaimMappings.Extra {

@@ -20,7 +20,7 @@ import (
 const pollInterval = time.Minute
 
 // errAgain is wrapped by errors after which the same content is loaded again.
-var errAgain = errors.New("it is retried within a minute")
+var errAgain = errors.New("retrying within a minute")
 
 // watchedFiles calls load when the content of files has changed. If load fails, the error is logged and
 // counted, and the previous content remains in use.

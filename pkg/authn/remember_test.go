@@ -27,7 +27,7 @@ func TestRemembering(t *testing.T) {
 	cert := func(name string, lifetime time.Duration) *x509.Certificate {
 		return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(lifetime)}
 	}
-	ask := func(certs ...*x509.Certificate) (string, error) {
+	authenticate := func(certs ...*x509.Certificate) (string, error) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		r.TLS = &tls.ConnectionState{PeerCertificates: certs}
 		res, ok, err := c.AuthenticateRequest(r)
@@ -37,50 +37,50 @@ func TestRemembering(t *testing.T) {
 		return res.User.GetName(), err
 	}
 	steps := []struct {
-		name, who string
-		certs     []*x509.Certificate
-		total     int
+		name, user string
+		certs      []*x509.Certificate
+		total      int
 	}{
-		{name: "first", certs: []*x509.Certificate{cert("ann", time.Hour)}, who: "ann", total: 1},
-		{name: "another certificate", certs: []*x509.Certificate{cert("bob", time.Hour)}, who: "bob", total: 2},
+		{name: "first", certs: []*x509.Certificate{cert("ann", time.Hour)}, user: "ann", total: 1},
+		{name: "another certificate", certs: []*x509.Certificate{cert("bob", time.Hour)}, user: "bob", total: 2},
 		{name: "no certificate", total: 2},
-		{name: "expired", certs: []*x509.Certificate{cert("old", -time.Second)}, who: "old", total: 3},
-		{name: "expired CA in the chain", certs: []*x509.Certificate{cert("eve", time.Hour), cert("ca", -time.Second)}, who: "eve", total: 4},
+		{name: "expired", certs: []*x509.Certificate{cert("old", -time.Second)}, user: "old", total: 3},
+		{name: "expired CA in the chain", certs: []*x509.Certificate{cert("eve", time.Hour), cert("ca", -time.Second)}, user: "eve", total: 4},
 	}
 	for _, step := range steps {
-		who, err := ask(step.certs...)
+		got, err := authenticate(step.certs...)
 		require.NoError(t, err, step.name)
-		require.Equal(t, step.who, who, step.name)
+		require.Equal(t, step.user, got, step.name)
 		require.Equal(t, step.total, verifications, step.name)
 	}
 	repeat := func(i int) string {
-		who, err := ask(steps[i].certs...)
+		got, err := authenticate(steps[i].certs...)
 		require.NoError(t, err)
-		return who
+		return got
 	}
 	require.Equal(t, "ann", repeat(0))
 	require.Equal(t, "bob", repeat(1))
-	require.Equal(t, 4, verifications, "valid certificates are remembered")
+	require.Equal(t, 4, verifications, "valid certificates must be cached")
 	repeat(3)
 	repeat(4)
-	require.Equal(t, 6, verifications, "expired ones are verified again, and then fail")
+	require.Equal(t, 6, verifications, "expired certificates must be verified again")
 
 	roots = x509.NewCertPool()
 	repeat(0)
-	require.Equal(t, 7, verifications, "other CAs")
+	require.Equal(t, 7, verifications, "cached results must not be used with other CAs")
 	refuse = errors.New("no")
 	for range 2 {
-		_, err := ask(cert("new", time.Hour))
+		_, err := authenticate(cert("new", time.Hour))
 		require.ErrorIs(t, err, refuse)
 	}
-	require.Equal(t, 9, verifications, "failures are not remembered")
+	require.Equal(t, 9, verifications, "failures must not be cached")
 	refuse = nil
 	for range rememberAtMost + 10 {
-		_, err := ask(cert("many", time.Hour))
+		_, err := authenticate(cert("many", time.Hour))
 		require.NoError(t, err)
 	}
 	require.LessOrEqual(t, len(c.valid), rememberAtMost)
 	roots = nil
-	_, err := ask(cert("ann", time.Hour))
-	require.NoError(t, err, "no opinion without CAs")
+	_, err := authenticate(cert("ann", time.Hour))
+	require.NoError(t, err, "requests must not fail without CAs")
 }

@@ -124,12 +124,12 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 			return nil, false, err
 		}
 		if name := response.User.GetName(); strings.HasPrefix(name, request.ReservedPrefix) {
-			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, request.ReservedPrefix)
+			return nil, false, fmt.Errorf("the user name %q is reserved: configure the issuer or its claim mappings to return names that do not start with %q", name, request.ReservedPrefix)
 		}
 		u := response.User
 		for key := range u.GetExtra() {
 			if isReservedExtra(key) && key != request.ExtraScopes { // scopes only restrict
-				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved because servers use it for authorization: let the token review service omit it", key, u.GetName())
+				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved because servers use it for authorization: configure the token review service to omit it", key, u.GetName())
 			}
 		}
 		return withGroups(response, groups), true, nil
@@ -164,8 +164,8 @@ func (a *Authentication) Reviewer() authenticator.Token {
 type reviewing struct{}
 
 var (
-	errForeignAccount = errors.New("the token is of a service account of another logical cluster")
-	errOutside        = errors.New("an issuer or webhook of the operator has not accepted the token; see the log of the server at -v=2")
+	errForeignAccount = errors.New("the token belongs to a service account of another logical cluster")
+	errOutside        = errors.New("an issuer or webhook of the operator did not accept the token; see the log of the server at -v=2")
 )
 
 // devUsers is the number of ordinary users in the development cluster.

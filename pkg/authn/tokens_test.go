@@ -47,15 +47,15 @@ type issuer struct {
 	key *ecdsa.PrivateKey
 	// keys is the number of keys so far.
 	keys int
-	// asked receives waiting requests, which are answered when answers is closed.
-	asked, answers chan struct{}
+	// requested receives waiting requests, which proceed when released is closed.
+	requested, released chan struct{}
 }
 
-// silent returns an issuer that does not respond before answers is closed.
+// silent returns an issuer that does not respond before released is closed.
 func silent(t *testing.T) *issuer {
 	t.Helper()
 	i := newIssuer(t)
-	i.asked, i.answers = make(chan struct{}, 1), make(chan struct{})
+	i.requested, i.released = make(chan struct{}, 1), make(chan struct{})
 	return i
 }
 
@@ -64,26 +64,26 @@ func newIssuer(t *testing.T) *issuer {
 	i := &issuer{}
 	i.rotate(t)
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if i.answers != nil {
+		if i.released != nil {
 			select {
-			case i.asked <- struct{}{}:
+			case i.requested <- struct{}{}:
 			default:
 			}
 			select {
-			case <-i.answers:
+			case <-i.released:
 			case <-r.Context().Done():
 				return
 			}
 		}
-		var answer any
+		var response any
 		switch r.URL.Path {
 		case "/.well-known/openid-configuration":
-			answer = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+			response = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
 		case "/keys":
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: i.keyID(), Algorithm: "ES256", Use: "sig"}}}
+			response = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: i.keyID(), Algorithm: "ES256", Use: "sig"}}}
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	}))
 	t.Cleanup(i.Close)
 	return i
@@ -148,8 +148,8 @@ func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentic
 	return a
 }
 
-// whose returns the user of a request with a token, or one without a name.
-func whose(ctx context.Context, a *authn.Authentication, token string) (user.Info, error) {
+// userOf returns the user of a request with a token, or one without a name.
+func userOf(ctx context.Context, a *authn.Authentication, token string) (user.Info, error) {
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api", http.NoBody)
 	r.Header = bearer(token)
 	response, ok, err := a.Authenticator.AuthenticateRequest(r)
@@ -161,8 +161,8 @@ func whose(ctx context.Context, a *authn.Authentication, token string) (user.Inf
 
 func nameOf(t *testing.T, a *authn.Authentication, token string) string {
 	t.Helper()
-	who, _ := whose(t.Context(), a, token)
-	return who.GetName()
+	info, _ := userOf(t.Context(), a, token)
+	return info.GetName()
 }
 
 // reloadsOf returns the number of reloads of the configuration with a result.
@@ -198,10 +198,10 @@ func TestOIDC(t *testing.T) {
 	a := running(t, o, authn.Sources{Metrics: registry})
 
 	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
-	eventually(t, "the issuer is known", func() bool { return nameOf(t, a, jane) == "oidc:jane" })
-	who, err := whose(t.Context(), a, jane)
+	eventually(t, "the token of the issuer is not accepted", func() bool { return nameOf(t, a, jane) == "oidc:jane" })
+	info, err := userOf(t.Context(), a, jane)
 	require.NoError(t, err)
-	require.Equal(t, []string{"oidc:devs", "system:authenticated"}, who.GetGroups())
+	require.Equal(t, []string{"oidc:devs", "system:authenticated"}, info.GetGroups())
 	for what, claims := range map[string]map[string]any{
 		"another audience": {"aud": "others"},
 		"another issuer":   {"iss": "https://others.test"},
@@ -226,57 +226,57 @@ func TestOIDC(t *testing.T) {
 		require.Empty(t, nameOf(t, a, forged), what)
 	}
 
-	t.Run("an issuer changes its key", func(t *testing.T) {
+	t.Run("key rotation", func(t *testing.T) {
 		former := provider.token(t, map[string]any{"sub": "former"})
 		provider.rotate(t)
 		joe := provider.token(t, map[string]any{"sub": "joe"})
 		// The first request may still get the result of a fetch that started before the rotation.
-		eventually(t, "it has not said for how long its keys are good, so it is asked again", func() bool { return nameOf(t, a, joe) == "oidc:joe" })
-		eventually(t, "what is signed with a key that it no longer has is refused", func() bool { return nameOf(t, a, former) == "" })
+		eventually(t, "the new key is not fetched", func() bool { return nameOf(t, a, joe) == "oidc:joe" })
+		eventually(t, "the token with the removed key is still accepted", func() bool { return nameOf(t, a, former) == "" })
 		jane = provider.token(t, map[string]any{"groups": []string{"devs"}})
 	})
-	t.Run("a changed file takes over", func(t *testing.T) {
+	t.Run("changed file", func(t *testing.T) {
 		write(provider.configuration("changed:", ""))
-		eventually(t, "the new prefix", func() bool { return nameOf(t, a, jane) == "changed:jane" })
+		eventually(t, "the new prefix is not used", func() bool { return nameOf(t, a, jane) == "changed:jane" })
 	})
-	t.Run("no issuer makes system users", func(t *testing.T) {
+	t.Run("issuer with reserved names", func(t *testing.T) {
 		write(provider.configuration("system:serviceaccount:default:", ""))
-		eventually(t, "the new prefix", func() bool { return nameOf(t, a, jane) == "" })
+		eventually(t, "the new prefix is not used", func() bool { return nameOf(t, a, jane) == "" })
 		requireRejected(t, a.Tokens, "is reserved", jane)
 		write(provider.configuration("changed:", ""))
-		eventually(t, "the former prefix", func() bool { return nameOf(t, a, jane) == "changed:jane" })
+		eventually(t, "the former prefix is not used", func() bool { return nameOf(t, a, jane) == "changed:jane" })
 	})
-	t.Run("a broken file changes nothing", func(t *testing.T) {
+	t.Run("invalid file", func(t *testing.T) {
 		for _, broken := range []string{"", "{", "kind: Pod", provider.configuration("x:", "unknown: field\n"), provider.configuration("x:", "anonymous: {enabled: true}\n"),
 			provider.configuration("x:", "    extra: [{key: authentication.kcp.io/cluster-name, valueExpression: \"'root'\"}]\n")} {
 			before := reloadsOf(registry, "failure")
 			write(broken)
-			eventually(t, "the failure is counted", func() bool { return reloadsOf(registry, "failure") > before })
+			eventually(t, "the failure is not counted", func() bool { return reloadsOf(registry, "failure") > before })
 			require.Equal(t, "changed:jane", nameOf(t, a, jane))
 			_, err := authn.NewAuthentication(o, authn.Sources{})
-			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
+			require.ErrorContains(t, err, "--authentication-config", "an invalid file must prevent the start")
 		}
 	})
-	t.Run("an issuer that does not answer changes nothing until it does", func(t *testing.T) {
+	t.Run("issuer without a response", func(t *testing.T) {
 		late := silent(t)
-		answer := sync.OnceFunc(func() { close(late.answers) })
-		t.Cleanup(answer)
+		release := sync.OnceFunc(func() { close(late.released) })
+		t.Cleanup(release)
 		successes := reloadsOf(registry, "success")
 		write(late.configuration("late:", ""))
 		joe := late.token(t, map[string]any{"sub": "joe"})
 		select {
-		case <-late.asked:
+		case <-late.requested:
 		case <-time.After(testTimeout):
-			require.Fail(t, "the new issuer is not asked")
+			require.Fail(t, "no request to the new issuer")
 		}
 		for range 5 {
 			require.Equal(t, "changed:jane", nameOf(t, a, jane))
 			require.Empty(t, nameOf(t, a, joe))
 		}
-		answer()
-		eventually(t, "the new issuer takes over", func() bool { return nameOf(t, a, joe) == "late:joe" })
-		eventually(t, "the success is counted", func() bool { return reloadsOf(registry, "success") > successes })
-		require.Empty(t, nameOf(t, a, jane), "the former issuer is not trusted any more")
+		release()
+		eventually(t, "the token of the new issuer is not accepted", func() bool { return nameOf(t, a, joe) == "late:joe" })
+		eventually(t, "the success is not counted", func() bool { return reloadsOf(registry, "success") > successes })
+		require.Empty(t, nameOf(t, a, jane), "the token of the former issuer must be rejected")
 	})
 }
 
@@ -304,7 +304,7 @@ func TestWebhook(t *testing.T) {
 		}
 		if name, ok := strings.CutPrefix(review.Spec.Token, "as "); ok {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name}}
-			if key, value, says := strings.Cut(name, "="); says {
+			if key, value, found := strings.Cut(name, "="); found {
 				review.Status.User = authenticationv1.UserInfo{Username: "hook", Extra: map[string]authenticationv1.ExtraValue{key: {value}}}
 			}
 		}
@@ -330,49 +330,49 @@ users: [{name: u, user: {}}]
 	a := running(t, o, authn.Sources{})
 
 	for range 3 {
-		who, err := whose(t.Context(), a, "good")
+		info, err := userOf(t.Context(), a, "good")
 		require.NoError(t, err)
-		require.Equal(t, "hook", who.GetName())
-		require.Equal(t, []string{"hooked", "system:authenticated"}, who.GetGroups())
+		require.Equal(t, "hook", info.GetName())
+		require.Equal(t, []string{"hooked", "system:authenticated"}, info.GetGroups())
 	}
-	require.EqualValues(t, 1, calls.Load(), "answers are kept")
+	require.EqualValues(t, 1, calls.Load(), "responses must be cached")
 	for range 3 {
 		require.Empty(t, nameOf(t, a, "bad"))
 	}
-	require.EqualValues(t, 2, calls.Load(), "those about unknown tokens too")
+	require.EqualValues(t, 2, calls.Load(), "responses for unknown tokens must be cached")
 	require.Equal(t, "user-1", nameOf(t, a, "user-1-token"))
-	require.EqualValues(t, 2, calls.Load(), "what is known here is not asked there")
+	require.EqualValues(t, 2, calls.Load(), "local tokens must not be sent to the webhook")
 	requireRejected(t, a.Tokens, "is reserved",
 		"as system:serviceaccount:default:robot", "as system:apiserver", "as system:kcp:serviceaccount:root:default:robot")
 	requireRejected(t, a.Tokens, "because servers use it for authorization",
 		`as authorization.kcp.io/warrant={"groups":["system:masters"]}`, "as authentication.kcp.io/cluster-name=root")
-	requireRejected(t, a.Tokens, "correct it in the source of the user", // headers carry it otherwise
+	requireRejected(t, a.Tokens, "correct it in the source of the user", // HTTP headers would change them
 		"as  jane", "as jane\t", `as Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "as example.com/team= blue")
 	response, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as authentication.kcp.io/scopes=cluster:root")
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, []string{"cluster:root"}, response.User.GetExtra()["authentication.kcp.io/scopes"], "what takes away is kept")
+	require.Equal(t, []string{"cluster:root"}, response.User.GetExtra()["authentication.kcp.io/scopes"], "scopes must be kept, because they only restrict")
 	broken.Store(true)
 	require.Empty(t, nameOf(t, a, "another"))
 	_, _, err = a.Reviewer().AuthenticateToken(t.Context(), "reviewed")
 	require.ErrorContains(t, err, "see the log of the server")
-	require.NotContains(t, err.Error(), "broken", "whoever reviews a token need not know what the service said")
-	require.NotContains(t, err.Error(), server.Listener.Addr().String(), "nor where it is")
+	require.NotContains(t, err.Error(), "broken", "the error must not contain the response of the service")
+	require.NotContains(t, err.Error(), server.Listener.Addr().String(), "the error must not contain the address of the service")
 	broken.Store(false)
 	var log strings.Builder
 	verbose := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{Verbosity: 10}))
 	forgets := o
 	forgets.WebhookCacheTTL = 0 // the cache hides the test's log
-	_, _, err = running(t, forgets, authn.Sources{}).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
+	_, _, err = running(t, forgets, authn.Sources{}).Tokens.AuthenticateToken(verbose, "as a-token-not-to-be-logged")
 	require.NoError(t, err)
-	require.NotContains(t, log.String(), "for-nobody's-log")
-	requireRejected(t, a.Tokens, "the webhook answered with", "redirect", "blanks")
+	require.NotContains(t, log.String(), "not-to-be-logged")
+	requireRejected(t, a.Tokens, "the webhook returned", "redirect", "blanks")
 	require.Zero(t, elsewhere.Load(), "a redirect was followed")
 	require.Equal(t, "hook", nameOf(t, a, "good"))
 
 	ctx := authenticator.WithAudiences(t.Context(), authenticator.Audiences{"others"})
 	_, ok, _ = a.Reviewer().AuthenticateToken(ctx, "good")
-	require.False(t, ok, "the service did not say that the token is for others")
+	require.False(t, ok, "the token must be rejected for other audiences")
 
 	o.WebhookConfigFile += ".missing"
 	_, err = authn.NewAuthentication(o, authn.Sources{})
@@ -397,7 +397,7 @@ func TestGroupFilter(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	o := authn.NewOptions()
-	require.Len(t, o.Validate(), 1, "a client CA is needed")
+	require.Len(t, o.Validate(), 1, "a client CA must be required")
 	o.ClientCAFile = "ca.crt"
 	require.Empty(t, o.Validate())
 	o.SigningKeyFile = "key"
@@ -415,21 +415,21 @@ func TestReviewer(t *testing.T) {
 		claims []string
 		want   bool
 	}{
-		"no claim":  {},
-		"one":       {claims: []string{"here"}, want: true},
-		"foreign":   {claims: []string{"there"}},
-		"several":   {claims: []string{"here", "there"}},
-		"twice":     {claims: []string{"here", "here"}},
-		"empty":     {claims: []string{""}},
-		"no robot":  {user: "jane", want: true},
-		"jane says": {user: "jane", claims: []string{"there"}, want: true},
+		"no claim":          {},
+		"one":               {claims: []string{"here"}, want: true},
+		"foreign":           {claims: []string{"there"}},
+		"several":           {claims: []string{"here", "there"}},
+		"twice":             {claims: []string{"here", "here"}},
+		"empty":             {claims: []string{""}},
+		"no account":        {user: "jane", want: true},
+		"user with a claim": {user: "jane", claims: []string{"there"}, want: true},
 	} {
-		who := &user.DefaultInfo{Name: "system:serviceaccount:ns:robot", Extra: map[string][]string{request.ExtraClusterName: tc.claims}}
+		info := &user.DefaultInfo{Name: "system:serviceaccount:ns:robot", Extra: map[string][]string{request.ExtraClusterName: tc.claims}}
 		if tc.user != "" {
-			who.Name = tc.user
+			info.Name = tc.user
 		}
 		a := &authn.Authentication{Tokens: authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
-			return &authenticator.Response{User: who}, true, nil
+			return &authenticator.Response{User: info}, true, nil
 		})}
 		_, ok, err := a.Reviewer().AuthenticateToken(request.WithClusterName(t.Context(), "here"), "token")
 		require.Equal(t, tc.want, ok, name)

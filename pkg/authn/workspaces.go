@@ -72,7 +72,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 // installation may set.
 func confined(u user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
 	if strings.HasPrefix(u.GetName(), request.ReservedPrefix) {
-		return nil, false, fmt.Errorf("the user name %q is reserved: let the claim mappings give names that do not start with %q", u.GetName(), request.ReservedPrefix)
+		return nil, false, fmt.Errorf("the user name %q is reserved: change the claim mappings to return names that do not start with %q", u.GetName(), request.ReservedPrefix)
 	}
 	in := &user.DefaultInfo{
 		Name: u.GetName(), UID: u.GetUID(),

@@ -76,8 +76,8 @@ func newTenants(t *testing.T, change ...func(*authn.Options)) *tenants {
 	return w
 }
 
-// say sets the configuration of a logical cluster.
-func (w *tenants) say(cluster logicalcluster.Name, entries ...tenancyv1alpha1.JWTAuthenticator) {
+// configure sets the configuration of a logical cluster.
+func (w *tenants) configure(cluster logicalcluster.Name, entries ...tenancyv1alpha1.JWTAuthenticator) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.known[cluster] = []*issuers.Configuration{{
@@ -86,19 +86,19 @@ func (w *tenants) say(cluster logicalcluster.Name, entries ...tenancyv1alpha1.JW
 	}}
 }
 
-func (w *tenants) told(part string) bool {
+func (w *tenants) reported(part string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Contains(strings.Join(w.faults, "\n"), part)
 }
 
-func (w *tenants) whose(cluster logicalcluster.Name, token string) (user.Info, error) {
-	return whose(request.WithClusterName(w.t.Context(), cluster), w.Authentication, token)
+func (w *tenants) userOf(cluster logicalcluster.Name, token string) (user.Info, error) {
+	return userOf(request.WithClusterName(w.t.Context(), cluster), w.Authentication, token)
 }
 
-func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
-	who, _ := w.whose(cluster, token)
-	return who.GetName()
+func (w *tenants) nameOf(cluster logicalcluster.Name, token string) string {
+	info, _ := w.userOf(cluster, token)
+	return info.GetName()
 }
 
 // TestWorkspaceUsers checks that users of a workspace's issuer are authenticated in that workspace, on the
@@ -106,21 +106,21 @@ func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
 func TestWorkspaceUsers(t *testing.T) {
 	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
-	w.say("team", provider.entry("oidc:"))
+	w.configure("team", provider.entry("oidc:"))
 	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
-	who, err := w.whose("team", jane)
+	info, err := w.userOf("team", jane)
 	require.NoError(t, err)
 	require.Equal(t, &user.DefaultInfo{
 		Name: "oidc:jane", Groups: []string{"oidc:devs", "system:authenticated"},
 		Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:team"}, "authentication.kcp.io/cluster-name": {"team"}},
-	}, who)
-	require.Empty(t, w.knows("other", jane))
-	require.Empty(t, w.knows("", jane))
+	}, info)
+	require.Empty(t, w.nameOf("other", jane))
+	require.Empty(t, w.nameOf("", jane))
 
-	w.say("twin", provider.entry("twin:"))
+	w.configure("twin", provider.entry("twin:"))
 	w.coming["twin"] = 3
-	require.Equal(t, "twin:jane", w.knows("twin", jane), "what comes soon is waited for")
-	require.Equal(t, "oidc:jane", w.knows("team", jane), "equal tokens of other logical clusters are others'")
+	require.Equal(t, "twin:jane", w.nameOf("twin", jane), "requests must wait for incomplete workspaces")
+	require.Equal(t, "oidc:jane", w.nameOf("team", jane), "the user must depend on the logical cluster")
 
 	ctx := request.WithClusterName(t.Context(), "team")
 	response, ok, err := w.Reviewer().AuthenticateToken(authenticator.WithAudiences(ctx, w.Audiences), jane)
@@ -128,18 +128,18 @@ func TestWorkspaceUsers(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, authenticator.Audiences{"https://kcp.default.svc"}, response.Audiences)
 	_, ok, _ = w.Reviewer().AuthenticateToken(authenticator.WithAudiences(ctx, authenticator.Audiences{"others"}), jane)
-	require.False(t, ok, "the review is about another audience")
+	require.False(t, ok, "the token must be rejected for other audiences")
 	for what, claims := range map[string]map[string]any{
 		"another audience": {"aud": "others"}, "another issuer": {"iss": "https://others.test"}, "expired": {"exp": time.Now().Add(-time.Minute).Unix()},
 		"distributed claims": {"_claim_names": map[string]string{"groups": "x"}, "_claim_sources": map[string]any{"x": map[string]string{"endpoint": provider.URL}}},
 	} {
-		require.Empty(t, w.knows("team", provider.token(t, claims)), what)
+		require.Empty(t, w.nameOf("team", provider.token(t, claims)), what)
 	}
-	require.Empty(t, w.knows("team", newIssuer(t).token(t, map[string]any{"iss": provider.URL})), "signed by another key")
+	require.Empty(t, w.nameOf("team", newIssuer(t).token(t, map[string]any{"iss": provider.URL})), "signed with another key")
 
 	off := newTenants(t, func(o *authn.Options) { o.Workspaces.Enabled = false })
-	off.say("team", provider.entry("oidc:"))
-	require.Empty(t, off.knows("team", jane))
+	off.configure("team", provider.entry("oidc:"))
+	require.Empty(t, off.nameOf("team", jane))
 }
 
 // TestWorkspaceUsersAreConfined checks that a tenant's issuer cannot return users of the installation.
@@ -152,24 +152,24 @@ func TestWorkspaceUsersAreConfined(t *testing.T) {
 		{Key: "authorization.kcp.io/warrant", ValueExpression: `'{"groups":["system:masters"]}'`},
 		{Key: "example.com/team", ValueExpression: "'blue'"},
 	}
-	w.say("team", entry)
-	who, err := w.whose("team", provider.token(t, map[string]any{"groups": []string{
+	w.configure("team", entry)
+	info, err := w.userOf("team", provider.token(t, map[string]any{"groups": []string{
 		"system:masters", "system:kcp:admin", "system:serviceaccounts", "system:cluster:root", "system:anything", "apis.kcp.io:binding:system:authenticated", "devs",
 	}}))
 	require.NoError(t, err)
-	require.Equal(t, []string{"devs", "system:authenticated"}, who.GetGroups())
+	require.Equal(t, []string{"devs", "system:authenticated"}, info.GetGroups())
 	require.Equal(t, map[string][]string{
 		"authentication.kcp.io/scopes": {"cluster:team"}, "authentication.kcp.io/cluster-name": {"team"}, "example.com/team": {"blue"},
-	}, who.GetExtra())
+	}, info.GetExtra())
 	for _, name := range []string{"system:serviceaccount:default:robot", "system:admin", "system:"} {
-		_, err := w.whose("team", provider.token(t, map[string]any{"sub": name}))
+		_, err := w.userOf("team", provider.token(t, map[string]any{"sub": name}))
 		require.ErrorContains(t, err, "is reserved", name)
 	}
-	_, err = w.whose("team", provider.token(t, map[string]any{"sub": " jane"}))
-	require.Error(t, err, "headers carry it otherwise")
+	_, err = w.userOf("team", provider.token(t, map[string]any{"sub": " jane"}))
+	require.Error(t, err, "HTTP headers would change the name")
 	entry.ClaimMappings.Extra = []tenancyv1alpha1.ExtraMapping{{Key: "example.com/again", ValueExpression: "claims.groups"}}
-	w.say("team", entry)
-	_, err = w.whose("team", provider.token(t, map[string]any{"groups": slices.Repeat([]string{strings.Repeat("x", 1000)}, 40)}))
+	w.configure("team", entry)
+	_, err = w.userOf("team", provider.token(t, map[string]any{"groups": slices.Repeat([]string{strings.Repeat("x", 1000)}, 40)}))
 	require.ErrorContains(t, err, "have 80021 bytes, at most 65536 allowed")
 }
 
@@ -177,52 +177,52 @@ func TestWorkspaceUsersAreConfined(t *testing.T) {
 func TestWorkspaceIssuers(t *testing.T) {
 	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
-	w.say("team", provider.entry("oidc:"))
+	w.configure("team", provider.entry("oidc:"))
 	former := provider.token(t, map[string]any{"sub": "former"})
-	require.Equal(t, "oidc:jane", w.knows("team", provider.token(t, nil)))
+	require.Equal(t, "oidc:jane", w.nameOf("team", provider.token(t, nil)))
 	provider.rotate(t)
 	joe := provider.token(t, map[string]any{"sub": "joe"})
-	eventually(t, "the new key is fetched", func() bool { return w.knows("team", joe) == "oidc:joe" })
-	require.Empty(t, w.knows("team", former), "the former key is not trusted any more")
+	eventually(t, "the new key is not fetched", func() bool { return w.nameOf("team", joe) == "oidc:joe" })
+	require.Empty(t, w.nameOf("team", former), "the token with the former key must be rejected")
 
-	w.say("team", provider.entry("changed:"))
-	require.Equal(t, "changed:joe", w.knows("team", joe), "a changed entry counts at once")
-	w.say("team")
-	require.Empty(t, w.knows("team", joe), "as does that it is gone")
+	w.configure("team", provider.entry("changed:"))
+	require.Equal(t, "changed:joe", w.nameOf("team", joe), "a changed entry must take effect immediately")
+	w.configure("team")
+	require.Empty(t, w.nameOf("team", joe), "a removed entry must take effect immediately")
 
 	for what, change := range map[string]func(*tenancyv1alpha1.JWTAuthenticator){
 		"at least one audience": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.Audiences = nil },
 		"prefix":                func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.Username.Prefix = nil },
 		"compilation failed":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.UID.Expression = "claims." },
 		"certificate":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "none" },
-		"another URL":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL },
+		"must differ":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL },
 		"4097 bytes of expressions": func(e *tenancyv1alpha1.JWTAuthenticator) {
 			e.ClaimMappings.UID.Expression = strings.Repeat(" ", 4097)
 		},
 		"33 rules and extra attributes": func(e *tenancyv1alpha1.JWTAuthenticator) {
 			e.UserValidationRules = make([]tenancyv1alpha1.UserValidationRule, 33)
 		},
-		"it must be JSON with a jwks_uri":     func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },
+		"must be JSON with a jwks_uri":        func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },
 		"certificate signed by unknown autho": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "" },
 	} {
 		entry := provider.entry("oidc:")
 		change(&entry)
-		w.say("team", entry)
-		_, err := w.whose("team", joe)
+		w.configure("team", entry)
+		_, err := w.userOf("team", joe)
 		require.ErrorContains(t, err, what)
-		eventually(t, "it is told: "+what, func() bool { return w.told("of-team: ") && w.told(what) })
+		eventually(t, "the fault is not reported: "+what, func() bool { return w.reported("of-team: ") && w.reported(what) })
 		both := provider.entry("oidc:")
-		w.say("team", entry, both)
-		require.Equal(t, "oidc:joe", w.knows("team", joe), "the other entry of the issuer knows it")
+		w.configure("team", entry, both)
+		require.Equal(t, "oidc:joe", w.nameOf("team", joe), "the other entry of the issuer must accept the token")
 	}
 	entry := provider.entry("oidc:")
 	entry.Issuer.DiscoveryURL = provider.URL + "/.well-known/openid-configuration"
-	w.say("team", entry)
-	require.Equal(t, "oidc:joe", w.knows("team", joe), "by the discovery document named")
+	w.configure("team", entry)
+	require.Equal(t, "oidc:joe", w.nameOf("team", joe), "the discovery document must be used")
 
 	private := newTenants(t, func(o *authn.Options) { o.Workspaces.AllowedCIDRs = nil })
-	private.say("team", provider.entry("oidc:"))
-	_, err := private.whose("team", joe)
+	private.configure("team", provider.entry("oidc:"))
+	_, err := private.userOf("team", joe)
 	require.ErrorContains(t, err, "--workspace-issuer-allowed-cidrs does not allow")
 }
 
@@ -231,42 +231,42 @@ func TestWorkspaceIssuers(t *testing.T) {
 func TestDeadWorkspaceIssuer(t *testing.T) {
 	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
-	w.say("team", dead.entry("dead:"), living.entry("living:"))
-	w.say("other", living.entry("other:"))
+	w.configure("team", dead.entry("dead:"), living.entry("living:"))
+	w.configure("other", living.entry("other:"))
 	token := dead.token(t, nil)
 	var waiting sync.WaitGroup
 	var refused atomic.Int64
 	for range 100 {
 		waiting.Go(func() {
-			if _, err := w.whose("team", token); err != nil && strings.Contains(err.Error(), "too many tokens") {
+			if _, err := w.userOf("team", token); err != nil && strings.Contains(err.Error(), "too many tokens") {
 				refused.Add(1)
 			}
 		})
 	}
-	<-dead.asked
-	require.Equal(t, "other:jane", w.knows("other", living.token(t, nil)), "of another tenant")
-	eventually(t, "some are refused at once", func() bool { return refused.Load() > 0 })
-	close(dead.answers)
+	<-dead.requested
+	require.Equal(t, "other:jane", w.nameOf("other", living.token(t, nil)), "tokens of another tenant must not wait")
+	eventually(t, "no token is rejected immediately", func() bool { return refused.Load() > 0 })
+	close(dead.released)
 	waiting.Wait()
-	eventually(t, "it is known when it answers", func() bool { return w.knows("team", token) == "dead:jane" })
-	require.Equal(t, "living:jane", w.knows("team", living.token(t, nil)))
+	eventually(t, "the token is not accepted after the response of the issuer", func() bool { return w.nameOf("team", token) == "dead:jane" })
+	require.Equal(t, "living:jane", w.nameOf("team", living.token(t, nil)))
 }
 
 // TestDeadIssuerBesideLivingOne has both issuers in one configuration.
 func TestDeadIssuerBesideLivingOne(t *testing.T) {
 	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
-	w.say("team", dead.entry("dead:"), living.entry("living:"))
-	answered := make(chan string, 1)
+	w.configure("team", dead.entry("dead:"), living.entry("living:"))
+	results := make(chan string, 1)
 	token := dead.token(t, nil)
-	go func() { answered <- w.knows("team", token) }()
-	<-dead.asked
-	require.Equal(t, "living:jane", w.knows("team", living.token(t, nil)))
+	go func() { results <- w.nameOf("team", token) }()
+	<-dead.requested
+	require.Equal(t, "living:jane", w.nameOf("team", living.token(t, nil)))
 	select {
-	case <-answered:
-		require.Fail(t, "the token of the dead issuer is still waiting")
+	case <-results:
+		require.Fail(t, "the token of the unresponsive issuer must wait")
 	default:
 	}
-	require.Empty(t, <-answered, "in time")
-	close(dead.answers)
+	require.Empty(t, <-results, "the token of the unresponsive issuer must be rejected")
+	close(dead.released)
 }

@@ -27,7 +27,7 @@ const NotPermitted = "workspace access not permitted"
 
 // NotPermittedReason is the reason for users without access to a logical cluster. It is the same on all
 // servers, and whether or not the logical cluster exists.
-const NotPermittedReason = NotPermitted + ": there is no such workspace, or its administrators have not given this user access to it"
+const NotPermittedReason = NotPermitted + ": the workspace does not exist, or its administrators have not granted access to this user"
 
 // WithWorkspaceContent calls next only for users with access to the logical cluster: users to whom rules
 // grant the verb access on the path /, and its own service accounts. During initialization only

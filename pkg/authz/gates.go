@@ -73,7 +73,7 @@ func WithProtectedStatus(next authorizer.Authorizer) authorizer.Authorizer {
 		writes := a.GetVerb() == "update" || a.GetVerb() == "patch" || a.GetVerb() == "create" || a.GetVerb() == "delete"
 		if writes && a.GetSubresource() == "status" && protectedStatus[schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}] &&
 			!identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup, request.GroupAdmin) && !isLifecycle(ctx, a.GetUser()) {
-			return authorizer.DecisionDeny, "the status of " + a.GetResource() + " is written by the system only", nil
+			return authorizer.DecisionDeny, "the status of " + a.GetResource() + " may only be written by the system", nil
 		}
 		return next.Authorize(ctx, a)
 	})

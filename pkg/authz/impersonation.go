@@ -68,9 +68,9 @@ func checkImpersonated(header http.Header) error {
 	}
 	switch {
 	case n > maxImpersonated:
-		return apierrors.NewBadRequest(fmt.Sprintf("the request impersonates %d groups and extra values, at most %d are allowed", n, maxImpersonated))
+		return apierrors.NewBadRequest(fmt.Sprintf("the request impersonates %d groups and extra values, at most %d allowed", n, maxImpersonated))
 	case bytes > maxImpersonatedBytes:
-		return apierrors.NewBadRequest(fmt.Sprintf("the name, groups and extra values that the request impersonates have %d bytes, at most %d are allowed", bytes, maxImpersonatedBytes))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name, groups and extra values that the request impersonates have %d bytes, at most %d allowed", bytes, maxImpersonatedBytes))
 	}
 	return nil
 }

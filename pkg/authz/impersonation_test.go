@@ -53,17 +53,17 @@ func TestImpersonationGuard(t *testing.T) {
 		{resource: "userextras", subresource: request.ExtraClusterName, name: "there", able: deny, unable: none},
 	} {
 		for _, verb := range []string{"impersonate", "impersonate:user-info"} {
-			ask := func(next authorizer.Authorizer, groups ...string) authorizer.Decision {
+			authorize := func(next authorizer.Authorizer, groups ...string) authorizer.Decision {
 				decision, _, err := authz.WithImpersonationGuard(next).Authorize(request.WithClusterName(t.Context(), "here"), authorizer.AttributesRecord{
 					User: &user.DefaultInfo{Name: "u", Groups: groups}, Verb: verb, Resource: tc.resource, Subresource: tc.subresource, Name: tc.name, ResourceRequest: true,
 				})
 				require.NoError(t, err)
 				return decision
 			}
-			require.Equal(t, tc.able, ask(everything), "%s %+v", verb, tc)
-			require.Equal(t, tc.unable, ask(nothing), "%s %+v", verb, tc)
-			require.Equal(t, tc.able, ask(everything, request.GroupAdmin), "%s %+v", verb, tc)
-			require.Equal(t, allow, ask(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
+			require.Equal(t, tc.able, authorize(everything), "%s %+v", verb, tc)
+			require.Equal(t, tc.unable, authorize(nothing), "%s %+v", verb, tc)
+			require.Equal(t, tc.able, authorize(everything, request.GroupAdmin), "%s %+v", verb, tc)
+			require.Equal(t, allow, authorize(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
 		}
 	}
 }
@@ -71,16 +71,16 @@ func TestImpersonationGuard(t *testing.T) {
 // TestScopesOfOtherEndpoints checks that no scope is added to a request without a logical cluster.
 func TestScopesOfOtherEndpoints(t *testing.T) {
 	guard := authz.WithImpersonationGuard(decides(authorizer.DecisionAllow, "", nil))
-	ask := func(ctx context.Context) authorizer.Decision {
+	authorize := func(ctx context.Context) authorizer.Decision {
 		decision, _, err := guard.Authorize(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "userextras", Subresource: request.ExtraScopes, Name: "cluster:there", ResourceRequest: true,
 		})
 		require.NoError(t, err)
 		return decision
 	}
-	require.Equal(t, authorizer.DecisionDeny, ask(t.Context()))
-	require.Equal(t, authorizer.DecisionDeny, ask(request.WithScope(t.Context(), request.Scope{Cluster: request.Cluster{Wildcard: true}})))
-	require.Equal(t, authorizer.DecisionAllow, ask(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "as if it existed")
+	require.Equal(t, authorizer.DecisionDeny, authorize(t.Context()))
+	require.Equal(t, authorizer.DecisionDeny, authorize(request.WithScope(t.Context(), request.Scope{Cluster: request.Cluster{Wildcard: true}})))
+	require.Equal(t, authorizer.DecisionAllow, authorize(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "paths without a logical cluster must not differ")
 }
 
 // TestImpersonationGuardDisclosesNothing checks that users without access get the usual reason, and not one
@@ -116,7 +116,7 @@ func TestImpersonationScope(t *testing.T) {
 	serve(nowhere, http.Header{"Impersonate-User": {"x"}})
 	require.Equal(t, []string{"cluster:"}, got)
 	serve(ctx, http.Header{"Impersonate-User": {"x"}, http.CanonicalHeaderKey(header): {"cluster:there"}})
-	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
+	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "the scope must be added")
 
 	many := func(groups, extras int) int {
 		headers := http.Header{"Impersonate-User": {"x"}, "Impersonate-Group": make([]string, groups)}

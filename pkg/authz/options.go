@@ -55,7 +55,7 @@ func NewOptions(openPaths ...string) Options {
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Order, "authorization-order", o.Order,
-		"authorization steps in their order; the first one that allows or denies decides, and omitted steps are disabled")
+		"ordered authorization steps; the first step that allows or denies decides, omitted steps are disabled")
 	fs.StringSliceVar(&o.AlwaysAllowPaths, "authorization-always-allow-paths", o.AlwaysAllowPaths,
 		"paths that all users may read, e.g. health probes; a trailing * matches any suffix")
 	fs.StringSliceVar(&o.AlwaysAllowGroups, "authorization-always-allow-groups", o.AlwaysAllowGroups,

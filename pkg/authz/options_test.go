@@ -52,12 +52,12 @@ func TestOptions(t *testing.T) {
 
 // TestWebhook uses a real webhook in two logical clusters.
 func TestWebhook(t *testing.T) {
-	asked := 0
+	requests := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
-			asked += 100
+			requests += 100
 		}
-		asked++
+		requests++
 		review := &authorizationv1.SubjectAccessReview{}
 		if !assert.NoError(t, json.NewDecoder(r.Body).Decode(review)) {
 			return
@@ -93,7 +93,7 @@ func TestWebhook(t *testing.T) {
 			require.Equal(t, want, decision, cluster)
 		}
 	}
-	require.Equal(t, 2, asked, "decisions are remembered, in each logical cluster for itself")
+	require.Equal(t, 2, requests, "decisions must be cached for each logical cluster")
 	require.Equal(t, map[string][]string{"k": {"v"}}, u.Extra)
 	for _, path := range []string{"redirects", "fails", "blanks"} {
 		decision, reason, err := hook.Authorize(request.WithClusterName(t.Context(), "a"), authorizer.AttributesRecord{User: u, Verb: path, Resource: "pods", ResourceRequest: true})
@@ -101,7 +101,7 @@ func TestWebhook(t *testing.T) {
 		require.Equal(t, authorizer.DecisionNoOpinion, decision)
 		require.Empty(t, reason)
 	}
-	require.Equal(t, 5, asked, "a redirect was followed")
+	require.Equal(t, 5, requests, "a redirect was followed")
 
 	none, err := authz.NewWebhook(authz.NewOptions())
 	require.NoError(t, err)

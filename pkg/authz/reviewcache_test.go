@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 )
 
-// TestLongQuestions checks that long user names do not take more memory, and that answers are not mixed up.
+// TestLongQuestions checks that long user names do not take more memory, and that results are not mixed up.
 func TestLongQuestions(t *testing.T) {
 	const many, long = 500, 64 << 10
 	heap := func() uint64 {
@@ -23,11 +23,11 @@ func TestLongQuestions(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	answers, asked := authz.NewReviewCache(time.Hour, time.Hour), 0
+	reviews, requests := authz.NewReviewCache(time.Hour, time.Hour), 0
 	may := func(where string, n int) bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", Groups: []string{strings.Repeat("x", long), fmt.Sprint(n)}}}
-		allowed, err := answers.May(t.Context(), where, review, func(context.Context) (bool, error) {
-			asked++
+		allowed, err := reviews.May(t.Context(), where, review, func(context.Context) (bool, error) {
+			requests++
 			return where == "here" && n%2 == 0, nil
 		})
 		require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestLongQuestions(t *testing.T) {
 	for n := range many {
 		require.Equal(t, n%2 == 0, may("here", n))
 	}
-	require.Equal(t, many, asked)
+	require.Equal(t, many, requests)
 	require.False(t, may("there", 0))
-	runtime.KeepAlive(answers)
+	runtime.KeepAlive(reviews)
 }

@@ -72,15 +72,15 @@ func RequestDeepReview(ctx context.Context, scope client.Scope, review *authoriz
 	if err != nil {
 		return false, err
 	}
-	answer := &authorizationv1.SubjectAccessReview{}
-	err = c.Post().Resource("subjectaccessreviews").SetHeader(DeepReviewHeader, "true").Body(review).Do(ctx).Into(answer)
+	response := &authorizationv1.SubjectAccessReview{}
+	err = c.Post().Resource("subjectaccessreviews").SetHeader(DeepReviewHeader, "true").Body(review).Do(ctx).Into(response)
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return answer.Status.Allowed, err
+	return response.Status.Allowed, err
 }
 
-// maxAnswers limits the cached answers.
+// maxCachedReviews limits the cached results.
 //
 //reference:none
 const maxCachedReviews = 10_000
@@ -90,7 +90,7 @@ type ReviewCache struct {
 	allowedFor, deniedFor time.Duration
 
 	known  *cache.LRUExpireCache
-	asking singleflight.Group
+	flight singleflight.Group
 }
 
 // NewReviewCache returns a ReviewCache of reviews that allow or deny for the given times; 0 disables caching.
@@ -98,9 +98,9 @@ func NewReviewCache(allowedFor, deniedFor time.Duration) *ReviewCache {
 	return &ReviewCache{allowedFor: allowedFor, deniedFor: deniedFor, known: cache.NewLRUExpireCache(maxCachedReviews)}
 }
 
-// May returns the answer to a review by the server where. If it is not cached, ask is called once for
+// May returns the result of a review by the server where. If it is not cached, send is called once for
 // concurrent equal reviews; its context does not end with any of the requests.
-func (a *ReviewCache) May(ctx context.Context, where string, review *authorizationv1.SubjectAccessReview, ask func(context.Context) (bool, error)) (bool, error) {
+func (a *ReviewCache) May(ctx context.Context, where string, review *authorizationv1.SubjectAccessReview, send func(context.Context) (bool, error)) (bool, error) {
 	text, err := json.Marshal(review.Spec)
 	if err != nil {
 		return false, fmt.Errorf("encoding the access review of user %q: %w", review.Spec.User, err)
@@ -111,8 +111,8 @@ func (a *ReviewCache) May(ctx context.Context, where string, review *authorizati
 	if may, ok := a.known.Get(key); ok {
 		return may.(bool), nil
 	}
-	done := a.asking.DoChan(key, func() (any, error) {
-		may, err := ask(context.WithoutCancel(ctx))
+	done := a.flight.DoChan(key, func() (any, error) {
+		may, err := send(context.WithoutCancel(ctx))
 		keep := a.deniedFor
 		if may {
 			keep = a.allowedFor

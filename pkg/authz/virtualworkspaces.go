@@ -36,7 +36,7 @@ func WithVirtualWorkspaces(next authorizer.Authorizer, virtualWorkspaces Virtual
 		if virtualWorkspaces == nil {
 			return authorizer.DecisionDeny, "this server has no virtual workspaces", nil
 		}
-		granting := request.WithEntry(ctx, func() {}) // the granting logical cluster is not the requested content
+		granting := request.OnAccessAuthorized(ctx, func() {}) // the granting logical cluster is not the requested content
 		opens, reason, err := virtualWorkspaces.Opens(granting, a, next)
 		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {
 			request.AccessAuthorized(ctx)
@@ -56,8 +56,8 @@ func WithVirtualWorkspaces(next authorizer.Authorizer, virtualWorkspaces Virtual
 // has not been authorized yet.
 func WithinVirtualWorkspaces(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		through, entered := request.ThroughFrom(ctx)
-		if !entered {
+		through, found := request.ThroughFrom(ctx)
+		if !found {
 			return next.Authorize(ctx, a)
 		}
 		scope := request.Scope{Mount: through.Mount, Cluster: request.Cluster{Name: through.Provider}, VirtualWorkspace: &request.VirtualWorkspace{Name: through.VirtualWorkspace}}

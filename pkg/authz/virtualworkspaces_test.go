@@ -39,31 +39,31 @@ func (v someVirtualWorkspace) Shows(context.Context) bool { return v.shows }
 func TestWithVirtualWorkspaces(t *testing.T) {
 	next := authorizer.AuthorizerFunc(func(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 		request.AccessAuthorized(ctx)
-		return authorizer.DecisionDeny, "next", errors.New("asked")
+		return authorizer.DecisionDeny, "next", errors.New("next")
 	})
 	for _, c := range []struct {
-		view    VirtualWorkspaces
-		verb    string
-		allowed bool
-		reason  string
-		entered bool
+		workspaces VirtualWorkspaces
+		verb       string
+		allowed    bool
+		reason     string
+		authorized bool
 	}{
-		{view: someVirtualWorkspace{opens: true, shows: true, permits: true}, allowed: true, reason: "permits", entered: true},
-		{view: someVirtualWorkspace{opens: true, shows: true}, reason: "permits", entered: true},
-		{view: someVirtualWorkspace{opens: true, permits: true}, allowed: true, reason: "permits"},
-		{view: someVirtualWorkspace{shows: true, permits: true}, reason: "opens"},
-		{view: someVirtualWorkspace{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", entered: true},
-		{view: someVirtualWorkspace{shows: true, permits: true}, verb: "impersonate", reason: "next"},
-		{view: someVirtualWorkspace{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
-		{view: nil, reason: "this server has no virtual workspaces"},
+		{workspaces: someVirtualWorkspace{opens: true, shows: true, permits: true}, allowed: true, reason: "permits", authorized: true},
+		{workspaces: someVirtualWorkspace{opens: true, shows: true}, reason: "permits", authorized: true},
+		{workspaces: someVirtualWorkspace{opens: true, permits: true}, allowed: true, reason: "permits"},
+		{workspaces: someVirtualWorkspace{shows: true, permits: true}, reason: "opens"},
+		{workspaces: someVirtualWorkspace{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", authorized: true},
+		{workspaces: someVirtualWorkspace{shows: true, permits: true}, verb: "impersonate", reason: "next"},
+		{workspaces: someVirtualWorkspace{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
+		{workspaces: nil, reason: "this server has no virtual workspaces"},
 	} {
-		entered := false
+		authorized := false
 		ctx := request.WithScope(t.Context(), request.Scope{VirtualWorkspace: &request.VirtualWorkspace{}})
-		ctx = request.WithEntry(ctx, func() { entered = true })
-		got, reason, err := WithVirtualWorkspaces(next, c.view).Authorize(ctx, authorizer.AttributesRecord{Verb: c.verb})
+		ctx = request.OnAccessAuthorized(ctx, func() { authorized = true })
+		got, reason, err := WithVirtualWorkspaces(next, c.workspaces).Authorize(ctx, authorizer.AttributesRecord{Verb: c.verb})
 		require.Equal(t, decision(c.allowed), got, "%+v", c)
 		require.Equal(t, c.reason, reason)
-		require.Equal(t, c.entered, entered, "%+v", c)
+		require.Equal(t, c.authorized, authorized, "%+v", c)
 		require.Equal(t, c.reason == "next", err != nil)
 	}
 	_, reason, _ := WithVirtualWorkspaces(next, someVirtualWorkspace{opens: true}).Authorize(request.WithScope(t.Context(), request.Scope{}), authorizer.AttributesRecord{})
@@ -79,15 +79,15 @@ func TestWithinVirtualWorkspaces(t *testing.T) {
 		got, of = request.ScopeFrom(ctx), a
 		return authorizer.DecisionAllow, "", nil
 	}))
-	asked := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "owner"}, Verb: "create", Name: "a"}
+	attributes := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "owner"}, Verb: "create", Name: "a"}
 	ctx := request.WithClusterName(t.Context(), "consumer")
-	_, _, err := within.Authorize(ctx, asked)
+	_, _, err := within.Authorize(ctx, attributes)
 	require.NoError(t, err)
 	require.Equal(t, request.ScopeFrom(ctx), got)
-	require.Equal(t, authorizer.Attributes(asked), of)
+	require.Equal(t, authorizer.Attributes(attributes), of)
 
 	sender := &user.DefaultInfo{Name: "sender"}
-	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(genericapirequest.WithUser(ctx, sender), request.Through{Mount: request.APIExports, Provider: "provider", VirtualWorkspace: "e"})), asked)
+	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(genericapirequest.WithUser(ctx, sender), request.Through{Mount: request.APIExports, Provider: "provider", VirtualWorkspace: "e"})), attributes)
 	require.NoError(t, err)
 	require.Equal(t, request.Scope{
 		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, VirtualWorkspace: &request.VirtualWorkspace{Name: "e", In: request.Cluster{Name: "consumer"}},

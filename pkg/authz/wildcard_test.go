@@ -32,7 +32,7 @@ func TestAdminGate(t *testing.T) {
 		"administrator":       {&user.DefaultInfo{Groups: []string{request.GroupAdmin}}, []authorizer.AttributesRecord{list, discovery, remove}, nil}, // there is nothing to delete: 405
 		"shard":               {&user.DefaultInfo{Groups: []string{request.GroupShards}}, []authorizer.AttributesRecord{list, discovery}, []authorizer.AttributesRecord{remove, post}},
 		"restricted":          {&user.DefaultInfo{Groups: []string{request.GroupAdmin}, Extra: restricted}, nil, []authorizer.AttributesRecord{list, discovery}},
-		"somebody with rules": {&user.DefaultInfo{Groups: []string{user.AllAuthenticated}}, nil, []authorizer.AttributesRecord{list, discovery, remove}},
+		"stranger with rules": {&user.DefaultInfo{Groups: []string{user.AllAuthenticated}}, nil, []authorizer.AttributesRecord{list, discovery, remove}},
 	} {
 		in := request.WithScope(t.Context(), request.Scope{Mount: request.Admin})
 		for want, all := range map[authorizer.Decision][]authorizer.AttributesRecord{authorizer.DecisionAllow: tc.may, authorizer.DecisionDeny: tc.mayNo} {
@@ -44,7 +44,7 @@ func TestAdminGate(t *testing.T) {
 					require.Equal(t, want, decision, "%s %+v", name, a)
 					decision, _, err = gate.Authorize(t.Context(), a)
 					require.NoError(t, err)
-					require.Equal(t, rules, decision, "elsewhere the rules decide")
+					require.Equal(t, rules, decision, "other requests must be authorized by the rules")
 				}
 			}
 		}

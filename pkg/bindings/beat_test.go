@@ -25,14 +25,14 @@ func TestCatchUp(t *testing.T) {
 	key := client.Key{Cluster: "consumer", Name: "one"}
 	revision := listed[key]
 	listed[key]++
-	require.False(t, w.containsAll(listed, version), "it lacks a change")
+	require.False(t, w.containsAll(listed, version), "the index lacks a change")
 	listed[key] = revision
 	listed[client.Key{Cluster: "consumer", Name: "new"}] = version
-	require.False(t, w.containsAll(listed, version), "it lacks a binding")
+	require.False(t, w.containsAll(listed, version), "the index lacks a binding")
 	delete(listed, client.Key{Cluster: "consumer", Name: "new"})
 	delete(listed, key)
-	require.False(t, w.containsAll(listed, version), "it lacks a deletion")
+	require.False(t, w.containsAll(listed, version), "the index lacks a deletion")
 	listed[key] = revision
 	w.put(&apisv1alpha2.APIBinding{ObjectMeta: bindingOf("consumer", "later").ObjectMeta})
-	require.True(t, w.containsAll(listed, version), "what came later does not matter")
+	require.True(t, w.containsAll(listed, version), "later bindings must be ignored")
 }

@@ -73,16 +73,16 @@ func TestReach(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	require.Nil(t, reach(in("a"), widgets, "get"), "there is no export")
+	require.Nil(t, reach(in("a"), widgets, "get"), "no access without an export")
 	export := w.claiming(claimOn(secrets, "", "get", "list", "watch"), claimOn(coreEvents, "", "*"),
 		claimOn(gadgets, "other", "*"), claimOn(widgets, "theirs", "*"))
 	export.Spec.Resources = []apisv1alpha2.ResourceSchema{{Group: widgets.Group, Name: widgets.Resource, Schema: "one"}}
-	require.Nil(t, reach(wildcard, widgets, "list"), "what has no identity is not its own")
+	require.Nil(t, reach(wildcard, widgets, "list"), "no access without an identity")
 	export.Status.IdentityHash = "h"
 
 	for _, cluster := range []request.Cluster{in("a"), wildcard} {
 		own := reach(cluster, widgets, "list")
-		require.True(t, own.Own(), "what it offers goes before what it claims")
+		require.True(t, own.Own(), "offered resources must take precedence over claims")
 		require.Equal(t, "h", own.Identity)
 		claimed := reach(cluster, secrets, "list")
 		require.False(t, claimed.Own())
@@ -93,24 +93,24 @@ func TestReach(t *testing.T) {
 		require.Equal(t, "other", reach(cluster, gadgets, "get").Identity)
 		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
 			events := reach(cluster, resource, "watch")
-			require.Equal(t, coreEvents, events.Set.Resource(), "storage has them in one group only")
+			require.Equal(t, coreEvents, events.Set.Resource(), "events must be selected in the group in which they are stored")
 			require.Equal(t, coreEvents, events.Resource)
 			require.True(t, events.Set.Selection("a").Held())
 		}
-		require.Nil(t, reach(cluster, secrets, "delete"), "the export does not ask for it")
+		require.Nil(t, reach(cluster, secrets, "delete"), "the verb is not claimed by the export")
 		require.Nil(t, reach(cluster, schema.GroupResource{Resource: "configmaps"}, "get"))
 		require.Nil(t, reach(cluster, bindingsResource, "update"))
 		require.True(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
 		require.False(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
 	}
-	require.Nil(t, reach(in("a"), secrets, "watch"), "the binding does not accept it")
+	require.Nil(t, reach(in("a"), secrets, "watch"), "the verb is not accepted by the binding")
 	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
 	for _, resource := range []schema.GroupResource{widgets, secrets, bindingsResource} {
 		require.Nil(t, reach(in("b"), resource, "get"))
 		require.Nil(t, reach(in("provider"), resource, "get"))
 	}
 	export.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
-	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "it is not stored as custom resources")
+	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "resources in virtual storage must be accessed by the claim")
 }
 
 // TestReachOfSystem: system resources are claimed with the identity of root's export, and stored without one.
@@ -135,10 +135,10 @@ func TestReachOfSystem(t *testing.T) {
 		w.claiming(claimOn(gadgets, now.claimed, "*"))
 		reach, err := w.Reach(t.Context(), ofProvider, wildcard, gadgets, "list")
 		if known == "" {
-			require.ErrorIs(t, err, notYet, "nothing is served under a wrong identity")
+			require.ErrorIs(t, err, notYet, "no access if the identity is unknown")
 		} else {
 			require.NoError(t, err)
-			require.Equal(t, now.claimed, reach.Identity, "whose policies decide")
+			require.Equal(t, now.claimed, reach.Identity, "the policies of the claimed identity must apply")
 			require.Equal(t, now.under, reach.Set.Identity(), now)
 			require.True(t, reach.Set.Selection(logicalcluster.Name(now.claimed[:1])).Held())
 		}
@@ -206,7 +206,7 @@ func (w *shard) mismatch(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 					l, want = labels.Set{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}, len(all) > 0
 				}
 				if got := set.Selection(logicalcluster.Name(cluster)).MatchesObject("", l); got != want {
-					return fmt.Sprintf("%v of %s with %q: %t", key, cluster, value, got)
+					return fmt.Sprintf("%v of %s with %q: selected %t", key, cluster, value, got)
 				}
 			}
 		}
@@ -221,7 +221,7 @@ func (w *shard) mismatch(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 			}
 			shown := w.ClaimLabels(logicalcluster.Name(cluster), of.resource, of.identity)
 			if len(shown) != claims {
-				return fmt.Sprintf("labels of %v in %s: %d, not %d", of, cluster, len(shown), claims)
+				return fmt.Sprintf("labels of %v in %s: got %d, want %d", of, cluster, len(shown), claims)
 			}
 			require.False(t, slices.ContainsFunc(shown, func(l storage.ClaimLabel) bool { return l.Value == "" }))
 		}

@@ -27,7 +27,7 @@ func TestConsumers(t *testing.T) {
 		x.put(b, initialRevision)
 	}
 	put("a", "e", "", false)
-	require.Empty(t, notified, "it is not known yet whose export it is")
+	require.Empty(t, notified, "bindings without a resolved export must not notify")
 	put("a", "e", "provider", false)
 	put("a", "e", "provider", true)
 	put("b", "e", "provider", false)

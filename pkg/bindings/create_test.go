@@ -39,23 +39,23 @@ func TestLike(t *testing.T) {
 	}
 	w := &shard{Index: x, t: t}
 	w.schema("s1-uid", widgets, "a", 1)
-	require.False(t, like(export("s1")), "nobody has bound it")
+	require.False(t, like(export("s1")), "no binding exists")
 	put("one", "s1", false)
-	require.False(t, like(export("s1")), "not all of it")
+	require.False(t, like(export("s1")), "the binding is not up to date")
 	put("one", "s1", true)
 	resources, release, ok := x.Like(t.Context(), export("s1"))
 	require.True(t, ok)
 	require.Equal(t, decoded("one", "a", "s1").Status.BoundResources[0].Schema, resources[0].Schema)
 	require.Len(t, resources, 1)
-	require.False(t, like(export("s2")), "the export has another schema by now")
+	require.False(t, like(export("s2")), "the binding has another schema than the export")
 	other := export("s1")
 	other.Status.IdentityHash = "another"
 	require.False(t, like(other))
 	virtual := export("s1")
 	virtual.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
-	require.False(t, like(virtual), "what is bound is stored with its consumer")
+	require.False(t, like(virtual), "the binding is not in virtual storage")
 	x.replace("one", "b", nil, initialRevision)
-	require.True(t, x.used("s1-uid"), "it is kept until the new binding is there")
+	require.True(t, x.used("s1-uid"), "the schema must be kept until release")
 	release()
 	require.False(t, x.used("s1-uid"))
 	require.Empty(t, x.lists)

@@ -51,17 +51,17 @@ func (w *shard) requireEvents(set *claims.Set, cluster string, revision uint64, 
 	require.Equal(w.t, is, missed[len(missed)-1].After.Held())
 }
 
-// TestSetsHaveAHistory: a set that is created by the first request knows recent changes, and rejects older revisions.
+// TestSetsHaveAHistory: a set that is created by the first request contains recent changes, and rejects older revisions.
 func TestSetsHaveAHistory(t *testing.T) {
 	t.Parallel()
 	w := newClaiming(t)
-	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("gone"))
+	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("removed"))
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("old"))
-	w.server.Delete(t, kinds.APIBindings.GroupVersionResource, "", "gone", "", "x")
+	w.server.Delete(t, kinds.APIBindings.GroupVersionResource, "", "removed", "", "x")
 	w.run()
 	began := revisionOf(w.Informer().ResourceVersion())
 	_, err := w.reached("list").Missed(began-1, false)
-	require.ErrorIs(t, err, claims.ErrCompacted, "what was deleted before the start is not known")
+	require.ErrorIs(t, err, claims.ErrCompacted, "deletions before the start are not in the history")
 	missed, err := w.reached("list").Missed(began, false)
 	require.NoError(t, err)
 	require.Empty(t, missed)
@@ -123,7 +123,7 @@ func TestSetsAreMadeBetweenChanges(t *testing.T) {
 			}
 			early = early || len(w.records("a")) > 0
 		}()
-		require.False(t, early, "the index has a binding that no set has")
+		require.False(t, early, "the index has a binding that is missing in the sets")
 		require.NoError(t, <-waited)
 		require.Len(t, w.records("a"), 1)
 		w.remove("a", "x")

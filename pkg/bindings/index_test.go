@@ -202,7 +202,7 @@ func TestServedOfTheSystem(t *testing.T) {
 		defer w.mu.Unlock()
 		return len(w.changes) > 0
 	}, deadline, tick)
-	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Removed: true}}, w.changes, "where it is there without, nothing changes")
+	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Removed: true}}, w.changes, "no change if the API is served without a binding")
 }
 
 // TestReadsStoredBindings: an index that is not up to date finds a binding in storage.
@@ -286,7 +286,7 @@ func TestFree(t *testing.T) {
 			release()
 		} else {
 			require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: tc.by}, conflict)
-			require.Equal(t, requested, names.requested, "what is known here is not asked for")
+			require.Equal(t, requested, names.requested, "conflicts in the index must not cause requests")
 		}
 		requested = names.requested
 		require.Zero(t, names.held)
@@ -305,7 +305,7 @@ func TestFreeIsReadFromStorage(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, release)
 	require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: `APIBinding "x"`}, conflict)
-	require.Equal(t, 1, names.requested, "they were reserved before it was read")
+	require.Equal(t, 1, names.requested, "names must be reserved before bindings are read")
 	require.Zero(t, names.held)
 	for cluster, binding := range map[string]string{"b": "y", "a": "x"} {
 		release, conflict, err = w.Reserve(t.Context(), names, logicalcluster.Name(cluster), binding, []types.UID{"two"})
@@ -441,13 +441,13 @@ func TestMaximalPermission(t *testing.T) {
 		return decision
 	}
 	alice := &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}}
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "there is no export any more")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "a removed export has no policy")
 	export := &apisv1alpha2.APIExport{}
 	w.exports[client.Key{Cluster: "provider", Name: "e"}] = export
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "it has no policy")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "the export has no policy")
 	export.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "it is another's")
-	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "nothing is bound there")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "the resource is not bound")
+	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "the logical cluster has no bindings")
 	require.Empty(t, requested)
 	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", alice))
 	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, requested)

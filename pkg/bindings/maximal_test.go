@@ -21,7 +21,7 @@ import (
 func withoutProviders(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
 	t.Helper()
 	w := newShard(t)
-	unknown := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
+	unknown := fmt.Errorf("%w: the cache server is unreachable", client.ErrIncomplete)
 	w.config.Export = func(key client.Key) (*apisv1alpha2.APIExport, error) {
 		if e := known[key.Name]; e != nil {
 			return e, nil
@@ -36,10 +36,10 @@ func withoutProviders(t *testing.T, known map[string]*apisv1alpha2.APIExport) *I
 	}
 	w.run()
 	w.schema("one", widgets, "size", 1)
-	for name, identity := range map[string]string{"e": "h", "f": "h", "gone": "h", "other": "i"} {
+	for name, identity := range map[string]string{"e": "h", "f": "h", "removed": "h", "other": "i"} {
 		b := bindingOf("has-"+name, "b", boundTo(widgets, "one", identity))
 		b.Spec.Reference.Export.Name = name
-		if name == "gone" {
+		if name == "removed" {
 			conditions.MarkFalse(b, apisv1alpha2.APIExportValid, apisv1alpha2.APIExportNotFoundReason, "Error", "it does not exist")
 		}
 		w.put(b)
@@ -69,7 +69,7 @@ var reading = authorizer.AttributesRecord{
 func TestPolicyOfAnUnknownExport(t *testing.T) {
 	permits := withoutProviders(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
 	for cluster, want := range map[logicalcluster.Name]authorizer.Decision{
-		"has-e": authorizer.DecisionAllow, "has-f": authorizer.DecisionNoOpinion, "has-gone": authorizer.DecisionAllow,
+		"has-e": authorizer.DecisionAllow, "has-f": authorizer.DecisionNoOpinion, "has-removed": authorizer.DecisionAllow,
 	} {
 		decision, _, err := permits(request.WithClusterName(t.Context(), cluster), reading)
 		require.Equal(t, want, decision, cluster)
@@ -89,10 +89,10 @@ func TestClaimsOfUnknownExports(t *testing.T) {
 		want  authorizer.Decision
 		err   error
 	}{
-		"none":                   {nil, authorizer.DecisionNoOpinion, client.ErrIncomplete},
-		"one of two":             {map[string]*apisv1alpha2.APIExport{"e": permissive()}, authorizer.DecisionNoOpinion, client.ErrIncomplete},
-		"both":                   {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": permissive()}, authorizer.DecisionAllow, nil},
-		"both, one has a policy": {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": bounded()}, authorizer.DecisionNoOpinion, nil},
+		"none":                    {nil, authorizer.DecisionNoOpinion, client.ErrIncomplete},
+		"one of two":              {map[string]*apisv1alpha2.APIExport{"e": permissive()}, authorizer.DecisionNoOpinion, client.ErrIncomplete},
+		"both":                    {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": permissive()}, authorizer.DecisionAllow, nil},
+		"both, one with a policy": {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": bounded()}, authorizer.DecisionNoOpinion, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			decision, _, err := withoutProviders(t, tc.known).PermitsClaim(t.Context(), denying, "claimant", "h", reading)

@@ -20,18 +20,18 @@ func TestOutdated(t *testing.T) {
 		}
 		return c
 	}
-	require.Nil(t, s.outdated("u", copied("5", "")), "it was never read")
+	require.Nil(t, s.outdated("u", copied("5", "")), "schemas that were not read cannot be outdated")
 	five := &pinned{version: "5"}
 	s.add("u", five)
-	require.Nil(t, s.outdated("u", copied("6", "")), "what else is in the copy does not matter")
+	require.Nil(t, s.outdated("u", copied("6", "")), "changes of other fields must be ignored")
 	require.Same(t, five, s.cached("u"))
-	require.Nil(t, s.outdated("u", copied("4", "former")), "old news")
+	require.Nil(t, s.outdated("u", copied("4", "former")), "older events must be ignored")
 	require.Same(t, five, s.outdated("u", copied("7", "rules")))
 	require.Nil(t, s.cached("u"))
 
 	observed = "7"
 	s.add("u", five)
-	require.Nil(t, s.cached("u"), "it was read before the change, of which the index has heard")
+	require.Nil(t, s.cached("u"), "schemas older than the observed change must not be cached")
 	seven := &pinned{version: "7", rules: "rules"}
 	s.add("u", seven)
 	require.Same(t, seven, s.cached("u"))

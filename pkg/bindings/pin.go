@@ -122,12 +122,12 @@ func (s *schemas) pin(ctx context.Context, copied *BoundSchema, p *pinned) error
 
 func storeError(copied *BoundSchema, err error) error {
 	if apierrors.IsRequestEntityTooLargeError(err) {
-		return fmt.Errorf("%w: it is too large to be kept, with the APIConversion of its name if there is one: %w", apis.ErrInvalidSchema, err)
+		return fmt.Errorf("%w: it is too large to be stored with its APIConversion: %w", apis.ErrInvalidSchema, err)
 	}
 	if apierrors.IsNotFound(err) { // must not be mistaken for a missing original
-		return fmt.Errorf("keeping a copy of the APIResourceSchema %s: it has just been deleted", copied.Original)
+		return fmt.Errorf("storing a copy of the APIResourceSchema %s: it has just been deleted", copied.Original)
 	}
-	return fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", copied.Original, err)
+	return fmt.Errorf("storing a copy of the APIResourceSchema %s: %w", copied.Original, err)
 }
 
 // conversionOf returns the APIConversion of a copy's original, or nil.
@@ -216,7 +216,7 @@ func (s *schemas) checkProviderLimit(ctx context.Context, copied *BoundSchema) e
 		}
 	}
 	if sum > maxProviderBytes {
-		return fmt.Errorf("%w: with it, the copies of the APIResourceSchemas of logical cluster %s on this shard would have %d bytes, and at most %d are allowed: unused copies are deleted after %s",
+		return fmt.Errorf("%w: the copies of the APIResourceSchemas of logical cluster %s on this shard would have %d bytes, at most %d allowed: unused copies are deleted after %s",
 			apis.ErrLimitReached, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil

@@ -61,6 +61,6 @@ func TestPinnedOnce(t *testing.T) {
 	require.EqualValues(t, 1, reads.Load())
 	made := requests.Load()
 	require.NoError(t, pin(t.Context()))
-	require.EqualValues(t, 1, reads.Load(), "it stays until a binding names it")
+	require.EqualValues(t, 1, reads.Load(), "the schema must be cached until a binding uses it")
 	require.Equal(t, made, requests.Load())
 }

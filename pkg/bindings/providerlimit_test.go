@@ -46,7 +46,7 @@ func TestProviderLimit(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, apis.ErrInvalidSchema)
-			require.ErrorContains(t, err, "at most 268435456 are allowed")
+			require.ErrorContains(t, err, "at most 268435456 allowed")
 			require.Empty(t, created)
 		})
 	}
@@ -64,7 +64,7 @@ func TestFailedCopies(t *testing.T) {
 			}
 			codes := map[string]int{"RequestEntityTooLarge": 413, "AlreadyExists": 409, "NotFound": 404}
 			w.WriteHeader(codes[reason])
-			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"it takes more","code":%d}`, reason, codes[reason])
+			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"request is too large","code":%d}`, reason, codes[reason])
 		})
 		_, err := index.Pin(t.Context(), "u", boundOriginal)
 		return err
@@ -73,9 +73,9 @@ func TestFailedCopies(t *testing.T) {
 		err := pin(t, map[string]string{http.MethodPost: "RequestEntityTooLarge"})
 		require.ErrorIs(t, err, apis.ErrInvalidSchema)
 		require.NotErrorIs(t, err, apis.ErrLimitReached)
-		require.ErrorContains(t, err, "too large to be kept, with the APIConversion of its name if there is one: it takes more")
+		require.ErrorContains(t, err, "too large to be stored with its APIConversion: request is too large")
 	})
-	t.Run("deleted while it is pinned", func(t *testing.T) { // must not be mistaken for a missing original
+	t.Run("deleted concurrently", func(t *testing.T) { // must not be mistaken for a missing original
 		err := pin(t, map[string]string{http.MethodPost: "AlreadyExists", http.MethodPatch: "NotFound"})
 		require.ErrorContains(t, err, "it has just been deleted")
 		require.False(t, apierrors.IsNotFound(err))

@@ -52,7 +52,7 @@ func (x *Index) checkReplacement(ctx context.Context, from types.UID, to *pinned
 		return err
 	}
 	if errs := apis.ValidateReplacement(to.Spec(), former.Spec(), stored); len(errs) > 0 {
-		return fmt.Errorf("%w: it cannot replace %s: %w", reason, former.name, errs.ToAggregate())
+		return fmt.Errorf("%w: cannot replace %s: %w", reason, former.name, errs.ToAggregate())
 	}
 	return nil
 }

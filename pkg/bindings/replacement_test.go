@@ -58,19 +58,19 @@ func TestCheckReplacement(t *testing.T) {
 	w.schemaOf("scope", "Cluster", "Widget", "v1")
 	w.schemaOf("kind", "Namespaced", "Gizmo", "v1")
 	for _, next := range []string{"first", "more", "less", "scope", "kind"} {
-		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "nothing is stored")
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "any schema must be accepted if no objects are stored")
 	}
 	refused := map[string]string{"less": "spec.versions", "scope": "spec.scope", "kind": "spec.names.kind"}
 	check := func(bound *apisv1alpha2.BoundAPIResource, reason error, why string) {
 		t.Helper()
 		require.NoError(t, w.CheckReplacement(t.Context(), bound, storedIn("more", "v2")), why)
-		require.NoError(t, w.CheckReplacement(t.Context(), bound, storedIn("scope")), "%s: in virtual storage", why)
+		require.NoError(t, w.CheckReplacement(t.Context(), bound, storedIn("scope")), "%s: schemas in virtual storage must not be compared", why)
 		for next, field := range refused {
 			err := w.CheckReplacement(t.Context(), bound, storedIn(next, "v1"))
 			require.ErrorIs(t, err, reason, "%s: %s", why, next)
 			require.ErrorContains(t, err, field, "%s: %s", why, next)
 			other := new(boundTo(widgets, next, "other"))
-			require.NoError(t, w.CheckReplacement(t.Context(), nil, other), "objects of another identity")
+			require.NoError(t, w.CheckReplacement(t.Context(), nil, other), "objects of another identity must be ignored")
 		}
 	}
 	check(storedIn("first", "v1"), apis.ErrInvalidSchema, "bound")
@@ -81,7 +81,7 @@ func TestCheckReplacement(t *testing.T) {
 	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("first", "v1"), storedIn("more", "v2")))
 	w.remove("other", "b")
 	for next := range refused {
-		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "no longer bound elsewhere")
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, storedIn(next, "v1")), "removed bindings must be ignored")
 	}
 	require.Empty(t, w.versions)
 }
@@ -121,12 +121,12 @@ func TestWildcardsReadAllVersions(t *testing.T) {
 	require.Equal(t, later, read())
 	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("later", "v1"), storedIn("both", "v2")))
 	w.put(bindingOf("b", "x", *storedIn("both", "v1", "v2")))
-	require.Equal(t, both, read(), "the other one has no v2")
+	require.Equal(t, both, read(), "the other schema lacks v2")
 	require.Eventually(t, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Cluster.Wildcard && c.Schema == later })
-	}, deadline, tick, "a watch that began with the other one does not go on with it")
+	}, deadline, tick, "watches with the replaced schema are not notified")
 	w.remove("b", "x")
-	require.Equal(t, later, read(), "nothing is stored as v2 any more")
+	require.Equal(t, later, read(), "the newest schema must be used")
 }

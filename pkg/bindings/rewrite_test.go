@@ -73,8 +73,8 @@ func TestRewrite(t *testing.T) {
 			conditions.MarkTrue(b, apisv1alpha2.BindingUpToDate)
 			return b
 		}},
-		"nothing":   {change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return b }},
-		"not to be": {refused: true, change: func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return nil }},
+		"no change": {change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return b }},
+		"canceled":  {refused: true, change: func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return nil }},
 		"another resource": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
 			b.Status.BoundResources = append(b.Status.BoundResources, b.Status.BoundResources[0])
 			b.Status.BoundResources[1].Resource = "others"
@@ -96,12 +96,12 @@ func TestRewrite(t *testing.T) {
 			b.Annotations["extra.apis.kcp.io/a"] = "b"
 			return newSchema(b)
 		}},
-		"nobody manages it": {refused: true, change: newSchema, stored: func(s *storedBinding) {
+		"status without a manager": {refused: true, change: newSchema, stored: func(s *storedBinding) {
 			managed := s.GetManagedFields()
 			managed[0].Subresource = ""
 			s.SetManagedFields(managed)
 		}},
-		"nobody manages anything": {written: true, change: newSchema, stored: func(s *storedBinding) { s.SetManagedFields(nil) }},
+		"no managed fields": {written: true, change: newSchema, stored: func(s *storedBinding) { s.SetManagedFields(nil) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func TestRewrite(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, test.refused, written == nil)
 			unchanged, _ := managersOf(before)
-			require.Equal(t, unchanged, managers, "others have them, too")
+			require.Equal(t, unchanged, managers, "shared managed fields must not be modified")
 			if !test.written {
 				require.Equal(t, before.Object, stored.Object)
 				return
@@ -133,7 +133,7 @@ func TestRewrite(t *testing.T) {
 			}
 			require.WithinDuration(t, time.Now(), managed[0].Time.Time, time.Hour)
 			managed[0].Time = before.GetManagedFields()[0].Time
-			require.Equal(t, before.GetManagedFields(), managed, "all else in them is as it was")
+			require.Equal(t, before.GetManagedFields(), managed, "other managed fields must not change")
 		})
 	}
 }

@@ -53,11 +53,11 @@ func (x *Index) beat(ctx context.Context) {
 	for {
 		if x.history.source.Beat() {
 			asOf := time.Now()
-			klog.InfoS("Process was suspended, virtual workspaces wait until the APIBindings have been listed again")
+			klog.InfoS("Process was suspended, blocking virtual workspaces until APIBindings are relisted")
 			if err := x.catchUp(ctx); err == nil {
 				x.history.source.Restart(asOf)
 			} else if ctx.Err() == nil {
-				klog.ErrorS(err, "Failed to list the APIBindings again")
+				klog.ErrorS(err, "Failed to relist APIBindings")
 			}
 		}
 		select {

@@ -56,7 +56,7 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	}
 	rules, errs := conversions.Compile(&crd.Spec, stored.Conversion, environment.StoredExpressions)
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("the APIConversion %s does not fit the APIResourceSchema of its name: %w", stored.Original, errs.ToAggregate())
+		return nil, fmt.Errorf("the APIConversion %s is invalid for the APIResourceSchema of the same name: %w", stored.Original, errs.ToAggregate())
 	}
 	p.rules = rules.Hash
 	p.Schema, err = definitions.NewConvertedSchema(&crd.Spec, &crd.Spec.Names, rules.Hash, rules.Convert)
@@ -70,7 +70,7 @@ func (p *pinned) validateNew(copied *BoundSchema) error {
 		return nil
 	}
 	if errs := conversions.ValidateSelectable(p.Spec(), copied.Conversion); len(errs) > 0 {
-		return fmt.Errorf("%w: the APIConversion %s does not fit the APIResourceSchema of its name: %w", apis.ErrInvalidSchema, copied.Original, errs.ToAggregate())
+		return fmt.Errorf("%w: the APIConversion %s is invalid for the APIResourceSchema of the same name: %w", apis.ErrInvalidSchema, copied.Original, errs.ToAggregate())
 	}
 	return nil
 }

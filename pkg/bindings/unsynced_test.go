@@ -39,11 +39,11 @@ func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.
 }
 
 // localTo returns a client of a server with JSON responses.
-func localTo(t *testing.T, answer http.HandlerFunc) *client.Factory {
+func localTo(t *testing.T, handler http.HandlerFunc) *client.Factory {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		answer(w, r)
+		handler(w, r)
 	}))
 	t.Cleanup(server.Close)
 	local, err := client.NewFactory(&rest.Config{Host: server.URL})
@@ -55,9 +55,9 @@ func localTo(t *testing.T, answer http.HandlerFunc) *client.Factory {
 const noCopies = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
 
 // localIndex returns an index that only uses its own server.
-func localIndex(t *testing.T, answer http.HandlerFunc) *bindings.Index {
+func localIndex(t *testing.T, handler http.HandlerFunc) *bindings.Index {
 	t.Helper()
-	index, err := bindings.NewBindingIndex(bindings.Config{Local: localTo(t, answer)})
+	index, err := bindings.NewBindingIndex(bindings.Config{Local: localTo(t, handler)})
 	require.NoError(t, err)
 	return index
 }
@@ -97,7 +97,7 @@ func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, li
 		},
 		WaitForExports: func(context.Context) error {
 			if export == nil {
-				return errors.New("there is nothing yet")
+				return errors.New("not synced")
 			}
 			return nil
 		},
@@ -160,7 +160,7 @@ func TestPolicyOfUnknownBinding(t *testing.T) {
 	require.Equal(t, 1, seconds)
 
 	_, err = newIndex(t, true, nil, storedBindings).Read(t.Context(), lookup)
-	require.ErrorContains(t, err, "try again", "nobody knows whether the export has a policy")
+	require.ErrorContains(t, err, "try again", "requests must fail if the policy is unknown")
 }
 
 // TestCatchUp: the policy applies as soon as a binding is stored, and resources that are served otherwise need no read.
@@ -189,7 +189,7 @@ func TestCatchUp(t *testing.T) {
 	decision, _, err := index.MaximalPermission(denying)(ctx, listing(lookup.Resource))
 	require.NoError(t, err)
 	require.Equal(t, authorizer.DecisionNoOpinion, decision)
-	require.False(t, catchUp(lookup.Resource), "it is known")
+	require.False(t, catchUp(lookup.Resource), "the binding must be in the index")
 	require.EqualValues(t, 1, lists.Load())
 	require.False(t, catchUp(schema.GroupResource{Group: "example.org", Resource: "unknown"}))
 }

@@ -112,7 +112,7 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 		}
 		x.identities[w] = of
 	case of.form != as:
-		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or kind, or in another version: let each have a secret of its own", w.resource, of.version)
+		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or kind, or in another version: use a separate identity secret for each", w.resource, of.version)
 	}
 	of.publishers[publisher] = struct{}{}
 	x.of[publisher], x.bytes[publisher] = w, p.Bytes

@@ -47,7 +47,7 @@ func TestPublications(t *testing.T) {
 	d, err = x.Resolve(t.Context(), lookup)
 	require.NoError(t, err)
 	require.Equal(t, "Flavor", d.Schema.Names().Kind)
-	require.Empty(t, d.Identity, "the objects are those of a CustomResourceDefinition")
+	require.Empty(t, d.Identity, "objects of a CustomResourceDefinition must have no identity")
 	require.Equal(t, 2, d.Only.Len())
 
 	replicated := publication().Replicated().GroupResource()
@@ -79,7 +79,7 @@ func TestPublications(t *testing.T) {
 	x.Reset()
 	_, _, ok = x.Published(two)
 	require.False(t, ok)
-	require.Zero(t, d.Only.Len(), "who still reads sees that all is gone")
+	require.Zero(t, d.Only.Len(), "current readers must no longer select objects")
 	d, err = x.Resolve(t.Context(), lookup)
 	require.NoError(t, err)
 	require.Nil(t, d)
@@ -92,18 +92,18 @@ func TestRivals(t *testing.T) {
 	rival.Resource = apis.ClusterCachedResources
 	none := func(p *apis.Publication) { p.Selector = nil }
 	another := func(p *apis.Publication) { p.Identity = "f01" }
-	for name, change := range map[string]func(*apis.Publication){"one identity": func(*apis.Publication) {}, "two": another} {
+	for name, change := range map[string]func(*apis.Publication){"same identity": func(*apis.Publication) {}, "two identities": another} {
 		t.Run(name, func(t *testing.T) {
 			x := NewCachedResourceIndex(nil)
 			selected := func(p *apis.Publication) bool {
 				return x.Selects(p.Replicated().GroupResource(), object("one", "n", nil))
 			}
 			require.NoError(t, x.Publish(one, publication()))
-			require.NoError(t, x.Publish(one, publication()), "it has them")
+			require.NoError(t, x.Publish(one, publication()), "publishing again must not fail")
 			var already *apis.CachedAlreadyError
 			require.ErrorAs(t, x.Publish(rival, publication(change)), &already)
 			require.Equal(t, one, already.By)
-			require.ErrorContains(t, already, "example.org/v1, Resource=flavors is cached already, by the cachedresources x")
+			require.ErrorContains(t, already, "example.org/v1, Resource=flavors is already cached by the cachedresources x")
 			_, _, ok := x.Published(rival)
 			require.False(t, ok)
 
@@ -149,32 +149,32 @@ func TestAPIs(t *testing.T) {
 		return &definitions.Definition{Schema: as, Identity: "abc"}, nil
 	})
 	bound := func(p *apis.Publication) { p.API = "abc" }
-	told := 0
-	defer x.Subscribe(func(definitions.Change) { told++ })()
+	notified := 0
+	defer x.Subscribe(func(definitions.Change) { notified++ })()
 	require.NoError(t, x.Publish(one, publication()))
 	before, err := x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f00"})
 	require.NoError(t, err)
-	require.Zero(t, told)
+	require.Zero(t, notified)
 	require.NoError(t, x.Publish(one, publication(bound)))
-	require.Equal(t, 1, told)
+	require.Equal(t, 1, notified)
 	require.Zero(t, before.Only.Len())
 	d, err := x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f00"})
 	require.NoError(t, err)
 	require.Equal(t, "Bound", d.Schema.Names().Kind)
 	require.Equal(t, "abc", d.Only.Identity())
 
-	require.ErrorContains(t, x.Publish(two, publication()), "let each have a secret of its own")
+	require.ErrorContains(t, x.Publish(two, publication()), "use a separate identity secret for each")
 	require.ErrorContains(t, x.Publish(two, publication(bound, func(p *apis.Publication) { p.Resource.Version = "v2" })), "in another version")
 	require.ErrorContains(t, x.Publish(two, publication(bound, func(p *apis.Publication) { p.Kind = "Taste" })), "of another API or kind")
 	require.NoError(t, x.Publish(two, publication(bound)))
-	require.Error(t, x.Publish(two, publication()), "it is not alone")
+	require.Error(t, x.Publish(two, publication()), "an identity with several publishers must not change its API")
 	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity = "f01" })))
 	_, by, _ := x.Published(one)
 	require.Equal(t, 1, by)
 
-	told = 0
-	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity, p.Kind = "f01", "Taste" })), "its definition was made anew")
-	require.Equal(t, 1, told)
+	notified = 0
+	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity, p.Kind = "f01", "Taste" })), "a single publisher may change the kind")
+	require.Equal(t, 1, notified)
 	d, err = x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f01"})
 	require.NoError(t, err)
 	require.Equal(t, "Taste", d.Schema.Names().Kind)

@@ -77,7 +77,7 @@ func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.De
 	case !a.IsResourceRequest():
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-	return authorizer.DecisionNoOpinion, "a shard writes its own replicas only", nil
+	return authorizer.DecisionNoOpinion, "a shard may only write its own replicas", nil
 }
 
 // reads reports whether a request reads replicas or their digests.
@@ -118,6 +118,6 @@ func authorizeRelay(writes func(shard string) bool) authorizer.AuthorizerFunc {
 		if reads(ctx, a) || a.IsResourceRequest() && !of.Wildcard && writes(of.Name) {
 			return authorizer.DecisionAllow, "", nil
 		}
-		return authorizer.DecisionNoOpinion, "a relay writes the replicas of shards that it relays only", nil
+		return authorizer.DecisionNoOpinion, "a relay may only write the replicas of shards that it relays", nil
 	}
 }

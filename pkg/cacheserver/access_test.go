@@ -33,13 +33,13 @@ func testAccess(t *testing.T, cache *cacheServer) {
 	foreign.CAData = cache.pki.caPEM
 	master := httpClient(t, cache.pki.master(t, cache.url))
 	strangers := map[string]*http.Client{
-		"anonymous":            httpClient(t, cache.pki.anonymous(cache.url)),
-		"a user":               httpClient(t, cache.pki.user(t, cache.url, "somebody")),
-		"an administrator":     httpClient(t, cache.pki.user(t, cache.url, "admin", "system:kcp:admin")),
-		"a master by another":  httpClient(t, foreign),
-		"the shard's own name": httpClient(t, cache.pki.user(t, cache.url, "amber", "system:authenticated")),
+		"anonymous":              httpClient(t, cache.pki.anonymous(cache.url)),
+		"a user":                 httpClient(t, cache.pki.user(t, cache.url, "alice")),
+		"an administrator":       httpClient(t, cache.pki.user(t, cache.url, "admin", "system:kcp:admin")),
+		"a master of another CA": httpClient(t, foreign),
+		"the shard's own name":   httpClient(t, cache.pki.user(t, cache.url, "amber", "system:authenticated")),
 	}
-	// Whatever a service account claims: here is none at home.
+	// The cache server has no service accounts, so any claim is rejected.
 	for name, claims := range map[string][]string{"no": nil, "one": {"root"}, "several": {"root", "other"}, "a foreign": {"other"}} {
 		account := cache.pki.user(t, cache.url, "system:serviceaccount:default:robot", "system:masters")
 		account.Wrap(func(next http.RoundTripper) http.RoundTripper { return claiming{next, claims} })
@@ -105,7 +105,7 @@ func testAccess(t *testing.T, cache *cacheServer) {
 func testShardsWriteTheirReplicas(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	amber := httpClient(t, cache.pki.user(t, cache.url, "system:shard:amber", "system:kcp:shards"))
-	nobody := httpClient(t, cache.pki.user(t, cache.url, "amber", "system:kcp:shards"))
+	unprefixed := httpClient(t, cache.pki.user(t, cache.url, "amber", "system:kcp:shards"))
 	at := func(shard string) string {
 		return cache.url + "/services/cache/shards/" + shard + "/clusters/root/apis/core.kcp.io/v1alpha1/shards"
 	}
@@ -118,8 +118,8 @@ func testShardsWriteTheirReplicas(t *testing.T, cache *cacheServer) {
 		{amber, http.MethodPost, at("amber"), one, http.StatusCreated},
 		{amber, http.MethodPost, at("blue"), one, http.StatusForbidden},
 		{amber, http.MethodDelete, at("blue") + "/one", "", http.StatusForbidden},
-		{nobody, http.MethodPost, at("amber"), one, http.StatusForbidden},
-		{nobody, http.MethodGet, at("amber") + "/one", "", http.StatusOK},
+		{unprefixed, http.MethodPost, at("amber"), one, http.StatusForbidden},
+		{unprefixed, http.MethodGet, at("amber") + "/one", "", http.StatusOK},
 		{amber, http.MethodGet, cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards", "", http.StatusOK},
 		{amber, http.MethodGet, cache.url + "/metrics", "", http.StatusForbidden},
 		{amber, http.MethodDelete, at("amber") + "/one", "", http.StatusOK},

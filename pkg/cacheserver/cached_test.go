@@ -17,10 +17,10 @@ import (
 func TestCachedKinds(t *testing.T) {
 	t.Parallel()
 	c := newCachedKinds(func(_ string, value []byte) ([]byte, error) { return value, nil })
-	var gone []string
+	var removed []string
 	defer c.Subscribe(func(change definitions.Change) {
 		require.True(t, change.Removed)
-		gone = append(gone, change.Schema.Resource.Resource+":"+change.Identity)
+		removed = append(removed, change.Schema.Resource.Resource+":"+change.Identity)
 	})()
 	cached := func(plural, identity, kind, scope string) []byte {
 		return fmt.Appendf(nil, `{"metadata":{"annotations":{"cache.kcp.io/resource-kind":%q,"cache.kcp.io/resource-scope":%q}},"spec":{"group":"g.io","version":"v1","resource":%q},"status":{"identityHash":%q}}`, kind, scope, plural, identity)
@@ -44,7 +44,7 @@ func TestCachedKinds(t *testing.T) {
 		return d.Schema.Names().Kind + ":" + d.Identity
 	}
 	require.Equal(t, "unknown", of("", "", "as", "f0"))
-	require.True(t, c.have(replicas{"one", "as:f0.g.io"}), "nobody knows")
+	require.True(t, c.have(replicas{"one", "as:f0.g.io"}), "resources may exist before the first sync")
 	c.begin()
 	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
 	c.observe("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
@@ -53,8 +53,8 @@ func TestCachedKinds(t *testing.T) {
 	require.Equal(t, "A:f0", of("", "", "as", "f0"))
 	require.Equal(t, "A:f0", of("one", "c", "as", ""))
 	require.Equal(t, "A:f0", of("", "c", "as", ""))
-	require.Empty(t, of("two", "c", "as", ""), "it is on another shard")
-	require.Empty(t, of("one", "", "as", ""), "all need an identity")
+	require.Empty(t, of("two", "c", "as", ""), "the CachedResource is on another shard")
+	require.Empty(t, of("one", "", "as", ""), "requests for all logical clusters require an identity")
 	require.Empty(t, of("", "", "as", "f1"))
 
 	for name, not := range map[string][]byte{
@@ -67,7 +67,7 @@ func TestCachedKinds(t *testing.T) {
 	require.Empty(t, of("", "", "bs", "f0"))
 
 	has := func(shard, resource string) bool { return c.have(replicas{shard, resource}) }
-	require.True(t, has("one", "bs:f0.g.io"), "one cannot be read, and may be that")
+	require.True(t, has("one", "bs:f0.g.io"), "an unreadable CachedResource may be of this resource")
 	c.observe("/cache.kcp.io/cachedresources/one/c/e", nil)
 	require.False(t, has("one", "bs:f0.g.io"))
 	require.True(t, has("one", "as:f0.g.io"))
@@ -75,20 +75,20 @@ func TestCachedKinds(t *testing.T) {
 	c.observe("/cache.kcp.io/cachedresources/one/c/x", nil)
 	require.False(t, has("one", "as:f0.g.io"))
 	require.True(t, has("two", "as:f0.g.io"))
-	require.Equal(t, "A:f0", of("", "", "as", "f0"), "the other still says it")
-	require.Empty(t, gone)
+	require.Equal(t, "A:f0", of("", "", "as", "f0"), "the other CachedResource must still be served")
+	require.Empty(t, removed)
 	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
 
 	c.begin()
 	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
-	require.Equal(t, "A:f0", of("", "", "as", "f0"), "what was known is served while all is read")
+	require.Equal(t, "A:f0", of("", "", "as", "f0"), "known resources must be served during a resync")
 	c.complete()
-	require.Equal(t, []string{"as:f0"}, gone)
+	require.Equal(t, []string{"as:f0"}, removed)
 	require.Empty(t, of("", "", "as", "f0"))
 	require.Equal(t, "A:f2", of("one", "c", "as", ""))
 
 	// A recreated definition may have another kind.
-	for want, tell := range map[string]func(value []byte){
+	for want, deliver := range map[string]func(value []byte){
 		"B": func(value []byte) { c.observe("/cache.kcp.io/cachedresources/one/c/x", value) },
 		"C": func(value []byte) {
 			c.begin()
@@ -96,10 +96,10 @@ func TestCachedKinds(t *testing.T) {
 			c.complete()
 		},
 	} {
-		gone = nil
-		tell(cached("as", "f2", want, "Cluster"))
+		removed = nil
+		deliver(cached("as", "f2", want, "Cluster"))
 		require.Equal(t, want+":f2", of("", "", "as", "f2"))
-		require.Equal(t, []string{"as:f2"}, gone)
+		require.Equal(t, []string{"as:f2"}, removed)
 	}
 }
 

@@ -192,18 +192,18 @@ func (d *digests) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		answer, err := d.answer(r, shard)
+		response, err := d.response(r, shard)
 		if err != nil {
 			responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, r)
 			return
 		}
-		body, err := json.Marshal(answer)
+		body, err := json.Marshal(response)
 		if err != nil {
 			responsewriters.InternalError(w, r, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // the client is gone if it fails
+		_, _ = w.Write(body) // fails only if the client has disconnected
 	})
 }
 
@@ -211,7 +211,7 @@ func ofDigests(path string) bool {
 	return path == digest.Path || strings.HasPrefix(path, digest.Path+"/")
 }
 
-func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Response, error) {
+func (d *digests) response(r *http.Request, shard request.Shard) (*digest.Response, error) {
 	switch {
 	case r.Method != http.MethodGet:
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "digests"}, r.Method)
@@ -228,24 +228,24 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Response
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later and do other work meanwhile
 	}
-	answer := &digest.Response{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
+	response := &digest.Response{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
 	table := tables[resource]
 	if table == nil {
 		table = digest.NewTable[struct{}]()
 	}
 	switch {
 	case resource == "":
-		answer.Resources = make(map[string]digest.Root, len(tables))
+		response.Resources = make(map[string]digest.Root, len(tables))
 		for resource, table := range tables {
-			answer.Resources[resource] = table.Root()
+			response.Resources[resource] = table.Root()
 		}
 	case ofBucket:
-		answer.Keys = table.Keys(bucket)
+		response.Keys = table.Keys(bucket)
 	default:
-		answer.Buckets = make([]digest.Number, digest.Buckets)
+		response.Buckets = make([]digest.Number, digest.Buckets)
 		for i, sum := range table.Sums() {
-			answer.Buckets[i] = digest.Number(sum)
+			response.Buckets[i] = digest.Number(sum)
 		}
 	}
-	return answer, nil
+	return response, nil
 }

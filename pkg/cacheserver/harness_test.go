@@ -71,7 +71,7 @@ func start(t testing.TB, url string, run func(ctx context.Context) error) *insta
 			default:
 				return false
 			}
-		}, deadline, 10*time.Millisecond, "the server does not stop")
+		}, deadline, 10*time.Millisecond, "the server has not stopped")
 	})
 	t.Cleanup(i.stop)
 	return i

@@ -54,7 +54,7 @@ func TestCacheServerLearnsKinds(t *testing.T) {
 	require.Equal(t, "DELETED", string((<-watch.ResultChan()).Type))
 	remove()
 	for range watch.ResultChan() {
-		t.Error("an event of a kind that is not served")
+		t.Error("received an event of a resource that is no longer served")
 	}
 	_, err = replicas.List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)

@@ -24,7 +24,7 @@ func TestServersLeaveNothing(t *testing.T) {
 		regions["eu"].push(t, amber)
 		r := newReader(t, regions["us"].cacheServer)
 		requireReplicas(t, regions["us"].cacheServer, []string{"amber|root|one"})
-		r.waitTold(t, "add one")
+		r.waitForEvent(t, "add one")
 	})
 	// Requests that their client has given up, and upstream's timers, end by themselves some seconds later.
 	var leaked error

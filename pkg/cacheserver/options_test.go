@@ -27,7 +27,7 @@ func TestFlags(t *testing.T) {
 	require.Equal(t, "a", o.Authentication.ClientCAFile)
 	require.Equal(t, []string{"https://e:2379"}, o.Etcd.Servers)
 	require.NoError(t, o.Complete().Validate())
-	require.Nil(t, fs.Lookup("dev-tokens"), "the cache server has no tokens")
+	require.Nil(t, fs.Lookup("dev-tokens"), "the cache server must not have this flag")
 	require.Equal(t, 8012, cacheserver.NewOptions().Serving.SecurePort)
 }
 
@@ -46,7 +46,7 @@ func TestValidateNamesTheFlags(t *testing.T) {
 
 	o = cacheserver.NewOptions()
 	o.Name, o.RelayConfig = "global", writeFile(t, "relays.yaml", fmt.Sprintf("relays:\n- {from: {name: global, kubeconfig: %s}}\n", writeKubeconfig(t, newPKI(t), "https://127.0.0.1:1")))
-	require.ErrorContains(t, o.Complete().Validate(), "--relay-config: "+o.RelayConfig+": relays[0] (\"global\"): from.name: it is the name of this cache server")
+	require.ErrorContains(t, o.Complete().Validate(), "--relay-config: "+o.RelayConfig+": relays[0] (\"global\"): from.name: must not be the name of this cache server")
 	require.ErrorContains(t, o.Complete().Validate(), "--relay-config needs --feature-gates=CacheRelays=true")
 	o.Serving.FeatureGates["CacheRelays"] = "true"
 	require.NotContains(t, o.Complete().Validate().Error(), "--feature-gates")

@@ -31,13 +31,13 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 	t.Helper()
 	reads := replicas.NewCache("cache", cache.f, replicationcheckpoints.Read)
 	everything := reads.Factory().Shard("*").Wildcard()
-	marks := replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
-	note := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
-		reads.Note(marks.KeyOf(mark).Shard, mark.Said())
+	checkpoints := replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
+	note := func(cp *replicationcheckpoints.ReplicationCheckpoint) {
+		reads.Note(checkpoints.KeyOf(cp).Shard, cp.Said())
 	}
-	marks.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
-		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(mark) },
-		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { note(mark) },
+	checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(cp *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(cp) },
+		OnUpdate: func(_, cp *replicationcheckpoints.ReplicationCheckpoint) { note(cp) },
 	})
 	r := &reader{Informer: kinds.Shards.Informer(everything, client.InformerOptions[*corev1alpha1.Shard]{})}
 	r.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
@@ -45,7 +45,7 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 		OnUpdate: func(_, shard *corev1alpha1.Shard) { r.add("update " + shard.Name) },
 		OnDelete: func(shard *corev1alpha1.Shard, _ bool) { r.add("delete " + shard.Name) },
 	})
-	start(t, "", marks.Run)
+	start(t, "", checkpoints.Run)
 	start(t, "", r.Run)
 	return r
 }
@@ -53,17 +53,17 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 // has returns an error unless the reader has synced with that number of objects.
 func (r *reader) has(objects int) error {
 	if has, lacks := r.Lister().Len(), replicas.Lacks(r, []string{"amber"}); has != objects || len(lacks) > 0 {
-		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks %v", has, lacks), r.LastError())
+		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks checkpoints of %v", has, lacks), r.LastError())
 	}
 	return nil
 }
 
-// waitTold waits for an event.
-func (r *reader) waitTold(t *testing.T, what string) {
+// waitForEvent waits for an event.
+func (r *reader) waitForEvent(t *testing.T, what string) {
 	t.Helper()
 	waitFor(t, what, func() error {
-		if told := r.events(); !slices.Contains(told, what) {
-			return fmt.Errorf("told were %v", told)
+		if received := r.events(); !slices.Contains(received, what) {
+			return fmt.Errorf("received %v", received)
 		}
 		return nil
 	})
@@ -89,11 +89,11 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	for n := range objects {
 		create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("s-%02d", n), map[string]any{"baseURL": "https://x"}))
 	}
-	_, stopPushing := replicate(t, amber, cache, markOften)
+	_, stopPushing := replicate(t, amber, cache, checkpointOften)
 	r := newReader(t, cache)
 	// Without a checkpoint of the shard, the reader accepts any content of the cache server.
-	waitFor(t, "the reader has all, and knows a mark of the shard", func() error { return r.has(objects) })
-	require.Contains(t, replicas.Lacks(r, []string{"amber", "blue"}), "blue", "nothing is known of it")
+	waitFor(t, "the reader has all objects and a checkpoint of the shard", func() error { return r.has(objects) })
+	require.Contains(t, replicas.Lacks(r, []string{"amber", "blue"}), "blue", "a shard without a checkpoint must be reported")
 
 	cache.stop()
 	backup := snapshotOf(t, cache)
@@ -106,7 +106,7 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	require.NoError(t, err)
 	create(t, shards, object(shardsGVR, "Shard", "new", map[string]any{"baseURL": "https://x"}))
 	for _, what := range []string{"delete s-01", "update s-02", "add new"} {
-		r.waitTold(t, what)
+		r.waitForEvent(t, what)
 	}
 	r.take()
 
@@ -118,11 +118,11 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	cache.start(t)
 	// When a replica of another shard comes, the reader has read all of the older data.
 	create(t, in(t, cache.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "other", map[string]any{"baseURL": "https://x"}))
-	r.waitTold(t, "add other")
+	r.waitForEvent(t, "add other")
 	require.Equal(t, []string{"add other"}, r.take())
-	replicate(t, amber, cache, markOften)
+	replicate(t, amber, cache, checkpointOften)
 	create(t, shards, object(shardsGVR, "Shard", "after", map[string]any{"baseURL": "https://x"}))
-	r.waitTold(t, "add after")
+	r.waitForEvent(t, "add after")
 	require.Equal(t, []string{"add after"}, r.take())
 	require.NoError(t, r.has(objects+2))
 }

@@ -98,21 +98,21 @@ func writeFile(t testing.TB, name, content string) string {
 // push has a shard push to the cache server of its region.
 func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Config)) push.Config {
 	t.Helper()
-	config, _ := replicate(t, shard, r.cacheServer, append(change, markOften)...)
+	config, _ := replicate(t, shard, r.cacheServer, append(change, checkpointOften)...)
 	return config
 }
 
 // requireCheckpoint waits until the checkpoint of a shard is complete compared with the one in its own region.
 func requireCheckpoint(t *testing.T, at, home *region, shard string, via ...string) {
 	t.Helper()
-	waitFor(t, "the mark of "+shard+" in "+at.name, func() error {
-		here, there := markAt(t, at.cacheServer, shard), markAt(t, home.cacheServer, shard)
+	waitFor(t, "the checkpoint of "+shard+" in "+at.name, func() error {
+		here, there := checkpointAt(t, at.cacheServer, shard), checkpointAt(t, home.cacheServer, shard)
 		equal := len(there.Resources) > 0 && here.Epoch == there.Epoch && slices.Equal(via, here.Via)
 		for resource, extent := range there.Resources {
 			equal = equal && here.Resources[resource].ResourceVersion == extent.ResourceVersion
 		}
 		if !equal {
-			return fmt.Errorf("it is %+v, by %v, and in its region %+v", here.Resources, here.Via, there.Resources)
+			return fmt.Errorf("got %+v via %v, want %+v as in its own region", here.Resources, here.Via, there.Resources)
 		}
 		return nil
 	})
@@ -137,7 +137,7 @@ func requireEqual(t *testing.T, a, b *region, shard, name string) {
 			have[i] = obj
 		}
 		if !assert.ObjectsAreEqual(have[0], have[1]) {
-			return fmt.Errorf("%s has %v, and %s has %v", a.name, have[0], b.name, have[1])
+			return fmt.Errorf("%s has %v, but %s has %v", a.name, have[0], b.name, have[1])
 		}
 		return nil
 	})
@@ -169,7 +169,7 @@ func TestRelayStar(t *testing.T) {
 	requireCheckpoint(t, eu, us, "blue", "us", "global")
 	requireCheckpoint(t, eu, eu, "amber")
 
-	t.Log("changes, deletions, and what becomes regional, or meant for all")
+	t.Log("Changes, deletions and changes of the scope are relayed")
 	mustPatch(t, shards, "early", `{"spec":{"baseURL":"https://y"}}`)
 	require.NoError(t, shards.Delete(t.Context(), "late", metav1.DeleteOptions{}))
 	mustPatch(t, shards, "secret", `{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`)
@@ -180,7 +180,7 @@ func TestRelayStar(t *testing.T) {
 	requireReplicas(t, eu.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
 	requireCheckpoint(t, us, eu, "amber", "eu", "global")
 
-	t.Log("what somebody else writes below a shard that is relayed is put right")
+	t.Log("Replicas of a relayed shard that other clients have changed are repaired")
 	require.NoError(t, in(t, us.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "early", metav1.DeleteOptions{}))
 	create(t, in(t, us.f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "invented", nil))
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})

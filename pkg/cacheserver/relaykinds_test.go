@@ -31,12 +31,12 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	cachedResources := schema.GroupVersionResource{Group: "cache.kcp.io", Version: "v1alpha1", Resource: "cachedresources"}
 	widgets := schema.GroupVersionResource{Group: "example.io", Version: "v1", Resource: "widgets:" + identity}
 
-	mark := &replicationcheckpoints.ReplicationCheckpoint{
+	cp := &replicationcheckpoints.ReplicationCheckpoint{
 		ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Epoch: uuid.Must(uuid.NewV7()).String(), Number: 100,
 		Resources: map[string]replicationcheckpoints.Extent{cachedResources.GroupResource().String(): {ResourceVersion: "5"}, widgets.GroupResource().String(): {ResourceVersion: "5"}},
 	}
-	marks := checkpointsOf(eu.cacheServer, "amber")
-	_, err := marks.Create(t.Context(), mark, metav1.CreateOptions{})
+	checkpoints := checkpointsOf(eu.cacheServer, "amber")
+	_, err := checkpoints.Create(t.Context(), cp, metav1.CreateOptions{})
 	require.NoError(t, err)
 	get := func(gvr schema.GroupVersionResource, name string) error {
 		_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
@@ -45,7 +45,7 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	there := func(gvr schema.GroupVersionResource, name string) func() bool {
 		return func() bool { return get(gvr, name) == nil }
 	}
-	gone := func(gvr schema.GroupVersionResource, name string) func() bool {
+	notFound := func(gvr schema.GroupVersionResource, name string) func() bool {
 		return func() bool { return apierrors.IsNotFound(get(gvr, name)) }
 	}
 
@@ -53,11 +53,11 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	delete(use.Object, "spec")
 	uses := in(t, eu.f.Shard("amber"), "c", exportUses)
 	create(t, uses, use)
-	eventually(t, "what a shard has written is relayed", there(exportUses, "export"))
+	eventually(t, "an object that a shard has written is relayed", there(exportUses, "export"))
 	require.NoError(t, uses.Delete(t.Context(), "export", metav1.DeleteOptions{}))
-	eventually(t, "and its deletion", gone(exportUses, "export"))
+	eventually(t, "its deletion is relayed", notFound(exportUses, "export"))
 	again := create(t, uses, use)
-	eventually(t, "and another one of that name", func() bool {
+	eventually(t, "a new object with the same name is relayed", func() bool {
 		found, err := in(t, us.f.Shard("amber"), "c", exportUses).Get(t.Context(), "export", metav1.GetOptions{})
 		return err == nil && found.GetUID() == again.GetUID()
 	})
@@ -69,33 +69,33 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	create(t, all, cached)
 	selected := in(t, eu.f.Shard("amber"), "c", widgets)
 	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.io/v1", "kind": "Widget", "metadata": map[string]any{"name": "one"}}}
-	eventually(t, "it is served", func() bool {
+	eventually(t, "the resource is served", func() bool {
 		_, err := selected.Create(t.Context(), widget, metav1.CreateOptions{})
 		return err == nil
 	})
 	secret := widget.DeepCopy()
 	secret.SetName("secret")
 	create(t, selected, regional(secret))
-	eventually(t, "what a cached resource selects is relayed", there(widgets, "one"))
-	require.True(t, gone(widgets, "secret")(), "but for what is regional")
+	eventually(t, "objects of a CachedResource are relayed", there(widgets, "one"))
+	require.True(t, notFound(widgets, "secret")(), "regional objects must not be relayed")
 
 	// This is the order on a shard: its own cache server is emptied, its checkpoint no longer contains the resource, and
 	// then the CachedResource is deleted.
-	mark, err = marks.Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
+	cp, err = checkpoints.Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
 	require.NoError(t, err)
-	mark.Number++
-	delete(mark.Resources, widgets.GroupResource().String())
-	_, err = marks.Update(t.Context(), mark, metav1.UpdateOptions{})
+	cp.Number++
+	delete(cp.Resources, widgets.GroupResource().String())
+	_, err = checkpoints.Update(t.Context(), cp, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	for _, name := range []string{"one", "secret"} {
 		require.NoError(t, selected.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
 	require.NoError(t, all.Delete(t.Context(), "widgets", metav1.DeleteOptions{}))
-	eventually(t, "the cached resource has gone", gone(cachedResources, "widgets"))
-	eventually(t, "it is not served any more", gone(widgets, "one"))
+	eventually(t, "the CachedResource is deleted", notFound(cachedResources, "widgets"))
+	eventually(t, "the resource is no longer served", notFound(widgets, "one"))
 	inEU, inUS := eu.own(t), us.own(t)
 	left := map[string]string{"name": "amber", "resource": widgets.GroupResource().String()}
-	eventually(t, "and nothing is left of it", func() bool {
+	eventually(t, "all replicas are deleted", func() bool {
 		return measured(t, inEU, "shardplane_cache_replicas", left) <= 0 && measured(t, inUS, "shardplane_cache_replicas", left) <= 0
 	})
 }

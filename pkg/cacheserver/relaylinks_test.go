@@ -38,12 +38,12 @@ func TestRelayLinks(t *testing.T) {
 		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
 		want = append(want, "amber|root|"+name)
 	}
-	config, stopPushing := replicate(t, amber, eu.cacheServer, verifyOften, markOften)
+	config, stopPushing := replicate(t, amber, eu.cacheServer, verifyOften, checkpointOften)
 	requireReplicas(t, us.cacheServer, want)
 	requireCheckpoint(t, us, eu, "amber", "eu")
 	lost := newDeletions(t, us)
 
-	t.Log("the cache server is unreachable")
+	t.Log("The source cache server is unreachable")
 	eu.stop()
 	create(t, in(t, us.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "own", nil))
 	create(t, shards, object(shardsGVR, "Shard", "meanwhile", nil))
@@ -52,7 +52,7 @@ func TestRelayLinks(t *testing.T) {
 	eu.start(t)
 	requireReplicas(t, us.cacheServer, want)
 
-	t.Log("the cache server has lost its data")
+	t.Log("The source cache server has lost its data")
 	stopPushing()
 	eu.stop()
 	eu.dataDir = t.TempDir()
@@ -70,7 +70,7 @@ func TestRelayLinks(t *testing.T) {
 	requireCheckpoint(t, us, eu, "amber", "eu")
 	require.Empty(t, lost.events())
 
-	t.Log("what is deleted in the shard is deleted in both regions")
+	t.Log("Objects that are deleted on the shard are deleted in both regions")
 	require.NoError(t, shards.Delete(t.Context(), "later", metav1.DeleteOptions{}))
 	want = slices.DeleteFunc(want, func(name string) bool { return name == "amber|root|later" })
 	requireReplicas(t, us.cacheServer, want)
@@ -87,7 +87,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://x"}))
-	config, stopPushing := replicate(t, amber, eu.cacheServer, markOften)
+	config, stopPushing := replicate(t, amber, eu.cacheServer, checkpointOften)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
 	last := ""
 	for n := range 30 {
@@ -95,11 +95,11 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	}
 	// The checkpoint may be behind the replicas. It must cover changes that the restored shard lacks, or the restore
 	// could not be detected.
-	eventually(t, "the mark covers all", func() bool {
-		return markAt(t, us.cacheServer, "amber").Resources[shardsResource].ResourceVersion == last
+	eventually(t, "the checkpoint covers all changes", func() bool {
+		return checkpointAt(t, us.cacheServer, "amber").Resources[shardsResource].ResourceVersion == last
 	})
 	requireCheckpoint(t, us, eu, "amber", "eu")
-	before := markAt(t, us.cacheServer, "amber")
+	before := checkpointAt(t, us.cacheServer, "amber")
 
 	stopPushing()
 	amber.stop()
@@ -108,9 +108,9 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://restored"}))
 	startPush(t, config)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
-	waitFor(t, "the mark is of another epoch", func() error {
-		if mark := markAt(t, us.cacheServer, "amber"); mark.Epoch <= before.Epoch {
-			return fmt.Errorf("here %+v, in its region %+v", mark, markAt(t, eu.cacheServer, "amber"))
+	waitFor(t, "the checkpoint has a new epoch", func() error {
+		if cp := checkpointAt(t, us.cacheServer, "amber"); cp.Epoch <= before.Epoch {
+			return fmt.Errorf("got %+v, and %+v in its own region", cp, checkpointAt(t, eu.cacheServer, "amber"))
 		}
 		return nil
 	})

@@ -33,7 +33,7 @@ func TestRelayOfShardsOfRoot(t *testing.T) {
 		}
 		mustPatch(t, of, name, region)
 	}
-	eventually(t, "what else is regional has gone", func() bool {
+	eventually(t, "the replicas of other regional objects are deleted", func() bool {
 		list, err := in(t, us.f.Shard("root"), "root", workspaceTypesGVR).List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0
 	})

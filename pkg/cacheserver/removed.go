@@ -136,10 +136,10 @@ func (r *removedShards) check(req *http.Request) error {
 	case "create", "update", "patch":
 		at, removed, err := r.since(req.Context(), shard.Name)
 		if err != nil {
-			return apierrors.NewServiceUnavailable("reading whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
+			return apierrors.NewServiceUnavailable("checking whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 		}
 		if removed {
-			return apierrors.NewForbidden(resource, info.Name, fmt.Errorf("shard %q was removed: its Shard was deleted in root, %s, and its replicas are deleted here; it may push again when there is a Shard of its name", shard.Name, at.Format(time.RFC3339)))
+			return apierrors.NewForbidden(resource, info.Name, fmt.Errorf("shard %q was removed: its Shard was deleted in root at %s, and its replicas are deleted: create a Shard with its name in root to allow writes again", shard.Name, at.Format(time.RFC3339)))
 		}
 	}
 	return nil

@@ -35,13 +35,13 @@ func TestRemovedShards(t *testing.T) {
 			require.NoError(t, push(shard, fmt.Sprintf("t-%d", n)))
 		}
 	}
-	require.NoError(t, push("lost", "t-0"), "without a Shard, which nobody was seen to delete")
+	require.NoError(t, push("lost", "t-0"), "a shard whose Shard was never observed must be allowed to write")
 	own := cache.own(t)
 	identified := func() float64 {
 		return measured(t, own, "shardplane_cache_replicas", map[string]string{"name": "blue", "resource": "things:f0.g.io"})
 	}
 	pushCached(t, cache, "blue")
-	eventually(t, "what it has of a cached resource is counted", func() bool { return identified() == 1 })
+	eventually(t, "its replica of a cached resource is counted", func() bool { return identified() == 1 })
 	require.NoError(t, registered.Delete(t.Context(), "blue", metav1.DeleteOptions{}))
 	refused := func(err error) {
 		t.Helper()
@@ -64,18 +64,18 @@ func TestRemovedShards(t *testing.T) {
 	gracePeriod = 0
 	cache.start(t)
 	refused(push("blue", "t-4"))
-	eventually(t, "its replicas are gone", func() bool { return count("blue") == 0 && identified() <= 0 })
+	eventually(t, "its replicas are deleted", func() bool { return count("blue") == 0 && identified() <= 0 })
 	require.Equal(t, 4, count("green"))
 	require.Equal(t, 1, count("lost"))
 	refused(push("blue", "t-4"))
 
 	create(t, registered, object(shardsGVR, "Shard", "blue", nil))
 	require.NoError(t, push("blue", "t-5"))
-	// It is not purged any more, when one is that was removed later.
+	// Its new replicas are not deleted when the next removed shard is purged.
 	create(t, registered, object(shardsGVR, "Shard", "later", nil))
 	require.NoError(t, push("later", "t-0"))
 	require.NoError(t, registered.Delete(t.Context(), "later", metav1.DeleteOptions{}))
-	eventually(t, "the replicas of the next one are gone", func() bool { return count("later") == 0 })
+	eventually(t, "the replicas of the next removed shard are deleted", func() bool { return count("later") == 0 })
 	require.Equal(t, 1, count("blue"))
 	require.Equal(t, 4, count("green"))
 }
@@ -89,7 +89,7 @@ func pushCached(t *testing.T, cache *cacheServer, shard string) {
 	create(t, in(t, cache.f.Shard(shard), "c", schema.GroupVersionResource{Group: "cache.kcp.io", Version: "v1alpha1", Resource: "cachedresources"}), cached)
 	things := schema.GroupVersionResource{Group: "g.io", Version: "v1", Resource: "things:f0"}
 	var err error
-	eventually(t, "the kind is served", func() bool {
+	eventually(t, "the cached resource is served", func() bool {
 		_, err = in(t, cache.f.Shard(shard), "c", things).Create(t.Context(), object(things, "Thing", "one", nil), metav1.CreateOptions{})
 		return err == nil
 	})

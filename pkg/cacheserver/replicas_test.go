@@ -54,7 +54,7 @@ func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
 	read := mustGet(t, shards, "one")
 	require.Equal(t, created, read)
 
-	t.Log("spec and status are written at once, and no generation is counted")
+	t.Log("One update changes spec and status, and keeps the generation")
 	want.Object["spec"], want.Object["status"] = map[string]any{"baseURL": "https://y"}, map[string]any{"ready": false}
 	want.SetManagedFields(nil)
 	want.SetFinalizers(nil)
@@ -68,7 +68,7 @@ func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
 	require.EqualValues(t, 7, patched.GetGeneration())
 	require.EqualValues(t, "uid-of-one", patched.GetUID())
 
-	t.Log("of another object it is another replica")
+	t.Log("The UID may only change with the annotation of the original UID")
 	want.SetResourceVersion(patched.GetResourceVersion())
 	want.SetUID("another")
 	_, err = shards.Update(t.Context(), want, metav1.UpdateOptions{})
@@ -81,13 +81,13 @@ func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
 	require.NoError(t, err)
 	require.EqualValues(t, "another", updated.GetUID())
 	read = mustGet(t, shards, "one")
-	require.Equal(t, patched, read, "a dry run changes nothing")
+	require.Equal(t, patched, read, "a dry run must not change the object")
 	updated, err = shards.Update(t.Context(), want, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, "another", updated.GetUID())
 	require.EqualValues(t, 7, updated.GetGeneration())
 
-	t.Log("as compared, or not at all")
+	t.Log("Updates require the current resource version")
 	want.SetResourceVersion(read.GetResourceVersion())
 	_, err = shards.Update(t.Context(), want, metav1.UpdateOptions{})
 	require.True(t, apierrors.IsConflict(err), "%v", err)
@@ -166,8 +166,8 @@ func testMalformedReplicas(t *testing.T, cache *cacheServer) {
 		`{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"x","generation":-1,` + annotated + `}}`: http.StatusUnprocessableEntity,
 		`{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"x","labels":7,` + annotated + `}}`:      http.StatusBadRequest,
 	} {
-		status, answer := do(t, master, http.MethodPost, url, body)
-		require.Equal(t, want, status, "%s: %s", body, answer)
+		status, response := do(t, master, http.MethodPost, url, body)
+		require.Equal(t, want, status, "%s: %s", body, response)
 	}
 	requireList(t, cache.f.Shard("*"), "*")
 }

@@ -140,7 +140,7 @@ func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 
 func requireTrue(t *testing.T, config push.Config) {
 	t.Helper()
-	waitFor(t, "replicas equal the objects", func() error {
+	waitFor(t, "the replicas equal the objects", func() error {
 		if found := differences(t, config); len(found) > 0 {
 			return fmt.Errorf("%v", found)
 		}
@@ -154,7 +154,7 @@ func TestReplication(t *testing.T) {
 	amber, blue := newTestShard(t, "amber"), newTestShard(t, "blue")
 	amberShards := in(t, amber.f, "root", shardsGVR)
 	create(t, amberShards, object(shardsGVR, "Shard", "early", map[string]any{"baseURL": "https://amber"}))
-	// Audits run all the while, and mistake none of this for the loss of data.
+	// The periodic comparisons must not mistake any of this for a loss of data.
 	t.Cleanup(func() { require.Zero(t, startsOver(t, cache)) })
 
 	amberConfig, _ := replicate(t, amber, cache)
@@ -177,7 +177,7 @@ func TestReplication(t *testing.T) {
 	}, replica.GetAnnotations())
 	requireSame(t, source, replica)
 
-	t.Run("changes in the shard arrive, status and annotations too", func(t *testing.T) {
+	t.Run("changes including status and annotations", func(t *testing.T) {
 		mustPatch(t, amberShards, "same", `{"metadata":{"annotations":{"kcp.io/path":"root"},"labels":{"l":"v"},"finalizers":["test/held"]},"spec":{"externalURL":"https://new"}}`)
 		eventually(t, "the change is replicated", func() bool {
 			replica := mustGet(t, replicas, "same")
@@ -185,9 +185,9 @@ func TestReplication(t *testing.T) {
 			return url == "https://new" && replica.GetAnnotations()["kcp.io/path"] == "root" && replica.GetLabels()["l"] == "v" && slices.Equal(replica.GetFinalizers(), []string{"test/held"})
 		})
 	})
-	t.Run("an object that is being deleted has a replica that says so, until it is gone", func(t *testing.T) {
+	t.Run("annotation of objects with a deletion timestamp", func(t *testing.T) {
 		require.NoError(t, amberShards.Delete(t.Context(), "same", metav1.DeleteOptions{}))
-		eventually(t, "the replica says it", func() bool {
+		eventually(t, "the replica has the annotation", func() bool {
 			replica := mustGet(t, replicas, "same")
 			return replica.GetAnnotations()["cache.shardplane.io/deleting"] != ""
 		})
@@ -201,11 +201,11 @@ func TestReplication(t *testing.T) {
 		create(t, amberShards, object(shardsGVR, "Shard", "same", nil))
 		requireReplicas(t, cache, want, amberConfig)
 	})
-	t.Run("an edited replica is put right", func(t *testing.T) {
+	t.Run("repair of an edited replica", func(t *testing.T) {
 		mustPatch(t, replicas, "same", `{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"},"finalizers":["a/b"],"annotations":{"cache.shardplane.io/deleting":"x"}}}`)
 		requireTrue(t, amberConfig)
 	})
-	t.Run("what belongs to no shard that runs stays", func(t *testing.T) {
+	t.Run("replicas of a shard that is not running", func(t *testing.T) {
 		create(t, in(t, cache.f.Shard("green"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
 		requireReplicas(t, cache, append(want, "green|root|same"), amberConfig, blueConfig)
 	})
@@ -246,7 +246,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 	config, stop := replicate(t, amber, cache)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
-	t.Log("changes while the controller is down")
+	t.Log("Changes while the controller is down")
 	stop()
 	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
 	mustPatch(t, shards, "s-02", `{"spec":{"baseURL":"https://y"}}`)
@@ -265,7 +265,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 	config, _ = replicate(t, amber, cache)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
-	t.Log("both servers restart, and the cache server has lost its data")
+	t.Log("Both servers restart, and the cache server has lost its data")
 	cache.stop()
 	amber.stop()
 	amber.start(t)

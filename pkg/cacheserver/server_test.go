@@ -35,9 +35,9 @@ func do(t testing.TB, c *http.Client, method, url, body string) (int, string) {
 		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	response, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	return resp.StatusCode, string(answer)
+	return resp.StatusCode, string(response)
 }
 
 func httpClient(t testing.TB, config *rest.Config) *http.Client {
@@ -268,7 +268,7 @@ func next(t *testing.T, w watch.Interface) string {
 	t.Helper()
 	select {
 	case event, ok := <-w.ResultChan():
-		require.True(t, ok, "the watch has ended")
+		require.True(t, ok, "the watch ended unexpectedly")
 		if event.Type == watch.Bookmark {
 			return string(event.Type)
 		}
@@ -325,7 +325,7 @@ func TestRestart(t *testing.T) {
 	case _, more := <-open.ResultChan():
 		require.False(t, more)
 	case <-time.After(deadline):
-		require.Fail(t, "the watch outlives the server")
+		require.Fail(t, "the watch did not end with the server")
 	}
 	cache.start(t)
 	requireList(t, f.Shard("*"), "*", "amber|root|same", "blue|other|same")

@@ -75,7 +75,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
 	cache := &cacheServer{f: balanced, pushes: prometheus.NewRegistry()}
-	replicated, _ := replicate(t, amber, cache, markOften, verifyOften)
+	replicated, _ := replicate(t, amber, cache, checkpointOften, verifyOften)
 	reader := kinds.Shards.Informer(balanced.Shard("*").Wildcard(), client.InformerOptions[*corev1alpha1.Shard]{})
 	start(t, "", reader.Run)
 	writes := 0
@@ -93,7 +93,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	complete := func() {
 		t.Helper()
 		requireTrue(t, replicated)
-		eventually(t, "the reader has everything", func() bool { return reader.Lister().Len() == writes-writes/5 })
+		eventually(t, "the reader has all objects", func() bool { return reader.Lister().Len() == writes-writes/5 })
 	}
 	write(5)
 	complete()
@@ -104,23 +104,23 @@ func TestReplicasOfOneCache(t *testing.T) {
 	list := mustList(t, at(a), metav1.ListOptions{})
 	streams := [2]*watched{watchFrom(t, at(a), list.GetResourceVersion()), watchFrom(t, at(b), list.GetResourceVersion())}
 	write(5)
-	eventually(t, "the first server has sent something", func() bool { return len(streams[0].events()) > 0 })
+	eventually(t, "the first server has sent events", func() bool { return len(streams[0].events()) > 0 })
 	port.Store(int64(b.port)) // while replicas are pushed, and read
 	a.stop()
 	write(10)
 	<-streams[0].ended
 	complete()
 	sent := streams[0].events()
-	eventually(t, "the second server has sent more", func() bool { return len(streams[1].events()) > len(sent) })
+	eventually(t, "the second server has sent more events", func() bool { return len(streams[1].events()) > len(sent) })
 	require.Equal(t, sent, streams[1].events()[:len(sent)])
 
-	t.Log("the first server runs again, has what was written meanwhile, and the second one stops")
+	t.Log("The first server restarts with the data that was written meanwhile, and the second one stops")
 	a.start(t)
 	again := mustList(t, at(a), metav1.ListOptions{})
 	other := mustList(t, at(b), metav1.ListOptions{ResourceVersion: again.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	require.Equal(t, again.Items, other.Items)
 	var digests [2]string
-	eventually(t, "both have the same digests; the shard may mark between the two requests", func() bool {
+	eventually(t, "both servers have the same digests, unless a checkpoint was written between the requests", func() bool {
 		for n, r := range replicas {
 			var code int
 			code, digests[n] = get(t, r.f.HTTPClient(), r.url+"/services/cache/shards/amber/digests")
@@ -132,5 +132,5 @@ func TestReplicasOfOneCache(t *testing.T) {
 	b.stop()
 	write(5)
 	complete()
-	require.Zero(t, startsOver(t, cache), "a server was taken for a cache with other data")
+	require.Zero(t, startsOver(t, cache), "a server was mistaken for a cache with other data")
 }

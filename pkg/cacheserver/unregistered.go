@@ -79,8 +79,8 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 		}
 		if now.Sub(u.since[name]) >= logUnregisteredAfter && now.Sub(u.logged[name]) >= logUnregisteredInterval {
 			u.logged[name] = now
-			klog.FromContext(ctx).Info("A shard pushes, or has pushed, that has no Shard in root: nobody takes heed of its replicas. Have it register, or correct its --cache-kubeconfig, "+
-				"or its --root-kubeconfig; to have the replicas deleted, stop it, create a Shard of its name in root and delete that", "name", name, "since", u.since[name])
+			klog.FromContext(ctx).Info("Ignoring the replicas of a shard without a Shard object in root: register the shard, or correct its --cache-kubeconfig "+
+				"or --root-kubeconfig. To delete the replicas, stop the shard, then create and delete a Shard with its name in root", "name", name, "since", u.since[name])
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestUnregisteredShards(t *testing.T) {
 	}
 	require.NoError(t, r.recordDeletion(t.Context(), "removed"))
 	register("other")
-	require.Empty(t, found(), "root itself is not registered yet")
+	require.Empty(t, found(), "shards must not be reported before root is registered")
 	register("root")
 	require.Equal(t, []string{"stranger"}, found())
 	register("stranger")

@@ -119,7 +119,7 @@ func TestSelectorsReachTheServer(t *testing.T) {
 		case queries <- r.URL.Query():
 		default:
 		}
-		http.Error(w, "not now", http.StatusServiceUnavailable)
+		http.Error(w, "unavailable", http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
 	factory := newFactory(t, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})

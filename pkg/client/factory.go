@@ -50,14 +50,14 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 	}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
+		return nil, fmt.Errorf("cannot create an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
 	counting := *httpClient // it may be http.DefaultClient
 	counting.Transport = &countingTransport{RoundTripper: newFirstConnection(cmp.Or(httpClient.Transport, http.DefaultTransport))}
 	f := &Factory{config: config, http: &counting}
 	for _, option := range options {
 		if err := option(f); err != nil {
-			return nil, fmt.Errorf("cannot make a factory for %s: %w", host, err)
+			return nil, fmt.Errorf("cannot create a factory for %s: %w", host, err)
 		}
 	}
 	return f, nil
@@ -198,7 +198,7 @@ var metaCodecs = func() serializer.CodecFactory {
 }()
 
 func (s Scope) clientError(err error) error {
-	return fmt.Errorf("cannot make a client for logical cluster %q: %w", s.segment, err)
+	return fmt.Errorf("cannot create a client for logical cluster %q: %w", s.segment, err)
 }
 
 // FactoryOption changes how a factory's informers are made.

@@ -42,11 +42,11 @@ func (t *firstConnection) RoundTrip(r *http.Request) (*http.Response, error) {
 		defer func() { <-t.turn }()
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { t.connect() }}))
 	}
-	answer, err := t.RoundTripper.RoundTrip(r)
+	response, err := t.RoundTripper.RoundTrip(r)
 	if err == nil { // not all transports call GotConn
 		t.connect()
 	}
-	return answer, err
+	return response, err
 }
 
 func (t *firstConnection) connect()                               { t.once.Do(func() { close(t.connected) }) }

@@ -49,11 +49,11 @@ func get(ctx context.Context, factory *client.Factory, url string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := factory.HTTPClient().Do(r)
+	response, err := factory.HTTPClient().Do(r)
 	if err != nil {
 		return err
 	}
-	return answer.Body.Close()
+	return response.Body.Close()
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -64,11 +64,11 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // context has ended. If one fails, the next one connects.
 func TestFailingFirstConnection(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var asked atomic.Int64
+		var requests atomic.Int64
 		config := &rest.Config{Host: "http://server"}
 		config.Wrap(func(http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(r *http.Request) (*http.Response, error) {
-				if asked.Add(1); r.URL.Path == "/refused" {
+				if requests.Add(1); r.URL.Path == "/refused" {
 					return nil, net.ErrClosed
 				}
 				<-r.Context().Done()
@@ -85,12 +85,12 @@ func TestFailingFirstConnection(t *testing.T) {
 			wg.Go(func() { assert.ErrorIs(t, get(ctx, factory, "http://server/hangs"), context.Canceled) })
 		}
 		bubble.Wait()
-		require.EqualValues(t, 2, asked.Load(), "one has failed, and one hangs, for which another one waits")
+		require.EqualValues(t, 2, requests.Load(), "one request must have failed, and one must hang while another one waits")
 		short, end := context.WithTimeout(ctx, time.Millisecond)
 		defer end()
 		require.ErrorIs(t, get(short, factory, "http://server/hangs"), context.DeadlineExceeded)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
-		require.EqualValues(t, 4, asked.Load())
+		require.EqualValues(t, 4, requests.Load())
 		cancel()
 		wg.Wait()
 	})

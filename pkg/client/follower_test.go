@@ -78,13 +78,13 @@ func TestFollower(t *testing.T) {
 						require.True(t, f.HasSynced())
 					}
 					pass(10 * time.Second)
-					require.Equal(t, !resumes, f.Current(), "before the server has said so")
+					require.Equal(t, !resumes, f.Current(), "current before the bookmark only if not resumed")
 					server.bookmark()
 					bubble.Wait()
 					require.True(t, f.Current())
 					require.Equal(t, server.state(), m.has)
 					if resumes {
-						require.Equal(t, before, server.initial+server.lists, "nothing was to be read again")
+						require.Equal(t, before, server.initial+server.lists, "the state was read again")
 					}
 					write()
 					server.bookmark()

@@ -52,7 +52,7 @@ func (g *Group) Run(ctx context.Context) error {
 	g.mu.Lock()
 	if g.start != nil {
 		g.mu.Unlock()
-		return errors.New("the informer group has been run already: make a new one")
+		return errors.New("the informer group was already run: create a new one")
 	}
 	g.start = func(r Runner) {
 		wg.Go(func() {

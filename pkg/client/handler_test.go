@@ -44,7 +44,7 @@ func TestRegistrations(t *testing.T) {
 			server.put(scriptedKey(1), "second")
 			server.remove(scriptedKey(2))
 			bubble.Wait()
-			require.Equal(t, []string{"=x01", "-x02"}, early[12:], "in order")
+			require.Equal(t, []string{"=x01", "-x02"}, early[12:], "events must be in order")
 			second.Remove()
 			second.Remove()
 			server.put(scriptedKey(20), "first")
@@ -76,7 +76,7 @@ func TestBuffered(t *testing.T) {
 			}
 		}
 		bubble.Wait()
-		require.NotEqual(t, server.state(), i.told, "the queue has an end")
+		require.NotEqual(t, server.state(), i.notified, "the queue must be bounded")
 		close(gate)
 		i.agrees(t, server)
 		require.Equal(t, want, slow)
@@ -96,7 +96,7 @@ func TestBuffered(t *testing.T) {
 		close(gate)
 		<-removed
 		i.agrees(t, server)
-		require.Len(t, slow, len(want)+1, "what waited is dropped")
+		require.Len(t, slow, len(want)+1, "pending events must be dropped")
 	})
 }
 
@@ -129,7 +129,7 @@ func TestAddIndexers(t *testing.T) {
 		_, err := i.Lister().ByIndex("content", "first")
 		require.ErrorContains(t, err, "AddIndexers")
 		require.NoError(t, i.AddIndexers(byContent))
-		require.ErrorContains(t, i.AddIndexers(byContent), `there is an index "content" already`)
+		require.ErrorContains(t, i.AddIndexers(byContent), `index "content" already exists`)
 		server.put(scriptedKey(3), "second")
 		bubble.Wait()
 		for content, want := range map[string]int{"first": 11, "second": 1} {
@@ -147,11 +147,11 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	other, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
 	require.NoError(t, err)
-	require.Same(t, factory.metrics, other.metrics, "factories have one collector")
+	require.Same(t, factory.metrics, other.metrics, "factories of one registry must share a collector")
 	taken := prometheus.NewRegistry()
 	taken.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "shardplane_client_informer_objects"}))
 	_, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(taken))
-	require.ErrorContains(t, err, "cannot make a factory")
+	require.ErrorContains(t, err, "cannot create a factory")
 	gather := func() map[string]float64 {
 		families, err := registry.Gather()
 		require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestMetrics(t *testing.T) {
 	require.Empty(t, gather())
 }
 
-// TestFilteredByClientIsLogged: it is logged once that a server does not filter.
+// TestFilteredByClientIsLogged: a server that does not filter is logged once.
 func TestFilteredByClientIsLogged(t *testing.T) {
 	var logged []string
 	ctx := klog.NewContext(t.Context(), funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}))

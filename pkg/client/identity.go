@@ -72,11 +72,11 @@ func (t *identityTransport) RoundTrip(request *http.Request) (*http.Response, er
 	sent := request.Clone(request.Context())
 	sent.URL.Path = strings.Replace(sent.URL.Path, identityPlaceholder, ":"+identity, 1)
 	sent.URL.RawPath = ""
-	answer, err := t.RoundTripper.RoundTrip(sent)
-	if err == nil && answer.StatusCode == http.StatusNotFound {
+	response, err := t.RoundTripper.RoundTrip(sent)
+	if err == nil && response.StatusCode == http.StatusNotFound {
 		t.invalidate(identity)
 	}
-	return answer, err
+	return response, err
 }
 
 func (t *identityTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }

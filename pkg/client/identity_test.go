@@ -27,11 +27,11 @@ import (
 // informer lists everything after the identity has changed.
 func TestIdentity(t *testing.T) {
 	var (
-		mu     sync.Mutex
-		served = "one"
-		paths  []string
-		asked  atomic.Int32
-		fails  atomic.Bool
+		mu       sync.Mutex
+		served   = "one"
+		paths    []string
+		requests atomic.Int32
+		fails    atomic.Bool
 	)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -57,9 +57,9 @@ func TestIdentity(t *testing.T) {
 	t.Cleanup(server.Close)
 	factory := newFactory(t, &rest.Config{Host: server.URL})
 	widgets := client.DefineResource[Widget, WidgetList](schema.GroupVersion{Group: "example.io", Version: "v1"}, "widgets", client.WithIdentity(func(context.Context) (string, error) {
-		asked.Add(1)
+		requests.Add(1)
 		if fails.Load() {
-			return "", errors.New("the export is away")
+			return "", errors.New("the export is unavailable")
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -71,7 +71,7 @@ func TestIdentity(t *testing.T) {
 	}
 	require.NoError(t, list())
 	require.NoError(t, list())
-	require.EqualValues(t, 1, asked.Load(), "it is asked for once")
+	require.EqualValues(t, 1, requests.Load(), "the identity must be requested once")
 
 	informer := widgets.Informer(factory.Wildcard(), client.InformerOptions[*Widget]{DisableWatchList: true})
 	run(t, informer)
@@ -83,8 +83,8 @@ func TestIdentity(t *testing.T) {
 	mu.Lock()
 	served = "two"
 	mu.Unlock()
-	require.Error(t, list(), "who asks once has the error")
-	require.NoError(t, list(), "and the new identity then")
+	require.Error(t, list(), "a single request must return the error")
+	require.NoError(t, list(), "the next request must use the new identity")
 	require.Eventually(t, func() bool { return has("of-two") }, testTimeout, time.Millisecond)
 
 	fails.Store(true)
@@ -92,7 +92,7 @@ func TestIdentity(t *testing.T) {
 	served = "six"
 	mu.Unlock()
 	require.Error(t, list())
-	require.ErrorContains(t, list(), "failed to get the identity of the resource: the export is away")
+	require.ErrorContains(t, list(), "failed to get the identity of the resource: the export is unavailable")
 	fails.Store(false)
 	require.NoError(t, list())
 	require.Eventually(t, func() bool { return has("of-six") }, testTimeout, time.Millisecond)
@@ -104,7 +104,7 @@ func TestIdentity(t *testing.T) {
 	require.Error(t, err)
 	mu.Lock()
 	defer mu.Unlock()
-	require.Contains(t, paths, "/clusters/a/apis/example.io/v1/widgets", "one logical cluster knows it without")
+	require.Contains(t, paths, "/clusters/a/apis/example.io/v1/widgets", "requests for one logical cluster must not contain the identity")
 }
 
 // TestReceived: bytes are counted by factory and by informer, and staleness is measured.
@@ -141,8 +141,8 @@ func TestReceived(t *testing.T) {
 	before := all.Load()
 	_, err := kinds.ConfigMaps.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, all.Load()-before, int64(400), "what others ask for counts for the factory")
-	require.InDelta(t, informers, value("received_bytes_total"), 300, "and not for the informer")
+	require.GreaterOrEqual(t, all.Load()-before, int64(400), "other requests must be counted for the factory")
+	require.InDelta(t, informers, value("received_bytes_total"), 300, "other requests must not be counted for the informer")
 
 	server.CloseClientConnections()
 	server.Close()

@@ -42,7 +42,7 @@ func TestIndexes(t *testing.T) {
 				}
 				require.Len(t, got, len(expected))
 				for _, cm := range got {
-					require.True(t, expected[cm], "it is found once, as it is")
+					require.True(t, expected[cm], "each object must be found once, unchanged")
 					delete(expected, cm)
 				}
 			}
@@ -50,7 +50,7 @@ func TestIndexes(t *testing.T) {
 		for key := range want {
 			s.remove(key)
 		}
-		require.Empty(t, s.indices["value"], "nothing is kept of values that nobody has")
+		require.Empty(t, s.indices["value"], "unused values must be removed from the index")
 	}
 }
 
@@ -70,5 +70,5 @@ func TestIndexMemory(t *testing.T) {
 		}
 		return float64(allocated()-before) / objects
 	}
-	require.Less(t, perObject(byValue)-perObject(nil), 400.0, "bytes for an object; with a map for each value more than seven hundred")
+	require.Less(t, perObject(byValue)-perObject(nil), 400.0, "bytes per object; a map per value would take more than 700")
 }

@@ -88,7 +88,7 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 			server.Put(t, gvr, configMap("c3", "default", "same", value("new")))
 			server.Delete(t, gvr, "", "c4", "default", "same")
 			server.Put(t, gvr, configMap("late", "ns", "x"))
-			eventually(t, events.has("add late|ns/x initial=false"), "the new object is seen")
+			eventually(t, events.has("add late|ns/x initial=false"), "the new object is received")
 			require.Contains(t, events.all(), "update c3|default/same c3->new")
 			require.Contains(t, events.all(), "delete c4|default/same tombstone=false")
 			require.Equal(t, 20, informer.Lister().Len())
@@ -96,10 +96,10 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 
 			late := &log{}
 			remove := informer.AddEventHandler(recordTo(late)).Remove
-			require.Len(t, late.all(), 20, "a late handler is told of everything")
+			require.Len(t, late.all(), 20, "a late handler must be notified of all objects")
 			remove()
 			server.Put(t, gvr, configMap("later", "ns", "x"))
-			eventually(t, events.has("add later|ns/x initial=false"), "the first handler goes on")
+			eventually(t, events.has("add later|ns/x initial=false"), "the first handler continues")
 			require.Len(t, late.all(), 20)
 		})
 	}
@@ -115,12 +115,12 @@ func TestObjectsWithoutCluster(t *testing.T) {
 	unnamed := configMap("", "default", "same")
 	delete(unnamed.Annotations, logicalcluster.AnnotationKey)
 	server.Put(t, gvr, unnamed)
-	eventually(t, func() bool { return informer.LastError() != nil }, "it says so")
-	require.ErrorContains(t, informer.LastError(), "come without the annotation kcp.io/cluster, and those of one namespace and name are taken for one: check that")
+	eventually(t, func() bool { return informer.LastError() != nil }, "the error is reported")
+	require.ErrorContains(t, informer.LastError(), "lack the annotation kcp.io/cluster, so that those with the same namespace and name cannot be distinguished: check that")
 	_, err := informer.Lister().Cluster("a").Get("default", "same")
-	require.NoError(t, err, "what has one is kept apart")
+	require.NoError(t, err, "objects with a logical cluster must be kept")
 	server.Put(t, gvr, configMap("b", "default", "same"))
-	eventually(t, func() bool { return informer.Lister().Len() == 3 }, "it goes on")
+	eventually(t, func() bool { return informer.Lister().Len() == 3 }, "the informer continues")
 }
 
 func TestInformerOfOneCluster(t *testing.T) {
@@ -159,7 +159,7 @@ func TestInformerOfOneCluster(t *testing.T) {
 	eventually(t, func() bool {
 		indexed, err := all.Lister().ByIndex("namespace", "b")
 		return err == nil && len(indexed) == 0
-	}, "the index forgets")
+	}, "the deleted object is removed from the index")
 }
 
 func TestInformerResumes(t *testing.T) {
@@ -174,23 +174,23 @@ func TestInformerResumes(t *testing.T) {
 	for i := range 3 {
 		server.Break()
 		server.Put(t, gvr, configMap("one", "a", "x", value(fmt.Sprint(i+2))))
-		eventually(t, events.has(fmt.Sprintf("update one|a/x %d->%d", i+1, i+2)), "events during a break arrive")
+		eventually(t, events.has(fmt.Sprintf("update one|a/x %d->%d", i+1, i+2)), "events during a disconnection are received")
 		select {
 		case <-informer.Disconnected():
 		default:
-			require.Fail(t, "a break is told, however short")
+			require.Fail(t, "a short disconnection was not reported")
 		}
 	}
 	server.Fail(503)
 	server.CloseClientConnections()
-	eventually(t, func() bool { return informer.LastError() != nil }, "the error is visible")
+	eventually(t, func() bool { return informer.LastError() != nil }, "the error is reported")
 	require.True(t, informer.HasSynced())
-	require.Equal(t, 1, informer.Lister().Len(), "the last state is kept")
+	require.Equal(t, 1, informer.Lister().Len(), "the last state must be kept")
 	server.Delete(t, gvr, "", "one", "a", "x")
 	server.Fail(0)
-	eventually(t, events.has("delete one|a/x tombstone=false"), "the deletion during the outage arrives")
+	eventually(t, events.has("delete one|a/x tombstone=false"), "the deletion during the outage is received")
 	lists, _ := server.Requests()
-	require.Zero(t, lists, "nothing was listed again")
+	require.Zero(t, lists, "objects were listed again")
 }
 
 func TestInformerRelists(t *testing.T) {
@@ -211,15 +211,15 @@ func TestInformerRelists(t *testing.T) {
 	server.Put(t, gvr, configMap("one", "a", "x3", value("2")))
 	server.Compact()
 	server.Fail(0)
-	eventually(t, events.has("delete one|a/x1 tombstone=true"), "a missed deletion is a tombstone")
+	eventually(t, events.has("delete one|a/x1 tombstone=true"), "a missed deletion is delivered as a tombstone")
 	require.Contains(t, events.all(), "delete one|a/x2 tombstone=true")
 	require.Contains(t, events.all(), "add one|a/x2 initial=false")
 	require.Contains(t, events.all(), "update one|a/x3 1->2")
-	require.Len(t, events.all(), 10+4, "what did not change is not told")
+	require.Len(t, events.all(), 10+4, "unchanged objects must not be notified")
 
 	server.Rollback(50)
 	server.Put(t, gvr, configMap("one", "a", "after", value("1")))
-	eventually(t, events.has("add one|a/after initial=false"), "a resourceVersion from the future is given up")
+	eventually(t, events.has("add one|a/after initial=false"), "a resourceVersion from the future is discarded")
 }
 
 func TestInformerWithoutWatchList(t *testing.T) {
@@ -234,7 +234,7 @@ func TestInformerWithoutWatchList(t *testing.T) {
 	lists, _ := server.Requests()
 	require.Equal(t, 3, lists, "three pages")
 	server.Put(t, gvr, configMap("two", "a", "x"))
-	eventually(t, func() bool { return informer.Lister().Len() == 1204 }, "the watch goes on from the list")
+	eventually(t, func() bool { return informer.Lister().Len() == 1204 }, "the watch continues from the list")
 }
 
 func TestInformerOfCacheServer(t *testing.T) {
@@ -269,7 +269,7 @@ func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	runSynced(t, informer)
 	server.Put(t, gvr, configMap("one", "a", "x"))
-	eventually(t, func() bool { return informer.Lister().Len() == 1 }, "it is there")
+	eventually(t, func() bool { return informer.Lister().Len() == 1 }, "the object is received")
 	u := configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Annotations[request.ShardAnnotation] = "forged" })
 	require.Equal(t, "one|a/x", client.KeyFor(u))
 	require.Equal(t, "one|a/x", informer.KeyOf(u).String())
@@ -334,9 +334,9 @@ func TestKeep(t *testing.T) {
 		runSynced(t, informer)
 		require.Equal(t, 1, informer.Lister().Len())
 		server.Put(t, gvr, configMap("one", "a", "in", value("drop")))
-		eventually(t, func() bool { return informer.Lister().Len() == 0 }, "it is not selected any more")
+		eventually(t, func() bool { return informer.Lister().Len() == 0 }, "the object is no longer selected")
 		server.Put(t, gvr, configMap("one", "a", "out", value("keep")))
-		eventually(t, events.has("add one|a/out initial=false"), "it is selected now")
+		eventually(t, events.has("add one|a/out initial=false"), "the object is selected")
 		require.Len(t, events.all(), 3, "%v", events.all())
 		require.Contains(t, events.all()[1], "delete one|a/in")
 	}
@@ -361,7 +361,7 @@ func TestKeepWithOtherState(t *testing.T) {
 	server.Delete(t, gvr, "", "one", "a", "other")
 	server.Delete(t, gvr, "", "one", "a", "deleted")
 	server.Put(t, gvr, configMap("one", "a", "changed", value("y")))
-	eventually(t, events.has("add one|a/changed initial=false"), "it is selected now")
+	eventually(t, events.has("add one|a/changed initial=false"), "the object is selected")
 	require.Equal(t, []string{"delete one|a/deleted tombstone=false", "add one|a/changed initial=false"}, events.all())
 }
 
@@ -370,7 +370,7 @@ func TestRunTwice(t *testing.T) {
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	stop := run(t, informer)
 	waitSynced(t, informer)
-	require.ErrorContains(t, informer.Run(t.Context()), "runs already")
+	require.ErrorContains(t, informer.Run(t.Context()), "already running")
 	stop()
 	run(t, informer)
 	require.True(t, informer.HasSynced())

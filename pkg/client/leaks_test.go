@@ -43,10 +43,10 @@ func TestRangesLeaveNothing(t *testing.T) {
 	}
 	ranges := client.NewChangingRanges(some())
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
-	told := map[client.Key]bool{}
+	notified := map[client.Key]bool{}
 	informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{
-		OnAdd:   func(obj *corev1.ConfigMap, _ bool) { told[client.KeyOf(obj)] = true },
-		OnLeave: func(obj *corev1.ConfigMap, _ client.Leave) { delete(told, client.KeyOf(obj)) },
+		OnAdd:   func(obj *corev1.ConfigMap, _ bool) { notified[client.KeyOf(obj)] = true },
+		OnLeave: func(obj *corev1.ConfigMap, _ client.Leave) { delete(notified, client.KeyOf(obj)) },
 	})
 	run(t, informer)
 	changes := 100
@@ -57,7 +57,7 @@ func TestRangesLeaveNothing(t *testing.T) {
 		for range n {
 			to := some()
 			ranges.Set(to)
-			eventually(t, func() bool { return informer.LoadedRanges().Equal(to) }, "it holds what it should")
+			eventually(t, func() bool { return informer.LoadedRanges().Equal(to) }, "the ranges are loaded")
 		}
 	}
 	memory := func() uint64 {
@@ -71,6 +71,6 @@ func TestRangesLeaveNothing(t *testing.T) {
 	base, goroutines := memory(), runtime.NumGoroutine()
 	change(changes)
 	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
-	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory comes back") // each look is two collections
+	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory is released") // each check takes two garbage collections
 	runtime.KeepAlive(server)
 }

@@ -24,10 +24,10 @@ func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
 
 // ErrNotOwned is returned for objects outside of the loaded ranges of an informer, because another replica owns
 // them or they are still being loaded. The object may or may not exist.
-var ErrNotOwned = errors.New("not in the ranges that this replica holds")
+var ErrNotOwned = errors.New("not in the loaded ranges of this replica")
 
 // ErrIncomplete is returned if no object was found but not everything has been loaded: retry later.
-var ErrIncomplete = errors.New("not everything is known yet")
+var ErrIncomplete = errors.New("not all objects are loaded yet")
 
 // Get returns the object with the given key, or a NotFound error, or ErrNotOwned.
 func (l Lister[T]) Get(key Key) (T, error) {

@@ -16,29 +16,29 @@ import (
 
 type follower struct {
 	*Informer[*corev1.ConfigMap]
-	told map[Key]string
+	notified map[Key]string
 }
 
-func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
+func recordingTo(t *testing.T, notified map[Key]string) Handler[*corev1.ConfigMap] {
 	t.Helper()
 	return Handler[*corev1.ConfigMap]{
 		OnAdd: func(obj *corev1.ConfigMap, _ bool) {
-			if _, twice := told[KeyOf(obj)]; twice {
+			if _, twice := notified[KeyOf(obj)]; twice {
 				t.Errorf("%s was added twice", KeyOf(obj))
 			}
-			told[KeyOf(obj)] = contentOf(obj)
+			notified[KeyOf(obj)] = contentOf(obj)
 		},
 		OnUpdate: func(old, obj *corev1.ConfigMap) {
-			if told[KeyOf(obj)] != contentOf(old) {
-				t.Errorf("%s was told as %s, and is updated from %s", KeyOf(obj), told[KeyOf(obj)], contentOf(old))
+			if notified[KeyOf(obj)] != contentOf(old) {
+				t.Errorf("%s was notified as %s, but is updated from %s", KeyOf(obj), notified[KeyOf(obj)], contentOf(old))
 			}
-			told[KeyOf(obj)] = contentOf(obj)
+			notified[KeyOf(obj)] = contentOf(obj)
 		},
 		OnDelete: func(last *corev1.ConfigMap, _ bool) {
-			if _, ok := told[KeyOf(last)]; !ok {
-				t.Errorf("%s was deleted, and was never added", KeyOf(last))
+			if _, ok := notified[KeyOf(last)]; !ok {
+				t.Errorf("%s was deleted, but was never added", KeyOf(last))
 			}
-			delete(told, KeyOf(last))
+			delete(notified, KeyOf(last))
 		},
 	}
 }
@@ -48,14 +48,14 @@ func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handl
 	onUpdate, onDelete := h.OnUpdate, h.OnDelete
 	h.OnUpdate = func(old, obj *corev1.ConfigMap) {
 		if contentOf(old) == contentOf(obj) {
-			t.Errorf("%s was told as %s twice", KeyOf(obj), contentOf(obj))
+			t.Errorf("%s was notified as %s twice", KeyOf(obj), contentOf(obj))
 		}
 		onUpdate(old, obj)
 	}
 	h.OnDelete = func(last *corev1.ConfigMap, tombstone bool) {
 		s.mu.Lock()
 		if now := s.objects[KeyOf(last)]; now != nil && now.UID == last.UID {
-			t.Errorf("%s was told of as deleted, and the server has %s", KeyOf(last), contentOf(now))
+			t.Errorf("%s was notified as deleted, but the server has %s", KeyOf(last), contentOf(now))
 		}
 		s.mu.Unlock()
 		onDelete(last, tombstone)
@@ -67,7 +67,7 @@ func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.Co
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
-		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.told)))
+		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.notified)))
 		defer background.Run(t.Context(), t, i.Run)()
 		f(t, i)
 	})
@@ -82,7 +82,7 @@ func (i *follower) agrees(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
 	require.Equal(t, server.state(), contentsOf(i.Lister().List(nil)))
-	require.Equal(t, server.state(), i.told)
+	require.Equal(t, server.state(), i.notified)
 	require.NoError(t, i.LastError())
 	require.True(t, i.HasSynced())
 }
@@ -162,7 +162,7 @@ func TestExpiredPages(t *testing.T) {
 		server.script(expired, "", expired)
 		server.end(nil)
 		pass(10 * time.Second)
-		require.Equal(t, 3, between, "the relist has come to a second page")
+		require.Equal(t, 3, between, "the relist must have reached a second page")
 		i.agrees(t, server)
 	})
 }
@@ -184,7 +184,7 @@ func TestSlowStart(t *testing.T) {
 			server.end(apierrors.NewResourceExpired("too old"))
 			pass(time.Minute)
 			i.agrees(t, server)
-			require.Equal(t, 1, server.lists, "%s: once is not for good", f)
+			require.Equal(t, 1, server.lists, "%s: the fallback to lists must not be permanent", f)
 			require.Equal(t, before+1, server.initial)
 		})
 	}
@@ -207,7 +207,7 @@ func TestLaggingReplica(t *testing.T) {
 		pass(time.Minute)
 		server.put(scriptedKey(14), "third")
 		i.agrees(t, server)
-		require.Equal(t, 1, server.initial, "it was there all the time")
+		require.Equal(t, 1, server.initial, "the initial state was requested again")
 
 		restore()
 		pass(time.Minute)

@@ -141,11 +141,11 @@ func (s *several[K, T]) set(key K, obj T) {
 func (s *several[K, T]) add(e keyed[K, T]) {
 	n := len(s.entries)
 	if n == cap(s.entries) {
-		room := 2
+		capacity := 2
 		if n > 0 {
-			room = min(n+4, few)
+			capacity = min(n+4, few)
 		}
-		s.entries = append(make([]keyed[K, T], 0, room), s.entries...)
+		s.entries = append(make([]keyed[K, T], 0, capacity), s.entries...)
 	}
 	s.hashes[n], s.entries = e.key.hash(), append(s.entries, e)
 }

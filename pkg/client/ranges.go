@@ -60,7 +60,7 @@ type LoadedRanges interface {
 }
 
 var (
-	errNoRange = errors.New("no range of hashes: name one at least")
+	errNoRange = errors.New("no range of hashes: specify at least one")
 	errOverlap = errors.New("ranges of hashes overlap")
 	errTooMany = fmt.Errorf("more than %d ranges of hashes", hashrange.Most)
 	errSyntax  = errors.New("want shardRange(object.metadata.cluster, '0x…', '0x…') || …")
@@ -78,7 +78,7 @@ func NewRanges(key ShardKey, ranges ...Range) (Ranges, error) {
 		case r.First > r.Last:
 			return Ranges{}, fmt.Errorf("the range of hashes from %s ends before it begins", start)
 		case n > 0 && r.First <= sorted[n-1].Last:
-			return Ranges{}, fmt.Errorf("%w: two hold %s", errOverlap, start)
+			return Ranges{}, fmt.Errorf("%w: two contain %s", errOverlap, start)
 		}
 	}
 	r := Ranges{key, hashrange.Disjoint(sorted)}
@@ -91,7 +91,7 @@ func NewRanges(key ShardKey, ranges ...Range) (Ranges, error) {
 // PartOf returns part i of n parts of equal size; the first is 0.
 func PartOf(key ShardKey, i, n int) (Ranges, error) {
 	if i < 0 || i >= n {
-		return Ranges{}, fmt.Errorf("there is no part %d of %d: the first is 0", i, n)
+		return Ranges{}, fmt.Errorf("invalid part %d of %d: the first is 0", i, n)
 	}
 	start := func(i int) uint64 {
 		at, _ := bits.Div64(uint64(i), 0, uint64(n)) //nolint:gosec // 0 <= i < n
@@ -133,7 +133,7 @@ func ParseRanges(selector string) (Ranges, error) {
 			return Ranges{}, fmt.Errorf("shard selector: %w", err)
 		}
 		if !some {
-			return Ranges{}, fmt.Errorf("shard selector: the range from %s to %s holds no hash", parts[2], parts[3])
+			return Ranges{}, fmt.Errorf("shard selector: the range from %s to %s contains no hash", parts[2], parts[3])
 		}
 		ranges = append(ranges, r)
 	}

@@ -35,15 +35,15 @@ func TestParseRanges(t *testing.T) {
 		many = append(many, fmt.Sprintf("shardRange(object.metadata.uid, '0x%016x', '0x%016x')", 2*i, 2*i+1))
 	}
 	for selector, message := range map[string]string{
-		"":                           "name one at least",
+		"":                           "specify at least one",
 		"nonsense":                   "want shardRange(",
 		lowerHalf + "||":             "want shardRange(",
-		lowerHalf + "||" + lowerHalf: "overlap: two hold 0x0000000000000000",
+		lowerHalf + "||" + lowerHalf: "overlap: two contain 0x0000000000000000",
 		strings.Join(many, "||"):     "more than 128 ranges",
 		lowerHalf + "||" + strings.ReplaceAll(upperHalf, "cluster", "uid"):        "must be by the same field, got object.metadata.cluster and object.metadata.uid",
 		strings.ReplaceAll(lowerHalf, "cluster", "name"):                          "unsupported field path",
 		strings.ReplaceAll(lowerHalf, "0x8000000000000000", "0x0"):                "16 hexadecimal digits",
-		strings.ReplaceAll(lowerHalf, "0x8000000000000000", "0x0000000000000000"): "holds no hash",
+		strings.ReplaceAll(lowerHalf, "0x8000000000000000", "0x0000000000000000"): "contains no hash",
 	} {
 		_, err := ParseRanges(selector)
 		require.ErrorContains(t, err, message)
@@ -51,7 +51,7 @@ func TestParseRanges(t *testing.T) {
 	_, err := NewRanges(ByUID, Range{First: 2, Last: 1})
 	require.ErrorContains(t, err, "ends before it begins")
 	_, err = PartOf(ByUID, 3, 3)
-	require.ErrorContains(t, err, "no part 3 of 3")
+	require.ErrorContains(t, err, "invalid part 3 of 3")
 }
 
 // TestPartsOf: parts cover the ring and are disjoint.

@@ -70,7 +70,7 @@ func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 	bubble.Wait()
 	want := server.in(s.ranges.Ranges())
 	require.Equal(t, want, contentsOf(s.Lister().List(nil)))
-	require.Equal(t, want, s.told)
+	require.Equal(t, want, s.notified)
 	require.NoError(t, s.LastError())
 	require.True(t, s.HasSynced())
 	require.True(t, s.LoadedRanges().Equal(s.ranges.Ranges()), "%v, want %v", s.LoadedRanges(), s.ranges.Ranges())
@@ -82,18 +82,18 @@ func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOpti
 		s := &sharded{ranges: NewChangingRanges(ranges), deleted: map[Key]int{}, left: map[Key]int{}}
 		options.Ranges = s.ranges
 		s.follower = &follower{server.informer(options), map[Key]string{}}
-		handler := server.neverDenied(t, recordingTo(t, s.told))
+		handler := server.neverDenied(t, recordingTo(t, s.notified))
 		onDelete := handler.OnDelete
 		handler.OnDelete = func(last *corev1.ConfigMap, tombstone bool) {
 			s.deleted[KeyOf(last)]++
 			onDelete(last, tombstone)
 		}
 		handler.OnLeave = func(last *corev1.ConfigMap, why Leave) {
-			if why != RangeMoved || s.told[KeyOf(last)] != contentOf(last) {
-				t.Errorf("%s leaves as %s, and was told as %s", KeyOf(last), contentOf(last), s.told[KeyOf(last)])
+			if why != RangeMoved || s.notified[KeyOf(last)] != contentOf(last) {
+				t.Errorf("%s leaves as %s, but was notified as %s", KeyOf(last), contentOf(last), s.notified[KeyOf(last)])
 			}
 			s.left[KeyOf(last)]++
-			delete(s.told, KeyOf(last))
+			delete(s.notified, KeyOf(last))
 		}
 		s.AddEventHandler(handler)
 		defer background.Run(t.Context(), t, s.Run)()
@@ -143,7 +143,7 @@ func TestFiltered(t *testing.T) {
 					server.fill(40, "fourth")
 					i.holdsAll(t, server)
 					require.Equal(t, FilteredByClient, i.Filtered())
-					require.Equal(t, 1, server.initial+min(server.lists, 1)-server.initial*min(server.lists, 1), "nothing was read again")
+					require.Equal(t, 1, server.initial+min(server.lists, 1)-server.initial*min(server.lists, 1), "the state was read again")
 				})
 			})
 		}
@@ -152,7 +152,7 @@ func TestFiltered(t *testing.T) {
 
 // TestOtherSelector: a response for other ranges than requested is rejected.
 func TestOtherSelector(t *testing.T) {
-	says := map[sharding]string{
+	reported := map[sharding]string{
 		narrows: "shardRange(object.metadata.cluster, '0x4000000000000000', '0x5000000000000001')", garbles: "shardRange(object.metadata.cluster)", unnamed: "none",
 	}
 	for n, does := range []sharding{narrows, narrows, garbles, garbles, unnamed, unnamed} {
@@ -164,8 +164,8 @@ func TestOtherSelector(t *testing.T) {
 				pass(time.Minute)
 				require.False(t, i.HasSynced())
 				require.Equal(t, FilteredUnknown, i.Filtered())
-				require.ErrorContains(t, i.LastError(), "the server answers another shardSelector than it was asked, check what is between: "+
-					"asked shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), and got "+says[does])
+				require.ErrorContains(t, i.LastError(), "the server has applied another shardSelector than requested, check for proxies that change requests: "+
+					"requested shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), got "+reported[does])
 				server.update(func() { server.shards = honours })
 				pass(time.Minute)
 				i.holdsAll(t, server)
@@ -197,17 +197,17 @@ func TestChangingRanges(t *testing.T) {
 		pass(time.Second)
 		i.holdsAll(t, server)
 		sent := server.registered
-		require.Equal(t, len(i.told), sent)
+		require.Equal(t, len(i.notified), sent)
 
-		gone := server.in(partsOf(t, ByCluster, 0))
+		removed := server.in(partsOf(t, ByCluster, 0))
 		i.ranges.Set(partsOf(t, ByCluster, 1, 2))
 		pass(time.Second)
 		i.holdsAll(t, server)
-		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.registered, "only what comes is sent")
+		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.registered, "only objects of the added range must be sent")
 		require.Empty(t, i.deleted)
-		require.ElementsMatch(t, slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(i.left)))
-		require.Len(t, server.watches, 1, "one stream for all")
-		for key := range gone {
+		require.ElementsMatch(t, slices.Collect(maps.Keys(removed)), slices.Collect(maps.Keys(i.left)))
+		require.Len(t, server.watches, 1, "one stream must contain all ranges")
+		for key := range removed {
 			_, err := i.Lister().Get(key)
 			require.ErrorIs(t, err, ErrNotOwned)
 			_, err = i.Lister().Cluster(key.Cluster).Get(key.Namespace, key.Name)
@@ -268,7 +268,7 @@ func TestMerge(t *testing.T) {
 		pass(time.Second)
 		i.holdsAll(t, server)
 		require.Equal(t, len(server.in(come)), server.registered-sent)
-		require.Empty(t, i.deleted, "what happened before they came is not told")
+		require.Empty(t, i.deleted, "deletions before the range was added must not be notified")
 		require.Zero(t, i.counts.relists.Load())
 		server.fill(140, "fourth")
 		i.holdsAll(t, server)
@@ -332,7 +332,7 @@ func TestEventOfRemovedRange(t *testing.T) {
 			break
 		}
 		bubble.Wait()
-		require.Empty(t, i.told)
+		require.Empty(t, i.notified)
 		require.Zero(t, i.Lister().Len())
 	})
 }
@@ -442,7 +442,7 @@ func TestRangesModel(t *testing.T) {
 				pass(time.Minute)
 				i.holdsAll(t, server)
 				if server.shards == honours && resumes {
-					require.LessOrEqual(t, server.registered-sent, len(server.in(partsOf(t, key, 3))), "what stays is not sent again")
+					require.LessOrEqual(t, server.registered-sent, len(server.in(partsOf(t, key, 3))), "objects of kept ranges were sent again")
 				}
 			})
 		})

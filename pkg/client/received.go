@@ -21,15 +21,15 @@ type countingTransport struct {
 }
 
 func (t *countingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	answer, err := t.RoundTripper.RoundTrip(request)
-	if err != nil || answer.StatusCode == http.StatusSwitchingProtocols {
-		return answer, err
+	response, err := t.RoundTripper.RoundTrip(request)
+	if err != nil || response.StatusCode == http.StatusSwitchingProtocols {
+		return response, err
 	}
 	received, _ := request.Context().Value(receivedKey{}).(*atomic.Uint64)
 	if received != nil || t.add != nil {
-		answer.Body = &countedBody{answer.Body, received, t.add}
+		response.Body = &countedBody{response.Body, received, t.add}
 	}
-	return answer, nil
+	return response, nil
 }
 
 func (t *countingTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }

@@ -97,7 +97,7 @@ func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural str
 		return r, err
 	}
 	if _, ok := obj.(Object); !ok {
-		return r, fmt.Errorf("the scheme has %s as %T, which has no metadata of an object", kind, obj)
+		return r, fmt.Errorf("the scheme type of %s is %T, which has no object metadata", kind, obj)
 	}
 	own, err := schemeOf(scheme, kind.GroupVersion(), obj, list)
 	if err != nil {
@@ -125,11 +125,11 @@ func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.O
 	for _, obj := range types {
 		kinds, _, err := scheme.ObjectKinds(obj)
 		if err != nil {
-			return nil, fmt.Errorf("the scheme of %s: %w", gv, err)
+			return nil, fmt.Errorf("scheme of %s: %w", gv, err)
 		}
 		at := slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupVersion() == gv })
 		if at < 0 {
-			return nil, fmt.Errorf("the scheme has %T as %v, and not in %s", obj, kinds, gv)
+			return nil, fmt.Errorf("the scheme contains %T as %v, but not in %s", obj, kinds, gv)
 		}
 		own.AddKnownTypeWithName(kinds[at], obj)
 	}

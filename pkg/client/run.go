@@ -43,7 +43,7 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 // already.
 func (i *Informer[T]) Run(ctx context.Context) error {
 	if i.setRunning(true) {
-		return fmt.Errorf("informer %s runs already: run it once", i.name)
+		return fmt.Errorf("informer %s is already running: run it only once", i.name)
 	}
 	defer i.setRunning(false)
 	defer i.metrics.watch(i)()
@@ -75,7 +75,7 @@ func (i *Informer[T]) MoveTo(scope Scope) error {
 	i.state.mu.Lock()
 	defer i.state.mu.Unlock()
 	if i.state.running {
-		return fmt.Errorf("informer %s runs: end that before it moves", i.name)
+		return fmt.Errorf("informer %s is running: stop it before you move it", i.name)
 	}
 	i.source, i.state.resourceVersion, i.metrics = source, "", scope.factory.metrics
 	i.current.Store(false)

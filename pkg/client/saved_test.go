@@ -32,7 +32,7 @@ func TestSavedInformers(t *testing.T) {
 	}
 	put("kept", "1")
 	put("changed", "1")
-	put("gone", "1")
+	put("deleted", "1")
 	first := informer(server.ClientConfig())
 	_, err := first.Save()
 	require.ErrorIs(t, err, client.ErrIncomplete)
@@ -49,23 +49,23 @@ func TestSavedInformers(t *testing.T) {
 	require.NoError(t, alone.Restore(saved))
 	require.True(t, alone.HasSynced())
 	require.False(t, alone.Current())
-	require.Equal(t, "1", get(alone, "gone"))
+	require.Equal(t, "1", get(alone, "deleted"))
 	_, err = alone.Save()
-	require.ErrorIs(t, err, client.ErrIncomplete, "what is known from before is not known anew")
+	require.ErrorIs(t, err, client.ErrIncomplete, "a restored state must not be saved again")
 
 	// With a server whose objects have changed.
 	put("changed", "2")
 	put("new", "1")
-	server.Delete(t, gvr, "", "c", "n", "gone")
+	server.Delete(t, gvr, "", "c", "n", "deleted")
 	later := informer(server.ClientConfig())
-	told := map[string]int{}
-	later.AddEventHandler(later.KeyHandler(func(key client.Key) { told[key.Name]++ }))
+	notified := map[string]int{}
+	later.AddEventHandler(later.KeyHandler(func(key client.Key) { notified[key.Name]++ }))
 	require.NoError(t, later.Restore(saved))
-	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "gone": 1}, told)
+	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "deleted": 1}, notified)
 	run(t, later)
 	require.Eventually(t, later.Current, testTimeout, time.Millisecond)
-	require.Equal(t, []string{"1", "2", "none", "1"}, []string{get(later, "kept"), get(later, "changed"), get(later, "gone"), get(later, "new")})
+	require.Equal(t, []string{"1", "2", "none", "1"}, []string{get(later, "kept"), get(later, "changed"), get(later, "deleted"), get(later, "new")})
 	later.Pause(func() {
-		require.Equal(t, map[string]int{"kept": 1, "changed": 2, "gone": 2, "new": 1}, told, "nobody is told of what did not change")
+		require.Equal(t, map[string]int{"kept": 1, "changed": 2, "deleted": 2, "new": 1}, notified, "unchanged objects must not be notified")
 	})
 }

@@ -77,13 +77,13 @@ const (
 	unnamed sharding = "unnamed" // like narrows, without a report in lists
 )
 
-func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap) bool, says string, err error) {
+func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap) bool, selector string, err error) {
 	all := func(*corev1.ConfigMap) bool { return true }
 	if opts.ShardSelector == "" || s.shards == "" || s.shards == ignores {
 		return all, "", nil
 	}
 	if s.shards == fails {
-		return nil, "", apierrors.NewInternalError(errors.New("what is object.metadata.cluster"))
+		return nil, "", apierrors.NewInternalError(errors.New("unknown field object.metadata.cluster"))
 	}
 	ranges, err := ParseRanges(opts.ShardSelector)
 	if err != nil || s.shards == invalid {
@@ -95,15 +95,15 @@ func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap
 	if s.shards == silent {
 		return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, "", nil
 	}
-	says = ranges.String()
+	selector = ranges.String()
 	switch s.shards {
 	case garbles:
-		says = "shardRange(object.metadata.cluster)"
+		selector = "shardRange(object.metadata.cluster)"
 	case unnamed:
-		says = ""
+		selector = ""
 	default:
 	}
-	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, says, nil
+	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, selector, nil
 }
 
 type record struct {
@@ -160,7 +160,7 @@ func (s *scripted) put(key Key, content string, edit ...func(*corev1.ConfigMap))
 		f(obj)
 	}
 	s.objects[key] = obj
-	s.tell(watch.Event{Type: kind, Object: obj})
+	s.notify(watch.Event{Type: kind, Object: obj})
 }
 
 func (s *scripted) remove(key Key) {
@@ -174,10 +174,10 @@ func (s *scripted) remove(key Key) {
 	delete(s.objects, key)
 	final := old.DeepCopy()
 	final.ResourceVersion = strconv.FormatInt(s.revision, 10)
-	s.tell(watch.Event{Type: watch.Deleted, Object: final})
+	s.notify(watch.Event{Type: watch.Deleted, Object: final})
 }
 
-func (s *scripted) tell(event watch.Event) {
+func (s *scripted) notify(event watch.Event) {
 	s.history = append(s.history, record{s.revision, event})
 	for _, w := range s.watches {
 		w.send(event)
@@ -261,11 +261,11 @@ func contentOf(obj *corev1.ConfigMap) string {
 func (s *scripted) fail(f fault, version string) error {
 	switch f {
 	case unavailable:
-		return apierrors.NewServiceUnavailable("told to fail")
+		return apierrors.NewServiceUnavailable("injected failure")
 	case tooMany:
-		return apierrors.NewTooManyRequests("told to fail", 2)
+		return apierrors.NewTooManyRequests("injected failure", 2)
 	case expired:
-		return apierrors.NewResourceExpired("told to fail")
+		return apierrors.NewResourceExpired("injected failure")
 	case lagging:
 		return tooLargeVersion(version)
 	case refused:
@@ -293,7 +293,7 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 	if f == unavailable || f == tooMany || (f == expired && opts.Continue != "") {
 		return nil, s.fail(f, "")
 	}
-	selects, says, err := s.part(opts)
+	selects, selector, err := s.part(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -301,8 +301,8 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 	switch {
 	case opts.Continue == "":
 		rest = &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}
-		if says != "" || s.shards == unnamed {
-			rest.ShardInfo = &metav1.ShardInfo{Selector: says}
+		if selector != "" || s.shards == unnamed {
+			rest.ShardInfo = &metav1.ShardInfo{Selector: selector}
 		}
 		if opts.Limit == 1 {
 			return rest, nil // only the reported selector differs
@@ -345,14 +345,14 @@ func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Inte
 	if err := s.fail(f, opts.ResourceVersion); err != nil {
 		return nil, err
 	}
-	selects, says, err := s.part(opts)
+	selects, selector, err := s.part(opts)
 	if err != nil {
 		return nil, err
 	}
 	w := &scriptedWatch{server: s, events: make(chan watch.Event, 10_000), selects: selects}
 	if initial {
 		s.initial++
-		s.sendInitial(w, f, says)
+		s.sendInitial(w, f, selector)
 		return w, nil
 	}
 	s.resumed++
@@ -374,7 +374,7 @@ func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Inte
 	return w, nil
 }
 
-func (s *scripted) sendInitial(w *scriptedWatch, f fault, says string) {
+func (s *scripted) sendInitial(w *scriptedWatch, f fault, selector string) {
 	objs := slices.DeleteFunc(s.sorted(), func(obj *corev1.ConfigMap) bool { return !w.selects(obj) })
 	s.registered += len(objs)
 	if f == slow || f == cut {
@@ -389,8 +389,8 @@ func (s *scripted) sendInitial(w *scriptedWatch, f fault, says string) {
 		w.close()
 	default:
 		annotations := map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-		if says != "" {
-			annotations[hashrange.InfoAnnotation] = says
+		if selector != "" {
+			annotations[hashrange.InfoAnnotation] = selector
 		}
 		w.send(watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			ResourceVersion: strconv.FormatInt(s.revision, 10), Annotations: annotations,

@@ -43,9 +43,9 @@ func (s *stream) options() metav1.ListOptions {
 
 // send sends a request, and repeats it without the shard selector if the server rejects the selector.
 func send[R any](ctx context.Context, s *stream, opts metav1.ListOptions, request func(context.Context, metav1.ListOptions) (R, error)) (R, error) {
-	answer, err := request(ctx, opts)
+	response, err := request(ctx, opts)
 	if opts.ShardSelector == "" || opts.Continue != "" || !selectorRefused(err) {
-		return answer, err
+		return response, err
 	}
 	opts.ShardSelector = ""
 	plain, plainErr := request(ctx, opts)
@@ -76,8 +76,8 @@ func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
 	}
 	// Lists without Go types have it in their content.
 	if untyped, ok := list.(*unstructured.UnstructuredList); ok {
-		if says, ok, _ := unstructured.NestedString(untyped.Object, "metadata", "shardInfo", "selector"); ok {
-			return s.checkSelector(ctx, says)
+		if selector, ok, _ := unstructured.NestedString(untyped.Object, "metadata", "shardInfo", "selector"); ok {
+			return s.checkSelector(ctx, selector)
 		}
 	}
 	return nil
@@ -85,22 +85,22 @@ func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
 
 // checkInitialEvents evaluates the selector in the bookmark at the end of the initial events. kube-apiserver does
 // not set it there, but in lists.
-func (s *stream) checkInitialEvents(ctx context.Context, says string) error {
+func (s *stream) checkInitialEvents(ctx context.Context, selector string) error {
 	switch {
 	case s.requestRanges == nil || s.unsharded:
 		return nil
-	case says == "":
+	case selector == "":
 		return s.probe(ctx)
 	default:
-		return s.checkSelector(ctx, says)
+		return s.checkSelector(ctx, selector)
 	}
 }
 
 // checkSelector records that the server has filtered by a selector. It fails if that does not include all
 // requested ranges, because missing objects would be handled as deleted.
-func (s *stream) checkSelector(ctx context.Context, says string) error {
-	if answered, err := ParseRanges(says); err != nil || !s.requested.minus(answered).Empty() {
-		return fmt.Errorf("the server answers another shardSelector than it was asked, check what is between: asked %s, and got %s", s.requested, cmp.Or(says, "none"))
+func (s *stream) checkSelector(ctx context.Context, selector string) error {
+	if served, err := ParseRanges(selector); err != nil || !s.requested.minus(served).Empty() {
+		return fmt.Errorf("the server has applied another shardSelector than requested, check for proxies that change requests: requested %s, got %s", s.requested, cmp.Or(selector, "none"))
 	}
 	s.filterReport.set(ctx, FilteredByServer, nil)
 	return nil

@@ -36,8 +36,8 @@ func AsShared[T Object](informer *Informer[T], cluster logicalcluster.Name) cach
 
 var (
 	errStopped     = errors.New("the informer has stopped")
-	errOtherHandle = errors.New("the registration is not one of this informer")
-	errShared      = errors.New("the informer is a part of another one: set it there")
+	errOtherHandle = errors.New("the registration belongs to another informer")
+	errShared      = errors.New("the informer is part of another one: configure that one instead")
 )
 
 type sharedInformer[T Object] struct {

@@ -43,25 +43,25 @@ func TestAsShared(t *testing.T) {
 	require.NotEmpty(t, shared.LastSyncResourceVersion())
 	require.False(t, shared.GetController().(cache.SharedInformer).IsStopped()) //nolint:forcetypeassert // it is itself
 
-	told := &log{}
+	notified := &log{}
 	name := func(obj any) string {
 		key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 		require.NoError(t, err)
 		return key
 	}
 	registration, err := shared.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, initial bool) { told.add("add %s %t", name(obj), initial) },
-		UpdateFunc: func(_, obj any) { told.add("update %s", name(obj)) },
+		AddFunc:    func(obj any, initial bool) { notified.add("add %s %t", name(obj), initial) },
+		UpdateFunc: func(_, obj any) { notified.add("update %s", name(obj)) },
 		DeleteFunc: func(obj any) {
 			_, missed := obj.(cache.DeletedFinalStateUnknown)
-			told.add("delete %s %t", name(obj), missed)
+			notified.add("delete %s %t", name(obj), missed)
 		},
 	})
 	require.NoError(t, err)
 	<-registration.HasSyncedChecker().Done()
 	expect := func(want ...string) {
 		t.Helper()
-		eventually(t, func() bool { return slices.Equal(told.all(), want) }, fmt.Sprint(want))
+		eventually(t, func() bool { return slices.Equal(notified.all(), want) }, fmt.Sprint(want))
 	}
 	expect("add default/x true")
 	require.NoError(t, shared.AddIndexers(cache.Indexers{"colour": func(obj any) ([]string, error) {
@@ -81,7 +81,7 @@ func TestAsShared(t *testing.T) {
 
 	// An object that leaves is not deleted.
 	changing.Set(client.Ranges{})
-	eventually(t, func() bool { return len(shared.GetStore().ListKeys()) == 0 }, "it has left")
+	eventually(t, func() bool { return len(shared.GetStore().ListKeys()) == 0 }, "the object is removed from the store")
 	require.NoError(t, shared.RemoveEventHandler(registration))
 	expect("add default/x true", "update default/x", "delete default/x false", "add default/z false")
 	require.Error(t, shared.RemoveEventHandler(nil))

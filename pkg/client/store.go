@@ -178,7 +178,7 @@ func (s *store[T]) byIndex(name, value string) ([]T, error) {
 	defer s.mu.RUnlock()
 	index, ok := s.indices[name]
 	if !ok {
-		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers, or by AddIndexers", name)
+		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers, or with AddIndexers", name)
 	}
 	in := index[value]
 	if in == nil {
@@ -210,7 +210,7 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 	defer s.mu.Unlock()
 	for name := range indexers {
 		if _, ok := s.indexers[name]; ok {
-			return fmt.Errorf("there is an index %q already", name)
+			return fmt.Errorf("index %q already exists", name)
 		}
 	}
 	if s.indexers == nil {

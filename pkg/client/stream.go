@@ -40,7 +40,7 @@ var (
 	errInitialEvents = errors.New("the server did not complete the initial events of the watch")
 	// errEndedEarly means that the watch ended before the initial events were complete, e.g. because the server
 	// stopped.
-	errEndedEarly = errors.New("the watch ended within the initial events")
+	errEndedEarly = errors.New("the watch ended before the initial events were complete")
 	errWrongType  = errors.New("unexpected object from the server")
 	errRolledBack = errors.New("the server's data was restored from an older backup")
 )
@@ -144,7 +144,7 @@ func (s *stream) list(ctx context.Context) (string, error) {
 		}
 		info, err := meta.ListAccessor(page)
 		if err != nil {
-			return "", fmt.Errorf("%w: %T is no list: %w", errWrongType, page, err)
+			return "", fmt.Errorf("%w: %T is not a list: %w", errWrongType, page, err)
 		}
 		if opts.Continue = info.GetContinue(); opts.Continue == "" {
 			s.complete(ctx, info.GetResourceVersion())
@@ -294,10 +294,10 @@ func (s *stream) checkRollback(ctx context.Context, rv string) error {
 	}
 	info, err := meta.ListAccessor(page)
 	if err != nil {
-		return fmt.Errorf("%w: %T is no list: %w", errWrongType, page, err)
+		return fmt.Errorf("%w: %T is not a list: %w", errWrongType, page, err)
 	}
 	if order, err := resourceversion.CompareResourceVersion(info.GetResourceVersion(), rv); err != nil || order < 0 {
-		return fmt.Errorf("%w: it is at resourceVersion %s, the informer was at %s", errRolledBack, info.GetResourceVersion(), rv)
+		return fmt.Errorf("%w: it is at resourceVersion %s, but the informer was at %s", errRolledBack, info.GetResourceVersion(), rv)
 	}
 	return nil
 }
@@ -330,7 +330,7 @@ func rejected(err error) bool {
 
 func (c *connection) run(ctx context.Context, to sink) error {
 	if c.setRunning(true) {
-		return fmt.Errorf("informer %s runs already: run it once", c.name)
+		return fmt.Errorf("informer %s is already running: run it only once", c.name)
 	}
 	defer c.setRunning(false)
 	c.follow(ctx, to)

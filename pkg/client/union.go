@@ -54,10 +54,10 @@ func (u *Union[T]) Add(shard string, informer *Informer[T]) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.Of(shard) != nil {
-		return fmt.Errorf("%s has an informer of shard %q already", u.name, shard)
+		return fmt.Errorf("%s already has an informer of shard %q", u.name, shard)
 	}
 	if informer.store.len() > 0 {
-		return fmt.Errorf("informer %s of shard %q has run before it was added to %s", informer.name, shard, u.name)
+		return fmt.Errorf("informer %s of shard %q was run before it was added to %s", informer.name, shard, u.name)
 	}
 	members := slices.Clone(*u.members.Load())
 	at := slices.Index(members, nil)
@@ -203,7 +203,7 @@ func (u *Union[T]) missed(key Key) error {
 		}
 		// A shard that does not serve the resource has no objects of it.
 		if why := m.informer.LastError(); !m.informer.HasSynced() && !apierrors.IsNotFound(why) {
-			return errors.Join(fmt.Errorf("%w: shard %s has not been read", ErrIncomplete, m.shard), why)
+			return errors.Join(fmt.Errorf("%w: shard %s has not synced", ErrIncomplete, m.shard), why)
 		}
 		err := m.informer.missed(key.Cluster, key.Namespace, key.Name)
 		if !apierrors.IsNotFound(err) {

@@ -39,7 +39,7 @@ func TestDeletionWithoutRequests(t *testing.T) {
 	root := e.at(0, "root")
 	create(t, root, on("shard-1", named("plain")))
 	inside := e.at(1, awaitReady(t, root, "plain").Spec.Cluster)
-	await(t, "the objects of a namespace", func(ctx context.Context) error {
+	await(t, "the default service account", func(ctx context.Context) error {
 		_, err := kinds.ServiceAccounts.InNamespace(inside, "default").Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
@@ -49,9 +49,9 @@ func TestDeletionWithoutRequests(t *testing.T) {
 	}
 	before := requestsAbout(t, e.shards[1])
 	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "plain", metav1.DeleteOptions{}))
-	gone(t, root, "plain")
+	awaitDeleted(t, root, "plain")
 	require.Equal(t, before, requestsAbout(t, e.shards[1]))
-	left, err := kinds.ConfigMaps.In(inside).List(t.Context(), metav1.ListOptions{})
+	remaining, err := kinds.ConfigMaps.In(inside).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Empty(t, left.Items)
+	require.Empty(t, remaining.Items)
 }

@@ -65,7 +65,7 @@ func await(t *testing.T, what string, check func(ctx context.Context) error) {
 		}
 		select {
 		case <-ctx.Done():
-			require.FailNow(t, "waited in vain for "+what, err.Error())
+			require.FailNow(t, "timed out waiting for "+what, err.Error())
 		case <-ticker.C:
 		}
 	}
@@ -120,9 +120,9 @@ func on(shard string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace 
 	return ws
 }
 
-func gone(t *testing.T, scope client.Scope, name string) {
+func awaitDeleted(t *testing.T, scope client.Scope, name string) {
 	t.Helper()
-	await(t, "workspace "+name+" to be gone", func(ctx context.Context) error {
+	await(t, "workspace "+name+" to be deleted", func(ctx context.Context) error {
 		ws, err := kinds.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -160,7 +160,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		for i := range list.Items {
 			versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 			if len(list.Items[i].Status.VirtualWorkspaces) < 2*two.Options.Shards {
-				return notYetError("type " + list.Items[i].Name + " does not have its views on each shard")
+				return notYetError("type " + list.Items[i].Name + " does not have its virtual workspaces on each shard")
 			}
 		}
 		shards, err := kinds.Shards.In(root).List(ctx, metav1.ListOptions{})
@@ -178,14 +178,14 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		}
 		require.Equal(t, "root", lc.Annotations[core.LogicalClusterPathAnnotationKey])
 		if lc.Annotations[tenancy.SystemBindingsAnnotation] != tenancy.SystemBound {
-			return notYetError("root has not yet bound what it exports")
+			return notYetError("root has not bound its exports yet")
 		}
 		if lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" || len(strings.Split(lc.Annotations[core.ReplicateAnnotationKey], ",")) != 2 {
-			return notYetError("root is not yet labelled, and marked for other shards, for its exports and its types")
+			return notYetError("root has no phase label yet, or is not replicated for both its exports and its types")
 		}
 		versions["cluster"] = lc.ResourceVersion
 		if len(versions) != 5+2+1 {
-			return notYetError("not all there")
+			return notYetError("types or shards are missing")
 		}
 		return nil
 	}
@@ -197,14 +197,14 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	}
 	ws := awaitReady(t, root, create(t, root, named("after-restart")).Name)
 	require.Equal(t, "organization", string(ws.Spec.Type.Name))
-	await(t, "the same again", snapshot)
-	require.Equal(t, before, versions, "a restart changes nothing")
+	await(t, "types and shards after the restart", snapshot)
+	require.Equal(t, before, versions, "a restart must not change types, shards and root")
 
 	// Edits of fields that the shard owns are reverted, others are retained.
 	_, err := kinds.Shards.In(root).Patch(t.Context(), "shard-1", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"name":"wrong","region":"eu"}},"spec":{"baseURL":"https://wrong:1"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	await(t, "the shard to be mended", func(ctx context.Context) error {
+	await(t, "edits of the shard to be reverted", func(ctx context.Context) error {
 		shard, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
 		if err == nil && (shard.Labels["name"] != "shard-1" || shard.Labels["region"] != "eu" || shard.Spec.BaseURL != e.shards[1].Host()) {
 			err = notYetError(shard.Spec.BaseURL)
@@ -214,7 +214,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	require.NoError(t, kinds.Shards.In(root).Delete(t.Context(), "shard-1", metav1.DeleteOptions{}))
 	e.Component("shard-1").Stop()
 	_, err = kinds.Shards.In(root).Get(t.Context(), "shard-1", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "a shard that runs does not undo its removal: %v", err)
+	require.True(t, apierrors.IsNotFound(err), "a running shard must not register again: %v", err)
 	e.Component("shard-1").Start()
 	await(t, "the shard to register again", func(ctx context.Context) error {
 		_, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})

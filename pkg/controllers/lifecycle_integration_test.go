@@ -79,12 +79,12 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "none matches spec.location.selector")
 	require.NoError(t, workspaceTypes.Delete(t.Context(), "special", metav1.DeleteOptions{}))
 	// Types and shards have separate watches: the shard must become eligible after the deletion of the type was observed.
-	await(t, "the end of the type", func(ctx context.Context) error {
+	await(t, "the deletion of the type", func(ctx context.Context) error {
 		late := ws.DeepCopy()
 		late.Name = "too-late"
 		_, err := kinds.Workspaces.In(root).Create(ctx, late, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) {
-			return notYetError(fmt.Sprintf("a workspace of it was answered: %v", err))
+			return notYetError(fmt.Sprintf("creating a workspace of the type: %v", err))
 		}
 		return nil
 	})

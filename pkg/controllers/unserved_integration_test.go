@@ -41,12 +41,12 @@ func TestDeletionOfUnservedObjects(t *testing.T) {
 	definitions := kinds.CustomResourceDefinitions.In(scopes["torn"])
 	require.NoError(t, definitions.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
 	patch(t, definitions, "widgets.example.com", `{"metadata":{"finalizers":null}}`)
-	await(t, "the definition to be gone", func(ctx context.Context) error {
+	await(t, "the deletion of the definition", func(ctx context.Context) error {
 		_, err := definitions.Get(ctx, "widgets.example.com", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return notYetError("it is there")
+		return notYetError("the definition exists")
 	})
 	all, err := e.shards[1].Wildcard().Metadata()
 	require.NoError(t, err)
@@ -60,9 +60,9 @@ func TestDeletionOfUnservedObjects(t *testing.T) {
 		slices.Sort(of)
 		return of
 	}
-	require.Contains(t, stored(t.Context()), clusters["torn"], "nobody serves it, and it is stored")
+	require.Contains(t, stored(t.Context()), clusters["torn"], "the unserved object must be stored")
 
 	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "torn", metav1.DeleteOptions{}))
-	gone(t, root, "torn")
+	awaitDeleted(t, root, "torn")
 	require.Equal(t, []logicalcluster.Name{clusters["whole"]}, stored(t.Context()))
 }

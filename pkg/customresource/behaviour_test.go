@@ -58,7 +58,7 @@ func TestUpstreamBehaviour(t *testing.T) {
 		finalized.SetFinalizers(nil)
 		applied, err = client.Apply(t.Context(), "apply", finalized, metav1.ApplyOptions{FieldManager: "b"})
 		require.NoError(t, err)
-		require.Empty(t, applied.GetFinalizers(), "the types of metadata are known")
+		require.Empty(t, applied.GetFinalizers(), "applied metadata must be typed")
 		size, _, _ := unstructured.NestedInt64(applied.Object, "spec", "size")
 		require.Equal(t, int64(2), size)
 		_, err = client.Apply(t.Context(), "apply", widget("apply", map[string]any{"nonsense": "x"}), metav1.ApplyOptions{FieldManager: "b"})
@@ -150,16 +150,16 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 	}
 	require.Len(t, names, 10)
 	_, err = s.Dynamic(t, "two").Resource(widgets).Namespace("other").List(t.Context(), metav1.ListOptions{Limit: 3, Continue: options.Continue})
-	require.True(t, apierrors.IsBadRequest(err), "a token of elsewhere: %v", err)
+	require.True(t, apierrors.IsBadRequest(err), "continue token of another list: %v", err)
 
 	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "third=0"}))
 	require.Len(t, mustList(t, client, metav1.ListOptions{}).Items, 6)
 	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.color=red"}))
 	require.Len(t, mustList(t, client, metav1.ListOptions{}).Items, 3)
 	_, err = elsewhere.Get(t.Context(), "w-0", metav1.GetOptions{})
-	require.NoError(t, err, "another namespace's are left alone")
+	require.NoError(t, err, "objects of other namespaces must remain")
 	others := mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
-	require.Len(t, others.Items, 10, "another logical cluster's are left alone")
+	require.Len(t, others.Items, 10, "objects of other logical clusters must remain")
 }
 
 func TestVersions(t *testing.T) {
@@ -208,7 +208,7 @@ func TestNameConflicts(t *testing.T) {
 	require.Eventually(t, func() bool {
 		crd, err := client.Get(t.Context(), "gizmos.example.com", metav1.GetOptions{})
 		return err == nil && crd.Status.AcceptedNames.Kind == "Widget"
-	}, deadline, tick, "the freed name is offered")
+	}, deadline, tick, "the released name must be accepted")
 	mustList(t, s.Dynamic(t, "one").Resource(gizmos), metav1.ListOptions{})
 
 	builtIn := widgetCRD(nil)
@@ -237,7 +237,7 @@ func TestStatusOfDefinitions(t *testing.T) {
 	require.Equal(t, []string{"v1", "v2"}, crd.Status.StoredVersions)
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("new", nil))
 	list := mustList(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), metav1.ListOptions{})
-	require.Len(t, list.Items, 2, "both versions are read")
+	require.Len(t, list.Items, 2, "objects of both versions must be listed")
 	without := crd.DeepCopy()
 	without.Spec.Versions = without.Spec.Versions[1:]
 	_, err = client.Update(t.Context(), without, metav1.UpdateOptions{})
@@ -286,9 +286,9 @@ func TestGarbage(t *testing.T) {
 		"a bad token":          {raw.Get().AbsPath(all).Param("limit", "1").Param("continue", "nonsense"), http.StatusBadRequest, "continue"},
 		"without a namespace":  {post().AbsPath("/apis/example.com/v1/widgets").Body([]byte(`{}`)), http.StatusNotFound, ""},
 		"no such version":      {raw.Get().AbsPath("/apis/example.com/v9/widgets"), http.StatusNotFound, ""},
-		"what is no name":      {raw.Get().AbsPath("/apis/example.com/v1/widgets%"), http.StatusNotFound, ""},
+		"invalid escape":       {raw.Get().AbsPath("/apis/example.com/v1/widgets%"), http.StatusNotFound, ""},
 		"an identity":          {raw.Get().AbsPath("/apis/example.com/v1/widgets:abc"), http.StatusNotFound, ""},
-		"nothing but a colon":  {raw.Get().AbsPath("/apis/example.com/v1/:"), http.StatusNotFound, ""},
+		"only a colon":         {raw.Get().AbsPath("/apis/example.com/v1/:"), http.StatusNotFound, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			result := c.request.Do(t.Context())
@@ -336,5 +336,5 @@ func TestUnreachableConversion(t *testing.T) {
 	mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
 	list, err := s.Metadata(t, "*").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, list.Items, 2, "metadata needs no conversion")
+	require.Len(t, list.Items, 2, "metadata must not require conversion")
 }

@@ -96,7 +96,7 @@ func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
 	mistyped.Spec.Names.Plural = fmt.Sprintf("widgets%d", round)
 	mistyped.Spec.Names.ListKind = strings.Repeat("L", 1<<20)
 	if _, err := client.Create(ctx, mistyped, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
-		return fmt.Errorf("the mistyped definition was answered with %w", err)
+		return fmt.Errorf("the mistyped definition returned %w", err)
 	}
 	crd, err := client.Create(ctx, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("%s%d", cluster, round): {Type: "string"}}), metav1.CreateOptions{})
 	if err != nil {
@@ -181,5 +181,5 @@ func (s *testServer) watchWidgets(ctx context.Context, t *testing.T, cluster str
 		}
 		w.Stop()
 	}
-	assert.Equal(t, objects, seen, "no event is lost")
+	assert.Equal(t, objects, seen, "events were lost")
 }

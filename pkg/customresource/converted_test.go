@@ -47,7 +47,7 @@ type converter struct {
 func (c *converter) convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 	c.calls.Add(1)
 	if in.GetLabels()["bad"] != "" || c.fails.Load() {
-		return nil, errors.New("it cannot be said")
+		return nil, errors.New("not convertible")
 	}
 	out := in.DeepCopy()
 	out.SetAPIVersion(to)
@@ -85,14 +85,14 @@ func TestConvertedSchema(t *testing.T) {
 	require.Equal(t, group+"/v1", list.Items[0].GetAnnotations()["from"])
 	before := c.calls.Load()
 	mustList(t, v2, metav1.ListOptions{})
-	require.Equal(t, before, c.calls.Load(), "what it was converted to is remembered")
+	require.Equal(t, before, c.calls.Load(), "the converted object must be cached")
 	other := mustCreate(t, s.Dynamic(t, "two").Resource(second).Namespace("default"), versioned(widget("a", nil), group+"/v2"))
 	require.NotContains(t, other.GetAnnotations(), "from")
 
 	mustCreate(t, v1, widget("b", nil))
 	read := mustGet(t, v2, "b")
 	written := mustUpdate(t, v2, read)
-	require.Equal(t, read, written, "it is not converted back if it has not changed")
+	require.Equal(t, read, written, "an unchanged object must not be converted back")
 	written = mustPatch(t, v2, "b", `{"metadata":{"labels":{"a":"b"}}}`)
 	require.Equal(t, "b", written.GetLabels()["a"])
 
@@ -101,7 +101,7 @@ func TestConvertedSchema(t *testing.T) {
 		bad.SetLabels(map[string]string{"bad": "yes"})
 		_, err := in.Create(t.Context(), bad, metav1.CreateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%s: %v", name, err)
-		require.ErrorContains(t, err, "it cannot be said")
+		require.ErrorContains(t, err, "not convertible")
 	}
 	label := []byte(`{"metadata":{"labels":{"bad":"yes"}}}`)
 	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, label, metav1.PatchOptions{})
@@ -178,7 +178,7 @@ func TestConvertedManagers(t *testing.T) {
 	for _, m := range created.GetManagedFields() {
 		require.Equal(t, "example.com/v1", m.APIVersion)
 	}
-	require.Zero(t, most.Load(), "calls of a create")
+	require.Zero(t, most.Load(), "a create must not call the webhook")
 
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": brought}, "spec": map[string]any{"size": 2}})
 	require.NoError(t, err)
@@ -190,20 +190,20 @@ func TestConvertedManagers(t *testing.T) {
 	for range requests {
 		pending.Go(func() {
 			if write("1s") == nil {
-				t.Error("a write has not waited for the webhook")
+				t.Error("a write did not wait for the webhook")
 			}
 		})
 	}
 	pending.Wait()
-	require.Eventually(t, func() bool { return under.Load() == limit }, deadline, tick, "the calls go on without their requests: %d", under.Load())
-	require.Error(t, write("1s"), "as long as they do, there is no place")
-	require.EqualValues(t, limit, most.Load(), "calls at a time")
+	require.Eventually(t, func() bool { return under.Load() == limit }, deadline, tick, "calls must continue after their requests have ended: %d", under.Load())
+	require.Error(t, write("1s"), "writes must be rejected while all slots are used")
+	require.EqualValues(t, limit, most.Load(), "concurrent calls must be limited")
 	_, err = objects.Get(t.Context(), "a", metav1.GetOptions{})
-	require.NoError(t, err, "what needs no place")
+	require.NoError(t, err, "a read must not require a slot")
 
 	unblock()
-	require.Eventually(t, func() bool { return write("20s") == nil }, deadline, tick, "there are places again")
-	require.Eventually(t, func() bool { return under.Load() == 0 }, deadline, tick, "calls end: %d", under.Load())
+	require.Eventually(t, func() bool { return write("20s") == nil }, deadline, tick, "slots must be released")
+	require.Eventually(t, func() bool { return under.Load() == 0 }, deadline, tick, "calls must end: %d", under.Load())
 	// Updates whose requests have ended make their calls one after another, so that some may still follow.
 	// Their objects have other sizes.
 	testDryRuns(t, s, &later)
@@ -260,12 +260,12 @@ func testDryRuns(t *testing.T, s *testServer, calls *atomic.Int64) {
 		require.True(t, apierrors.IsBadRequest(err), "%s: %v", kind, err)
 		require.ErrorContains(t, err, "cannot be patched in a dry run")
 	}
-	require.Equal(t, before, calls.Load(), "calls of dry runs")
+	require.Equal(t, before, calls.Load(), "dry runs must not call the webhook")
 	object = mustGet(t, objects, "a")
-	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "a dry run changes nothing: %v", object.GetManagedFields())
+	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "a dry run must not change the object: %v", object.GetManagedFields())
 }
 
-// sameInAnotherVersion answers a ConversionReview.
+// sameInAnotherVersion responds to a ConversionReview.
 func sameInAnotherVersion(body []byte) []byte {
 	review := &apiextensionsv1.ConversionReview{}
 	if err := json.Unmarshal(body, review); err != nil {
@@ -285,9 +285,9 @@ func sameInAnotherVersion(body []byte) []byte {
 		response.ConvertedObjects = append(response.ConvertedObjects, runtime.RawExtension{Raw: out})
 	}
 	review.Request, review.Response = nil, response
-	answer, err := json.Marshal(review)
+	encoded, err := json.Marshal(review)
 	if err != nil {
 		return fmt.Append(nil, err)
 	}
-	return answer
+	return encoded
 }

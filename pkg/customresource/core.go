@@ -167,7 +167,7 @@ func (valueless) Value(any) any { return nil }
 // scopeKey is the context key for captureScope's result.
 type scopeKey struct{}
 
-var errScopeCaptured = apierrors.NewBadRequest("this was a trial")
+var errScopeCaptured = apierrors.NewBadRequest("the scope was captured")
 
 // coreAdmission wraps admission, and passes scopes to captureScope.
 type coreAdmission struct {

@@ -42,24 +42,24 @@ func withPods(next http.Handler) http.Handler {
 	aggregated.SetGroupVersionKind(apidiscoveryv2.SchemeGroupVersion.WithKind("APIGroupDiscoveryList"))
 	versions := metav1.APIVersions{Versions: []string{"v1"}, ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: "here:1"}}}
 	versions.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "APIVersions"})
-	answers := map[string]any{
+	responses := map[string]any{
 		"/api":               versions,
 		"/api/v1":            metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{pods}},
 		"/openapi/v3/api/v1": json.RawMessage(`{"openapi":"3.0.0","info":{"title":"core","version":"v1"},"paths":{"/api/v1/pods":{}},"components":{"schemas":{}}}`),
 		"/api/v1/pods":       json.RawMessage(`{"kind":"PodList","apiVersion":"v1","items":[]}`),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := answers[r.URL.Path]
+		response := responses[r.URL.Path]
 		contentType := "application/json"
 		if r.URL.Path == "/api" && strings.Contains(r.Header.Get("Accept"), "APIGroupDiscoveryList") {
-			answer, contentType = aggregated, acceptAggregated
+			response, contentType = aggregated, acceptAggregated
 		}
-		if answer == nil {
+		if response == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", contentType)
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	})
 }
 
@@ -99,7 +99,7 @@ func TestCoreGroup(t *testing.T) {
 	t.Run("documents", func(t *testing.T) { s.testCoreDocuments(t) })
 	t.Run("kubectl", func(t *testing.T) {
 		run := s.kubectl(t, "one")
-		require.Contains(t, run("explain", "widgets.spec"), "What the widget is to be.")
+		require.Contains(t, run("explain", "widgets.spec"), "Desired state of the widget.")
 		require.Contains(t, run("api-resources", "--api-group="), "widgets")
 		require.Contains(t, run("get", "widgets"), "a ")
 		manifest := filepath.Join(t.TempDir(), "widget.yaml")
@@ -148,7 +148,7 @@ func (s *testServer) testCoreDocuments(t *testing.T) {
 	for _, contentType := range []string{"application/json", openapi.ContentTypeOpenAPIV3PB} {
 		doc, err := paths["api/v1"].Schema(contentType)
 		require.NoError(t, err)
-		for _, part := range []string{"What the widget is to be.", "/api/v1/pods", "/api/v1/namespaces/{namespace}/widgets/{name}/status", "core.v1.WidgetList"} {
+		for _, part := range []string{"Desired state of the widget.", "/api/v1/pods", "/api/v1/namespaces/{namespace}/widgets/{name}/status", "core.v1.WidgetList"} {
 			require.Contains(t, string(doc), part)
 		}
 		require.NotContains(t, string(doc), "/apis/")

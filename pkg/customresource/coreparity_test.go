@@ -87,7 +87,7 @@ func twinSchema(t *testing.T, group string) boundAPI {
 	root := first.Schema.OpenAPIV3Schema
 	root.XValidations = apiextensionsv1.ValidationRules{
 		{Rule: "self.apiVersion.endsWith('v1') || self.apiVersion.endsWith('v2')", Message: "the version is unknown"},
-		{Rule: "!self.apiVersion.contains('invalid')", Message: "this is of another group"},
+		{Rule: "!self.apiVersion.contains('invalid')", Message: "the group is invalid"},
 		{Rule: "!has(self.spec.size) || !has(oldSelf.spec.size) || self.spec.size >= oldSelf.spec.size", Message: "does not shrink"},
 		{Rule: "!has(self.status) || !has(self.status.phase) || self.status.phase != 'broken'", Message: "is never broken"},
 	}
@@ -120,15 +120,15 @@ type twinRequest struct {
 	contains           string // part of the response
 }
 
-// answer is compared between both.
-type answer struct {
+// twinResponse is compared between both.
+type twinResponse struct {
 	Status   int
 	Header   http.Header
 	Body     any
 	Admitted []string
 }
 
-func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) answer {
+func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) twinResponse {
 	t.Helper()
 	version := r.version
 	if version == "" {
@@ -152,8 +152,8 @@ func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) a
 	require.NoError(t, err)
 	assert.Equal(t, r.status, resp.StatusCode, "%s in %s: %s", r.name, cluster, data)
 	assert.Contains(t, string(data), r.contains, "%s in %s", r.name, cluster)
-	require.NotContains(t, string(data), "core.invalid", "what validation is shown is seen by nobody")
-	a := answer{Status: resp.StatusCode, Header: http.Header{}}
+	require.NotContains(t, string(data), "core.invalid", "the group of validation must not be visible")
+	a := twinResponse{Status: resp.StatusCode, Header: http.Header{}}
 	// A write may start from an outdated cached object, and is then admitted again, or rejected in the second
 	// attempt only.
 	if admitted := w.seen.take(); resp.StatusCode < http.StatusBadRequest {
@@ -244,7 +244,7 @@ func TestCoreGroupTwin(t *testing.T) {
 		{name: "list pretty", method: "GET", path: in + "?pretty=1", status: 200, contains: "WidgetList"},
 		{name: "select", method: "GET", path: in + "?fieldSelector=spec.color%3Dblue", status: 200, contains: `"a"`},
 		{name: "select nothing", method: "GET", path: in + "?fieldSelector=spec.color%3Dred", status: 200, contains: `[]`},
-		{name: "select by what is not selectable", method: "GET", path: in + "?fieldSelector=spec.size%3D3", status: 400, contains: "not supported"},
+		{name: "select by unselectable field", method: "GET", path: in + "?fieldSelector=spec.size%3D3", status: 400, contains: "not supported"},
 		{name: "other version", method: "GET", version: "v2", path: in + "/a", status: 200, contains: "v2"},
 		{name: "no such version", method: "GET", version: "v3", path: in + "/a", status: 404},
 		{name: "wrong name", method: "POST", path: in, body: strings.Replace(object, `"a"`, `"A_"`, 1), status: 422, contains: "metadata.name"},
@@ -257,11 +257,11 @@ func TestCoreGroupTwin(t *testing.T) {
 		{name: "no version", method: "POST", path: in + "?dryRun=All", body: `{"kind":"Widget","metadata":{"name":"d"}}`, status: 400},
 		{name: "wrong type", method: "POST", path: in, body: strings.Replace(object, `3`, `"3"`, 1), status: 422, contains: "spec.size"},
 		{name: "too small", method: "POST", path: in, body: strings.Replace(object, `3`, `0`, 1), status: 422, contains: "greater than or equal"},
-		{name: "twice in a set", method: "POST", path: in, body: strings.Replace(object, `{"name":"x"}`, `{"name":"x"},{"name":"x"}`, 1), status: 422, contains: "Duplicate"},
-		{name: "wrong inside", method: "POST", path: in, body: strings.Replace(object, `"size":3`, `"inner":{"apiVersion":"v1","kind":"!","metadata":{"name":"_"}}`, 1), status: 422, contains: "spec.inner"},
+		{name: "duplicate in a set", method: "POST", path: in, body: strings.Replace(object, `{"name":"x"}`, `{"name":"x"},{"name":"x"}`, 1), status: 422, contains: "Duplicate"},
+		{name: "invalid embedded object", method: "POST", path: in, body: strings.Replace(object, `"size":3`, `"inner":{"apiVersion":"v1","kind":"!","metadata":{"name":"_"}}`, 1), status: 422, contains: "spec.inner"},
 		{name: "unknown field, strict", method: "POST", path: in + "?fieldValidation=Strict", body: strings.Replace(object, "size", "weight", 1), status: 400, contains: "spec.weight"},
-		{name: "unknown field, warned of", method: "POST", path: in + "?dryRun=All&fieldValidation=Warn", body: strings.Replace(strings.Replace(object, "size", "weight", 1), `"a"`, `"d"`, 1), status: 201},
-		{name: "not tried", method: "GET", path: in + "/d", status: 404},
+		{name: "unknown field, warning", method: "POST", path: in + "?dryRun=All&fieldValidation=Warn", body: strings.Replace(strings.Replace(object, "size", "weight", 1), `"a"`, `"d"`, 1), status: 201},
+		{name: "dry run not stored", method: "GET", path: in + "/d", status: 404},
 		{name: "yaml", method: "POST", path: in + "?dryRun=All", contentType: "application/yaml", body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {generateName: y-, name: yaml}\n", status: 201},
 		{name: "not JSON", method: "POST", path: in, body: "{", status: 400},
 		{name: "protobuf", method: "POST", path: in, contentType: "application/vnd.kubernetes.protobuf", body: "k8s\x00", status: 415},
@@ -277,23 +277,23 @@ func TestCoreGroupTwin(t *testing.T) {
 		{name: "status, wrong type", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":1}}`, status: 422, contains: "status.phase"},
 		{name: "status, rule", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":"broken"}}`, status: 422, contains: "is never broken"},
 		{name: "status, applied in the other version", method: "PATCH", version: "v2", path: in + "/a/status?fieldManager=sa&force=true", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: a}\nstatus: {replicas: 2}\n", status: 200, contains: `"subresource":"status"`},
-		{name: "status of nothing", method: "PATCH", path: in + "/missing/status", contentType: merge, body: `{}`, status: 404},
+		{name: "status of missing object", method: "PATCH", path: in + "/missing/status", contentType: merge, body: `{}`, status: 404},
 		{name: "status, read", method: "GET", path: in + "/a/status", status: 200},
 		{name: "scale", method: "GET", path: in + "/a/scale", status: 200, contains: `"replicas":5`},
 		{name: "scale up", method: "PATCH", path: in + "/a/scale?fieldManager=sc", contentType: merge, body: `{"spec":{"replicas":6}}`, status: 200, contains: `"replicas":6`},
 		{name: "scale down", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":1}}`, status: 422, contains: "does not shrink"},
-		{name: "scale below nothing", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":-1}}`, status: 422},
+		{name: "scale below zero", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":-1}}`, status: 422},
 		{name: "scaled, with managers", method: "GET", path: in + "/a", status: 200, contains: `"subresource":"scale"`},
 		{name: "apply", method: "PATCH", path: in + "/a?fieldManager=x", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: here}]}\n", status: 200, contains: `"operation":"Apply"`},
 		{name: "apply a conflict", method: "PATCH", path: in + "/a?fieldManager=y", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: there}]}\n", status: 409, contains: "conflict"},
-		{name: "apply what is not there", method: "PATCH", version: "v2", path: in + "/b?fieldManager=x", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: b}\nspec: {size: 1}\n", status: 201},
+		{name: "apply new object", method: "PATCH", version: "v2", path: in + "/b?fieldManager=x", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: b}\nspec: {size: 1}\n", status: 201},
 		{name: "apply the wrong version", method: "PATCH", path: in + "/a?fieldManager=x", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: a}\n", status: 400},
 		{name: "update without version", method: "PUT", path: in + "/a", body: object, status: 422, contains: "resourceVersion"},
-		{name: "update of nothing", method: "PUT", path: in + "/missing", body: strings.Replace(object, `"a"`, `"missing"`, 1), status: 404},
-		{name: "delete, held", method: "DELETE", path: in + "/a", status: 200, contains: "deletionTimestamp"},
-		{name: "hold longer", method: "PATCH", path: in + "/a", contentType: merge, body: `{"metadata":{"finalizers":["example.org/held","example.org/more"]}}`, status: 422, contains: "no new finalizers"},
-		{name: "let go", method: "PATCH", path: in + "/a", contentType: jsonP, body: `[{"op":"remove","path":"/metadata/finalizers"}]`, status: 200},
-		{name: "gone", method: "GET", path: in + "/a", status: 404},
+		{name: "update of missing object", method: "PUT", path: in + "/missing", body: strings.Replace(object, `"a"`, `"missing"`, 1), status: 404},
+		{name: "delete with finalizer", method: "DELETE", path: in + "/a", status: 200, contains: "deletionTimestamp"},
+		{name: "add finalizer during deletion", method: "PATCH", path: in + "/a", contentType: merge, body: `{"metadata":{"finalizers":["example.org/held","example.org/more"]}}`, status: 422, contains: "no new finalizers"},
+		{name: "remove finalizers", method: "PATCH", path: in + "/a", contentType: jsonP, body: `[{"op":"remove","path":"/metadata/finalizers"}]`, status: 200},
+		{name: "removed", method: "GET", path: in + "/a", status: 404},
 		{name: "delete all", method: "DELETE", path: in, status: 200},
 		{name: "no such subresource", method: "PUT", path: in + "/a/log", body: "{}", status: 404},
 		{name: "no such verb", method: "POST", path: in + "/a/status", body: "{}", status: 405},

@@ -135,7 +135,7 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	}
 	if len(errs) > 0 {
 		invalid := request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
-		invalid.ErrStatus.Message += fmt.Sprintf(" (these are the first %d errors of more)", len(errs))
+		invalid.ErrStatus.Message += fmt.Sprintf(" (only the first %d errors are listed)", len(errs))
 		return invalid
 	}
 	return checkRules(ctx, a, known, object.Object, before)

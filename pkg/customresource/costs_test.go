@@ -59,10 +59,10 @@ func empty(int) any { return map[string]any{} }
 
 func distinct(i int) any { return fmt.Sprint("s", i) }
 
-func tooLarge(t *testing.T, err error, says string) {
+func tooLarge(t *testing.T, err error, message string) {
 	t.Helper()
 	require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
-	require.ErrorContains(t, err, says)
+	require.ErrorContains(t, err, message)
 }
 
 // TestCosts limits the server's work in proportion to the size of a request.
@@ -108,7 +108,7 @@ func TestCosts(t *testing.T) {
 	t.Run("errors", func(t *testing.T) {
 		err := create("errors", "required", listOf(100_000, empty))
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
-		require.ErrorContains(t, err, "these are the first 100 errors of more")
+		require.ErrorContains(t, err, "only the first 100 errors are listed")
 		status, ok := err.(apierrors.APIStatus)
 		require.True(t, ok)
 		require.Len(t, status.Status().Details.Causes, 100)
@@ -205,6 +205,6 @@ func TestCostsOfAdmission(t *testing.T) {
 		list, _, err := unstructured.NestedSlice(created.Object, "spec", "defaulted")
 		require.NoError(t, err)
 		require.Len(t, list, items)
-		require.NotEmpty(t, list[0], "it has its defaults")
+		require.NotEmpty(t, list[0], "defaults must be set")
 	}
 }

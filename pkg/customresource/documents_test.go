@@ -73,7 +73,7 @@ func TestDiscovery(t *testing.T) {
 // and each of its documents is served.
 func TestOnlyIndex(t *testing.T) {
 	t.Parallel()
-	type entered struct{}
+	type nestedKey struct{}
 	var server *Server
 	sch := schemaOf(t, widgetCRD(nil))
 	s := startServer(t, serverOptions{
@@ -81,11 +81,11 @@ func TestOnlyIndex(t *testing.T) {
 		around: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				cluster, _ := request.ClusterFrom(r.Context())
-				if cluster.Name != "only" || r.Context().Value(entered{}) != nil {
+				if cluster.Name != "only" || r.Context().Value(nestedKey{}) != nil {
 					next.ServeHTTP(w, r)
 					return
 				}
-				r = r.WithContext(context.WithValue(r.Context(), entered{}, true))
+				r = r.WithContext(context.WithValue(r.Context(), nestedKey{}, true))
 				if !server.ServeDocuments(w, r, nil, []*definitions.Definition{{Schema: sch}}) {
 					http.NotFound(w, r)
 				}
@@ -120,7 +120,7 @@ func TestOnlyIndex(t *testing.T) {
 func TestDiscoveryETag(t *testing.T) {
 	t.Parallel()
 	s := startWithWidgets(t, "one", "two")
-	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "shared by equal sets")
+	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "equal sets must share documents")
 	require.NotEqual(t, s.etag(t, "one", "/apis"), s.etag(t, "three", "/apis"))
 	require.Equal(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "two", "/openapi/v3"))
 	require.NotEqual(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "three", "/openapi/v3"))
@@ -143,7 +143,7 @@ func TestOpenAPI(t *testing.T) {
 		for _, contentType := range []string{"application/json", openapi.ContentTypeOpenAPIV3PB} {
 			schema, err := paths["apis/example.com/v1"].Schema(contentType)
 			require.NoError(t, err)
-			require.Contains(t, string(schema), "What the widget is to be.")
+			require.Contains(t, string(schema), "Desired state of the widget.")
 			require.Equal(t, cluster == "two", bytes.Contains(schema, []byte("shape")))
 		}
 		hashes[cluster] = paths["apis/example.com/v1"].ServerRelativeURL()

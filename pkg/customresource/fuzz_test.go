@@ -38,7 +38,7 @@ func FuzzDefinition(f *testing.F) {
 	s := startServer(f, serverOptions{})
 	client, err := rest.HTTPClientFor(s.Config)
 	require.NoError(f, err)
-	crds, neighbour := s.CRDsOver(f, "fuzz", client), s.CRDsOver(f, "neighbour", client)
+	crds, other := s.CRDsOver(f, "fuzz", client), s.CRDsOver(f, "other", client)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var status int
 		result := crds.ApiextensionsV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
@@ -61,9 +61,9 @@ func FuzzDefinition(f *testing.F) {
 				}
 			}
 		}
-		theirs, err := neighbour.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+		theirs, err := other.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Empty(t, theirs.Items, "what is somebody's is not everybody's")
+		require.Empty(t, theirs.Items, "definitions of another logical cluster must not be visible")
 		require.NoError(t, crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
 	})
 }
@@ -84,31 +84,31 @@ func FuzzObject(f *testing.F) {
 	require.NoError(f, err)
 	api := s.CRDsOver(f, "fuzz", client).ApiextensionsV1().RESTClient()
 	const path = "/apis/example.com/v1/namespaces/default/widgets"
-	s.CreateCRD(f, "neighbour", widgetCRD(nil))
-	neighbour := s.Dynamic(f, "neighbour").Resource(widgets)
-	_, err = neighbour.Namespace("default").Create(f.Context(), widget("a", nil), metav1.CreateOptions{})
+	s.CreateCRD(f, "other", widgetCRD(nil))
+	other := s.Dynamic(f, "other").Resource(widgets)
+	_, err = other.Namespace("default").Create(f.Context(), widget("a", nil), metav1.CreateOptions{})
 	require.NoError(f, err)
-	before, err := neighbour.List(f.Context(), metav1.ListOptions{})
+	before, err := other.List(f.Context(), metav1.ListOptions{})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		answered := func(r *rest.Request, contentType string) {
+		send := func(r *rest.Request, contentType string) {
 			t.Helper()
 			var status int
 			r.SetHeader("Content-Type", contentType).Body(data).Do(t.Context()).StatusCode(&status)
 			require.True(t, status >= 200 && status < 500, "%d", status)
 		}
 		require.NoError(t, client2xxOrConflict(api.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(valid).Do(t.Context()).Error()))
-		answered(api.Post().AbsPath(path), "application/json")
-		answered(api.Put().AbsPath(path, "a"), "application/json")
-		answered(api.Put().AbsPath(path, "a", "status"), "application/json")
-		answered(api.Put().AbsPath(path, "a", "scale"), "application/json")
-		answered(api.Delete().AbsPath(path, "none"), "application/json")
+		send(api.Post().AbsPath(path), "application/json")
+		send(api.Put().AbsPath(path, "a"), "application/json")
+		send(api.Put().AbsPath(path, "a", "status"), "application/json")
+		send(api.Put().AbsPath(path, "a", "scale"), "application/json")
+		send(api.Delete().AbsPath(path, "none"), "application/json")
 		for _, kind := range []string{"application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml"} {
-			answered(api.Patch("").AbsPath(path, "a").Param("fieldManager", "fuzz").Param("force", "true"), kind)
+			send(api.Patch("").AbsPath(path, "a").Param("fieldManager", "fuzz").Param("force", "true"), kind)
 		}
-		require.NoError(t, api.Get().AbsPath(path).Do(t.Context()).Error(), "what is stored can be listed")
-		after := mustList(t, neighbour, metav1.ListOptions{})
-		require.Equal(t, before.Items, after.Items, "what is somebody's is not everybody's")
+		require.NoError(t, api.Get().AbsPath(path).Do(t.Context()).Error(), "stored objects must be listable")
+		after := mustList(t, other, metav1.ListOptions{})
+		require.Equal(t, before.Items, after.Items, "objects of other logical clusters must not change")
 	})
 }
 
@@ -325,7 +325,7 @@ func FuzzObjectNode(f *testing.F) {
 		send(api.Patch("").AbsPath(path, "a", "status"), "application/merge-patch+json")
 		send(api.Patch("").AbsPath(path, "a").Param("fieldManager", "f").Param("force", "true"), "application/apply-patch+yaml")
 		for _, accept := range []string{"application/json", "application/yaml", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
-			require.NoError(t, api.Get().AbsPath(path).SetHeader("Accept", accept).Do(t.Context()).Error(), "what is stored can be listed")
+			require.NoError(t, api.Get().AbsPath(path).SetHeader("Accept", accept).Do(t.Context()).Error(), "stored objects must be listable")
 		}
 		require.NoError(t, api.Patch("").AbsPath(path, "a").SetHeader("Content-Type", "application/merge-patch+json").
 			Body([]byte(`{"metadata":{"finalizers":null}}`)).Do(t.Context()).Error())

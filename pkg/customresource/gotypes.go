@@ -205,7 +205,7 @@ func mergePatch(object, strategic []byte) (merge []byte, pinned bool, err error)
 	_, pinned, _ = unstructured.NestedFieldNoCopy(patch, "metadata", "resourceVersion")
 	if !pinned {
 		if err := unstructured.SetNestedField(changes, current.GetResourceVersion(), "metadata", "resourceVersion"); err != nil {
-			return nil, false, apierrors.NewBadRequest("the patch removes metadata, which every object has")
+			return nil, false, apierrors.NewBadRequest("the patch removes metadata, which is required")
 		}
 	}
 	merge, err = json.Marshal(changes)

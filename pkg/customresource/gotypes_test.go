@@ -22,14 +22,14 @@ func TestStrategicPatchMeetsOthers(t *testing.T) {
 		writes    []string
 		code      int
 	}{
-		"once": {
+		"no conflict": {
 			`{"spec":{"replicas":2}}`, 0, []string{`{"metadata":{"resourceVersion":"1"},"spec":{"replicas":2}}`}, http.StatusOK,
 		},
-		"again": {
+		"conflicts": {
 			`{"spec":{"replicas":2}}`, 2,
 			[]string{`{"metadata":{"resourceVersion":"1"},"spec":{"replicas":2}}`, `{"metadata":{"resourceVersion":"2"},"spec":{"replicas":2}}`, `{"metadata":{"resourceVersion":"3"},"spec":{"replicas":2}}`}, http.StatusOK,
 		},
-		"not if it names the state": {
+		"conflict with resourceVersion": {
 			`{"metadata":{"resourceVersion":"0"}}`, 2, []string{`{"metadata":{"resourceVersion":"0"}}`}, http.StatusConflict,
 		},
 	} {

@@ -98,7 +98,7 @@ func TestWatchWithSelectableField(t *testing.T) {
 	event, _ = nextEvent(t, w)
 	require.Equal(t, watch.Deleted, event.Type)
 	color, _, _ := unstructured.NestedString(object(t, event).Object, "spec", "color")
-	require.Equal(t, "red", color, "the last state that matched")
+	require.Equal(t, "red", color, "the event must contain the last matching state")
 	require.Equal(t, u.GetResourceVersion(), object(t, event).GetResourceVersion())
 	for _, want := range []string{"green", "red", "green"} {
 		event, _ = nextEvent(t, all)
@@ -176,9 +176,9 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.Empty(t, list.Items)
 	mustCreate(t, unscoped, widget("a", map[string]any{"size": int64(1)}))
 	_, err = client.Get(t.Context(), "a", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "there are no namespaces any more: %v", err)
+	require.True(t, apierrors.IsNotFound(err), "namespaced paths must not be found: %v", err)
 	list = mustList(t, s.Dynamic(t, "two").Resource(widgets), metav1.ListOptions{})
-	require.Len(t, list.Items, 1, "another logical cluster's are left alone")
+	require.Len(t, list.Items, 1, "objects of other logical clusters must remain")
 
 	require.NoError(t, s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	require.Eventually(t, func() bool {
@@ -187,7 +187,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 	}, deadline, tick)
 	s.CreateCRD(t, "one", other)
 	list = mustList(t, unscoped, metav1.ListOptions{})
-	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
+	require.Empty(t, list.Items, "deletion of a collection of definitions must delete their objects")
 }
 
 // TestDeletedEvents: watches receive the deletions of all instances of a deleted definition, and then end.

@@ -68,7 +68,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 				require.Fail(t, "no event")
 			}
 			if kind == watch.Modified && i%2 == 1 {
-				require.Equal(t, watch.Added, event.Type, "it comes to be selected")
+				require.Equal(t, watch.Added, event.Type, "an object that matches after an update must be added")
 			} else {
 				require.Equal(t, kind, event.Type, "%v", event.Object)
 			}

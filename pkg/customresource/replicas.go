@@ -92,7 +92,7 @@ func writeReplica(r *http.Request, info *genericapirequest.RequestInfo, replicas
 // replicaOf decodes a replica with the given metadata. Its own shard has validated its content.
 func replicaOf(info *genericapirequest.RequestInfo, kind schema.GroupVersionKind, sent *metav1.PartialObjectMetadata, body []byte) (*unstructured.Unstructured, error) {
 	if got := sent.GroupVersionKind(); got != kind {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %s, and not a %s as the URL says", got, kind))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %s, but the URL requires a %s", got, kind))
 	}
 	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, &sent.ObjectMeta); err != nil {
 		return nil, err

@@ -297,17 +297,17 @@ func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definit
 	case s.replicas:
 		return nil
 	case d == nil && l.Exported && l.Cluster.Wildcard:
-		why = fmt.Sprintf("no APIExport that is known here offers %s with the identity %s, and a schema that exists: correct the identityHash of the permission claim, or let the provider create the schema", l.Resource, l.Identity)
+		why = fmt.Sprintf("no known APIExport offers %s with the identity %s and an existing schema: correct the identityHash of the permission claim, or let the provider create the schema", l.Resource, l.Identity)
 	case d == nil && l.Exported:
-		why = fmt.Sprintf("%s with the identity %s is not bound in this logical cluster, whatever claims on it are accepted", l.Resource, l.Identity)
+		why = fmt.Sprintf("%s with the identity %s is not bound in this logical cluster, even if permission claims for it are accepted", l.Resource, l.Identity)
 	case !l.Cluster.Wildcard:
 		return nil
 	case qualified && !request.ValidIdentity(l.Identity):
-		why = fmt.Sprintf("%q is no identity: write the status.identityHash of an APIExport after the colon", l.Identity)
+		why = fmt.Sprintf("%q is not an identity: specify the status.identityHash of an APIExport after the colon", l.Identity)
 	case qualified && d == nil:
-		why = fmt.Sprintf("nothing here binds %s with the identity %s: take the status.identityHash of an APIExport that offers it and has a Bound APIBinding", l.Resource, l.Identity)
+		why = fmt.Sprintf("no APIBinding binds %s with the identity %s: use the status.identityHash of an APIExport that offers it and has a Bound APIBinding", l.Resource, l.Identity)
 	case d != nil && d.MetadataOnly:
-		why = fmt.Sprintf("the %s of different logical clusters need not be of one kind: ask for those of one identity, as %s:<status.identityHash of the APIExport>, or for PartialObjectMetadata", l.Resource, l.Resource.Resource)
+		why = fmt.Sprintf("the %s of different logical clusters may have different schemas: request those of one identity, as %s:<status.identityHash of the APIExport>, or PartialObjectMetadata", l.Resource, l.Resource.Resource)
 	default:
 		return nil
 	}

@@ -77,7 +77,7 @@ func (s *Server) Definitions() *definitions.Managed {
 // InstallCRDs registers apiextensions.k8s.io/v1 with a generic API server.
 func (s *Server) InstallCRDs(server *genericapiserver.GenericAPIServer) error {
 	if s.crds == nil {
-		return errors.New("customresource: this server has system definitions only, there is nothing to install")
+		return errors.New("customresource: this server has only system definitions and does not serve CustomResourceDefinitions")
 	}
 	return s.crds.Install(server)
 }

@@ -71,10 +71,10 @@ func TestIsolation(t *testing.T) {
 		color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
 		require.Equal(t, cluster, color)
 		_, weighed, _ := unstructured.NestedInt64(list.Items[0].Object, "spec", "weight")
-		require.Equal(t, cluster == "three", weighed, "each logical cluster has its own schema")
+		require.Equal(t, cluster == "three", weighed, "each logical cluster must have its own schema")
 	}
-	require.Equal(t, 1, s.opened.custom(), "one shared watch cache")
-	require.Len(t, s.table.Definitions(), 2, "equal definitions share their serving info")
+	require.Equal(t, 1, s.opened.custom(), "the watch cache must be shared")
+	require.Len(t, s.table.Definitions(), 2, "equal definitions must share their serving info")
 }
 
 // TestStopWithHangingHook: a hanging webhook does not keep a server from stopping. Leaks are checked after all
@@ -159,7 +159,7 @@ func TestListOutlivesServingInfo(t *testing.T) {
 		default:
 			return false
 		}
-	}, deadline, tick, "upstream's handler drops the view")
+	}, deadline, tick, "upstream's handler must drop the version store")
 	_, err = lister.List(ctx, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, s.opened.custom())
@@ -201,10 +201,10 @@ func TestUnservedWhileCreating(t *testing.T) {
 		change func(cluster string, api boundAPI)
 		want   metav1.StatusReason
 	}{
-		"ends":     {func(cluster string, _ boundAPI) { bound.terminate(cluster) }, metav1.StatusReasonForbidden},
-		"gone":     {func(cluster string, _ boundAPI) { bind(cluster, boundAPI{}) }, metav1.StatusReasonNotFound},
-		"anothers": {func(cluster string, api boundAPI) { bind(cluster, boundAPI{api.Schema, "bbbb"}) }, metav1.StatusReasonNotFound},
-		"another-schema": {func(cluster string, api boundAPI) {
+		"terminating": {func(cluster string, _ boundAPI) { bound.terminate(cluster) }, metav1.StatusReasonForbidden},
+		"removed":     {func(cluster string, _ boundAPI) { bind(cluster, boundAPI{}) }, metav1.StatusReasonNotFound},
+		"identity":    {func(cluster string, api boundAPI) { bind(cluster, boundAPI{api.Schema, "bbbb"}) }, metav1.StatusReasonNotFound},
+		"schema": {func(cluster string, api boundAPI) {
 			bind(cluster, boundAPI{twinSchema(t, api.Resource.Group).Schema, api.identity})
 		}, metav1.StatusReasonUnknown},
 	}
@@ -216,20 +216,20 @@ func TestUnservedWhileCreating(t *testing.T) {
 				bind(cluster, api)
 				in := s.Dynamic(t, cluster).Resource(resource).Namespace("default")
 				obj := versioned(widget("a", map[string]any{"size": int64(1)}), resource.GroupVersion().String())
-				answer := make(chan error, 1)
-				go func() { answer <- create(t.Context(), in, obj) }()
+				result := make(chan error, 1)
+				go func() { result <- create(t.Context(), in, obj) }()
 				select {
 				case <-slow.arrived:
-				case err := <-answer:
-					require.NoError(t, err, "%s was to wait", cluster)
+				case err := <-result:
+					require.NoError(t, err, "%s did not wait", cluster)
 				}
 				tc.change(cluster, api)
 				slow.goOn <- struct{}{}
-				require.Equal(t, tc.want, apierrors.ReasonForError(<-answer), cluster)
+				require.Equal(t, tc.want, apierrors.ReasonForError(<-result), cluster)
 
 				bind(cluster, api)
 				list := mustList(t, in, metav1.ListOptions{})
-				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "what is stored in %s", cluster)
+				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "objects stored in %s", cluster)
 			}
 		}
 	}

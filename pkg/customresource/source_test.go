@@ -154,7 +154,7 @@ func TestIdentities(t *testing.T) {
 	// The same logical cluster has another API with that name.
 	one := s.watchAll(t, "one", "")
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, b, "one")
-	one.ends("it is of another identity")
+	one.ends("the identity has changed")
 	one = s.watchAll(t, "one", "")
 	in := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free for this identity
@@ -175,7 +175,7 @@ func TestIdentities(t *testing.T) {
 	requireNoIdentity(t, back)
 	require.Equal(t, "one", back.Object["spec"].(map[string]any)["x"]) //nolint:forcetypeassert // as written above
 	s.requireWorlds(t, "bbbb|three")
-	require.Equal(t, 1, s.opened.custom(), "all worlds share a store")
+	require.Equal(t, 1, s.opened.custom(), "all identities must share a store")
 	three := s.watchAll(t, "three", "")
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa"}, a, "two")
 	inThree := s.Dynamic(t, "three").Resource(widgets).Namespace("default")
@@ -285,7 +285,7 @@ func (w watchOf) ends(why string) {
 				return
 			}
 		case <-timeout:
-			require.Fail(w.t, "the watch goes on", why)
+			require.Fail(w.t, "the watch has not ended", why)
 		}
 	}
 }
@@ -321,7 +321,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 		t.Helper()
 		created := mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget(name, map[string]any{property: "y"}))
 		value, _, _ := unstructured.NestedString(created.Object, "spec", property)
-		require.Equal(t, "y", value, "it is served with the schema of now")
+		require.Equal(t, "y", value, "the current schema must be served")
 	}
 	s.CreateCRD(t, "three", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "string"}}))
 	own := s.watchAll(t, "three", "")
@@ -340,34 +340,34 @@ func TestSourceComesAndGoes(t *testing.T) {
 	one, two, all := s.watchAll(t, "one", ""), s.watchAll(t, "two", ""), s.watchAll(t, "*", "aaaa")
 	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa"}, second, "one", "two")
 	for _, w := range []watchOf{one, two, all} {
-		w.ends("its schema has changed")
+		w.ends("the schema has changed")
 	}
 	create("one", "b", "z")
 
 	one, two = s.watchAll(t, "one", ""), s.watchAll(t, "two", "")
 	bound.change(definitions.Change{Schema: second.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, first, "one")
-	one.ends("its schema has changed")
+	one.ends("the schema has changed")
 	create("two", "c", "z")
 	two.continues("c")
 
 	one = s.watchAll(t, "one", "")
 	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}, Removed: true}, boundAPI{}, "one")
-	one.ends("its definition is gone")
+	one.ends("the definition was removed")
 	established := func(cluster string) func() bool {
 		return func() bool {
 			crd, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), waits.Name, metav1.GetOptions{})
 			return err == nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 		}
 	}
-	require.Eventually(t, established("one"), deadline, tick, "the names are free again")
+	require.Eventually(t, established("one"), deadline, tick, "the names must be released")
 	list := mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
-	require.Empty(t, list.Items, "what has an identity is another API's")
+	require.Empty(t, list.Items, "objects with an identity belong to another API")
 
 	waits = s.CreateCRD(t, "two", widgetCRD(nil))
 	requireCondition(t, waits, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 	remove()
-	two.ends("its source is gone")
-	require.Eventually(t, established("two"), deadline, tick, "the names are free again")
+	two.ends("the source was removed")
+	require.Eventually(t, established("two"), deadline, tick, "the names must be released")
 	require.Empty(t, bound.listeners)
 
 	create("three", "a", "x")
@@ -397,8 +397,8 @@ func TestQualifiedResources(t *testing.T) {
 		}
 	}
 	all := s.CRDs(t, "*").ApiextensionsV1().RESTClient()
-	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets:bbbb").Do(t.Context()).Error(), "nothing here binds widgets."+widgets.Group+" with the identity bbbb")
-	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets").Do(t.Context()).Error(), "ask for those of one identity")
+	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets:bbbb").Do(t.Context()).Error(), "no APIBinding binds widgets."+widgets.Group+" with the identity bbbb")
+	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets").Do(t.Context()).Error(), "request those of one identity")
 }
 
 // unknownAPIs returns an error for some logical clusters.

@@ -74,7 +74,7 @@ func TestMultipliedDefaults(t *testing.T) {
 	require.Equal(t, unreadable.Defaults, found[0].Reason)
 
 	metadata, err := s.Metadata(t, "a").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err, "what reads metadata reads all objects")
+	require.NoError(t, err, "metadata of all objects must be readable")
 	require.Len(t, metadata.Items, 2)
 	require.NoError(t, a.Delete(t.Context(), "large", metav1.DeleteOptions{}))
 	require.Empty(t, record.In("a", ""))
@@ -135,7 +135,7 @@ func TestEmptyUnreadable(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	kept := mustGet(t, objects, "kept")
 	require.NotNil(t, kept.GetDeletionTimestamp())
-	require.Equal(t, "Widget", kept.GetKind(), "what is stored stays as it is otherwise")
+	require.Equal(t, "Widget", kept.GetKind(), "the stored object must not change otherwise")
 	mustPatch(t, objects, "kept", `{"metadata":{"finalizers":null}}`)
 	left, err = s.Empty(t.Context(), "consumer", d)
 	require.NoError(t, err)

@@ -104,8 +104,8 @@ func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 	a.take()
 	created := mustCreate(t, client, widget("a", map[string]any{"size": int64(1)}))
 	first := a.take()
-	require.Equal(t, byKey, first[0], "the handler gets the definition of the request before anything else")
-	require.NotContains(t, first[1:], byKey, "and once")
+	require.Equal(t, byKey, first[0], "the handler must get the definition of the request first")
+	require.NotContains(t, first[1:], byKey, "the handler must get the definition of the request once")
 	for name, send := range map[string]func(ctx context.Context) error{
 		"get": func(ctx context.Context) error { _, err := client.Get(ctx, "a", metav1.GetOptions{}); return err },
 		"update": func(ctx context.Context) error {
@@ -132,7 +132,7 @@ func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 		},
 	} {
 		require.NoError(t, send(t.Context()), name)
-		require.Equal(t, []string{byKey}, a.take(), "%s: the handler gets the definition of a request once, and nothing else", name)
+		require.Equal(t, []string{byKey}, a.take(), "%s: the handler must only get the definition of the request once", name)
 	}
 }
 
@@ -175,10 +175,10 @@ func TestUpstreamGetsADefinitionByNameJustBeforeItsStorage(t *testing.T) {
 	for i, what := range made {
 		if what != forStorage {
 			names[what] = true
-			require.Less(t, i+1, len(made), "a definition was asked for by name, but no storage")
-			require.Equal(t, forStorage, made[i+1], "after a definition by name, the handler asks for its storage next: %v", made)
+			require.Less(t, i+1, len(made), "a definition was requested by name, but no storage")
+			require.Equal(t, forStorage, made[i+1], "the handler must request the storage after the definition by name: %v", made)
 		}
 	}
-	require.NotEqual(t, forStorage, made[0], "before it asks for storage, the handler asks for a definition by name")
+	require.NotEqual(t, forStorage, made[0], "the handler must request the definition by name before the storage")
 	require.Len(t, names, len(clusters))
 }

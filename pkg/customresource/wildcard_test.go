@@ -116,9 +116,9 @@ func TestMetadataOfOne(t *testing.T) {
 		require.NoError(t, as(client.Get().AbsPath(all), "PartialObjectMetadataList", version))
 		require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadata", version))
 	}
-	require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadataList", "v9"), "what is not known is passed over")
+	require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadataList", "v9"), "unknown versions must be ignored")
 	_, err = client.Get().AbsPath(all+"/a").SetHeader("Accept", "PartialObjectMetadataList").DoRaw(t.Context())
-	require.True(t, apierrors.IsNotAcceptable(err), "what is no media type: %v", err)
+	require.True(t, apierrors.IsNotAcceptable(err), "invalid media type: %v", err)
 	got := mustGet(t, objects, "a")
 	require.EqualValues(t, 1, got.Object["spec"].(map[string]any)["size"])
 }
@@ -145,7 +145,7 @@ func TestSystemDefinitions(t *testing.T) {
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 	s.DeleteCRD(t, "one", shadow.Name)
 	list = mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
-	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
+	require.Len(t, list.Items, 1, "deletion of an unserved definition must not delete objects")
 }
 
 // TestFixedSet uses the package like a server of replicas.
@@ -168,11 +168,11 @@ func TestFixedSet(t *testing.T) {
 	}
 	for _, shard := range []string{"root", "east"} {
 		for _, cluster := range []string{"one", "two"} {
-			u := widget("a", map[string]any{"size": int64(-1), "unheard": "of"})
+			u := widget("a", map[string]any{"size": int64(-1), "unknown": "kept"})
 			require.NoError(t, unstructured.SetNestedField(u.Object, "done", "status", "phase"))
 			created := mustCreate(t, client(shard, cluster), u)
-			require.Equal(t, map[string]any{"phase": "done"}, created.Object["status"], "written with the object")
-			require.Equal(t, map[string]any{"size": int64(-1), "unheard": "of"}, created.Object["spec"], "kept as it is")
+			require.Equal(t, map[string]any{"phase": "done"}, created.Object["status"], "the status must be stored with the object")
+			require.Equal(t, map[string]any{"size": int64(-1), "unknown": "kept"}, created.Object["spec"], "the spec must not change")
 			require.Equal(t, shard, created.GetAnnotations()["kcp.io/shard"])
 		}
 	}
@@ -189,7 +189,7 @@ func TestFixedSet(t *testing.T) {
 		list := mustList(t, client(path[0], path[1]), metav1.ListOptions{})
 		require.Len(t, list.Items, want, "%v", path)
 		for _, item := range list.Items {
-			require.Equal(t, "of", item.Object["spec"].(map[string]any)["unheard"])
+			require.Equal(t, "kept", item.Object["spec"].(map[string]any)["unknown"])
 		}
 	}
 }

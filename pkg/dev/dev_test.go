@@ -90,7 +90,7 @@ func startReady(t *testing.T, o CompletedOptions) *running {
 func (r *running) await(t *testing.T, text string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Count(r.out.String(), text) >= n }, deadline, 10*time.Millisecond,
-		"no %d times %q", n, text)
+		"output does not contain %d times %q", n, text)
 }
 
 func (r *running) stop() error {
@@ -194,12 +194,12 @@ func TestStartRestartStop(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(log), "shard-1 is up\n"))
 
-	t.Run("again in the same directory", func(t *testing.T) {
+	t.Run("restart in the same directory", func(t *testing.T) {
 		before := readAll(t, o.WorkDir)
 		r := startReady(t, o)
 		require.NoError(t, r.stop())
 		golden(t, "again", o, r.out.String())
-		require.Equal(t, before, readAll(t, o.WorkDir), "files must stay as they are")
+		require.Equal(t, before, readAll(t, o.WorkDir), "files must not change")
 	})
 	t.Run("with fewer shards", func(t *testing.T) {
 		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes do not create it
@@ -294,7 +294,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	delete(pids, "dev")
 	require.Len(t, pids, 4)
 
-	t.Run("meanwhile the directory is taken", func(t *testing.T) {
+	t.Run("second process in the same directory", func(t *testing.T) {
 		other := o
 		other.ShardPort = ports.Free(t, 4)
 		other.FrontProxyPort, other.CacheServerPort = other.ShardPort+2, other.ShardPort+3

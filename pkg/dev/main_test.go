@@ -93,9 +93,9 @@ func fakeComponent(kind string, args []string) error {
 	case fault == "panic":
 		panic("on purpose")
 	case strings.HasPrefix(fault, "once:"): // dies at its first start
-		mark := filepath.Join(strings.TrimPrefix(fault, "once:"), *name)
-		if _, err := os.Stat(mark); errors.Is(err, os.ErrNotExist) {
-			return errors.Join(os.WriteFile(mark, nil, 0o600), errors.New("first start fails"))
+		marker := filepath.Join(strings.TrimPrefix(fault, "once:"), *name)
+		if _, err := os.Stat(marker); errors.Is(err, os.ErrNotExist) {
+			return errors.Join(os.WriteFile(marker, nil, 0o600), errors.New("first start fails"))
 		}
 	}
 	return fakeServe(net.JoinHostPort(*address, *port), *certFile, *keyFile, *clientCA, fault)

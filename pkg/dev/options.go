@@ -85,7 +85,7 @@ type completedOptions struct{ Options }
 func (o *Options) Complete() (CompletedOptions, error) {
 	completed := *o
 	if completed.WorkDir == "" {
-		return CompletedOptions{}, errors.New("--work-dir must not be empty: pass a directory, or leave it out for this one")
+		return CompletedOptions{}, errors.New("--work-dir must not be empty: pass a directory, or omit it to use the current one")
 	}
 	dir, err := filepath.Abs(completed.WorkDir)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestRefuses(t *testing.T) {
 			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
 				t.Helper()
 				if os.Geteuid() == 0 {
-					t.Skip("root may write anywhere")
+					t.Skip("root can write to any directory")
 				}
 				require.NoError(t, os.Chmod(o.WorkDir, 0o500))
 			},
@@ -64,7 +64,7 @@ func TestRefuses(t *testing.T) {
 			spoil: overwrite(versionFile, "shardplane-dev 99\n"),
 			want:  `DIR has data of version "shardplane-dev 99", and this shardplane needs "shardplane-dev 1": use the shardplane that created it, move DIR/.kcp* to another directory, or pass another --work-dir`,
 		},
-		"somebody else's files": {
+		"foreign files": {
 			fresh: true,
 			spoil: func(t *testing.T, _ CompletedOptions, files layout) {
 				t.Helper()
@@ -73,7 +73,7 @@ func TestRefuses(t *testing.T) {
 			},
 			want: "DIR/.kcp/admin.kubeconfig was not created by shardplane dev: move DIR/.kcp* to another directory or pass another --work-dir",
 		},
-		"somebody else's shard": {
+		"foreign shard directory": {
 			fresh: true,
 			spoil: func(t *testing.T, _ CompletedOptions, files layout) {
 				require.NoError(t, os.Mkdir(files.shard(0, ""), 0o700))
@@ -94,15 +94,15 @@ func TestRefuses(t *testing.T) {
 		},
 		"kubeconfig is empty": {
 			spoil: overwrite("admin.kubeconfig", "\n"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it, and it is created again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it to create it again",
 		},
 		"kubeconfig with a bad certificate": {
 			spoil: overwrite("admin.kubeconfig", "users: [{name: kcp-admin, user: {client-certificate-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it, and it is created again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it to create it again",
 		},
 		"kubeconfig with a bad authority": {
 			spoil: overwrite("admin.kubeconfig", "clusters: [{name: root, cluster: {certificate-authority-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it, and it is created again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it to create it again",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestRefuses(t *testing.T) {
 			message = strings.ReplaceAll(message, strconv.Itoa(o.ShardPort+1), "SHARD1")
 			require.True(t, strings.HasPrefix(message, test.want), message)
 			require.NotContains(t, oneLine(message), "\n")
-			require.Empty(t, out.String(), "nothing is started, so there is nothing to tell")
+			require.Empty(t, out.String(), "no output expected, because no component was started")
 			requireUnlocked(t, files)
 		})
 	}
@@ -148,7 +148,7 @@ func TestRemovesTheReadyFileFirst(t *testing.T) {
 	require.NoError(t, os.WriteFile(files.shared("apiserver.crt"), nil, 0o600))
 	_, err := prepare(t.Context(), o)
 	require.Error(t, err)
-	require.NoFileExists(t, files.shared(readyFile), "what a killed run has left must not look like a running cluster")
+	require.NoFileExists(t, files.shared(readyFile), "the ready file of a killed run must be removed")
 }
 
 func TestStaleLockFile(t *testing.T) {
@@ -168,7 +168,7 @@ func TestKubeconfigs(t *testing.T) {
 	certs, err := ensureCertificates(files, o.Shards, time.Now)
 	require.NoError(t, err)
 	require.NoError(t, ensureKubeconfigs(o, certs))
-	require.Contains(t, string(certs.clientCA.KeyPEM), "RSA PRIVATE KEY", "kcp's test helpers sign with it")
+	require.Contains(t, string(certs.clientCA.KeyPEM), "RSA PRIVATE KEY", "kcp's test helpers sign with this key")
 
 	for path, want := range map[string]struct {
 		user     string
@@ -286,16 +286,16 @@ func TestValidate(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no shards":        {func(o *Options) { o.Shards = 0 }, "--shards is 0: it must be 1 to 16"},
-		"too many shards":  {func(o *Options) { o.Shards = 17 }, "--shards is 17: it must be 1 to 16"},
-		"shards meet":      {func(o *Options) { o.CacheServerPort = 6445 }, "port 6445 would be used by the shard shard-1 and the cache server: pass another --cache-server-port"},
-		"proxy on a shard": {func(o *Options) { o.FrontProxyPort = 6444 }, "port 6444 would be used by the front-proxy and the shard root: pass another --shard-port"},
-		"no port":          {func(o *Options) { o.FrontProxyPort = 0 }, "port 0 for the front-proxy is not a port: pass --front-proxy-port so that it is 1 to 65535"},
-		"beyond ports":     {func(o *Options) { o.ShardPort = 65535 }, "port 65536 for the shard shard-1 is not a port: pass --shard-port so that it is 1 to 65535"},
-		"verbosity":        {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
-		"no flag":          {func(o *Options) { o.ShardArgs = []string{"5m"} }, `--shard-arg is "5m": it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m`},
-		"no proxy's flag":  {func(o *Options) { o.FrontProxyArgs = []string{"x"} }, `--front-proxy-arg is "x": it must be a flag with its value, such as --front-proxy-arg=--mapping-file=mappings.yaml`},
-		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be positive"},
+		"no shards":                          {func(o *Options) { o.Shards = 0 }, "--shards is 0: it must be 1 to 16"},
+		"too many shards":                    {func(o *Options) { o.Shards = 17 }, "--shards is 17: it must be 1 to 16"},
+		"port conflict":                      {func(o *Options) { o.CacheServerPort = 6445 }, "port 6445 would be used by the shard shard-1 and the cache server: pass another --cache-server-port"},
+		"front-proxy on port of a shard":     {func(o *Options) { o.FrontProxyPort = 6444 }, "port 6444 would be used by the front-proxy and the shard root: pass another --shard-port"},
+		"port 0":                             {func(o *Options) { o.FrontProxyPort = 0 }, "port 0 for the front-proxy is not a port: pass --front-proxy-port so that it is 1 to 65535"},
+		"port too large":                     {func(o *Options) { o.ShardPort = 65535 }, "port 65536 for the shard shard-1 is not a port: pass --shard-port so that it is 1 to 65535"},
+		"verbosity":                          {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
+		"shard argument is not a flag":       {func(o *Options) { o.ShardArgs = []string{"5m"} }, `--shard-arg is "5m": it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m`},
+		"front-proxy argument is not a flag": {func(o *Options) { o.FrontProxyArgs = []string{"x"} }, `--front-proxy-arg is "x": it must be a flag with its value, such as --front-proxy-arg=--mapping-file=mappings.yaml`},
+		"zero timeout":                       {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be positive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := NewOptions()
@@ -309,6 +309,6 @@ func TestValidate(t *testing.T) {
 		o := NewOptions()
 		o.WorkDir = ""
 		_, err := o.Complete()
-		require.EqualError(t, err, "--work-dir must not be empty: pass a directory, or leave it out for this one")
+		require.EqualError(t, err, "--work-dir must not be empty: pass a directory, or omit it to use the current one")
 	})
 }

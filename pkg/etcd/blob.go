@@ -23,7 +23,7 @@ const (
 )
 
 // errBlobChanged is returned if another replica has replaced the blob concurrently.
-var errBlobChanged = errors.New("another server has replaced it meanwhile")
+var errBlobChanged = errors.New("another server has replaced it concurrently")
 
 // Blob is a value of up to 120 MiB in etcd, which replicas share. It is stored in several keys below the server's
 // prefix. The keys have fewer segments than those of objects.
@@ -61,7 +61,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 	sum, count, _ := strings.Cut(string(current.Kvs[0].Value), ".")
 	parts, err := strconv.Atoi(count)
 	if err != nil || parts > maxParts {
-		return nil, fmt.Errorf("the value of %s is not one of this version", b.current())
+		return nil, fmt.Errorf("the value of %s was not written by this version", b.current())
 	}
 	var value []byte
 	for n := range parts {
@@ -71,7 +71,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		if len(found.Kvs) == 0 {
-			return nil, fmt.Errorf("there is no %s", b.part(sum, n))
+			return nil, fmt.Errorf("the key %s does not exist", b.part(sum, n))
 		}
 		value = append(value, found.Kvs[0].Value...)
 	}
@@ -81,7 +81,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 // Replace stores another value, in the transaction that deletes the previous one.
 func (b *Blob) Replace(ctx context.Context, value []byte) error {
 	if len(value) > maxParts*partSize {
-		return fmt.Errorf("%d bytes are too many: %d can be stored", len(value), maxParts*partSize)
+		return fmt.Errorf("%d bytes, at most %d allowed", len(value), maxParts*partSize)
 	}
 	digest := sha256.Sum256(value)
 	sum := hex.EncodeToString(digest[:])

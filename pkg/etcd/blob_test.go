@@ -42,8 +42,8 @@ func TestBlob(t *testing.T) {
 	_, err = h.Client().Client.Delete(t.Context(), b.parts(""), clientv3.WithPrefix())
 	require.NoError(t, err)
 	_, err = b.Load(t.Context())
-	require.ErrorContains(t, err, "there is no")
+	require.ErrorContains(t, err, "does not exist")
 
-	require.ErrorContains(t, b.Replace(t.Context(), make([]byte, (maxParts+1)*partSize)), "are too many")
+	require.ErrorContains(t, b.Replace(t.Context(), make([]byte, (maxParts+1)*partSize)), "at most")
 	require.Len(t, keys(), 1)
 }

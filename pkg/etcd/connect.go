@@ -48,7 +48,7 @@ func (o *Options) tlsConfig() (*tls.Config, error) {
 func (o *Options) connect(ctx context.Context) (*kubernetes.Client, error) {
 	for _, server := range o.Servers {
 		if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") && !strings.HasPrefix(server, "unix://") {
-			return nil, fmt.Errorf("etcd server %q: --etcd-servers takes URLs such as https://host:2379", server)
+			return nil, fmt.Errorf("etcd server %q: --etcd-servers requires URLs such as https://host:2379", server)
 		}
 	}
 	tlsConfig, err := o.tlsConfig()

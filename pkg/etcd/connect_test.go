@@ -111,7 +111,7 @@ func TestConnectIsRefused(t *testing.T) {
 	t.Parallel()
 	_, cert, key := certificates(t)
 	for want, options := range map[string]*Options{
-		"takes URLs":                {Servers: []string{"host:2379"}},
+		"requires URLs":             {Servers: []string{"host:2379"}},
 		"TLS files for etcd":        {Servers: []string{"https://127.0.0.1:1"}, CertFile: cert, KeyFile: cert},
 		"no such file or directory": {Servers: []string{"https://127.0.0.1:1"}, CAFile: "/nonexistent", CertFile: cert, KeyFile: key},
 	} {

@@ -142,7 +142,7 @@ func (d *dataDir) checkFormat() error {
 		return fmt.Errorf("cannot read the format of the data directory: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(d.path, memberDir)); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s holds etcd data but no %s file, so it was not written by shardplane: choose another --data-dir",
+		return fmt.Errorf("%w: %s contains etcd data but no %s file, so it was not written by shardplane: choose another --data-dir",
 			ErrDataDirFormat, d.path, formatFile)
 	}
 	if err := writeFileSync(filepath.Join(d.path, firstStartFile), nil); err != nil {

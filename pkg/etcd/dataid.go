@@ -18,15 +18,15 @@ func (h *Handle) DataID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
 	key, fresh := path.Join(h.prefix, dataIDKey), uuid.NewString()
-	answer, err := h.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+	resp, err := h.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, fresh)).Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
 		return "", fmt.Errorf("reading the data ID from %s: %w", h.where, err)
 	}
-	if answer.Succeeded {
+	if resp.Succeeded {
 		return fresh, nil
 	}
-	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
+	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
 		return string(kv.Value), nil
 	}
 	return "", fmt.Errorf("the key %s was deleted from %s concurrently: restart the server", key, h.where)

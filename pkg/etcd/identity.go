@@ -28,7 +28,7 @@ const (
 )
 
 // ErrIdentity is returned if the data in etcd belongs to another server.
-var ErrIdentity = errors.New("the data in etcd is not this server's")
+var ErrIdentity = errors.New("the data in etcd does not belong to this server")
 
 // Identity identifies the server that the data in etcd belongs to.
 type Identity struct {
@@ -86,18 +86,18 @@ func (c claim) read(ctx context.Context) (*Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
 	key := IdentityKey(c.prefix)
-	answer, err := c.kv.Txn(ctx).Then(
+	resp, err := c.kv.Txn(ctx).Then(
 		clientv3.OpGet(key),
 		clientv3.OpGet(c.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly()),
 	).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("reading the identity from %s: %w", c.where, err)
 	}
-	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
+	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
 		return c.decode(kv.Value)
 	}
-	for _, kv := range answer.Responses[1].GetResponseRange().GetKvs() {
-		return nil, fmt.Errorf("%w: %s has keys such as %s but no key %s, so they are from before v0.1.0 or not from shardplane: use another --data-dir, etcd or --etcd-prefix",
+	for _, kv := range resp.Responses[1].GetResponseRange().GetKvs() {
+		return nil, fmt.Errorf("%w: %s has keys such as %s but no key %s, so they were not written by shardplane v0.1.0 or later: use another --data-dir, etcd or --etcd-prefix",
 			ErrDataDirFormat, c.where, kv.Key, key)
 	}
 	return nil, nil //nolint:nilnil // no data
@@ -139,19 +139,19 @@ func (c claim) write(ctx context.Context) error {
 		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(IdentityKey(above)), "=", 0))
 		otherwise = append(otherwise, clientv3.OpGet(IdentityKey(above), clientv3.WithKeysOnly()))
 	}
-	answer, err := c.kv.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, c.encoded())).Else(otherwise...).Commit()
+	resp, err := c.kv.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, c.encoded())).Else(otherwise...).Commit()
 	if err != nil {
 		return fmt.Errorf("writing the identity to %s: %w", c.where, err)
 	}
-	if answer.Succeeded {
+	if resp.Succeeded {
 		return nil
 	}
-	for _, response := range answer.Responses[1:] {
+	for _, response := range resp.Responses[1:] {
 		for _, kv := range response.GetResponseRange().GetKvs() {
 			return fmt.Errorf("%w: --etcd-prefix %s is below the prefix of another server, which has the key %s: choose another prefix", ErrIdentity, c.prefix, kv.Key)
 		}
 	}
-	kvs := answer.Responses[0].GetResponseRange().GetKvs()
+	kvs := resp.Responses[0].GetResponseRange().GetKvs()
 	if len(kvs) == 0 {
 		return fmt.Errorf("the key %s was deleted from %s concurrently: restart the server", key, c.where)
 	}

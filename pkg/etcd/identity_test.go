@@ -16,26 +16,26 @@ func TestClaim(t *testing.T) {
 	root, other, cache := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}, Identity{Kind: KindCacheServer}
 	const written = `{"format":2,"kind":"shard","name":"root"}`
 	for name, c := range map[string]struct {
-		stored string
-		other  string // a key
-		want   Identity
-		err    error
-		says   []string
-		left   string
+		stored   string
+		other    string // a key
+		want     Identity
+		err      error
+		messages []string
+		left     string
 	}{
-		"empty":                 {want: root, left: written},
-		"empty, cache server":   {want: cache, left: `{"format":2,"kind":"cache-server"}`},
-		"its own":               {stored: written, want: root, left: written},
-		"with more of the same": {stored: `{"format":2,"kind":"shard","name":"root","more":1}`, want: root, left: `{"format":2,"kind":"shard","name":"root","more":1}`},
-		"another shard's":       {stored: written, want: other, err: ErrIdentity, says: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
-		"a shard's":             {stored: written, want: cache, err: ErrIdentity, says: []string{`shard "root"`, "cache-server"}, left: written},
-		"a cache server's":      {stored: `{"format":2,"kind":"cache-server"}`, want: root, err: ErrIdentity, says: []string{"the cache-server"}, left: `{"format":2,"kind":"cache-server"}`},
-		"of another kind":       {stored: `{"format":2,"kind":"cache-server","name":"root"}`, want: root, err: ErrIdentity, left: `{"format":2,"kind":"cache-server","name":"root"}`},
-		"newer":                 {stored: `{"format":3,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 3"}, left: `{"format":3,"kind":"shard","name":"root"}`},
-		"before v0.1.0":         {stored: `{"format":1,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 1"}, left: `{"format":1,"kind":"shard","name":"root"}`},
-		"without a version":     {other: "/core/configmaps/root/default/x", want: root, err: ErrDataDirFormat, says: []string{"/core/configmaps/root/default/x", "before v0.1.0", "--etcd-prefix"}},
-		"garbage":               {stored: "garbage", want: root, err: ErrIdentity, says: []string{"garbage", written}, left: "garbage"},
-		"nothing":               {stored: "{}", want: root, err: ErrIdentity, says: []string{written}, left: "{}"},
+		"empty":                      {want: root, left: written},
+		"empty, cache server":        {want: cache, left: `{"format":2,"kind":"cache-server"}`},
+		"same identity":              {stored: written, want: root, left: written},
+		"same identity, more fields": {stored: `{"format":2,"kind":"shard","name":"root","more":1}`, want: root, left: `{"format":2,"kind":"shard","name":"root","more":1}`},
+		"another shard":              {stored: written, want: other, err: ErrIdentity, messages: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
+		"shard":                      {stored: written, want: cache, err: ErrIdentity, messages: []string{`shard "root"`, "cache-server"}, left: written},
+		"cache server":               {stored: `{"format":2,"kind":"cache-server"}`, want: root, err: ErrIdentity, messages: []string{"the cache-server"}, left: `{"format":2,"kind":"cache-server"}`},
+		"another kind":               {stored: `{"format":2,"kind":"cache-server","name":"root"}`, want: root, err: ErrIdentity, left: `{"format":2,"kind":"cache-server","name":"root"}`},
+		"newer":                      {stored: `{"format":3,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, messages: []string{"format 3"}, left: `{"format":3,"kind":"shard","name":"root"}`},
+		"before v0.1.0":              {stored: `{"format":1,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, messages: []string{"format 1"}, left: `{"format":1,"kind":"shard","name":"root"}`},
+		"without a version":          {other: "/core/configmaps/root/default/x", want: root, err: ErrDataDirFormat, messages: []string{"/core/configmaps/root/default/x", "v0.1.0 or later", "--etcd-prefix"}},
+		"garbage":                    {stored: "garbage", want: root, err: ErrIdentity, messages: []string{"garbage", written}, left: "garbage"},
+		"empty value":                {stored: "{}", want: root, err: ErrIdentity, messages: []string{written}, left: "{}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &Handle{client: s.Client(), where: "there", prefix: "/" + t.Name()}
@@ -52,14 +52,14 @@ func TestClaim(t *testing.T) {
 				if err != nil {
 					require.NotContains(t, err.Error(), "\n")
 				}
-				for _, part := range c.says {
+				for _, part := range c.messages {
 					require.ErrorContains(t, err, part)
 				}
 			}
 			stored, err := s.Client().KV.Get(t.Context(), key)
 			require.NoError(t, err)
 			if c.left == "" {
-				require.Empty(t, stored.Kvs, "who is refused writes nothing")
+				require.Empty(t, stored.Kvs, "a rejected server must not write an identity")
 				return
 			}
 			require.Equal(t, c.left, string(stored.Kvs[0].Value))
@@ -88,9 +88,9 @@ func TestClaimAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Len(t, claimed, 1, "one shard gets it")
+	require.Len(t, claimed, 1, "exactly one shard must claim the data")
 	for name, n := range claimed {
-		require.Equal(t, 2, n, "all replicas of %s get it", name)
+		require.Equal(t, 2, n, "all replicas of %s must claim the data", name)
 	}
 }
 

@@ -47,7 +47,7 @@ type callCounter struct {
 	inFlight sync.WaitGroup
 }
 
-func (c *callCounter) enter() error {
+func (c *callCounter) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -57,7 +57,7 @@ func (c *callCounter) enter() error {
 	return nil
 }
 
-func (c *callCounter) leave() { c.inFlight.Done() }
+func (c *callCounter) end() { c.inFlight.Done() }
 
 func (c *callCounter) close() {
 	c.mu.Lock()
@@ -78,10 +78,10 @@ func counted[Request, Response any](
 	ctx context.Context, calls *callCounter, r *Request,
 	call func(context.Context, *Request) (*Response, error),
 ) (*Response, error) {
-	if err := calls.enter(); err != nil {
+	if err := calls.begin(); err != nil {
 		return nil, err
 	}
-	defer calls.leave()
+	defer calls.end()
 	return call(ctx, r)
 }
 
@@ -128,10 +128,10 @@ func (s countedLease) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLive
 }
 
 func (s countedLease) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
-	if err := s.calls.enter(); err != nil {
+	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.leave()
+	defer s.calls.end()
 	return s.LeaseServer.LeaseKeepAlive(stream)
 }
 
@@ -142,10 +142,10 @@ type countedWatch struct {
 }
 
 func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
-	if err := s.calls.enter(); err != nil {
+	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.leave()
+	defer s.calls.end()
 	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
 }
 

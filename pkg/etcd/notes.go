@@ -30,12 +30,12 @@ func (h *Handle) Notes(name string) *Notes {
 func (n *Notes) Read(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
-	answer, err := n.client.Get(ctx, n.below, clientv3.WithPrefix())
+	resp, err := n.client.Get(ctx, n.below, clientv3.WithPrefix())
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]string, len(answer.Kvs))
-	for _, kv := range answer.Kvs {
+	all := make(map[string]string, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
 		all[strings.TrimPrefix(string(kv.Key), n.below)] = string(kv.Value)
 	}
 	return all, nil
@@ -64,20 +64,20 @@ func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 func (n *Notes) There(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
-	answer, err := n.client.Get(ctx, n.prefix+key, clientv3.WithCountOnly())
-	return err == nil && answer.Count > 0, err
+	resp, err := n.client.Get(ctx, n.prefix+key, clientv3.WithCountOnly())
+	return err == nil && resp.Count > 0, err
 }
 
 // Names returns the parts of objects' keys after the prefix below.
 func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
-	answer, err := n.client.Get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := n.client.Get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(answer.Kvs))
-	for i, kv := range answer.Kvs {
+	names := make([]string, len(resp.Kvs))
+	for i, kv := range resp.Kvs {
 		names[i] = strings.TrimPrefix(string(kv.Key), n.prefix+below)
 	}
 	return names, nil
@@ -97,9 +97,9 @@ func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key s
 	if key != "" {
 		unless = append(unless, clientv3.Compare(clientv3.CreateRevision(n.prefix+key), "=", 0))
 	}
-	answer, err := n.client.Txn(ctx).If(unless...).Then(clientv3.OpDelete(n.prefix+below, clientv3.WithRange(after))).Commit()
-	if err != nil || !answer.Succeeded {
+	resp, err := n.client.Txn(ctx).If(unless...).Then(clientv3.OpDelete(n.prefix+below, clientv3.WithRange(after))).Commit()
+	if err != nil || !resp.Succeeded {
 		return 0, err
 	}
-	return int(answer.Responses[0].GetResponseDeleteRange().GetDeleted()), nil
+	return int(resp.Responses[0].GetResponseDeleteRange().GetDeleted()), nil
 }

@@ -27,25 +27,25 @@ func NewOptions(dataDir, prefix string) Options {
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "directory for the data of the embedded etcd; created if missing")
-	fs.StringSliceVar(&o.Servers, "etcd-servers", o.Servers, "URLs of an external etcd cluster; without them an etcd runs embedded, in the data directory")
+	fs.StringSliceVar(&o.Servers, "etcd-servers", o.Servers, "URLs of an external etcd cluster; if unset, an embedded etcd stores its data in --data-dir")
 	o.flagPrefix = o.Prefix
-	fs.StringVar(&o.Prefix, "etcd-prefix", o.Prefix, "prefix of all keys in the external etcd; servers that share one and are not replicas of each other need different ones, none below another's")
+	fs.StringVar(&o.Prefix, "etcd-prefix", o.Prefix, "prefix of all keys in the external etcd; servers that share an etcd must have different prefixes, none below another, unless they are replicas of each other")
 	fs.StringVar(&o.CAFile, "etcd-cafile", o.CAFile, "PEM file of the CAs of the external etcd's certificates")
 	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
 	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
 	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "interval of compactions, and how long history is kept; 0 disables compaction")
 	fs.Int64Var(&o.QuotaBytes, "etcd-quota-backend-bytes", o.QuotaBytes, "database size in bytes at which the embedded etcd rejects writes")
-	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "disable syncing the embedded etcd's writes to disk; for tests only, data is lost when the machine crashes")
+	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "disable syncing the embedded etcd's writes to disk; for tests only, data is lost if the machine crashes")
 }
 
 // Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	var errs []error
 	if (o.CertFile == "") != (o.KeyFile == "") {
-		errs = append(errs, errors.New("--etcd-certfile and --etcd-keyfile go together: give both or none"))
+		errs = append(errs, errors.New("--etcd-certfile and --etcd-keyfile must be specified together"))
 	}
 	if len(o.Servers) == 0 && (o.CAFile != "" || o.CertFile != "") {
-		errs = append(errs, errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile are for an external etcd: give --etcd-servers too"))
+		errs = append(errs, errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile require an external etcd: specify --etcd-servers"))
 	}
 	if len(o.Servers) == 0 && o.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir is required for the embedded etcd"))
@@ -54,7 +54,7 @@ func (o *Options) Validate() []error {
 		errs = append(errs, err)
 	} else if len(o.Servers) == 0 && o.flagPrefix != "" && o.Prefix != o.flagPrefix {
 		// Data below the other prefix would no longer be found.
-		errs = append(errs, errors.New("--etcd-prefix is for an external etcd: leave it out, or give --etcd-servers too"))
+		errs = append(errs, errors.New("--etcd-prefix requires an external etcd: omit it, or specify --etcd-servers"))
 	}
 	if o.CompactionInterval < 0 {
 		errs = append(errs, fmt.Errorf("--etcd-compaction-interval %s is negative: use 0 to never compact", o.CompactionInterval))

@@ -87,7 +87,7 @@ func TestRestore(t *testing.T) {
 	require.Greater(t, r.To, last.Header.Revision)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing is left of the restore but the data")
+	require.Len(t, entries, 1, "the restore must leave only the data")
 
 	again := dataOf(t, dir)
 	got, err := again.client.KV.Get(t.Context(), "/shardplane/a")
@@ -96,7 +96,7 @@ func TestRestore(t *testing.T) {
 	require.GreaterOrEqual(t, got.Header.Revision, r.To)
 	for _, revision := range []int64{got.Kvs[0].ModRevision, last.Header.Revision, last.Header.Revision + 1, r.To - 1} {
 		response := <-again.client.Watch(t.Context(), "/shardplane/a", clientv3.WithRev(revision))
-		require.ErrorContains(t, response.Err(), "compacted", "a watch from %d of %d", revision, r.To)
+		require.ErrorContains(t, response.Err(), "compacted", "watch from revision %d, restored at %d", revision, r.To)
 		_, err = again.client.KV.Get(t.Context(), "/shardplane/a", clientv3.WithRev(revision))
 		require.ErrorContains(t, err, "compacted")
 	}
@@ -128,12 +128,12 @@ func TestRestoreRefuses(t *testing.T) {
 		err     error
 	}{
 		"empty":            {nil, testShard, "/shardplane", ErrSnapshot},
-		"cut":              {good[:len(good)-4096], testShard, "/shardplane", ErrSnapshot},
+		"truncated":        {good[:len(good)-4096], testShard, "/shardplane", ErrSnapshot},
 		"without checksum": {good[:len(good)-sha256.Size], testShard, "/shardplane", ErrSnapshot},
 		"damaged":          {changed, testShard, "/shardplane", ErrSnapshot},
-		"of something":     {append(noDatabase, sum[:]...), testShard, "/shardplane", ErrSnapshot},
-		"another shard's":  {good, Identity{Kind: KindShard, Name: "other"}, "/shardplane", ErrIdentity},
-		"another kind's":   {good, Identity{Kind: KindCacheServer}, "/shardplane", ErrIdentity},
+		"not a snapshot":   {append(noDatabase, sum[:]...), testShard, "/shardplane", ErrSnapshot},
+		"another shard":    {good, Identity{Kind: KindShard, Name: "other"}, "/shardplane", ErrIdentity},
+		"another kind":     {good, Identity{Kind: KindCacheServer}, "/shardplane", ErrIdentity},
 		"another prefix":   {good, testShard, "/elsewhere", ErrIdentity},
 		"newer":            {newer, testShard, "/shardplane", ErrDataDirFormat},
 	} {
@@ -143,10 +143,10 @@ func TestRestoreRefuses(t *testing.T) {
 			require.ErrorIs(t, err, c.err)
 			entries, err := os.ReadDir(dir)
 			require.NoError(t, err)
-			require.Empty(t, entries, "nothing is left")
+			require.Empty(t, entries, "a failed restore must not leave files")
 		})
 	}
-	t.Run("data that is there", func(t *testing.T) {
+	t.Run("existing data", func(t *testing.T) {
 		dir := t.TempDir()
 		there := filepath.Join(Directory(dir), "file")
 		require.NoError(t, os.Mkdir(Directory(dir), 0o700))
@@ -155,7 +155,7 @@ func TestRestoreRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "not empty")
 		require.FileExists(t, there)
 	})
-	t.Run("another restore", func(t *testing.T) {
+	t.Run("concurrent restore", func(t *testing.T) {
 		dir := t.TempDir()
 		_, release, err := stage(Directory(dir) + ".restoring")
 		require.NoError(t, err)

@@ -97,17 +97,17 @@ func TestFull(t *testing.T) {
 	s, value := open(4<<20), strings.Repeat("x", 1<<20)
 	var err error
 	for n := 0; err == nil; n++ {
-		require.Less(t, n, 100, "it has no quota")
+		require.Less(t, n, 100, "the quota is not enforced")
 		_, err = s.Client().Put(t.Context(), strconv.Itoa(n), value)
 	}
 	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
 	_, err = s.Client().Delete(t.Context(), "0")
-	require.NoError(t, err, "what makes room passes")
+	require.NoError(t, err, "requests that free space must be accepted")
 	s.Stop()
 
 	s = open(4 << 20)
 	for n := 0; err == nil; n++ {
-		require.Less(t, n, 100, "without room it finds out again")
+		require.Less(t, n, 100, "the quota is not enforced after a restart")
 		_, err = s.Client().Put(t.Context(), strconv.Itoa(n), value)
 	}
 	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
@@ -198,7 +198,7 @@ func TestFirstStartIsInterrupted(t *testing.T) {
 		s.Stop()
 		<-s.Done()
 		again := start(t, dir)
-		require.Equal(t, "1", get(t, again, "a"), "what was written once it was ready is kept")
+		require.Equal(t, "1", get(t, again, "a"), "data written after the server was ready must be kept")
 		again.Stop()
 	}
 }
@@ -237,11 +237,11 @@ func TestDamagedDataDir(t *testing.T) {
 		damage func(dir string) error
 		want   error
 	}{
-		"newer format":      {overwrite(formatFile, "3\n"), ErrDataDirFormat},
-		"before v0.1.0":     {overwrite(formatFile, "1\n"), ErrDataDirFormat},
-		"of something else": {func(dir string) error { return os.Remove(filepath.Join(dir, formatFile)) }, ErrDataDirFormat},
-		"empty database":    {func(dir string) error { return os.Truncate(filepath.Join(dir, db), 0) }, ErrDataDirCorrupt},
-		"cut database": {func(dir string) error {
+		"newer format":        {overwrite(formatFile, "3\n"), ErrDataDirFormat},
+		"before v0.1.0":       {overwrite(formatFile, "1\n"), ErrDataDirFormat},
+		"another application": {func(dir string) error { return os.Remove(filepath.Join(dir, formatFile)) }, ErrDataDirFormat},
+		"empty database":      {func(dir string) error { return os.Truncate(filepath.Join(dir, db), 0) }, ErrDataDirCorrupt},
+		"truncated database": {func(dir string) error {
 			info, err := os.Stat(filepath.Join(dir, db))
 			require.NoError(t, err)
 			return os.Truncate(filepath.Join(dir, db), info.Size()/16)

@@ -33,7 +33,7 @@ func (h *Handle) Snapshot(ctx context.Context) (*Snapshot, error) {
 
 // Snapshot opens a snapshot while the server continues. ctx ends it.
 func (s *Server) Snapshot(ctx context.Context) (*Snapshot, error) {
-	if err := s.calls.enter(); err != nil {
+	if err := s.calls.begin(); err != nil {
 		return nil, err
 	}
 	return &Snapshot{ctx: ctx, database: s.etcd.Server.Backend().Snapshot(), calls: s.calls}, nil
@@ -55,7 +55,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 
 // Close ends the snapshot.
 func (s *Snapshot) Close() error {
-	defer s.calls.leave()
+	defer s.calls.end()
 	return s.database.Close()
 }
 

@@ -54,12 +54,12 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encoding the starts: %w", err)
 		}
-		answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.key), "=", revision)).Then(clientv3.OpPut(s.key, string(content))).Commit()
+		resp, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.key), "=", revision)).Then(clientv3.OpPut(s.key, string(content))).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("recording the start in %s: %w", s.where, err)
 		}
-		if answer.Succeeded {
-			known[len(known)-1].Revision = answer.Header.Revision
+		if resp.Succeeded {
+			known[len(known)-1].Revision = resp.Header.Revision
 			s.known = known
 			return s, nil
 		}
@@ -69,11 +69,11 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 // read returns the recorded starts and the revision of their key. If they cannot be decoded, it returns none, so
 // that clients read the data again.
 func (s *Starts) read(ctx context.Context) (starts []noted, revision int64, err error) {
-	answer, err := s.client.Get(ctx, s.key)
+	resp, err := s.client.Get(ctx, s.key)
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading from %s which servers have started: %w", s.where, err)
+		return nil, 0, fmt.Errorf("reading the starts from %s: %w", s.where, err)
 	}
-	for _, kv := range answer.Kvs {
+	for _, kv := range resp.Kvs {
 		if json.Unmarshal(kv.Value, &starts) != nil {
 			starts = nil
 		}

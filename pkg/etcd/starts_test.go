@@ -24,9 +24,9 @@ func TestStarts(t *testing.T) {
 		for range n {
 			put(t, server, "/shardplane/core/configmaps/root/default/a", "value")
 		}
-		answer, err := server.Client().KV.Get(t.Context(), "none")
+		resp, err := server.Client().KV.Get(t.Context(), "none")
 		require.NoError(t, err)
-		return starts, answer.Header.Revision
+		return starts, resp.Header.Revision
 	}
 	had := func(want bool, starts *Starts, name string, revision int64) {
 		t.Helper()
@@ -37,7 +37,7 @@ func TestStarts(t *testing.T) {
 	starts, copied := on(10)
 	first := starts.Latest()
 	had(true, starts, first, copied)
-	had(false, starts, "somebody", copied)
+	had(false, starts, "unknown", copied)
 	server.Stop()
 	require.NoError(t, os.CopyFS(backup, os.DirFS(directory)))
 
@@ -59,7 +59,7 @@ func TestStarts(t *testing.T) {
 	require.NoError(t, os.RemoveAll(directory))
 	require.NoError(t, os.CopyFS(directory, os.DirFS(backup)))
 	starts, now := on(50)
-	require.Greater(t, now, seen, "the revision tells nothing any more")
+	require.Greater(t, now, seen, "the revision of the restored data must be greater")
 	had(true, starts, first, copied)
 	had(false, starts, first, seen)
 	had(false, starts, second, seen)
@@ -79,6 +79,6 @@ func TestStarts(t *testing.T) {
 	had(true, starts, starts.Latest(), 1<<40)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = starts.Had(ctx, "somebody", 1)
-	require.ErrorContains(t, err, "reading from there")
+	_, err = starts.Had(ctx, "unknown", 1)
+	require.ErrorContains(t, err, "reading the starts from there")
 }

@@ -40,14 +40,14 @@ func (r *recorder[T]) take() (values []T) {
 	return values
 }
 
-// doors makes the shard authorize only owner, and returns the requests to it.
-func (w *world) doors(t *testing.T) *recorder[string] {
+// recordRequests makes the shard authorize only owner, and returns the requests to it.
+func (w *world) recordRequests(t *testing.T) *recorder[string] {
 	t.Helper()
 	w.options.IndexTimeout = 20 * time.Millisecond
 	w.cluster(t, "root", "hidden")
-	asked := &recorder[string]{}
+	requests := &recorder[string]{}
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
-		asked.add(r.Method + " " + r.URL.Path)
+		requests.add(r.Method + " " + r.URL.Path)
 		authorized := r.Header.Get("X-Remote-User") == "owner"
 		rw.Header().Set(request.AccessAuthorizedHeader, fmt.Sprint(authorized))
 		if !authorized {
@@ -58,55 +58,55 @@ func (w *world) doors(t *testing.T) *recorder[string] {
 		_, _ = io.Copy(rw, r.Body)
 	})
 	w.ready(t, "hidden", "root")
-	return asked
+	return requests
 }
 
 // TestBodiesOfUnauthorizedUsers checks that the access of a user is verified before the request
 // body is read, once if it is granted.
 func TestBodiesOfUnauthorizedUsers(t *testing.T) {
 	w := newWorld(t, "root")
-	asked := w.doors(t)
+	requests := w.recordRequests(t)
 	jane, owner := w.person(t, "jane"), w.person(t, "owner")
 	const path = "/clusters/hidden/api/v1/namespaces/default/configmaps"
 	for _, cluster := range []string{"hidden", "absent"} {
 		res, _ := jane.do(t, http.MethodPost, strings.Replace(path, "hidden", cluster, 1), strings.NewReader("a body"))
 		require.Equal(t, http.StatusForbidden, res.StatusCode)
 	}
-	require.Equal(t, []string{"GET /clusters/hidden/version"}, asked.take())
+	require.Equal(t, []string{"GET /clusters/hidden/version"}, requests.take())
 	for range 3 {
 		_, body := owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 		require.Equal(t, "a body", body)
 	}
 	post := "POST " + path
-	require.Equal(t, []string{"GET /clusters/hidden/version", post, post, post}, asked.take())
+	require.Equal(t, []string{"GET /clusters/hidden/version", post, post, post}, requests.take())
 	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
-	require.Equal(t, []string{"GET " + path, post}, asked.take(), "who has entered otherwise is known as well")
+	require.Equal(t, []string{"GET " + path, post}, requests.take(), "other authorized users must be cached")
 }
 
 // TestPendingLimit checks that a user without free slots is rejected in the same way whether the
 // workspace exists or not, and that authorized users need no slot.
 func TestPendingLimit(t *testing.T) {
 	w := newWorld(t, "root")
-	asked := w.doors(t)
+	requests := w.recordRequests(t)
 	jane, owner, joe := w.person(t, "jane"), w.person(t, "owner"), w.person(t, "joe")
 	owner.get(t, "/clusters/hidden/api")
 	for _, name := range []string{"jane", "owner"} {
 		for range maxWaitingPerUser {
-			_, ok := w.proxy.router.resolver.enter(identity.Flow{User: name})
+			_, ok := w.proxy.router.resolver.acquire(identity.Flow{User: name})
 			require.True(t, ok)
 		}
 	}
-	asked.take()
-	var answers []string
+	requests.take()
+	var bodies []string
 	for _, cluster := range []string{"hidden", "absent"} {
 		res, body := jane.want(t, "/clusters/"+cluster+"/api", http.StatusTooManyRequests)
 		require.Equal(t, "1", res.Header.Get("Retry-After"))
-		answers = append(answers, body)
+		bodies = append(bodies, body)
 	}
-	require.Equal(t, answers[0], answers[1])
-	require.Empty(t, asked.take(), "of what nobody was asked")
+	require.Equal(t, bodies[0], bodies[1])
+	require.Empty(t, requests.take(), "no shard must receive a request")
 	owner.want(t, "/clusters/hidden/api", http.StatusOK)
 	joe.want(t, "/clusters/hidden/api", http.StatusForbidden) // has slots of its own
 }
@@ -120,7 +120,7 @@ func TestVisitorsAreForgotten(t *testing.T) {
 	for i := range maxAccessEntries {
 		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""))
 	}
-	require.True(t, v.has(jane), "once more")
+	require.True(t, v.has(jane), "a used entry must be kept")
 	for i := range maxAccessEntries {
 		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""))
 	}

@@ -38,10 +38,10 @@ func TestServiceAccountTokens(t *testing.T) {
 	w.options.Authentication.ServiceAccounts.KeyFiles = []string{keyFile}
 	shard := w.shards["root"]
 	shard.handle(func(rw http.ResponseWriter, r *http.Request) {
-		cluster, account, asked := strings.Cut(r.URL.Path, "/api/v1/namespaces/ns/serviceaccounts/")
+		cluster, account, isAccount := strings.Cut(r.URL.Path, "/api/v1/namespaces/ns/serviceaccounts/")
 		rw.Header().Set("Content-Type", "application/json")
 		switch {
-		case !asked:
+		case !isAccount:
 			shard.echo(rw, r)
 		case cluster == "/clusters/one" && account == "robot":
 			_, _ = io.WriteString(rw, `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","namespace":"ns","uid":"robot-uid"}}`)
@@ -70,16 +70,16 @@ func TestServiceAccountTokens(t *testing.T) {
 		bound, legacy string
 		want          int
 	}{
-		"no claim":                 {want: http.StatusUnauthorized},
-		"one":                      {bound: "one", want: http.StatusOK},
-		"the same twice":           {bound: "one", legacy: "one", want: http.StatusOK},
-		"several":                  {bound: "one", legacy: "two", want: http.StatusUnauthorized},
-		"several, the other first": {bound: "two", legacy: "one", want: http.StatusUnauthorized},
-		"foreign":                  {bound: "two", want: http.StatusUnauthorized},
-		"unknown":                  {bound: "three", want: http.StatusUnauthorized},
-		"a path":                   {bound: "root:one", want: http.StatusUnauthorized},
-		"of the system":            {bound: "system:admin", want: http.StatusUnauthorized},
-		"only in the other place":  {legacy: "one", want: http.StatusUnauthorized},
+		"no claim":                   {want: http.StatusUnauthorized},
+		"one":                        {bound: "one", want: http.StatusOK},
+		"equal claims":               {bound: "one", legacy: "one", want: http.StatusOK},
+		"different claims":           {bound: "one", legacy: "two", want: http.StatusUnauthorized},
+		"different claims, reversed": {bound: "two", legacy: "one", want: http.StatusUnauthorized},
+		"foreign":                    {bound: "two", want: http.StatusUnauthorized},
+		"unknown":                    {bound: "three", want: http.StatusUnauthorized},
+		"path":                       {bound: "root:one", want: http.StatusUnauthorized},
+		"system cluster":             {bound: "system:admin", want: http.StatusUnauthorized},
+		"only the legacy claim":      {legacy: "one", want: http.StatusUnauthorized},
 	} {
 		robot := w.withCerts(t)
 		robot.token = token(tc.bound, tc.legacy)
@@ -110,11 +110,11 @@ func newIssuer(t *testing.T) (entry tenancyv1alpha1.JWTAuthenticator, token stri
 	require.NoError(t, err)
 	var url string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = map[string]string{"issuer": url, "jwks_uri": url + "/keys"}
+		var document any = map[string]string{"issuer": url, "jwks_uri": url + "/keys"}
 		if r.URL.Path == "/keys" {
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+			document = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(document)
 	}))
 	t.Cleanup(server.Close)
 	url = server.URL
@@ -193,10 +193,10 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	known := func() authn.Workspace {
 		return s.workspaceIssuers(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
 	}
-	require.True(t, known().Incomplete, "nobody follows the shard yet")
+	require.True(t, known().Incomplete, "the shard is not followed yet")
 	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataSeen{})
 	s.shards.ways["root"] = way{follower: f}
-	require.True(t, known().Incomplete, "its types have not been read")
+	require.True(t, known().Incomplete, "the types have not synced")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	group := &client.Group{}
@@ -204,9 +204,9 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- group.Run(ctx) }()
 	require.NoError(t, f.types.WaitForSync(ctx))
-	require.False(t, known().Incomplete, "there is no such type")
+	require.False(t, known().Incomplete, "the type does not exist")
 	w.specialType(t, "root")
-	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "what it names has not been read")
+	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "the authentication configurations have not synced")
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -35,7 +35,7 @@ func TestAllShards(t *testing.T) {
 			_, _ = fmt.Fprintf(rw, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":%q,"resourceVersion":"5"}}]}`, name)
 		})
 	}
-	w.knowsShards(t)
+	w.awaitShards(t)
 	const path = "/clusters/*/api/v1/namespaces/a%3Ab/configmaps"
 	admin := w.person(t, "admin", request.GroupAdmin)
 	res, body := admin.get(t, path+"?labelSelector=a%3Db&pretty=1", "Impersonate-User", "jane", "Authorization", "Basic x", "X-Other", "y",
@@ -51,7 +51,7 @@ func TestAllShards(t *testing.T) {
 	require.Equal(t, "one", list.Items[0].Metadata.Name)
 	require.True(t, strings.HasPrefix(list.Items[0].Metadata.ResourceVersion, "m1."))
 	got := requests.take()
-	require.Len(t, got, 4, "each shard twice")
+	require.Len(t, got, 4, "two requests per shard expected")
 	for _, r := range got {
 		require.Equal(t, path, r.URL.EscapedPath())
 		require.Equal(t, "a=b", r.URL.Query().Get("labelSelector"))
@@ -74,7 +74,7 @@ func TestAllShards(t *testing.T) {
 	} {
 		admin.fails(t, path, want)
 	}
-	require.Empty(t, requests.take(), "no shard is asked")
+	require.Empty(t, requests.take(), "no shard must receive a request")
 
 	w.shards["one"].kill()
 	res, body = admin.get(t, path)
@@ -86,7 +86,7 @@ func TestAllShards(t *testing.T) {
 	require.Contains(t, res.Header.Get("Warning"), "one")
 }
 
-func (w *world) knowsShards(t testing.TB) {
+func (w *world) awaitShards(t testing.TB) {
 	t.Helper()
 	for name := range w.shards {
 		require.Eventually(t, func() bool { return w.proxy.shards.backend(name) != nil }, timeout, 1)

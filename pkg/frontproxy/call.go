@@ -47,7 +47,7 @@ func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.
 	}
 	upgrade := r.Header.Get("Upgrade")
 	if strings.ContainsFunc(upgrade, func(c rune) bool { return c < ' ' || c > '~' }) {
-		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
+		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not specify a protocol"))
 		return nil, false
 	}
 	if refused := tooLarge(r, userInfo); refused != nil {
@@ -261,5 +261,5 @@ var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request)
 
 var notMapped = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
-		"the front-proxy serves nothing at %q: use /clusters/<path or name>/…", r.URL.Path))
+		"the path %q is not served by the front-proxy: use /clusters/<path or name>/…", r.URL.Path))
 })

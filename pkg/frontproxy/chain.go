@@ -156,32 +156,32 @@ func (h *health) withStop(next http.Handler) http.Handler {
 	})
 }
 
-// auditor records requests that the front-proxy itself answers. answers may be nil.
-type auditor struct{ answers *serving.OwnResponses }
+// auditor records the responses of the front-proxy itself. ownResponses may be nil.
+type auditor struct{ ownResponses *serving.OwnResponses }
 
 // record audits a request unless a shard has already done so. Probes are not audited.
 func (a auditor) record(r *http.Request, rec *record, received time.Time) {
-	if a.answers == nil || rec.forwarded || slices.Contains(authn.ProbePaths(), r.URL.Path) {
+	if a.ownResponses == nil || rec.forwarded || slices.Contains(authn.ProbePaths(), r.URL.Path) {
 		return
 	}
-	answer := serving.OwnResponse{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
-	if answer.AuditID == "" {
-		answer.AuditID = ensureAuditID(r)
+	response := serving.OwnResponse{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
+	if response.AuditID == "" {
+		response.AuditID = ensureAuditID(r)
 	}
-	answer.Status.Code = int32(rec.code)
+	response.Status.Code = int32(rec.code)
 	switch {
 	case rec.code == http.StatusUnauthorized:
-		answer.Status.Message = "authentication failed: " + credentialKinds(r)
+		response.Status.Message = "authentication failed: " + credentialKinds(r)
 	case rec.code == statusClientClosed:
-		answer.Status.Message = "the client disconnected before the response"
-	case answer.Status.Status == "":
-		answer.Status.Status = metav1.StatusSuccess
+		response.Status.Message = "the client disconnected before the response"
+	case response.Status.Status == "":
+		response.Status.Status = metav1.StatusSuccess
 	}
 	rest := r.URL.EscapedPath()
 	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ServicesPrefix) || strings.HasPrefix(rest, shardsPrefix) {
 		if at, err := addressOf(rest); err == nil {
 			rest = at.rest
-			answer.Cluster, answer.Path = clusterOf(at, rec.cluster)
+			response.Cluster, response.Path = clusterOf(at, rec.cluster)
 		}
 	}
 	inner := *r
@@ -192,8 +192,8 @@ func (a auditor) record(r *http.Request, rec *record, received time.Time) {
 	if err != nil {
 		info = &genericapirequest.RequestInfo{Path: innerURL.Path, Verb: strings.ToLower(r.Method)}
 	}
-	answer.Info = info
-	a.answers.Record(answer)
+	response.Info = info
+	a.ownResponses.Record(response)
 }
 
 // credentialKinds describes the kind of credentials of an unauthenticated request, without disclosing them.

@@ -94,7 +94,7 @@ func TestBurstConnections(t *testing.T) {
 // connection is made if no request waits for it.
 func TestUnneededDials(t *testing.T) {
 	b := newBackend(&peers.Peer{Name: "one", URL: "https://shard"}, &tls.Config{MinVersion: tls.VersionTLS12})
-	errMade := errors.New("it is made")
+	errMade := errors.New("connection made")
 	made, goOn := make(chan struct{}, 2*maxDials), make(chan struct{})
 	dial := limitDials(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
 		made <- struct{}{}
@@ -126,9 +126,9 @@ func TestUnneededDials(t *testing.T) {
 	again, trace := attempt(t.Context())
 	trace.GotConn(httptrace.GotConnInfo{})
 	trace.GetConn("") // that connection was unusable
-	ctx, leave := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	remaining, _ := attempt(ctx)
-	leave()
+	cancel()
 	needed, needless := []<-chan error{begin(isWaiting), begin(again)}, []<-chan error{begin(served), begin(remaining)}
 	require.Empty(t, made)
 	close(goOn)
@@ -182,12 +182,12 @@ func TestHangingShard(t *testing.T) {
 	one := w.proxy.shards.backend("one")
 	one.Observe(t.Context(), false, context.DeadlineExceeded)
 	refused()
-	require.Eventually(t, one.Allow, timeout, time.Millisecond, "in a while somebody may try again")
+	require.Eventually(t, one.Allow, timeout, time.Millisecond, "a request must be allowed after the backoff")
 	refused()
 	one.Done()
-	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard, "who tried has left")
+	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard, "the request that tested the connection has ended")
 	require.True(t, one.Allow())
-	require.True(t, one.Allow(), "it answers again")
+	require.True(t, one.Allow(), "the shard must be reachable again")
 	require.Equal(t, "root", alice.echoed(t, "/clusters/root/api").Shard)
 }
 
@@ -214,13 +214,13 @@ func TestConnectionsOfRemovedShard(t *testing.T) {
 		shard.echo(rw, r)
 	})
 	w.ready(t, "aaaa", "one")
-	answer := w.person(t, "alice").async(t, "/clusters/aaaa/api")
+	response := w.person(t, "alice").async(t, "/clusters/aaaa/api")
 	<-inside
 	require.Positive(t, shard.connections())
 
 	w.withdraw(t, "one")
 	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, timeout, time.Millisecond)
 	close(goOn)
-	require.Contains(t, <-answer, `"Shard":"one"`)
+	require.Contains(t, <-response, `"Shard":"one"`)
 	require.Eventually(t, func() bool { return shard.connections() == 0 }, timeout, time.Millisecond)
 }

@@ -200,11 +200,11 @@ func (t *dataTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	r = r.Clone(r.Context())
 	r.Header[request.DataHeader] = []string{t.seen.get(f)}
-	answer, err := t.RoundTripper.RoundTrip(r)
-	if err == nil && answer.StatusCode == http.StatusOK {
-		t.seen.set(f, answer.Header.Get(request.DataHeader))
+	response, err := t.RoundTripper.RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusOK {
+		t.seen.set(f, response.Header.Get(request.DataHeader))
 	}
-	return answer, err
+	return response, err
 }
 
 // followedBy returns the resource that a request follows: one of all logical clusters, or the Shards in root.

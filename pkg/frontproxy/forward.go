@@ -122,10 +122,10 @@ func (e *responseError) Error() string { return e.status.Error() }
 
 func (fw *forwarding) fail(w http.ResponseWriter, r *http.Request, err error) {
 	fw.attempt.failed(r.Context(), err)
-	var answer *responseError
+	var responseErr *responseError
 	switch {
-	case errors.As(err, &answer):
-		writeStatus(w, answer.status)
+	case errors.As(err, &responseErr):
+		writeStatus(w, responseErr.status)
 		return
 	case fw.draining.Err() != nil:
 		writeStatus(w, unavailable("the front-proxy is shutting down"))

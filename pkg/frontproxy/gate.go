@@ -69,7 +69,7 @@ func (g *gate) visit(c *call) *visit { return &visit{gate: g, call: c, release: 
 // take acquires a slot for a call that may have to wait. If there is none, it writes the response
 // and returns false.
 func (v *visit) take(w http.ResponseWriter) bool {
-	release, ok := v.resolver.enter(identity.FlowOf("", v.user))
+	release, ok := v.resolver.acquire(identity.FlowOf("", v.user))
 	if !ok {
 		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 			"too many pending requests of this user for workspaces for which it is not yet authorized, try again later"))
@@ -151,10 +151,10 @@ func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	question := url.URL{Scheme: v.shard.base.Scheme, Host: v.shard.base.Host}
-	question.RawPath = v.shard.prefix + v.virtualWorkspace + request.ClusterPath(v.cluster) + "/version"
-	question.Path, _ = url.PathUnescape(question.RawPath) // a valid URL prefix and a name
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), http.NoBody)
+	checkURL := url.URL{Scheme: v.shard.base.Scheme, Host: v.shard.base.Host}
+	checkURL.RawPath = v.shard.prefix + v.virtualWorkspace + request.ClusterPath(v.cluster) + "/version"
+	checkURL.Path, _ = url.PathUnescape(checkURL.RawPath) // a valid URL prefix and a name
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, checkURL.String(), http.NoBody)
 	if err != nil {
 		return false, false
 	}
@@ -368,7 +368,7 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 	defer timer.Stop()
 	for over := false; ; {
 		target, outcome, ended := r.next(ctx, path, timer.C, over)
-		if remaining := time.Until(arrived.Add(r.ready)); ended == waitRefused && !over && remaining > 0 && expects(ctx, userInfo, target, outcome) {
+		if remaining := time.Until(arrived.Add(r.ready)); ended == waitTimeout && !over && remaining > 0 && expects(ctx, userInfo, target, outcome) {
 			over = true
 			timer.Reset(remaining)
 			continue
@@ -380,7 +380,7 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 	}
 }
 
-const waitFound, waitRefused, waitCanceled = "found", "refused", "gone"
+const waitFound, waitTimeout, waitCanceled = "found", "timeout", "canceled"
 
 // next looks a path up, and waits until the result may have changed. ended is the result of the
 // wait, or empty. If expected is set, the workspace existed before.
@@ -392,19 +392,19 @@ func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time,
 	case final(outcome):
 		return target, outcome, waitFound
 	case expected && outcome == workspaceindex.Unknown: // deleted meanwhile
-		return target, outcome, waitRefused
+		return target, outcome, waitTimeout
 	}
 	select {
 	case <-changed:
 		return target, outcome, ""
 	case <-late:
-		return target, outcome, waitRefused
+		return target, outcome, waitTimeout
 	case <-ctx.Done():
 		return target, outcome, waitCanceled
 	}
 }
 
-// expects reports whether a user may learn that a workspace exists before it has a logical cluster.
+// expects reports whether the existence of a workspace may be disclosed to a user before it has a logical cluster.
 // Only its owner and administrators may.
 func expects(ctx context.Context, userInfo user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
 	if outcome != workspaceindex.Pending {
@@ -433,10 +433,10 @@ func (r *resolver) delayDenial(ctx context.Context, arrived time.Time) {
 	}
 }
 
-func (r *resolver) enter(flow identity.Flow) (release func(), ok bool) {
+func (r *resolver) acquire(flow identity.Flow) (release func(), ok bool) {
 	holder := ledger.Holder{User: flow}
 	if r.slots.Take(holder, 1) != nil {
-		r.indexWaits.WithLabelValues("crowded").Inc()
+		r.indexWaits.WithLabelValues("throttled").Inc()
 		return nil, false
 	}
 	return sync.OnceFunc(func() { r.slots.Give(holder, 1) }), true

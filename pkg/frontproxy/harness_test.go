@@ -189,7 +189,7 @@ func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/clusters/*/") && r.Header.Get(request.MergedHeader) == "" || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") ||
 		strings.HasPrefix(r.URL.Path, request.AdminPath) && r.TLS.PeerCertificates[0].Subject.CommonName == "index" {
 		if r.TLS.PeerCertificates[0].Subject.CommonName != "index" {
-			http.Error(w, "only the index reads this", http.StatusForbidden)
+			http.Error(w, "only for the index", http.StatusForbidden)
 			return
 		}
 		s.data.ServeHTTP(w, r)
@@ -222,14 +222,14 @@ type seen struct {
 
 func (s *fakeShard) echo(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	answer := seen{
+	response := seen{
 		Shard: s.name, Method: r.Method, URI: r.RequestURI, Proto: r.Proto, Host: r.Host, Body: string(body), Header: r.Header,
 	}
 	if len(r.TLS.PeerCertificates) > 0 {
-		answer.Cert = r.TLS.PeerCertificates[0].Subject.CommonName
+		response.Cert = r.TLS.PeerCertificates[0].Subject.CommonName
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
+	_ = json.NewEncoder(w).Encode(response)
 }
 
 func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1alpha1.LogicalCluster)) {
@@ -289,11 +289,11 @@ func (w *world) ready(t testing.TB, known ...string) {
 	w.run(t)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 	for pair := range slices.Chunk(known, 2) {
-		w.knows(t, pair[0], pair[1])
+		w.awaitIndexed(t, pair[0], pair[1])
 	}
 }
 
-func (w *world) knows(t testing.TB, path, shard string) {
+func (w *world) awaitIndexed(t testing.TB, path, shard string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup(path)
@@ -386,15 +386,15 @@ func (p *person) async(t testing.TB, path string) <-chan string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.world.proxy.URL()+path, nil)
 	require.NoError(t, err)
-	answer := make(chan string, 1)
+	response := make(chan string, 1)
 	go func() {
 		_, body, err := p.send(req)
 		if err != nil {
 			body = err.Error()
 		}
-		answer <- body
+		response <- body
 	}()
-	return answer
+	return response
 }
 
 func (p *person) echoed(t testing.TB, path string, header ...string) seen {

@@ -34,9 +34,9 @@ func TestNonDisclosure(t *testing.T) {
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		rest := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/'):]
 		rw.Header().Set(request.AccessAuthorizedHeader, strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner"))
-		switch answer := awkward[rest]; {
-		case answer != nil:
-			answer(rw, r)
+		switch response := awkward[rest]; {
+		case response != nil:
+			response(rw, r)
 		case rest == "/inner":
 			rw.WriteHeader(http.StatusNotFound)
 		case r.Header.Get("X-Remote-User") == "jane":
@@ -47,7 +47,7 @@ func TestNonDisclosure(t *testing.T) {
 	w.ready(t, "root:down", "root", "off", "root")
 	jane, owner := w.person(t, "jane"), w.person(t, "owner")
 	methods := []string{http.MethodGet, http.MethodHead, http.MethodPost}
-	for path, answer := range awkward {
+	for path, response := range awkward {
 		t.Run(path, func(t *testing.T) {
 			jane.isConcealed(t, "hidden", path, methods...)
 			res, body := owner.get(t, "/clusters/hidden"+path)
@@ -56,7 +56,7 @@ func TestNonDisclosure(t *testing.T) {
 				return
 			}
 			recorder := httptest.NewRecorder()
-			answer(recorder, nil)
+			response(recorder, nil)
 			require.Equal(t, recorder.Code, res.StatusCode)
 			require.Equal(t, recorder.Body.String(), body)
 		})
@@ -67,14 +67,14 @@ func TestNonDisclosure(t *testing.T) {
 			owner.want(t, "/clusters/"+cluster+"/api", http.StatusServiceUnavailable)
 		}
 	})
-	t.Run("no such protocol", func(t *testing.T) {
+	t.Run("invalid protocol", func(t *testing.T) {
 		for _, path := range []string{"/clusters/absent/api", "/clusters/hidden/api"} {
 			jane.http1(t).fails(t, path, http.StatusBadRequest, "Connection", "Upgrade", "Upgrade", "\x80")
 		}
 	})
 	t.Run("authorized", func(t *testing.T) {
 		res, _ := owner.want(t, "/clusters/hidden/inner", http.StatusNotFound)
-		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the mark is between the servers")
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the header must only be sent between servers")
 	})
 }
 
@@ -82,7 +82,7 @@ func TestNonDisclosure(t *testing.T) {
 // take as long.
 func (p *person) isConcealed(t testing.TB, cluster, path string, methods ...string) {
 	t.Helper()
-	ask := func(method, cluster string) (body string, header http.Header) {
+	send := func(method, cluster string) (body string, header http.Header) {
 		start := time.Now()
 		res, body := p.do(t, method, "/clusters/"+cluster+path, nil)
 		require.GreaterOrEqual(t, time.Since(start), p.world.options.IndexTimeout, method)
@@ -91,8 +91,8 @@ func (p *person) isConcealed(t testing.TB, cluster, path string, methods ...stri
 		return body, res.Header
 	}
 	for _, method := range methods {
-		wantBody, wantHeader := ask(method, "absent")
-		body, header := ask(method, cluster)
+		wantBody, wantHeader := send(method, "absent")
+		body, header := send(method, cluster)
 		require.Equal(t, wantBody, body, method)
 		require.Equal(t, wantHeader, header, method)
 	}
@@ -108,17 +108,17 @@ func TestAccessHeader(t *testing.T) {
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		// /<status>/<access header>/<text>
-		answer := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/clusters/hidden/"), "/", 3)
-		mayEnter := strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner")
-		if len(answer) < 3 { // access check of the front-proxy
-			rw.Header().Set(request.AccessAuthorizedHeader, mayEnter)
+		parts := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/clusters/hidden/"), "/", 3)
+		authorized := strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner")
+		if len(parts) < 3 { // access check of the front-proxy
+			rw.Header().Set(request.AccessAuthorizedHeader, authorized)
 			rw.WriteHeader(http.StatusForbidden)
 			return
 		}
-		rw.Header().Set(request.AccessAuthorizedHeader, answer[1])
-		code, _ := strconv.Atoi(answer[0])
+		rw.Header().Set(request.AccessAuthorizedHeader, parts[1])
+		code, _ := strconv.Atoi(parts[0])
 		rw.WriteHeader(code)
-		_, _ = rw.Write([]byte(answer[2]))
+		_, _ = rw.Write([]byte(parts[2]))
 	})
 	w.ready(t, "hidden", "root")
 	_, unknown := w.person(t, "jane").get(t, "/clusters/absent/api")
@@ -140,7 +140,7 @@ func TestAccessHeader(t *testing.T) {
 		res, body := w.person(t, tc.user).get(t, "/clusters/hidden"+tc.path)
 		require.Equal(t, tc.code, res.StatusCode, "%+v", tc)
 		require.Equal(t, tc.requests, requests.Load(), "%+v", tc)
-		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the mark is between the servers")
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the header must only be sent between servers")
 		if tc.concealed {
 			require.Contains(t, body, authz.NotPermittedReason)
 			require.Equal(t, strings.ReplaceAll(unknown, "/api", strings.ReplaceAll(tc.path, "%20", " ")), body)
@@ -166,7 +166,7 @@ func TestExpectContinue(t *testing.T) {
 	w.ready(t, "hidden", "root")
 	for _, tc := range []struct {
 		user, path string
-		asked      bool
+		requested  bool
 	}{
 		{"jane", "/clusters/absent/x", false},
 		{"jane", "/clusters/hidden/x", false},
@@ -176,8 +176,8 @@ func TestExpectContinue(t *testing.T) {
 		p.Transport.(*http.Transport).ExpectContinueTimeout = timeout
 		body := &offered{from: strings.NewReader("the body")}
 		res, text := p.do(t, http.MethodPost, tc.path, body, "Expect", "100-continue")
-		require.Equal(t, tc.asked, body.taken.Load(), "%+v: %s", tc, text)
-		require.Equal(t, tc.asked, res.StatusCode == http.StatusOK)
+		require.Equal(t, tc.requested, body.taken.Load(), "%+v: %s", tc, text)
+		require.Equal(t, tc.requested, res.StatusCode == http.StatusOK)
 	}
 }
 
@@ -219,10 +219,10 @@ func TestLateDenials(t *testing.T) {
 	require.GreaterOrEqual(t, checkAccess("hidden"), stretched)
 	require.GreaterOrEqual(t, checkAccess("absent"), stretched)
 	late.Store(false)
-	require.GreaterOrEqual(t, checkAccess("hidden"), stretched, "nor does it show when the shard is quick again")
+	require.GreaterOrEqual(t, checkAccess("hidden"), stretched, "the delay must remain after the shard responds quickly again")
 	d := &w.proxy.router.resolver.delay
 	d.cover(time.Hour)
-	require.Equal(t, maxStretch*d.least, d.get(), "within bounds")
+	require.Equal(t, maxStretch*d.least, d.get(), "the delay must be limited")
 	d.until = time.Now()
 	require.Equal(t, d.least, d.get())
 }
@@ -245,12 +245,12 @@ func TestDelayOfUnauthorizedUsers(t *testing.T) {
 	w.ready(t, "root:down", "root")
 	jane := w.person(t, "jane")
 	paths := []string{"/clusters/absent/api", "/clusters/root:absent/api", "/clusters/hidden/api", "/clusters/hidden/timeout", "/clusters/root:down/api"}
-	answers := make([]<-chan string, 0, len(paths))
+	responses := make([]<-chan string, 0, len(paths))
 	for _, path := range paths {
-		answers = append(answers, jane.async(t, path))
+		responses = append(responses, jane.async(t, path))
 	}
 	w.waits(t, int64(len(paths)))
-	for i, answer := range answers {
-		require.Empty(t, answer, paths[i])
+	for i, response := range responses {
+		require.Empty(t, response, paths[i])
 	}
 }

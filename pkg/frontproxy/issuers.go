@@ -50,7 +50,7 @@ func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
 	resolver := rt.resolver
 	target, outcome := resolver.index.Lookup(path)
 	if !final(outcome) {
-		release, ok := resolver.enter(identity.Flow{}) // the user is not authenticated yet
+		release, ok := resolver.acquire(identity.Flow{}) // the user is not authenticated yet
 		if !ok {
 			return authn.Workspace{}
 		}

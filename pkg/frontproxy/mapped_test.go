@@ -59,7 +59,7 @@ func TestMappedServers(t *testing.T) {
 	jane := w.person(t, "jane", "devs", "secret-group")
 	forged := []string{
 		"X-Remote-User", "root", "X-Remote-Group", "system:masters", "X_Remote_Extra_Scopes", "all", "X-Who", "root", "X-Teams", "system:masters",
-		"x_teams", "system:masters", "X-More-Power", "all", "X-Kcp-Internal-Entered", "true", "Authorization", "Basic eDp5", "X-Other", "kept",
+		"x_teams", "system:masters", "X-More-Power", "all", "X-Kcp-Internal-Access-Authorized", "true", "Authorization", "Basic eDp5", "X-Other", "kept",
 	}
 
 	for _, path := range []string{"/services/plain", "/services/plain/a%2Fb//c?x=1;y", "/services/plain/clusters/*/api", "/services/plain/clusters/root:a/api", "/services/plain/x/clusters/aaaa"} {
@@ -67,7 +67,7 @@ func TestMappedServers(t *testing.T) {
 		require.Equal(t, []string{"plain", path, "at-plain"}, []string{got.Shard, got.URI, got.Cert})
 		require.ElementsMatch(t, []string{"devs", "system:authenticated"}, got.Header["X-Remote-Group"])
 		requireHeaders(t, got.Header, "X-Remote-User", "jane", "X-Other", "kept", "Authorization", "", "X-Who", "",
-			"X-Teams", "", "X_teams", "", "X_remote_extra_scopes", "", "X-More-Power", "", "X-Kcp-Internal-Entered", "")
+			"X-Teams", "", "X_teams", "", "X_remote_extra_scopes", "", "X-More-Power", "", "X-Kcp-Internal-Access-Authorized", "")
 	}
 	got := jane.echoed(t, "/services/any/of/root:a/x", forged...)
 	require.Equal(t, "named", got.Shard)
@@ -86,19 +86,19 @@ func TestMappedServers(t *testing.T) {
 	require.Equal(t, http.MethodPut, sent.Method)
 
 	for path, want := range map[string]int{
-		"/services/plain/clusters/root:b/api":                http.StatusForbidden,
-		"/services/plain/%63lusters/root:b/api":              http.StatusForbidden,
-		"/services/plain/clusters/system:admin/api":          http.StatusForbidden,
-		"/services/plain/clusters/root:down/api":             http.StatusServiceUnavailable,
-		"/services/any/of/nobody":                            http.StatusForbidden,
-		"/services/plain/x/../../../clusters/root:b":         http.StatusBadRequest,
-		"/services/plain/x/%2e%2e/y":                         http.StatusBadRequest,
-		"/services/plain/x%2Fclusters%2Froot:b/api":          http.StatusBadRequest,
-		"/services/apiexport/root:a/e/clusters/*/x":          http.StatusOK,
-		"/services/plainer":                                  http.StatusNotFound,
-		"/services/any/of":                                   http.StatusNotFound,
-		"/services/initializingworkspaces/of/aaaa":           http.StatusBadRequest,
-		"/services/plain/clusters/aaaa/clusters/nobody?w=%2": http.StatusOK,
+		"/services/plain/clusters/root:b/api":                 http.StatusForbidden,
+		"/services/plain/%63lusters/root:b/api":               http.StatusForbidden,
+		"/services/plain/clusters/system:admin/api":           http.StatusForbidden,
+		"/services/plain/clusters/root:down/api":              http.StatusServiceUnavailable,
+		"/services/any/of/unknown":                            http.StatusForbidden,
+		"/services/plain/x/../../../clusters/root:b":          http.StatusBadRequest,
+		"/services/plain/x/%2e%2e/y":                          http.StatusBadRequest,
+		"/services/plain/x%2Fclusters%2Froot:b/api":           http.StatusBadRequest,
+		"/services/apiexport/root:a/e/clusters/*/x":           http.StatusOK,
+		"/services/plainer":                                   http.StatusNotFound,
+		"/services/any/of":                                    http.StatusNotFound,
+		"/services/initializingworkspaces/of/aaaa":            http.StatusBadRequest,
+		"/services/plain/clusters/aaaa/clusters/unknown?w=%2": http.StatusOK,
 	} {
 		jane.want(t, path, want)
 	}
@@ -133,7 +133,7 @@ func TestMappedServersNonDisclosure(t *testing.T) {
 	}
 	code = http.StatusOK
 	res, _ := joe.get(t, "/services/x/clusters/aaaa/api")
-	require.Equal(t, http.StatusOK, res.StatusCode, "the server decides whom it lets in")
+	require.Equal(t, http.StatusOK, res.StatusCode, "a mapped server authorizes users itself")
 }
 
 // TestMappedServersThatFail checks that an unreachable server is handled like a shard, and that it
@@ -186,8 +186,8 @@ func TestMappedStreams(t *testing.T) {
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/x", mapped)
-	lines, gone := make(chan string), make(chan string, 1)
-	mapped.watches(lines, gone)
+	lines, ended := make(chan string), make(chan string, 1)
+	mapped.watches(lines, ended)
 	w.ready(t, "root", "root")
 	jane := w.person(t, "jane")
 	watch := bufio.NewReader(jane.stream(t.Context(), t, "/x/clusters/root/api/v1/namespaces?watch=true").Body)
@@ -202,7 +202,7 @@ func TestMappedStreams(t *testing.T) {
 	require.ErrorContains(t, err, "EOF")
 	_, err = upgraded.ReadByte()
 	require.Error(t, err)
-	<-gone
+	<-ended
 }
 
 // TestClustersEntry checks that an entry for /clusters/, as in kcp's files, only specifies certificates for shards.
@@ -283,35 +283,35 @@ func TestMappingFileOrder(t *testing.T) {
 
 func TestMappingFileErrors(t *testing.T) {
 	for name, try := range map[string]struct{ text, want string }{
-		"nothing":         {"# none\n", "the file is empty"},
-		"no YAML":         {"- {", "yaml"},
-		"no list":         {"path: /x", "not a YAML list"},
-		"two documents":   {"[]\n---\n[]\n", "more than one YAML document"},
-		"twice a key":     {"- {path: /x, path: /y}", "already set"},
-		"no mapping":      {"- /x", "entry 1 (path \"\"): not a mapping with fields"},
-		"unknown":         {"- {path: /x, " + certificatesOf + ", user-header: X}", `entry 1 (path "/x"): unknown field "user-header", the fields are backend, backend_server_ca, extra_header_prefix`},
-		"case":            {"- {path: /x, " + certificatesOf + ", Path: /y}", `unknown field "Path"`},
-		"type":            {"- {path: /x, " + certificatesOf + ", user_header: 5}", "user_header: must be a string"},
-		"no path":         {"- {" + certificatesOf + "}", "path: must start with a slash"},
-		"relative":        {"- {path: x, " + certificatesOf + "}", "path: must start with a slash"},
-		"escaped":         {"- {path: /%78, " + certificatesOf + "}", "path: must start with a slash, without escapes"},
-		"dots":            {"- {path: /x/.., " + certificatesOf + "}", "path: contains an empty segment or dots"},
-		"empty segment":   {"- {path: /x//y, " + certificatesOf + "}", "path: contains an empty segment"},
-		"any":             {"- {path: '/{x}/y', " + certificatesOf + "}", "path: {x}: a placeholder such as {name} needs a name, and cannot be the first segment"},
-		"no name":         {"- {path: '/x/{}', " + certificatesOf + "}", "path: {}: a placeholder"},
-		"part":            {"- {path: '/x/a{y}', " + certificatesOf + "}", "path: a{y}: a placeholder must be an entire segment"},
-		"two clusters":    {"- {path: '/x/{cluster}/{cluster}', " + certificatesOf + "}", "path: contains {cluster} twice"},
-		"shards'":         {"- {path: '/clusters/{cluster}/api', " + certificatesOf + "}", "path: paths below /clusters/ belong to the shards"},
-		"own":             {"- {path: /metrics, " + certificatesOf + "}", "path: the front-proxy serves /metrics itself"},
-		"same":            {"- {path: '/x/{y}', " + certificatesOf + "}\n- {path: '/x/{z}/', " + certificatesOf + "}", `entry 2 (path "/x/{z}/"): path: entry 1 is for the same paths`},
-		"http":            {"- {path: /x, backend: 'http://x', backend_server_ca: ca, proxy_client_cert: crt, proxy_client_key: key}", `backend: "http://x" is not an https URL such as https://host:port`},
-		"certificates":    {"- {path: /x, backend: 'https://x'}", "entry 1 (path \"/x\"): proxy_client_cert is required"},
-		"no header":       {"- {path: /x, " + certificatesOf + ", user_header: 'a b'}", `user_header: "a b" is not a valid header name`},
-		"used":            {"- {path: /x, " + certificatesOf + ", group_header: content-type}", `group_header: "Content-Type" covers "Content-", which clients use`},
-		"all":             {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-}", `extra_header_prefix: "X-" covers "X-Forwarded-"`},
-		"as the user":     {"- {path: /x, " + certificatesOf + ", group_header: x-remote-user}", `group_header: "X-Remote-User" is the header of the user`},
-		"extra":           {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-Remote-}", "extra_header_prefix: the headers of the user, the groups or the UID must not begin with"},
-		"default headers": {"- {path: /clusters/, " + certificatesOf + ", user_header: X-User}", "shards support only the default headers"},
+		"empty file":               {"# none\n", "the file is empty"},
+		"invalid YAML":             {"- {", "yaml"},
+		"not a list":               {"path: /x", "not a YAML list"},
+		"two documents":            {"[]\n---\n[]\n", "more than one YAML document"},
+		"duplicate key":            {"- {path: /x, path: /y}", "already set"},
+		"not a mapping":            {"- /x", "entry 1 (path \"\"): not a mapping with fields"},
+		"unknown field":            {"- {path: /x, " + certificatesOf + ", user-header: X}", `entry 1 (path "/x"): unknown field "user-header", the fields are backend, backend_server_ca, extra_header_prefix`},
+		"upper case":               {"- {path: /x, " + certificatesOf + ", Path: /y}", `unknown field "Path"`},
+		"wrong type":               {"- {path: /x, " + certificatesOf + ", user_header: 5}", "user_header: must be a string"},
+		"no path":                  {"- {" + certificatesOf + "}", "path: must start with a slash"},
+		"relative":                 {"- {path: x, " + certificatesOf + "}", "path: must start with a slash"},
+		"escaped":                  {"- {path: /%78, " + certificatesOf + "}", "path: must start with a slash, without escapes"},
+		"dots":                     {"- {path: /x/.., " + certificatesOf + "}", "path: contains an empty segment or dots"},
+		"empty segment":            {"- {path: /x//y, " + certificatesOf + "}", "path: contains an empty segment"},
+		"leading placeholder":      {"- {path: '/{x}/y', " + certificatesOf + "}", "path: {x}: a placeholder such as {name} needs a name, and cannot be the first segment"},
+		"placeholder without name": {"- {path: '/x/{}', " + certificatesOf + "}", "path: {}: a placeholder"},
+		"partial segment":          {"- {path: '/x/a{y}', " + certificatesOf + "}", "path: a{y}: a placeholder must be an entire segment"},
+		"two clusters":             {"- {path: '/x/{cluster}/{cluster}', " + certificatesOf + "}", "path: contains {cluster} twice"},
+		"path of shards":           {"- {path: '/clusters/{cluster}/api', " + certificatesOf + "}", "path: paths below /clusters/ belong to the shards"},
+		"path of the front-proxy":  {"- {path: /metrics, " + certificatesOf + "}", "path: the front-proxy serves /metrics itself"},
+		"duplicate path":           {"- {path: '/x/{y}', " + certificatesOf + "}\n- {path: '/x/{z}/', " + certificatesOf + "}", `entry 2 (path "/x/{z}/"): path: entry 1 is for the same paths`},
+		"http":                     {"- {path: /x, backend: 'http://x', backend_server_ca: ca, proxy_client_cert: crt, proxy_client_key: key}", `backend: "http://x" is not an https URL such as https://host:port`},
+		"certificates":             {"- {path: /x, backend: 'https://x'}", "entry 1 (path \"/x\"): proxy_client_cert is required"},
+		"invalid header":           {"- {path: /x, " + certificatesOf + ", user_header: 'a b'}", `user_header: "a b" is not a valid header name`},
+		"header of clients":        {"- {path: /x, " + certificatesOf + ", group_header: content-type}", `group_header: "Content-Type" covers "Content-", which clients use`},
+		"broad prefix":             {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-}", `extra_header_prefix: "X-" covers "X-Forwarded-"`},
+		"header of the user":       {"- {path: /x, " + certificatesOf + ", group_header: x-remote-user}", `group_header: "X-Remote-User" is the header of the user`},
+		"overlapping prefix":       {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-Remote-}", "extra_header_prefix: the headers of the user, the groups or the UID must not begin with"},
+		"default headers":          {"- {path: /clusters/, " + certificatesOf + ", user_header: X-User}", "shards support only the default headers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := readText(t, try.text)

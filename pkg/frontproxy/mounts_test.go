@@ -116,15 +116,15 @@ func TestMountsOfServers(t *testing.T) {
 	require.Empty(t, res.Header.Get("Set-Cookie"))
 	require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader))
 
-	lines, gone := make(chan string), make(chan string, 1)
-	mounted.watches(lines, gone)
+	lines, ended := make(chan string), make(chan string, 1)
+	mounted.watches(lines, ended)
 	watch := bufio.NewReader(jane.stream(t.Context(), t, "/clusters/root:m/api/v1/namespaces?watch=true").Body)
 	lines <- "first"
 	requireLine(t, watch, "first")
 	close(lines)
 
 	mounted.handle(func(rw http.ResponseWriter, r *http.Request) {
-		r.Header.Set("X-Remote-User", "nobody") // echoUpgrade is for shards
+		r.Header.Set("X-Remote-User", "user") // echoUpgrade is for shards
 		echoUpgrade(rw, r)
 	})
 	w.upgrade(t, "/clusters/root:m/exec", w.clientCA.pair(t, "jane"))
@@ -190,9 +190,9 @@ func TestMountsOfTrustedServers(t *testing.T) {
 
 func TestMountOptions(t *testing.T) {
 	for want, o := range map[string]MountOptions{
-		"--mount-allowed-cidrs: \"x\" is not a range of addresses": {AllowedCIDRs: []string{"x"}},
-		"--mount-trusted-hosts: \"https://x\" is not a host":       {TrustedHosts: []string{"https://x"}, ClientCertFile: "c", ClientKeyFile: "k"},
-		"belong together":                                         {ClientCertFile: "c"},
+		"--mount-allowed-cidrs: \"x\" is not a CIDR":              {AllowedCIDRs: []string{"x"}},
+		"--mount-trusted-hosts: \"https://x\" is not a host":      {TrustedHosts: []string{"https://x"}, ClientCertFile: "c", ClientKeyFile: "k"},
+		"must be specified together":                              {ClientCertFile: "c"},
 		"requires --mount-client-cert-file":                       {TrustedHosts: []string{"x"}},
 		"--mount-client-cert-file requires --mount-trusted-hosts": {ClientCertFile: "c", ClientKeyFile: "k"},
 		"--mount-trusted-hosts: \"x/y\" is not":                   {TrustedHosts: []string{"x/y"}, ClientCertFile: "c", ClientKeyFile: "k"},

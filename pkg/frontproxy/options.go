@@ -59,7 +59,7 @@ type Options struct {
 	WorkspaceReadyTimeout time.Duration
 	// ShutdownDelay is how long the front-proxy still serves after readiness has ended.
 	ShutdownDelay time.Duration
-	// Serving configures the listener, and the audit log of requests that the front-proxy itself answers.
+	// Serving configures the listener, and the audit log of the front-proxy's own responses.
 	Serving serving.Options
 	// Authentication configures how users authenticate.
 	Authentication authn.UserOptions
@@ -228,7 +228,7 @@ func (o *MountOptions) validate() (errs []error) {
 	}
 	switch {
 	case (o.ClientCertFile == "") != (o.ClientKeyFile == ""):
-		errs = append(errs, errors.New("--mount-client-cert-file and --mount-client-key-file belong together"))
+		errs = append(errs, errors.New("--mount-client-cert-file and --mount-client-key-file must be specified together"))
 	case len(o.TrustedHosts) > 0 && o.ClientCertFile == "":
 		errs = append(errs, errors.New("--mount-trusted-hosts requires --mount-client-cert-file, because these servers must authenticate the front-proxy"))
 	case len(o.TrustedHosts) == 0 && o.ClientCertFile != "":

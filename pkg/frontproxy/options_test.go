@@ -79,7 +79,7 @@ func TestWarnings(t *testing.T) {
 	}
 	require.Equal(t, `299 - "bad path"`, warning(apierrors.NewBadRequest("bad path")))
 	require.Equal(t, `299 - "not in *"`, warning(statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, 0, "not in *")))
-	require.Empty(t, warning(apierrors.NewBadRequest("a\r\nX-Header: b")), "it is no header")
+	require.Empty(t, warning(apierrors.NewBadRequest("a\r\nX-Header: b")), "the message is not a valid header value")
 	require.Empty(t, warning(apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "configmaps"}, "create")), "shown for resources")
 	require.Empty(t, warning(apierrors.NewForbidden(schema.GroupResource{}, "", nil)), "for another reason")
 	require.Empty(t, warning(apierrors.NewNotFound(schema.GroupResource{}, "x")))

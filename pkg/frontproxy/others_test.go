@@ -39,7 +39,7 @@ func TestStartsFromAnotherShard(t *testing.T) {
 	w.becomesComplete(t)
 	w.addShard(t, "two")
 	w.cluster(t, "two", "nnnn")
-	w.knows(t, "nnnn", "two")
+	w.awaitIndexed(t, "nnnn", "two")
 	w.withdraw(t, "one")
 	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, timeout, timeout/1000)
 }
@@ -76,7 +76,7 @@ func TestShardThatWasNeverReachable(t *testing.T) {
 		return status(t, res, body, http.StatusServiceUnavailable).Message, res.Header.Get("Retry-After")
 	}
 	_, retryAfter := unknown(jane)
-	require.Equal(t, "1", retryAfter, "it may answer soon")
+	require.Equal(t, "1", retryAfter, "the shard may become reachable soon")
 
 	w.proxy.shards.mu.Lock()
 	w.proxy.shards.ways["never"].follower.began = time.Now().Add(-shardRetryTimeout)

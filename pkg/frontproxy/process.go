@@ -78,18 +78,18 @@ const (
 type metricsReaders struct {
 	root    *client.Factory
 	groups  authn.GroupFilter
-	answers *authz.ReviewCache
+	reviews *authz.ReviewCache
 }
 
 func newMetricsReaders(root *client.Factory, groups authn.GroupFilter) *metricsReaders {
-	return &metricsReaders{root: root, groups: groups, answers: authz.NewReviewCache(readersFor, readersFor)}
+	return &metricsReaders{root: root, groups: groups, reviews: authz.NewReviewCache(readersFor, readersFor)}
 }
 
 // may reports whether a user may read metrics. It returns an error if root did not respond.
 func (m *metricsReaders) may(ctx context.Context, userInfo user.Info) (bool, error) {
 	review := authz.ReviewOf(&user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: m.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()})
 	review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
-	return m.answers.May(ctx, "", review, func(ctx context.Context) (bool, error) {
+	return m.reviews.May(ctx, "", review, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, readersTimeout)
 		defer cancel()
 		return authz.RequestDeepReview(ctx, m.root.Cluster(core.RootCluster.Path()), review)

@@ -32,7 +32,7 @@ type record struct {
 	bytes                   int64
 	// status is the response of the front-proxy itself, if any.
 	status metav1.Status
-	// answeredByShard is set if a shard has responded, and therefore audited the request.
+	// forwarded is set if a shard has responded, and therefore audited the request.
 	forwarded bool
 }
 
@@ -91,7 +91,7 @@ func codeLabel(code int) string {
 func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
 	short, long := m.requestsInFlight.WithLabelValues("short"), m.requestsInFlight.WithLabelValues("long")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer running.enter()()
+		defer running.begin()()
 		start := time.Now()
 		lasting := isWatch(r) || r.Header.Get("Upgrade") != ""
 		inFlight := short
@@ -128,7 +128,7 @@ type tracker struct {
 	idle    chan struct{}
 }
 
-func (t *tracker) enter() (leave func()) {
+func (t *tracker) begin() (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running++
@@ -173,7 +173,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		upstreamErrors: instruments.NewCounterVec(registerer, "shardplane_frontproxy_upstream_errors_total",
 			"Requests without a response from the shard, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).", "shard", "reason"),
 		indexWaits: instruments.NewCounterVec(registerer, "shardplane_frontproxy_index_waits_total",
-			"Requests for logical clusters that were unknown at first, by result: found, gone (the client disconnected), refused or crowded (too many pending requests).", "result"),
+			"Requests for logical clusters that were unknown at first, by result: found, canceled (the client disconnected), timeout or throttled (too many pending requests).", "result"),
 		requestSeconds: instruments.NewHistogramVec(registerer, []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 			"shardplane_frontproxy_request_duration_seconds", "Duration of requests other than watches and upgraded connections, by shard.", "shard"),
 		requestsInFlight: instruments.NewGaugeVec(registerer, "shardplane_frontproxy_requests_in_flight",

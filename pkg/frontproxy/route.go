@@ -52,9 +52,9 @@ func (rt *router) admit(w http.ResponseWriter, v *visit, at address) bool {
 }
 
 // find looks up the logical cluster and the path of the virtual workspace that an address specifies.
-func (rt *router) find(at address, look func(path string) (workspaceindex.Target, workspaceindex.Outcome)) (target workspaceindex.Target, virtualWorkspace string, outcome workspaceindex.Outcome) {
+func (rt *router) find(at address, lookup func(path string) (workspaceindex.Target, workspaceindex.Outcome)) (target workspaceindex.Target, virtualWorkspace string, outcome workspaceindex.Outcome) {
 	if at.virtualWorkspace != nil {
-		granting, outcome := look(at.virtualWorkspace.granting)
+		granting, outcome := lookup(at.virtualWorkspace.granting)
 		if !known(outcome) {
 			return target, "", outcome
 		}
@@ -73,7 +73,7 @@ func (rt *router) find(at address, look func(path string) (workspaceindex.Target
 		}
 		return target, virtualWorkspace, workspaceindex.Unknown // a second shard has just been added
 	}
-	target, outcome = look(at.path)
+	target, outcome = lookup(at.path)
 	return target, virtualWorkspace, outcome
 }
 
@@ -128,7 +128,7 @@ func (rt *router) through(r *http.Request, v *visit, at address, mount workspace
 	}
 	segment, own := rt.workspaceAt(u)
 	if !own {
-		mounted, status := rt.mounts.enter(r, v, u, mount.Cluster)
+		mounted, status := rt.mounts.admit(r, v, u, mount.Cluster)
 		if status != nil {
 			return nil, nil, status
 		}

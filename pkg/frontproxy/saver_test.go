@@ -63,13 +63,13 @@ func TestStartsWithoutShards(t *testing.T) {
 	w.shards["one"].data.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
 	lists, _ := w.shards["one"].data.Requests()
 	w.shards["root"].start(t)
-	require.Equal(t, "root", jane.echoed(t, "/clusters/root/api").Shard, "root's shard needs no other")
+	require.Equal(t, "root", jane.echoed(t, "/clusters/root/api").Shard, "the root shard must not depend on other shards")
 	w.shards["one"].start(t)
 	w.becomesComplete(t)
 	require.Equal(t, "one", jane.echoed(t, "/clusters/root:new/api").Shard)
 	jane.want(t, "/clusters/root:a/api", http.StatusForbidden)
 	listed, _ := w.shards["one"].data.Requests()
-	require.Equal(t, lists, listed, "it goes on where it was")
+	require.Equal(t, lists, listed, "watches must resume without a new list")
 }
 
 // TestStaleIndex checks that a 403 of a shard that has not been read becomes 503.
@@ -77,7 +77,7 @@ func TestStaleIndex(t *testing.T) {
 	w := savedWorld(t)
 	w.stop()
 	w.shards["one"].data.Fail(http.StatusServiceUnavailable)
-	w.shards["one"].admits("nobody")
+	w.shards["one"].admits("other")
 	w.ready(t)
 	start := time.Now()
 	jane := w.person(t, "jane")
@@ -95,9 +95,9 @@ func TestStaleIndex(t *testing.T) {
 func TestOtherDataAfterTheStart(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
-		"compacted": func(w *world) { w.shards["one"].data.Compact() },
-		"set back":  func(w *world) { w.shards["one"].data.Rollback(50) },
-		"restored":  func(w *world) { w.shards["one"].data.Rollback(1 << 50) },
+		"compacted":                 func(w *world) { w.shards["one"].data.Compact() },
+		"restored, lower revision":  func(w *world) { w.shards["one"].data.Rollback(50) },
+		"restored, higher revision": func(w *world) { w.shards["one"].data.Rollback(1 << 50) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := savedWorld(t)
@@ -109,7 +109,7 @@ func TestOtherDataAfterTheStart(t *testing.T) {
 			w.becomesComplete(t)
 			_, outcome := w.proxy.shards.index.Lookup("aaaa")
 			require.Equal(t, workspaceindex.Unknown, outcome)
-			w.knows(t, "bbbb", "one")
+			w.awaitIndexed(t, "bbbb", "one")
 			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
 		})
 	}
@@ -136,12 +136,12 @@ func TestStopsBeforeRelist(t *testing.T) {
 	require.Equal(t, "one", target.Shard)
 
 	one.Fail(0)
-	w.knows(t, "bbbb", "one")
+	w.awaitIndexed(t, "bbbb", "one")
 	require.Equal(t, "one", w.person(t, "jane").echoed(t, "/clusters/bbbb/api").Shard)
 	require.Eventually(t, func() bool {
 		_, outcome := w.proxy.shards.index.Lookup("aaaa")
 		return outcome == workspaceindex.Unknown
-	}, timeout, time.Millisecond, "the shard is listed")
+	}, timeout, time.Millisecond, "the shard must be listed again")
 }
 
 // TestStopsBeforeNewAddressResponds checks that the new address of a shard is saved before it has responded.
@@ -171,7 +171,7 @@ func TestDamagedFiles(t *testing.T) {
 	path := filepath.Join(w.options.IndexDirectory, "one"+savedSuffix)
 	good := mustRead(t, path)
 	for name, content := range map[string][]byte{
-		"empty": {}, "garbage": []byte("garbage"), "cut": good[:len(good)/2], "of another": mustRead(t, filepath.Join(w.options.IndexDirectory, "root"+savedSuffix)),
+		"empty": {}, "garbage": []byte("garbage"), "truncated": good[:len(good)/2], "of another shard": mustRead(t, filepath.Join(w.options.IndexDirectory, "root"+savedSuffix)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, content, 0o600))
@@ -180,7 +180,7 @@ func TestDamagedFiles(t *testing.T) {
 			w.ready(t)
 			defer w.stop()
 			w.becomesComplete(t)
-			w.knows(t, "root:a", "one")
+			w.awaitIndexed(t, "root:a", "one")
 			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
 			require.NoFileExists(t, remaining)
 		})
@@ -271,7 +271,7 @@ func requireAllUntil(t *testing.T, index *workspaceindex.Index, version string) 
 		case outcome == workspaceindex.Pending:
 			found++
 		case found > 0:
-			require.Fail(t, "a workspace is missing", "%d, of those up to %d", n, until)
+			require.Fail(t, "a workspace is missing", "%d of 0 to %d", n, until)
 		}
 	}
 	require.GreaterOrEqual(t, found, manyWorkspaces)
@@ -299,7 +299,7 @@ func TestSaves(t *testing.T) {
 	require.True(t, os.SameFile(first, saved()))
 
 	w.cluster(t, "one", "bbbb")
-	w.knows(t, "bbbb", "one")
+	w.awaitIndexed(t, "bbbb", "one")
 	require.False(t, os.SameFile(first, saved()))
 	other, err := newSaver(w.options.IndexDirectory, workspaceindex.NewWorkspaceIndex())
 	require.NoError(t, err)

@@ -58,17 +58,17 @@ func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
 		defer context.AfterFunc(rt.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
 	merged := merge.Request{Path: rest, Query: query, Tables: merge.AcceptsTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
-	answer := merged.List
+	respond := merged.List
 	if a.long {
-		answer = merged.Watch
+		respond = merged.Watch
 	}
 	rec := recordFrom(r.Context())
 	if rec != nil {
 		rec.shard, rec.cluster, rec.auditID = allShards, request.Wildcard, a.header.Get(auditinternal.HeaderAuditID)
 	}
-	err = answer(ctx, w)
+	err = respond(ctx, w)
 	if rec != nil {
-		rec.forwarded = a.answered.Load()
+		rec.forwarded = a.responded.Load()
 	}
 	switch {
 	case err == nil:
@@ -114,7 +114,7 @@ type allShardsRequest struct {
 	call      *call
 	header    http.Header
 	long      bool
-	answered  atomic.Bool
+	responded atomic.Bool
 }
 
 func (a *allShardsRequest) all() ([]merge.Shard, error) {
@@ -154,7 +154,7 @@ func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, ur
 			// Addresses of shards must not be disclosed.
 			return nil, errUnreachable
 		}
-		a.answered.Store(true)
+		a.responded.Store(true)
 		res.Body = &usedBody{ReadCloser: res.Body, used: sync.OnceFunc(func() { b.Used(b.retire) })}
 		return res, nil
 	}
@@ -366,8 +366,8 @@ func (s *shards) any() *backend {
 }
 
 func (to way) before(other way) bool {
-	if answers := to.answers(); answers != other.answers() {
-		return answers
+	if responsive := to.responsive(); responsive != other.responsive() {
+		return responsive
 	}
 	if root := to.Name == corev1alpha1.RootShard; root || other.Name == corev1alpha1.RootShard {
 		return root
@@ -375,4 +375,4 @@ func (to way) before(other way) bool {
 	return to.Name < other.Name
 }
 
-func (to way) answers() bool { return !to.Silent() && to.follower.failure() == nil }
+func (to way) responsive() bool { return !to.Silent() && to.follower.failure() == nil }

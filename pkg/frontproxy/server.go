@@ -79,7 +79,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
-	answers, err := serving.NewOwnResponses(&o.Serving.Audit) //nolint:contextcheck // it outlives the start
+	ownResponses, err := serving.NewOwnResponses(&o.Serving.Audit) //nolint:contextcheck // it outlives the start
 	if err != nil {
 		return s, err
 	}
@@ -106,10 +106,10 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 	}
 	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
 	s.handler = &handler{
-		router: s.router, health: s.health, audit: auditor{answers}, authentication: authentication, identity: mapped.headers(), bodies: o.Serving.Bodies,
+		router: s.router, health: s.health, audit: auditor{ownResponses}, authentication: authentication, identity: mapped.headers(), bodies: o.Serving.Bodies,
 		inFlight: o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry), watches: o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry), metrics: m,
 	}
-	s.addParts(client, answers)
+	s.addParts(client, ownResponses)
 	return s, nil
 }
 
@@ -169,7 +169,7 @@ func (s *Server) Close() { s.group.Close() }
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
 // addParts adds parts in the order of their dependencies. They stop in reverse order.
-func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, answers *serving.OwnResponses) {
+func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, ownResponses *serving.OwnResponses) {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
 		lifecycle.Part{Name: "authentication", Run: s.handler.authentication.Run},
@@ -182,8 +182,8 @@ func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent,
 	for _, m := range s.router.mapped {
 		s.group.Add(m.part())
 	}
-	if answers != nil {
-		s.group.Add(lifecycle.Part{Name: "audit", Run: answers.Run})
+	if ownResponses != nil {
+		s.group.Add(lifecycle.Part{Name: "audit", Run: ownResponses.Run})
 	}
 	s.group.Add(lifecycle.Part{Name: "listener", Run: s.serve})
 }

@@ -124,11 +124,11 @@ func TestUsers(t *testing.T) {
 	jane := w.person(t, "jane", "devs", "secret-group", "ops").http1(t)
 	got := jane.echoed(t, "/clusters/root/api",
 		"X-Remote-User", "root", "X-Remote-Group", "system:masters", "x-remote-extra-scopes", "all", "X-Remote-Uid", "0",
-		"X-Forwarded-For", "1.2.3.4", "Connection", "X-Hop", "X-Hop", "gone", "Impersonate-User", "joe", "Impersonate-Group", "g", "X-Other", "kept")
+		"X-Forwarded-For", "1.2.3.4", "Connection", "X-Hop", "X-Hop", "removed", "Impersonate-User", "joe", "Impersonate-Group", "g", "X-Other", "kept")
 	require.ElementsMatch(t, []string{"devs", "ops", "system:authenticated"}, got.Header["X-Remote-Group"])
 	for key := range got.Header {
 		if strings.HasPrefix(key, "X-Remote-Extra-") {
-			require.Contains(t, strings.ToLower(key), "credential-id", "only what the authenticator knows")
+			require.Contains(t, strings.ToLower(key), "credential-id", "only extra attributes of the authenticator must be forwarded")
 		}
 	}
 	requireHeaders(t, got.Header, "X-Remote-User", "jane", "X-Remote-Uid", "", "X-Forwarded-For", "127.0.0.1",
@@ -185,17 +185,17 @@ func TestStatusCodes(t *testing.T) {
 	for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api"} {
 		large := strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10)
 		s := jane.fails(t, path, http.StatusRequestHeaderFieldsTooLarge, "X-Other", large)
-		require.Contains(t, s.Message, "reduce the number of groups", "what fits with us need not fit with who sent it")
+		require.Contains(t, s.Message, "reduce the number of groups", "headers that fit here may be too large in the forwarded request")
 	}
 	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexports/x", "/services/", "/version", "/readyzz"} {
 		jane.fails(t, path, http.StatusNotFound)
 	}
 
 	foreign := w.withCerts(t, w.foreigner.pair(t, "jane", "system:masters"))
-	nobody := w.withCerts(t)
+	anonymous := w.withCerts(t)
 	badToken := w.withCerts(t)
 	badToken.token = "nonsense"
-	for _, p := range []*person{nobody, badToken, foreign} {
+	for _, p := range []*person{anonymous, badToken, foreign} {
 		for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api", "/metrics", "/nothing"} {
 			p.fails(t, path, http.StatusUnauthorized, "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
 		}
@@ -220,18 +220,18 @@ func TestStatusCodes(t *testing.T) {
 func TestMetricsReaders(t *testing.T) {
 	w := newWorld(t, "root")
 	w.run(t)
-	var asked atomic.Int32
+	var reviews atomic.Int32
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		review := &authorizationv1.SubjectAccessReview{}
 		if r.URL.Path != "/clusters/root/apis/authorization.k8s.io/v1/subjectaccessreviews" || r.Header.Get("X-Kcp-Internal-Deep-SubjectAccessReview") != "true" ||
 			json.NewDecoder(r.Body).Decode(review) != nil || review.Spec.NonResourceAttributes == nil {
-			http.Error(rw, "another question", http.StatusBadRequest)
+			http.Error(rw, "unexpected request", http.StatusBadRequest)
 			return
 		}
-		asked.Add(1)
+		reviews.Add(1)
 		about := review.Spec.NonResourceAttributes
 		if review.Spec.User == "broken" {
-			http.Error(rw, "cannot tell", http.StatusInternalServerError)
+			http.Error(rw, "review failed", http.StatusInternalServerError)
 			return
 		}
 		review.Status.Allowed = about.Path == "/metrics" && about.Verb == "get" && slices.Contains(review.Spec.Groups, "readers")
@@ -244,13 +244,13 @@ func TestMetricsReaders(t *testing.T) {
 		_, body := prometheus.want(t, "/metrics", http.StatusOK)
 		require.Contains(t, body, "# TYPE")
 	}
-	require.EqualValues(t, 1, asked.Load(), "the answer is remembered")
+	require.EqualValues(t, 1, reviews.Load(), "the decision must be cached")
 	for range 3 {
 		jane.fails(t, "/metrics", http.StatusForbidden)
 	}
-	require.EqualValues(t, 2, asked.Load())
+	require.EqualValues(t, 2, reviews.Load())
 	w.person(t, "admin", "system:kcp:admin").want(t, "/metrics", http.StatusOK)
-	require.EqualValues(t, 2, asked.Load(), "administrators are not asked about")
+	require.EqualValues(t, 2, reviews.Load(), "administrators must be authorized without a review")
 	w.person(t, "broken", "readers").fails(t, "/metrics", http.StatusServiceUnavailable)
 	prometheus.fails(t, "/debug/pprof/goroutine", http.StatusForbidden)
 
@@ -293,9 +293,9 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 			_, _ = rw.Write([]byte(`{"message":"plain denial"}`))
 			return
 		}
-		rw.Header().Set("Audit-Id", "tells")
+		rw.Header().Set("Audit-Id", "disclosed")
 		rw.WriteHeader(http.StatusForbidden)
-		_, _ = rw.Write([]byte("k8s\x00 the shard's words: " + authz.NotPermitted))
+		_, _ = rw.Write([]byte("k8s\x00 message of the shard: " + authz.NotPermitted))
 	})
 	w.ready(t, "hidden", "root")
 	jane := w.person(t, "jane")
@@ -310,10 +310,10 @@ func TestWaitsForNewWorkspaces(t *testing.T) {
 	w.options.IndexTimeout = maxIndexTimeout
 	w.ready(t, "root", "root")
 	jane := w.person(t, "jane")
-	answered := jane.async(t, "/clusters/root:new/api")
+	response := jane.async(t, "/clusters/root:new/api")
 	w.waits(t, 1)
 	w.child(t, "one", "new", "nnnn")
-	require.Contains(t, receive(t, answered), "/clusters/nnnn/api")
+	require.Contains(t, receive(t, response), "/clusters/nnnn/api")
 	w.waits(t, 0)
 }
 
@@ -338,14 +338,14 @@ func TestShardsComeAndGo(t *testing.T) {
 
 	w.addShard(t, "two")
 	w.cluster(t, "two", "tttt")
-	w.knows(t, "tttt", "two")
+	w.awaitIndexed(t, "tttt", "two")
 	require.Equal(t, "two", admin.echoed(t, "/clusters/tttt/api").Shard)
 
 	// The shard moves. Workspaces that do not exist at the new address are removed.
 	w.cluster(t, "two", "stays")
 	w.workspace(t, "two", "tttt", "child", "stays")
-	w.knows(t, "stays", "two")
-	w.knows(t, "tttt:child", "two")
+	w.awaitIndexed(t, "stays", "two")
+	w.awaitIndexed(t, "tttt:child", "two")
 	moved := &fakeShard{name: "two", world: w, data: w.addShard(t, "spare").data}
 	moved.handle(moved.echo)
 	moved.start(t)
@@ -361,11 +361,11 @@ func TestShardsComeAndGo(t *testing.T) {
 			return target.URL == url
 		}, timeout, 5*time.Millisecond)
 	}
-	w.knows(t, "tttt", "")
-	w.knows(t, "tttt:child", "")
+	w.awaitIndexed(t, "tttt", "")
+	w.awaitIndexed(t, "tttt:child", "")
 
 	w.withdraw(t, "one")
-	w.knows(t, "aaaa", "")
+	w.awaitIndexed(t, "aaaa", "")
 	admin.fails(t, "/clusters/aaaa/api", http.StatusForbidden)
 	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard)
 }
@@ -385,9 +385,9 @@ func TestDeadShard(t *testing.T) {
 	}
 	status(t, res, body, http.StatusServiceUnavailable)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
-	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "others are served")
+	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "other shards must still be served")
 	unknown := admin.fails(t, "/clusters/unknown/api", http.StatusServiceUnavailable)
-	require.Contains(t, unknown.Message, "is unreachable", "it may be new there")
+	require.Contains(t, unknown.Message, "is unreachable", "the workspace may exist on the unreachable shard")
 	require.NoError(t, w.proxy.health.ready())
 	warns := func(text string) {
 		t.Helper()
@@ -404,7 +404,7 @@ func TestDeadShard(t *testing.T) {
 	w.shards["one"].data.Fail(0)
 	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
 	w.cluster(t, "one", "late")
-	w.knows(t, "late", "one")
+	w.awaitIndexed(t, "late", "one")
 
 	// A front-proxy that starts while a shard is unreachable is ready, but returns 503 for unknown workspaces.
 	w.stop()
@@ -412,7 +412,7 @@ func TestDeadShard(t *testing.T) {
 	w.ready(t, "root", "root")
 	admin.fails(t, "/clusters/aaaa/api", http.StatusServiceUnavailable)
 	w.shards["one"].start(t)
-	w.knows(t, "aaaa", "one")
+	w.awaitIndexed(t, "aaaa", "one")
 	w.becomesComplete(t)
 	admin.fails(t, "/clusters/unknown/api", http.StatusForbidden)
 }
@@ -425,10 +425,10 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 		err := w.proxy.health.ready()
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	}, timeout, 5*time.Millisecond)
-	nobody := w.withCerts(t)
-	_, body := nobody.want(t, "/readyz?verbose", http.StatusInternalServerError)
+	anonymous := w.withCerts(t)
+	_, body := anonymous.want(t, "/readyz?verbose", http.StatusInternalServerError)
 	require.Contains(t, body, "[!]root: the Shard objects cannot be read")
-	nobody.want(t, "/livez", http.StatusOK)
+	anonymous.want(t, "/livez", http.StatusOK)
 	w.shards["root"].start(t)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 }

@@ -31,8 +31,8 @@ func TestShutdownDelay(t *testing.T) {
 	res, _ := old.get(t, "/clusters/root/api")
 	require.False(t, res.Close)
 
-	lines, gone := make(chan string), make(chan string, 1)
-	w.shards["root"].watches(lines, gone)
+	lines, ended := make(chan string), make(chan string, 1)
+	w.shards["root"].watches(lines, ended)
 	watch := bufio.NewReader(jane.stream(t.Context(), t, "/clusters/root/api/v1/namespaces?watch=true").Body)
 	w.shards["root"].handle(w.shards["root"].echo)
 	var stopping sync.WaitGroup
@@ -52,13 +52,13 @@ func TestShutdownDelay(t *testing.T) {
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		return again
 	}
-	require.Eventually(t, func() bool { return !reused() }, timeout, time.Millisecond, "HTTP/2 connections are not used again")
+	require.Eventually(t, func() bool { return !reused() }, timeout, time.Millisecond, "HTTP/2 connections must not be reused")
 	lines <- "still here"
 	requireLine(t, watch, "still here")
 	stopping.Wait()
 	_, err := watch.ReadString('\n')
 	require.ErrorContains(t, err, "EOF")
-	<-gone
+	<-ended
 }
 
 // TestRequestsAreSentOnce checks that the front-proxy does not repeat requests that may have
@@ -104,9 +104,9 @@ func TestRequestsAreSentOnce(t *testing.T) {
 				// The connection has been used before.
 				admin.echoed(t, "/clusters/aaaa/version")
 				methods.take()
-				res, says := admin.do(t, method, path, body, header...)
-				require.Equal(t, []string{method}, methods.take(), "the front-proxy sends it once")
-				require.Equal(t, http.StatusBadGateway, res.StatusCode, says)
+				res, text := admin.do(t, method, path, body, header...)
+				require.Equal(t, []string{method}, methods.take(), "the front-proxy must send the request once")
+				require.Equal(t, http.StatusBadGateway, res.StatusCode, text)
 				want := ""
 				if method == http.MethodGet || method == http.MethodHead {
 					want = "1"
@@ -120,7 +120,7 @@ func TestRequestsAreSentOnce(t *testing.T) {
 		methods.take()
 		cut = func(n int) bool { return n == 1 }
 		_, err := in.Get(t.Context(), "a", metav1.GetOptions{})
-		require.NoError(t, err, "it is repeated by the client")
+		require.NoError(t, err, "the client must retry the request")
 		require.Equal(t, []string{http.MethodGet, http.MethodGet}, methods.take())
 		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 		require.ErrorContains(t, err, "failed before it responded")

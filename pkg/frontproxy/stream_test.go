@@ -32,8 +32,8 @@ func (p *person) stream(ctx context.Context, t testing.TB, path string) *http.Re
 }
 
 // watches makes a shard respond with the lines that are sent to it until the channel is closed or
-// the client disconnects, which closes gone.
-func (s *fakeShard) watches(lines <-chan string, gone chan<- string) {
+// the client disconnects, which sends the protocol to ended.
+func (s *fakeShard) watches(lines <-chan string, ended chan<- string) {
 	s.handle(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		flusher := http.NewResponseController(w)
@@ -47,7 +47,7 @@ func (s *fakeShard) watches(lines <-chan string, gone chan<- string) {
 				_, _ = fmt.Fprintln(w, line)
 				_ = flusher.Flush()
 			case <-r.Context().Done():
-				gone <- r.Proto
+				ended <- r.Proto
 				return
 			}
 		}
@@ -63,8 +63,8 @@ func TestWatches(t *testing.T) {
 			if proto == "HTTP/1.1" {
 				admin = admin.http1(t)
 			}
-			lines, gone := make(chan string), make(chan string, 1)
-			w.shards["root"].watches(lines, gone)
+			lines, ended := make(chan string), make(chan string, 1)
+			w.shards["root"].watches(lines, ended)
 
 			// Each line arrives before the next one is written.
 			ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestWatches(t *testing.T) {
 			}
 			// If the client disconnects, the request to the shard ends.
 			cancel()
-			receive(t, gone)
+			receive(t, ended)
 
 			// If the shard ends the stream, so does the front-proxy.
 			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
@@ -88,16 +88,16 @@ func TestWatches(t *testing.T) {
 
 			// If the shard fails, the stream ends as well.
 			lines = make(chan string)
-			w.shards["root"].watches(lines, gone)
+			w.shards["root"].watches(lines, ended)
 			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
 			w.shards["root"].http.CloseClientConnections()
 			_, err = io.ReadAll(res.Body)
 			require.NoError(t, err)
-			receive(t, gone)
+			receive(t, ended)
 
 			// Any other incomplete response fails for the client.
 			w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
-				_, _ = io.WriteString(rw, "half an ans")
+				_, _ = io.WriteString(rw, "partial resp")
 				_ = http.NewResponseController(rw).Flush()
 				panic(http.ErrAbortHandler)
 			})
@@ -119,7 +119,7 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	case v := <-c:
 		return v
 	case <-time.After(timeout):
-		t.Fatal("nothing came")
+		t.Fatal("no value received")
 		panic("unreachable")
 	}
 }
@@ -160,15 +160,15 @@ func TestShutdown(t *testing.T) {
 	w.shards["root"].handle(echoUpgrade)
 	upgraded := w.upgrade(t, "/clusters/root/exec", w.clientCA.pair(t, "admin", "system:masters"))
 
-	gone := make(chan string, 3)
-	w.shards["root"].watches(make(chan string), gone)
+	ended := make(chan string, 3)
+	w.shards["root"].watches(make(chan string), ended)
 	res2 := admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
 	res1 := admin.http1(t).stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
 	release, started := make(chan struct{}), make(chan struct{})
 	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
 		close(started)
 		<-release
-		_, _ = io.WriteString(rw, "slow answer")
+		_, _ = io.WriteString(rw, "slow response")
 	})
 	slow := admin.async(t, "/clusters/root/slow")
 	receive(t, started)
@@ -177,14 +177,14 @@ func TestShutdown(t *testing.T) {
 	stopping.Go(w.stop)
 	for _, res := range []*http.Response{res1, res2} {
 		rest, err := io.ReadAll(res.Body)
-		require.NoError(t, err, "watches end, they do not break (%s)", res.Proto)
+		require.NoError(t, err, "watches must end without an error (%s)", res.Proto)
 		require.Empty(t, rest)
-		receive(t, gone)
+		receive(t, ended)
 	}
 	_, err := upgraded.ReadString('\n')
-	require.Error(t, err, "upgraded connections end")
+	require.Error(t, err, "upgraded connections must end")
 	close(release)
-	require.Equal(t, "slow answer", receive(t, slow), "requests in flight are answered")
+	require.Equal(t, "slow response", receive(t, slow), "requests in flight must complete")
 	stopping.Wait()
 }
 

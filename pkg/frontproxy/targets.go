@@ -307,9 +307,9 @@ func withPort(host string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
 }
 
-// enter returns the target of a visit for a URL outside of the installation, or an error response.
+// admit returns the target of a visit for a URL outside of the installation, or an error response.
 // The user must have access to the logical cluster of the visit, which contains the mount.
-func (m *mounts) enter(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
+func (m *mounts) admit(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
 	denied, authorized := v.checkAccess(r.Context())
 	to := m.to(u, v)
 	holder := ledger.Holder{User: identity.Flow{Cluster: cluster}} // the tenant that mounts is charged, not the user

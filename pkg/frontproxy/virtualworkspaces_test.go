@@ -25,11 +25,11 @@ func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 	w.shards["root"].admits()
 	w.ready(t, "root:p", "root")
 	jane := w.person(t, "jane")
-	require.Equal(t, "/services/apiexport/provider/e/clusters/*/apis?x=1", jane.echoed(t, "/services/apiexport/root:p/e/clusters/*/apis?x=1").URI, "there is one shard")
+	require.Equal(t, "/services/apiexport/provider/e/clusters/*/apis?x=1", jane.echoed(t, "/services/apiexport/root:p/e/clusters/*/apis?x=1").URI, "wildcard requests must be forwarded if there is one shard")
 
 	w.addShard(t, "one").admits()
 	w.child(t, "one", "c", "consumer")
-	w.knows(t, "root:c", "one")
+	w.awaitIndexed(t, "root:c", "one")
 	for path, uri := range map[string]string{
 		"/services/apiexport/root:p/e/clusters/root:c/api/v1/x%2Fy":         "/services/apiexport/provider/e/clusters/consumer/api/v1/x%2Fy",
 		"/services/apiexport/provider/e/clusters/consumer":                  "/services/apiexport/provider/e/clusters/consumer",
@@ -39,7 +39,7 @@ func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 		got := jane.echoed(t, path)
 		require.Equal(t, []string{"one", uri, "jane"}, []string{got.Shard, got.URI, got.Header.Get("X-Remote-User")}, path)
 	}
-	w.knows(t, "provider", "root")
+	w.awaitIndexed(t, "provider", "root")
 	require.Eventually(t, func() bool { return w.proxy.shards.only() == nil }, timeout, 1)
 	for path, want := range map[string]int{
 		"/services/apiexport/root:p/e/clusters/*/apis": http.StatusBadRequest,
@@ -70,7 +70,7 @@ func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 		got := jane.echoed(t, "/shards/"+shard+"/services/apiexport/root:p/e/clusters/*/apis?x=1")
 		require.Equal(t, []string{shard, all}, []string{got.Shard, got.URI})
 		got = jane.echoed(t, "/shards/"+shard+"/services/apiexport/provider/e/clusters/root:c/apis?x=1")
-		require.Equal(t, []string{"one", consumer}, []string{got.Shard, got.URI}, "one logical cluster is on its shard")
+		require.Equal(t, []string{"one", consumer}, []string{got.Shard, got.URI}, "the request must be forwarded to the shard of the logical cluster")
 	}
 	for path, want := range map[string]int{
 		"/shards/none" + all: http.StatusForbidden, "/shards/none" + consumer: http.StatusOK,
@@ -158,7 +158,7 @@ func TestInstallation(t *testing.T) {
 	require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, res.StatusCode, body)
 	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
 	res, _ = admin.get(t, path)
-	require.Equal(t, http.StatusForbidden, res.StatusCode, "the shard has the last word")
+	require.Equal(t, http.StatusForbidden, res.StatusCode, "the shard must authorize the request")
 }
 
 func (w *world) pending(t *testing.T, name string) {
@@ -181,11 +181,11 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 	w.ready(t)
 	w.pending(t, "new")
 	owner, admin, jane := w.person(t, "owner"), w.person(t, "kcp-admin", "system:kcp:admin"), w.person(t, "jane")
-	answers := []<-chan string{owner.async(t, "/clusters/root:new/api"), admin.async(t, "/clusters/root:new/api")}
+	responses := []<-chan string{owner.async(t, "/clusters/root:new/api"), admin.async(t, "/clusters/root:new/api")}
 
 	// A client that disconnects frees its slot.
-	gone, leave := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(gone, http.MethodGet, w.proxy.URL()+"/clusters/root:new/api", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.proxy.URL()+"/clusters/root:new/api", nil)
 	require.NoError(t, err)
 	remaining := make(chan error, 1)
 	go func() {
@@ -201,24 +201,24 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 	hiddenRes.Header.Del("Date")
 	require.Equal(t, unknownRes.Header, hiddenRes.Header)
 
-	leave()
+	cancel()
 	require.ErrorIs(t, <-remaining, context.Canceled)
 	w.waits(t, 2)
-	for _, answer := range answers {
-		require.Empty(t, answer, "there is no workspace yet")
+	for _, response := range responses {
+		require.Empty(t, response, "requests must wait for the workspace")
 	}
 	w.child(t, "root", "new", "nnnn")
-	for _, answer := range answers {
-		require.Contains(t, <-answer, `"URI":"/clusters/nnnn/api"`)
+	for _, response := range responses {
+		require.Contains(t, <-response, `"URI":"/clusters/nnnn/api"`)
 	}
 
 	// A deleted workspace is like an unknown one.
 	w.pending(t, "brief")
-	answer := owner.async(t, "/clusters/root:brief/api")
+	response := owner.async(t, "/clusters/root:brief/api")
 	w.waits(t, 1)
 	jane.get(t, "/clusters/root:brief/api") // until the delay of users without access has passed
 	w.shards["root"].data.Delete(t, kinds.Workspaces.GroupVersionResource, "", "root", "", "brief")
-	require.Contains(t, <-answer, "Forbidden")
+	require.Contains(t, <-response, "Forbidden")
 }
 
 func TestWorkspacesThatDoNotBecomeReady(t *testing.T) {

@@ -31,11 +31,11 @@ type fake struct {
 	// history contains all changes; the revision of each is its index plus one.
 	history   []change
 	compacted int
-	// epoch ends watches when it changes, down rejects all requests, and answer replaces responses.
-	epoch  int
-	down   bool
-	answer *apierrors.StatusError
-	asked  []url.Values
+	// epoch ends watches when it changes, down rejects all requests, and response replaces responses.
+	epoch    int
+	down     bool
+	response *apierrors.StatusError
+	requests []url.Values
 	// cut ends watches after this number of initial events.
 	cut int
 	// clusters are the logical clusters of objects by name.
@@ -88,11 +88,11 @@ func (f *fake) end() { f.set(func() {}) }
 func (f *fake) shard() merge.Shard {
 	return merge.Shard{Name: f.name, Number: merge.NumberOf(f.name), Get: func(ctx context.Context, query url.Values) (*http.Response, error) {
 		f.mu.Lock()
-		f.asked = append(f.asked, query)
+		f.requests = append(f.requests, query)
 		down := f.down
 		f.mu.Unlock()
 		if down {
-			return nil, errors.New("it is down")
+			return nil, errors.New("connection refused")
 		}
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.server.URL+"/?"+query.Encode(), http.NoBody)
 		if err != nil {
@@ -106,8 +106,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	query := r.URL.Query()
-	if f.answer != nil {
-		status(w, f.answer)
+	if f.response != nil {
+		status(w, f.response)
 		return
 	}
 	if query.Get("watch") != "" {
@@ -124,11 +124,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		at, _ = strconv.Atoi(query.Get("resourceVersion"))
 	}
 	if at < f.compacted {
-		gone := apierrors.NewResourceExpired("compacted")
+		expired := apierrors.NewResourceExpired("compacted")
 		if query.Get("continue") != "" {
-			gone.ErrStatus.Continue = fmt.Sprintf("0-%d", start)
+			expired.ErrStatus.Continue = fmt.Sprintf("0-%d", start)
 		}
-		status(w, gone)
+		status(w, expired)
 		return
 	}
 	names, items := f.at(at), []any{}
@@ -225,10 +225,10 @@ func (f *fake) watch(w http.ResponseWriter, r *http.Request, query url.Values) {
 }
 
 func status(w http.ResponseWriter, err *apierrors.StatusError) {
-	answer := err.Status()
-	answer.Kind, answer.APIVersion = "Status", "v1"
-	w.WriteHeader(int(answer.Code))
-	_ = json.NewEncoder(w).Encode(answer)
+	response := err.Status()
+	response.Kind, response.APIVersion = "Status", "v1"
+	w.WriteHeader(int(response.Code))
+	_ = json.NewEncoder(w).Encode(response)
 }
 
 var notServedResource = schema.GroupResource{Resource: "things"}

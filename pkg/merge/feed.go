@@ -18,7 +18,7 @@ import (
 const (
 	// unreachableTimeout is how long a watch waits for an unreachable shard before it ends or continues without it.
 	unreachableTimeout = 5 * time.Second
-	// answerTimeout is the maximum time until a shard begins to respond to one attempt.
+	// responseTimeout is the maximum time until a shard begins to respond to one attempt.
 	responseTimeout = 10 * time.Second
 	// retryPause is the delay between attempts to watch a shard, and unservedPause the delay after a shard did
 	// not serve the resource.
@@ -129,7 +129,7 @@ func (f *feed) send(ctx context.Context, n notice) bool {
 	}
 }
 
-// watch reads one watch of the shard until it ends. It calls answers when the shard has responded.
+// watch reads one watch of the shard until it ends. It calls responded when the shard has responded.
 func (f *feed) watch(ctx context.Context, responded func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -49,5 +49,5 @@ func TestHiddenLogicalClusters(t *testing.T) {
 
 	out := httptest.NewRecorder()
 	require.NoError(t, w.request().List(t.Context(), out))
-	require.Contains(t, out.Body.String(), "system:homes", "without Hidden nothing is")
+	require.Contains(t, out.Body.String(), "system:homes", "objects must not be hidden without Hidden")
 }

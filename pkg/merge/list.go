@@ -51,20 +51,20 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 		// Shards that are not in the version had no objects then.
 		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, nil, nil
 	}
-	answered, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
+	responded, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
 		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
 	})
 	if err == nil {
-		err = r.allowed(unreachable, len(answered))
+		err = r.allowed(unreachable, len(responded))
 	}
 	if err != nil {
 		return nil, v, nil, err
 	}
 	v = Vector{}
-	for i, s := range answered {
+	for i, s := range responded {
 		v = v.With(s.Number, revisions[i])
 	}
-	return answered, v, unreachable, nil
+	return responded, v, unreachable, nil
 }
 
 // at returns the query for a shard, with its revision of the request's version. It does not allow any cached
@@ -94,8 +94,8 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 	if exact {
 		match = metav1.ResourceVersionMatchExact
 	}
-	asked := len(shards)
-	answered, parts, lost, err := each(shards, func(s Shard) (*part, error) {
+	requested := len(shards)
+	responded, parts, lost, err := each(shards, func(s Shard) (*part, error) {
 		return r.openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
 	})
 	defer func() {
@@ -110,13 +110,13 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 		unreachable[name] = why
 	}
 	if err == nil {
-		err = r.allowed(unreachable, len(answered))
+		err = r.allowed(unreachable, len(responded))
 	}
 	if err != nil {
 		return err
 	}
-	if len(parts) < asked {
-		v = without(v, answered)
+	if len(parts) < requested {
+		v = without(v, responded)
 	}
 	out := newWriter(w, parts[0], unreachable)
 	for _, p := range parts {
@@ -153,10 +153,10 @@ type page struct {
 // next responds with the page of a continue token.
 func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shard, limit int64) error {
 	if version := r.Query.Get(queryVersion); version != "" && version != "0" {
-		return apierrors.NewBadRequest("a resource version is not allowed beside a continue token")
+		return apierrors.NewBadRequest("a resource version is not allowed with a continue token")
 	}
 	if match := r.Query.Get(queryMatch); match != "" {
-		return invalidOption(queryMatch, "is not allowed beside a continue token")
+		return invalidOption(queryMatch, "is not allowed with a continue token")
 	}
 	c, v, err := r.cursor(r.Query.Get(queryContinue))
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 			return nil
 		}
 		if err != nil {
-			return r.unanswered(s, p.version, err)
+			return r.pageError(s, p.version, err)
 		}
 		defer part.close()
 		if out == nil {
@@ -218,7 +218,7 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 		}
 		p.token = ""
 	}
-	return apierrors.NewInternalError(fmt.Errorf("%w: a page of no shard", errJSON))
+	return apierrors.NewInternalError(fmt.Errorf("%w: a page without a shard", errJSON))
 }
 
 func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
@@ -233,23 +233,23 @@ func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
 	return q
 }
 
-// unanswered returns the error for a page that cannot be read. If a shard has compacted the version, the error
+// pageError returns the error for a page that cannot be read. If a shard has compacted the version, the error
 // contains a token with which the list continues at the shard's latest version.
-func (r *Request) unanswered(s Shard, v Vector, err error) error {
+func (r *Request) pageError(s Shard, v Vector, err error) error {
 	status := statusOf(err)
 	switch {
 	case status == nil:
 		return missing{s.Name: err}.status()
 	case status.ErrStatus.Code == http.StatusGone:
-		gone := *status
+		continued := *status
 		latest := without(v, nil)
 		for _, p := range v.positions {
 			if p.Shard != s.Number {
 				latest = latest.With(p.Shard, p.Revision)
 			}
 		}
-		gone.ErrStatus.Continue = r.token(cursor{Version: latest.String(), Shard: s.Number, Token: status.ErrStatus.Continue})
-		return &gone
+		continued.ErrStatus.Continue = r.token(cursor{Version: latest.String(), Shard: s.Number, Token: status.ErrStatus.Continue})
+		return &continued
 	}
 	return err
 }

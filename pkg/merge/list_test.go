@@ -59,7 +59,7 @@ func TestWholeLists(t *testing.T) {
 	require.Equal(t, "ThingList", list.Kind)
 	require.Equal(t, "a/1 a/2 b/1 b/2 b/3", list.names())
 	require.Equal(t, []uint64{4, 5}, positions(t, list.Metadata.ResourceVersion, "a", "b"))
-	require.Equal(t, []uint64{3, 5}, positions(t, list.Items[0].Metadata.ResourceVersion, "a", "b"), "an object has its own revision")
+	require.Equal(t, []uint64{3, 5}, positions(t, list.Items[0].Metadata.ResourceVersion, "a", "b"), "an object must have its own revision")
 	require.Equal(t, []uint64{4, 4}, positions(t, list.Items[3].Metadata.ResourceVersion, "a", "b"))
 
 	a.add("3")
@@ -75,7 +75,7 @@ func TestWholeLists(t *testing.T) {
 	w.refused(http.StatusGone, "resourceVersion", list.Metadata.ResourceVersion)
 	w.set(a, b, newFake(t, "c", "1"))
 	require.Equal(t, "a/1 a/2 a/3 b/1 b/2 b/3 c/1", w.list("resourceVersion", list.Metadata.ResourceVersion).names())
-	require.Equal(t, "a/1 a/2 b/1 b/2 b/3", w.list("resourceVersion", list.Metadata.ResourceVersion, "resourceVersionMatch", "Exact").names(), "what was not there then")
+	require.Equal(t, "a/1 a/2 b/1 b/2 b/3", w.list("resourceVersion", list.Metadata.ResourceVersion, "resourceVersionMatch", "Exact").names(), "shards that are not in the version must have no objects")
 }
 
 func TestPages(t *testing.T) {
@@ -94,8 +94,8 @@ func TestPages(t *testing.T) {
 		require.Equal(t, version, page.Metadata.ResourceVersion)
 		got = append(got, page.names())
 	}
-	require.Equal(t, []string{"a/2 c/1", "c/2 c/3"}, got, "as it was at the first page, across shards")
-	require.Equal(t, "a/1 a/2 c/1", w.list("limit", "3", "resourceVersion", version).names(), "exactly, with a limit")
+	require.Equal(t, []string{"a/2 c/1", "c/2 c/3"}, got, "all pages must have the state of the first page")
+	require.Equal(t, "a/1 a/2 c/1", w.list("limit", "3", "resourceVersion", version).names(), "a limited list must have the exact version")
 	require.Equal(t, "a/1 a/2 a/3", w.list("limit", "3", "resourceVersion", version, "resourceVersionMatch", "NotOlderThan").names())
 
 	token := w.list("limit", "1").Metadata.Continue
@@ -104,7 +104,7 @@ func TestPages(t *testing.T) {
 	w.refused(http.StatusUnprocessableEntity, "continue", token, "resourceVersionMatch", "Exact")
 	w.refused(http.StatusBadRequest, "continue", token[:len(token)-1])
 	w.refused(http.StatusBadRequest, "continue", "1-1")
-	require.Equal(t, "a/2 a/3 b/1 c/1 c/2", w.list("continue", token).names(), "the rest")
+	require.Equal(t, "a/2 a/3 b/1 c/1 c/2", w.list("continue", token).names(), "an unlimited page must contain all remaining objects")
 	w.set(a, b)
 	w.refused(http.StatusGone, "continue", token)
 }
@@ -125,7 +125,7 @@ func TestCompactedPages(t *testing.T) {
 	require.Equal(t, "a/2 a/3", page.names())
 	require.Equal(t, []uint64{6, 4}, positions(t, page.Metadata.ResourceVersion, "a", "b"))
 	page = w.list("limit", "2", "continue", page.Metadata.Continue)
-	require.Equal(t, "a/4", page.names(), "the page ends where the next shard has forgotten")
+	require.Equal(t, "a/4", page.names(), "the page must end before a shard with compacted history")
 	again = w.refused(http.StatusGone, "limit", "2", "continue", page.Metadata.Continue).Continue
 	page = w.list("limit", "9", "continue", again)
 	require.Equal(t, "b/1 b/2 b/3", page.names())
@@ -140,12 +140,12 @@ func TestListsWithoutAShard(t *testing.T) {
 	begun := w.list("limit", "1").Metadata.Continue
 	for name, unreachable := range map[string]func(){
 		"down":        func() { b.down = true },
-		"unavailable": func() { b.answer = apierrors.NewServiceUnavailable("starting") },
-		"broken":      func() { b.answer = apierrors.NewInternalError(errors.New("oops")) },
+		"unavailable": func() { b.response = apierrors.NewServiceUnavailable("starting") },
+		"broken":      func() { b.response = apierrors.NewInternalError(errors.New("oops")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.set(unreachable)
-			defer b.set(func() { b.down, b.answer = false, nil })
+			defer b.set(func() { b.down, b.response = false, nil })
 			for _, pairs := range [][]string{nil, {"limit", "1"}, {"continue", begun}} {
 				status := w.refused(http.StatusServiceUnavailable, pairs...)
 				require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
@@ -156,24 +156,24 @@ func TestListsWithoutAShard(t *testing.T) {
 			for _, pairs := range [][]string{nil, {"limit", "10"}} {
 				list, header := w.listed(w.partial(pairs...))
 				require.Equal(t, "a/1", list.names())
-				require.Equal(t, []uint64{3, 0}, positions(t, list.Metadata.ResourceVersion, "a", "b"), "nothing of it counts as seen")
+				require.Equal(t, []uint64{3, 0}, positions(t, list.Metadata.ResourceVersion, "a", "b"), "the version must not include the unreachable shard")
 				require.Equal(t, `299 - "unreachable shards are missing: b"`, header.Get("Warning"))
 			}
 		})
 	}
-	t.Run("an answer is no absence", func(t *testing.T) {
-		b.set(func() { b.answer = apierrors.NewTooManyRequests("wait", 7) })
-		defer b.set(func() { b.answer = nil })
+	t.Run("throttled", func(t *testing.T) {
+		b.set(func() { b.response = apierrors.NewTooManyRequests("wait", 7) })
+		defer b.set(func() { b.response = nil })
 		require.EqualValues(t, 7, w.refused(http.StatusTooManyRequests).Details.RetryAfterSeconds)
 	})
 	t.Run("not served", func(t *testing.T) {
-		b.set(func() { b.answer = notServed() })
+		b.set(func() { b.response = notServed() })
 		require.Equal(t, "a/1", w.list().names())
 		require.Equal(t, "a/1", w.list("limit", "2").names())
-		a.set(func() { a.answer = notServed() })
+		a.set(func() { a.response = notServed() })
 		w.refused(http.StatusNotFound)
 	})
-	t.Run("all are away", func(t *testing.T) {
+	t.Run("all unreachable", func(t *testing.T) {
 		a.set(func() { a.down = true })
 		b.set(func() { b.down = true })
 		require.ErrorContains(t, w.partial().List(t.Context(), httptest.NewRecorder()), "a, b")

@@ -147,21 +147,21 @@ func isTrue(q url.Values, name string) bool {
 	return ok && len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
 }
 
-// each calls ask concurrently for all shards, and returns the results in order, and the unreachable shards. Shards
+// each calls send concurrently for all shards, and returns the results in order, and the unreachable shards. Shards
 // that do not serve the resource are in neither, unless none does. It returns the first API error of a shard.
-func each[T any](shards []Shard, ask func(Shard) (T, error)) (answered []Shard, results []T, unreachable missing, err error) {
+func each[T any](shards []Shard, send func(Shard) (T, error)) (responded []Shard, results []T, unreachable missing, err error) {
 	all, errs := make([]T, len(shards)), make([]error, len(shards))
-	var asking sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range shards {
-		asking.Go(func() { all[i], errs[i] = ask(shards[i]) })
+		wg.Go(func() { all[i], errs[i] = send(shards[i]) })
 	}
-	asking.Wait()
+	wg.Wait()
 	unreachable = missing{}
 	var unserved error
 	for i, s := range shards {
 		switch status := statusOf(errs[i]); {
 		case errs[i] == nil:
-			answered, results = append(answered, s), append(results, all[i])
+			responded, results = append(responded, s), append(results, all[i])
 		case isCode(errs[i], http.StatusNotFound):
 			unserved = errs[i]
 		case status != nil:
@@ -170,15 +170,15 @@ func each[T any](shards []Shard, ask func(Shard) (T, error)) (answered []Shard, 
 			unreachable[s.Name] = errs[i]
 		}
 	}
-	if err == nil && len(answered) == 0 && len(unreachable) == 0 {
+	if err == nil && len(responded) == 0 && len(unreachable) == 0 {
 		err = unserved
 	}
-	return answered, results, unreachable, err
+	return responded, results, unreachable, err
 }
 
 // allowed returns an error if the request requires the unreachable shards.
-func (r *Request) allowed(unreachable missing, answered int) error {
-	if len(unreachable) > 0 && (!r.Partial || answered == 0) {
+func (r *Request) allowed(unreachable missing, responded int) error {
+	if len(unreachable) > 0 && (!r.Partial || responded == 0) {
 		return unreachable.status()
 	}
 	return nil

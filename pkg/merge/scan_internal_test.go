@@ -132,7 +132,7 @@ func TestHiddenRows(t *testing.T) {
 	require.Nil(t, m.visible(f, table(`[{"name":"Name"}]`, "system:admin")))
 	require.Nil(t, m.visible(f, table(`null`, "system:admin")))
 	require.JSONEq(t, string(table(`[{"name":"Name"}]`, "a")), string(m.visible(f, table(`null`, "a"))))
-	require.JSONEq(t, string(table(`null`, "a")), string(m.visible(f, table(`null`, "a"))), "columns are sent once")
+	require.JSONEq(t, string(table(`null`, "a")), string(m.visible(f, table(`null`, "a"))), "columns must be sent once")
 
 	require.JSONEq(t, string(table(`null`, "a")), string(m.withoutRowObjects(table(`null`, "a"))))
 	m.request.Query = url.Values{"includeObject": {"None"}}

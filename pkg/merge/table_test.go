@@ -16,7 +16,7 @@ func TestKindsNamedTable(t *testing.T) {
 	for _, tc := range []struct{ name, apiVersion, accept string }{
 		{"own group", "furniture.example/v1", "application/json"},
 		{"own group, Tables accepted", "furniture.example/v1", "application/json;as=Table;v=v1;g=meta.k8s.io"},
-		{"the group of Tables", "meta.k8s.io/v1", "application/json"},
+		{"group of Tables", "meta.k8s.io/v1", "application/json"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rows := []any{map[string]any{"object": map[string]any{"metadata": map[string]any{"resourceVersion": "text"}}}}

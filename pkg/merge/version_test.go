@@ -46,7 +46,7 @@ func TestOwnVersion(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	require.EqualValues(t, 0xca978112, merge.NumberOf("a"), "it is in versions that clients have")
+	require.EqualValues(t, 0xca978112, merge.NumberOf("a"), "the number must not change, because it is in versions that clients have stored")
 	require.NotEqual(t, merge.NumberOf("a"), merge.NumberOf("b"))
 }
 

@@ -318,9 +318,9 @@ func (m *merged) fail(err error) error {
 	if !m.started {
 		return status
 	}
-	answer := status.Status()
-	answer.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	raw, err := json.Marshal(answer)
+	response := status.Status()
+	response.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	raw, err := json.Marshal(response)
 	if err != nil {
 		return nil //nolint:nilerr // the watch ends
 	}

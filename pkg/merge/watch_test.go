@@ -71,9 +71,9 @@ func (w *world) watched(r *merge.Request) *stream {
 	}}
 	w.t.Cleanup(s.stop)
 	if res.StatusCode != http.StatusOK {
-		var answer object
-		require.NoError(w.t, s.decoder.Decode(&answer))
-		require.EqualValues(w.t, res.StatusCode, answer.Code)
+		var response object
+		require.NoError(w.t, s.decoder.Decode(&response))
+		require.EqualValues(w.t, res.StatusCode, response.Code)
 		s.header = http.Header{"Code": {http.StatusText(res.StatusCode)}}
 	}
 	return s
@@ -103,7 +103,7 @@ func (s *stream) fails(code int32) {
 	require.Equal(s.t, "ERROR", e.Type)
 	require.Equal(s.t, code, e.Object.Code)
 	require.Equal(s.t, "Status", e.Object.Kind)
-	require.Error(s.t, s.decoder.Decode(&e), "it is the last")
+	require.Error(s.t, s.decoder.Decode(&e), "the error must be the last event")
 }
 
 func TestWatchesGoOnFromAnyEvent(t *testing.T) {
@@ -123,7 +123,7 @@ func TestWatchesGoOnFromAnyEvent(t *testing.T) {
 	last := []uint64{3, 3}
 	for i, e := range received {
 		at := positions(t, e.Object.Metadata.ResourceVersion, "a", "b")
-		require.True(t, at[0] >= last[0] && at[1] >= last[1] && at[0]+at[1] == last[0]+last[1]+1, "one goes on, none goes back: %v after %v", at, last)
+		require.True(t, at[0] >= last[0] && at[1] >= last[1] && at[0]+at[1] == last[0]+last[1]+1, "exactly one position must advance by one: %v after %v", at, last)
 		last = at
 		resumed := w.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
 		var rest []string
@@ -152,9 +152,9 @@ func TestWatchesSurviveTheEndOfAShardsWatch(t *testing.T) {
 	s.expect("ADDED a/2")
 	b.set(func() { b.down = false })
 	s.expect("ADDED b/3")
-	b.set(func() { b.answer = apierrors.NewTooManyRequests("", 1) })
+	b.set(func() { b.response = apierrors.NewTooManyRequests("", 1) })
 	b.add("4")
-	b.set(func() { b.answer = nil })
+	b.set(func() { b.response = nil })
 	s.expect("ADDED b/4")
 	b.set(func() { b.compacted = len(b.history) + 1 })
 	s.fails(http.StatusGone)
@@ -174,7 +174,7 @@ func TestInitialEvents(t *testing.T) {
 
 	again := w.watch(append(slices.Clone(initial), "resourceVersion", end.Object.Metadata.ResourceVersion)...)
 	again.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2", "BOOKMARK ")
-	require.Equal(t, "3", b.asked[len(b.asked)-1].Get("resourceVersion"), "not older than that")
+	require.Equal(t, "3", b.requests[len(b.requests)-1].Get("resourceVersion"), "the request must contain the position of the shard")
 
 	// Without bookmarks and sendInitialEvents.
 	plain := w.watch()
@@ -196,7 +196,7 @@ func TestInitialEvents(t *testing.T) {
 	for e.Type != "ERROR" {
 		e = interrupted.next()
 	}
-	require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "objects would be sent twice")
+	require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "the watch must fail, because objects would be sent twice")
 }
 
 // TestInitialVersions verifies that a client which resumes from any initial event receives the remaining ones, because
@@ -226,7 +226,7 @@ func TestInitialVersions(t *testing.T) {
 		}
 		other := map[string]string{"a": "b", "b": "a"}[own]
 		if seen := positions(t, e.Object.Metadata.ResourceVersion, other)[0]; left[other] > 0 {
-			require.Zero(t, seen, "%d of %s follow %s", left[other], other, e)
+			require.Zero(t, seen, "%d initial events of %s follow %s", left[other], other, e)
 		}
 	}
 }
@@ -250,15 +250,15 @@ func TestWatchesOfWhatIsNotServed(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
-	b.set(func() { b.answer = notServed() })
+	b.set(func() { b.response = notServed() })
 	s := w.watch(initial...)
 	s.expect("ADDED a/1", "BOOKMARK ")
-	b.set(func() { b.answer = nil })
+	b.set(func() { b.response = nil })
 	s.expect("ADDED b/1")
-	b.set(func() { b.answer = apierrors.NewForbidden(notServedResource, "", nil) })
+	b.set(func() { b.response = apierrors.NewForbidden(notServedResource, "", nil) })
 	s.fails(http.StatusForbidden)
 	for _, f := range []*fake{a, b} {
-		f.set(func() { f.answer = notServed() })
+		f.set(func() { f.response = notServed() })
 	}
 	require.Equal(t, "Not Found", w.watch().header.Get("Code"))
 	require.Equal(t, "Not Found", w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan").header.Get("Code"))
@@ -278,7 +278,7 @@ func TestWatchesWithoutAShard(t *testing.T) {
 	a.happens("BOOKMARK", "")
 	e := partial.expect("BOOKMARK ")
 	require.Equal(t, "b", e.Object.Metadata.Annotations[merge.MissingAnnotation])
-	require.Equal(t, []uint64{4, 3}, positions(t, e.Object.Metadata.ResourceVersion, "a", "b"), "it keeps its place")
+	require.Equal(t, []uint64{4, 3}, positions(t, e.Object.Metadata.ResourceVersion, "a", "b"), "the position of the unreachable shard must be kept")
 
 	begun := w.watched(w.partial(initial...))
 	require.True(t, strings.HasSuffix(begun.header.Get("Warning"), `missing: b"`))

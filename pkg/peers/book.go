@@ -19,8 +19,8 @@ import (
 // ErrRemoved is the cause of the cancellation of a follower's context if the Shard object was deleted, and ErrMoved if
 // the shard has another address.
 var (
-	ErrRemoved = errors.New("the shard is not registered any more")
-	ErrMoved   = errors.New("the shard has another address")
+	ErrRemoved = errors.New("the shard is no longer registered")
+	ErrMoved   = errors.New("the address of the shard has changed")
 )
 
 // Config configures a Book.

@@ -104,7 +104,7 @@ func newServer(t *testing.T, handler http.HandlerFunc) *server {
 
 func (s *server) unused(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.open.Load() == 0 }, testTimeout, time.Millisecond, "connections are left")
+	require.Eventually(t, func() bool { return s.open.Load() == 0 }, testTimeout, time.Millisecond, "connections are still open")
 }
 
 func (p *Peer) version(ctx context.Context) error {
@@ -142,7 +142,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	first := w.known(t, "there", one.URL)
 	require.NoError(t, first.Do(t.Context(), testTimeout, first.version))
 	require.Equal(t, "self", w.book.Named("self").Name)
-	require.NotEqual(t, "https://self.test", w.book.Named("self").URL, "the own clients are given")
+	require.NotEqual(t, "https://self.test", w.book.Named("self").URL, "the shard itself must have its own clients")
 	all, _ := w.book.All()
 	require.Len(t, all, 2)
 	require.Equal(t, "self", all[0].Name)
@@ -153,7 +153,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	expect("there at " + two.URL)
 	second := w.known(t, "there", two.URL)
 	one.unused(t)
-	require.NoError(t, first.Do(t.Context(), testTimeout, first.version), "who has it still may use it")
+	require.NoError(t, first.Do(t.Context(), testTimeout, first.version), "a removed peer must remain usable")
 	one.unused(t)
 	require.NoError(t, second.Do(t.Context(), testTimeout, second.version))
 
@@ -215,7 +215,7 @@ func TestABlackHole(t *testing.T) {
 	for _, name := range []string{"hole", "hanging"} {
 		p := w.book.Named(name)
 		require.ErrorIs(t, p.Do(t.Context(), 50*time.Millisecond, p.version), ErrUnreachable, name)
-		require.ErrorIs(t, p.Do(t.Context(), testTimeout, func(context.Context) error { return errors.New("asked again") }), ErrUnreachable)
+		require.ErrorIs(t, p.Do(t.Context(), testTimeout, func(context.Context) error { return errors.New("requested again") }), ErrUnreachable)
 	}
 	p := w.book.Named("fine")
 	require.NoError(t, p.Do(t.Context(), testTimeout, p.version))

@@ -17,7 +17,7 @@ import (
 const closeDelay = time.Second
 
 // ErrUnreachable means that a shard does not respond or is not registered.
-var ErrUnreachable = errors.New("the shard does not answer")
+var ErrUnreachable = errors.New("the shard does not respond")
 
 // Peer is a shard at one address. It is safe for concurrent use.
 type Peer struct {
@@ -41,7 +41,7 @@ func NewPeer(name string, clients *client.Factory) *Peer {
 // is unknown.
 func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
 	if !p.Allow() {
-		return fmt.Errorf("%w: retrying shard %s in a moment", ErrUnreachable, p.Name)
+		return fmt.Errorf("%w: retrying shard %s soon", ErrUnreachable, p.Name)
 	}
 	observed := false
 	defer func() {

@@ -21,33 +21,33 @@ import (
 func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p, down := &Peer{Name: "there"}, errors.New("connection refused")
-		asked := 0
-		ask := func(err error) error {
-			return p.Do(t.Context(), time.Minute, func(context.Context) error { asked++; return err })
+		requests := 0
+		request := func(err error) error {
+			return p.Do(t.Context(), time.Minute, func(context.Context) error { requests++; return err })
 		}
-		require.NoError(t, ask(nil))
-		require.ErrorIs(t, ask(down), down)
-		require.ErrorIs(t, ask(nil), ErrUnreachable)
-		require.Equal(t, 2, asked, "not asked again at once")
+		require.NoError(t, request(nil))
+		require.ErrorIs(t, request(down), down)
+		require.ErrorIs(t, request(nil), ErrUnreachable)
+		require.Equal(t, 2, requests, "an unreachable shard must not receive requests")
 
 		<-time.After(OpenTimeout)
 		require.NoError(t, p.Do(t.Context(), time.Minute, func(context.Context) error {
-			require.ErrorIs(t, ask(nil), ErrUnreachable)
-			require.Equal(t, 2, asked, "one request at a time finds out")
+			require.ErrorIs(t, request(nil), ErrUnreachable)
+			require.Equal(t, 2, requests, "only one probe may be sent at a time")
 			return nil
 		}))
-		require.NoError(t, ask(nil))
-		require.Equal(t, 3, asked, "it answers again")
+		require.NoError(t, request(nil))
+		require.Equal(t, 3, requests, "the shard must receive requests again")
 
-		require.ErrorIs(t, ask(down), ErrUnreachable)
+		require.ErrorIs(t, request(down), ErrUnreachable)
 		<-time.After(OpenTimeout)
-		require.ErrorIs(t, ask(down), ErrUnreachable)
-		require.ErrorIs(t, ask(nil), ErrUnreachable)
-		require.Equal(t, 5, asked, "still silent, from then on")
+		require.ErrorIs(t, request(down), ErrUnreachable)
+		require.ErrorIs(t, request(nil), ErrUnreachable)
+		require.Equal(t, 5, requests, "the timeout must restart with the failed probe")
 
 		<-time.After(OpenTimeout)
 		require.Panics(t, func() { _ = p.Do(t.Context(), time.Minute, func(context.Context) error { panic("x") }) })
-		require.NoError(t, ask(nil), "who did not hear lets the next one find out")
+		require.NoError(t, request(nil), "a probe without a result must allow the next one")
 	})
 }
 
@@ -61,14 +61,14 @@ func TestTimeoutsCount(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, p.Do(short, time.Minute, hang), context.DeadlineExceeded)
-		require.True(t, p.Allow(), "who left, or had no time, tells nothing of the shard")
+		require.True(t, p.Allow(), "a canceled request must not make the shard unreachable")
 		p.Done()
 
 		require.ErrorIs(t, p.Do(t.Context(), time.Minute, hang), ErrUnreachable)
 		require.False(t, p.Allow())
 		<-time.After(OpenTimeout)
 		require.ErrorIs(t, p.Do(left, time.Minute, hang), context.Canceled)
-		require.True(t, p.Allow(), "the probe left, and another one may be sent")
+		require.True(t, p.Allow(), "a canceled probe must allow the next one")
 		require.False(t, p.Allow())
 		p.Observe(t.Context(), true, nil)
 		require.True(t, p.Allow())
@@ -94,7 +94,7 @@ func TestResponses(t *testing.T) {
 		_, err := kinds.LogicalClusters.In(p.Clients.Cluster(rootPath)).Get(ctx, "cluster", metav1.GetOptions{})
 		return err
 	}
-	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), testTimeout, get)), "an answer is an answer")
+	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), testTimeout, get)), "an error of the shard is a response")
 	server.Close()
 	require.ErrorIs(t, p.Do(t.Context(), testTimeout, get), ErrUnreachable)
 	require.False(t, p.Allow())
@@ -104,17 +104,17 @@ func TestResponses(t *testing.T) {
 func TestSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p, responded := &Peer{Name: "there"}, errors.New("connection refused")
-		ask := func() error { return p.Do(t.Context(), time.Minute, func(context.Context) error { return responded }) }
+		request := func() error { return p.Do(t.Context(), time.Minute, func(context.Context) error { return responded }) }
 		require.False(t, p.Silent())
-		require.Error(t, ask())
+		require.Error(t, request())
 		require.True(t, p.Silent())
 		<-time.After(silentTimeout + OpenTimeout)
-		require.False(t, p.Silent(), "nobody has asked since")
-		require.Error(t, ask())
+		require.False(t, p.Silent(), "the shard must be tried again after a while")
+		require.Error(t, request())
 		require.True(t, p.Silent())
 		responded = nil
 		<-time.After(OpenTimeout)
-		require.NoError(t, ask())
+		require.NoError(t, request())
 		require.False(t, p.Silent())
 	})
 }

@@ -43,7 +43,7 @@ func sample() *node {
 	starting.event = &corev1.Event{Reason: "InitializerExists", Message: "waits for root:one"}
 	secret := workspace("secret", "root", "Ready")
 	secret.err = apierrors.NewForbidden(corev1.Resource("workspaces"), "", errors.New("no"))
-	unreachable := workspace("away", "two", "Ready")
+	unreachable := workspace("down", "two", "Ready")
 	unreachable.err = apierrors.NewServiceUnavailable("the shard is unavailable")
 	team := workspace("team", "root", "Ready")
 	team.children = []*node{unreachable, starting}
@@ -56,7 +56,7 @@ func TestTreeIsRendered(t *testing.T) {
 root                                          root
 ├── secret         universal   Ready          root    c-secret     no permission to list child workspaces
 ├── team           universal   Ready          root    c-team
-│   ├── away       universal   Ready          two     c-away       failed to list child workspaces: the shard is unavailable
+│   ├── down       universal   Ready          two     c-down       failed to list child workspaces: the shard is unavailable
 │   └── starting   universal   Initializing   two     c-starting   Event InitializerExists: waits for root:one
 └── waiting        universal   Scheduling             c-waiting    Unschedulable: no shard is available
 `, string(renderTree(sample())))
@@ -81,8 +81,8 @@ func TestTextOfTenantsIsEscaped(t *testing.T) {
 	}
 }
 
-// telling returns a shard that reports its load.
-func telling(load shardload.Load, shard corev1alpha1.Shard) corev1alpha1.Shard {
+// withLoad returns a shard that reports its load.
+func withLoad(load shardload.Load, shard corev1alpha1.Shard) corev1alpha1.Shard {
 	load.SetOnShard(&shard)
 	return shard
 }
@@ -106,9 +106,9 @@ two      NotReady,Unreachable,HeartbeatMissing    1         1            0      
 
 The numbers are incomplete: the children of 2 workspaces could not be listed. For the reasons, use kubectl shardplane tree root.
 `, string(renderShards([]corev1alpha1.Shard{
-		telling(shardload.Load{Workspaces: shardload.Amount{Used: 1}, Objects: shardload.Amount{Used: 7, Limit: 9}},
+		withLoad(shardload.Load{Workspaces: shardload.Amount{Used: 1}, Objects: shardload.Amount{Used: 7, Limit: 9}},
 			shard("two", nil, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse, Reason: "HeartbeatMissing"})),
-		telling(shardload.Load{Workspaces: shardload.Amount{Used: 2, Limit: 2}, Objects: shardload.Amount{Used: 30}, Storage: shardload.Amount{Used: 4 << 20, Limit: 8 << 30}}, shard("root", nil)),
+		withLoad(shardload.Load{Workspaces: shardload.Amount{Used: 2, Limit: 2}, Objects: shardload.Amount{Used: 30}, Storage: shardload.Amount{Used: 4 << 20, Limit: 8 << 30}}, shard("root", nil)),
 		shard("three", map[string]string{"experimental.core.kcp.io/unschedulable": ""}, conditionsv1alpha1.Condition{Type: "Other", Status: corev1.ConditionFalse}),
 	}, root)))
 }
@@ -223,22 +223,22 @@ func TestWatch(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var out, errOut strings.Builder
 		ctx, cancel := context.WithCancel(t.Context())
-		looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
+		updates := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
 		w := Watch{Watched: true}
 		err := w.show(ctx, &out, &errOut, func(context.Context) ([]byte, error) {
-			update := looks[0]
-			looks = looks[1:]
+			update := updates[0]
+			updates = updates[1:]
 			switch update {
 			case "no":
-				return nil, errors.New("away")
+				return nil, errors.New("unreachable")
 			case "end":
 				cancel()
 			}
 			return []byte(update), nil
 		})
 		require.NoError(t, err)
-		require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")
-		require.Equal(t, "away, retrying\n", errOut.String())
+		require.Equal(t, "a\na\nb\n", out.String(), "the output must be shown again after a failure")
+		require.Equal(t, "unreachable, retrying\n", errOut.String())
 		require.EqualError(t, w.show(t.Context(), &out, &errOut, func(context.Context) ([]byte, error) { return nil, errors.New("wrong") }), "wrong")
 	})
 }

@@ -65,7 +65,7 @@ func TestCommit(t *testing.T) {
 		version string
 	}{
 		"nothing": {change: func(*tenancyv1alpha1.Workspace) {}, version: "5"},
-		"what the server owns is not written": {
+		"metadata that the server sets": {
 			change:  func(w *tenancyv1alpha1.Workspace) { w.ManagedFields, w.Generation = nil, 7 },
 			version: "5",
 		},
@@ -83,14 +83,14 @@ func TestCommit(t *testing.T) {
 			want:    []string{`status {"metadata":{"resourceVersion":"5","uid":"u"},` + ready},
 			version: "1",
 		},
-		"both, the second from where the first one ended": {
+		"metadata and status": {
 			change: both, version: "2",
 			want: []string{finalizers, `status {"metadata":{"resourceVersion":"1","uid":"u"},` + ready},
 		},
-		"a conflict in the first writes nothing": {
+		"conflict in the first write": {
 			change: both, fail: map[string]error{"": conflict}, wantErr: conflict, version: "5",
 		},
-		"a conflict in the second shows the first": {
+		"conflict in the second write": {
 			change: both, fail: map[string]error{"status": conflict}, wantErr: conflict, version: "1",
 			want: []string{finalizers},
 		},
@@ -104,7 +104,7 @@ func TestCommit(t *testing.T) {
 			got, err := Commit(t.Context(), r, old, updated)
 			require.ErrorIs(t, err, tc.wantErr)
 			if tc.wantErr != nil {
-				require.True(t, apierrors.IsConflict(err), "the wrapped error keeps its kind")
+				require.True(t, apierrors.IsConflict(err), "the wrapped error must be a conflict")
 			}
 			require.Equal(t, tc.want, r.patches)
 			require.Equal(t, tc.version, got.ResourceVersion)
@@ -115,13 +115,13 @@ func TestCommit(t *testing.T) {
 func TestDifference(t *testing.T) {
 	type m = map[string]any
 	cases := map[string]struct{ from, to, want m }{
-		"nothing":              {from: m{"a": "1", "b": m{"c": []any{"x"}}}, to: m{"a": "1", "b": m{"c": []any{"x"}}}, want: m{}},
-		"new and changed":      {from: m{"a": "1"}, to: m{"a": "2", "b": int64(3)}, want: m{"a": "2", "b": int64(3)}},
-		"gone":                 {from: m{"a": "1", "b": m{"c": "1"}}, to: m{"b": m{}}, want: m{"a": nil, "b": m{"c": nil}}},
-		"nested":               {from: m{"a": m{"b": m{"c": "1", "d": "2"}}}, to: m{"a": m{"b": m{"c": "1", "d": "3"}}}, want: m{"a": m{"b": m{"d": "3"}}}},
-		"lists are wholes":     {from: m{"a": []any{"x", "y"}}, to: m{"a": []any{"x", "z"}}, want: m{"a": []any{"x", "z"}}},
-		"another type":         {from: m{"a": m{"b": "1"}}, to: m{"a": "1"}, want: m{"a": "1"}},
-		"a map where none was": {from: m{}, to: m{"a": m{}}, want: m{"a": m{}}},
+		"nothing":         {from: m{"a": "1", "b": m{"c": []any{"x"}}}, to: m{"a": "1", "b": m{"c": []any{"x"}}}, want: m{}},
+		"new and changed": {from: m{"a": "1"}, to: m{"a": "2", "b": int64(3)}, want: m{"a": "2", "b": int64(3)}},
+		"removed":         {from: m{"a": "1", "b": m{"c": "1"}}, to: m{"b": m{}}, want: m{"a": nil, "b": m{"c": nil}}},
+		"nested":          {from: m{"a": m{"b": m{"c": "1", "d": "2"}}}, to: m{"a": m{"b": m{"c": "1", "d": "3"}}}, want: m{"a": m{"b": m{"d": "3"}}}},
+		"changed list":    {from: m{"a": []any{"x", "y"}}, to: m{"a": []any{"x", "z"}}, want: m{"a": []any{"x", "z"}}},
+		"another type":    {from: m{"a": m{"b": "1"}}, to: m{"a": "1"}, want: m{"a": "1"}},
+		"new empty map":   {from: m{}, to: m{"a": m{}}, want: m{"a": m{}}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, difference(tc.from, tc.to)) })
@@ -161,16 +161,16 @@ func TestLatest(t *testing.T) {
 	l.Wrote(at("10"))
 	l.Wrote(at("9"))
 	got, _ = l.Of(key, at("8"), true)
-	require.Equal(t, "10", got.ResourceVersion, "the informer is behind")
+	require.Equal(t, "10", got.ResourceVersion, "the own write must be returned while the informer lags")
 	require.True(t, l.Is(at("10")))
 	require.False(t, l.Is(at("11")))
 	got, _ = l.Of(key, at("11"), true)
-	require.Equal(t, "11", got.ResourceVersion, "the informer has caught up")
+	require.Equal(t, "11", got.ResourceVersion, "the object of the informer must be returned after it has caught up")
 	require.Empty(t, l.objects)
 
 	l.Wrote(at("12"))
 	_, exists = l.Of(key, nil, false)
-	require.False(t, exists, "what was deleted does not come back")
+	require.False(t, exists, "a deleted object must not be returned")
 	require.Empty(t, l.objects)
 
 	l.Wrote(at("13"))
@@ -179,8 +179,8 @@ func TestLatest(t *testing.T) {
 	other.ResourceVersion = "13"
 	require.False(t, l.Is(other))
 	got, _ = l.Of(key, other, true)
-	require.Equal(t, "13", got.ResourceVersion, "another object of the same name is not compared")
-	require.False(t, l.Is(at("13")), "it is not remembered any more")
+	require.Equal(t, "13", got.ResourceVersion, "an object with another UID must not be compared")
+	require.False(t, l.Is(at("13")), "the replaced object must be forgotten")
 }
 
 type storedWorkspace struct {
@@ -212,28 +212,28 @@ func TestCommitStored(t *testing.T) {
 		deleting   bool
 	}{
 		"nothing": {change: func(*tenancyv1alpha1.Workspace) {}, generation: 3},
-		"status and labels are one write": {change: func(ws *tenancyv1alpha1.Workspace) {
+		"status and labels": {change: func(ws *tenancyv1alpha1.Workspace) {
 			ws.Labels = map[string]string{"b": "2"}
 			ws.Annotations = map[string]string{"kcp.io/cluster": "root"}
 			ws.Status.Phase = "Ready"
 			conditions.MarkTrue(ws, "Ready")
 		}, generation: 3, writes: 1},
-		"another spec is another generation":      {change: func(ws *tenancyv1alpha1.Workspace) { ws.Spec.Cluster = "c" }, generation: 4, writes: 1},
-		"what removes finalizers takes a request": {change: func(ws *tenancyv1alpha1.Workspace) { ws.Finalizers = []string{"g"} }, generation: 3, requests: 1},
-		"what adds finalizers does not": {change: func(ws *tenancyv1alpha1.Workspace) {
+		"spec":              {change: func(ws *tenancyv1alpha1.Workspace) { ws.Spec.Cluster = "c" }, generation: 4, writes: 1},
+		"removed finalizer": {change: func(ws *tenancyv1alpha1.Workspace) { ws.Finalizers = []string{"g"} }, generation: 3, requests: 1},
+		"added finalizer": {change: func(ws *tenancyv1alpha1.Workspace) {
 			ws.Finalizers, ws.Spec.Cluster = []string{"g", "f"}, "c"
 		}, generation: 4, writes: 1},
-		"what owns it takes a request": {change: func(ws *tenancyv1alpha1.Workspace) {
+		"added owner": {change: func(ws *tenancyv1alpha1.Workspace) {
 			ws.OwnerReferences = []metav1.OwnerReference{{Kind: "ConfigMap", Name: "a", UID: "a"}}
 		}, generation: 3, requests: 1},
-		"nobody keeps what is being deleted without being asked": {change: func(ws *tenancyv1alpha1.Workspace) {
+		"finalizer added during deletion": {change: func(ws *tenancyv1alpha1.Workspace) {
 			ws.Finalizers = []string{"f", "g"}
 		}, deleting: true, generation: 3, requests: 1},
-		"others have written": {
+		"changed concurrently": {
 			change: func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = "Ready" }, generation: 3,
 			stored: func(u *unstructured.Unstructured) { u.SetResourceVersion("4") }, conflict: true,
 		},
-		"it is another of the name": {
+		"replaced concurrently": {
 			change: func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = "Ready" }, generation: 3,
 			stored: func(u *unstructured.Unstructured) { u.SetUID("another") }, conflict: true,
 		},
@@ -270,9 +270,9 @@ func TestCommitStored(t *testing.T) {
 			require.Equal(t, tc.generation, s.object.GetGeneration())
 		})
 	}
-	gone := workspace("gone")
-	changed := gone.DeepCopy()
+	missing := workspace("missing")
+	changed := missing.DeepCopy()
 	changed.Status.Phase = "Ready"
-	_, err := CommitStored(t.Context(), &storedWorkspace{object: &unstructured.Unstructured{}}, kinds.Workspaces.GroupResource(), &recorder{}, gone, changed)
+	_, err := CommitStored(t.Context(), &storedWorkspace{object: &unstructured.Unstructured{}}, kinds.Workspaces.GroupResource(), &recorder{}, missing, changed)
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

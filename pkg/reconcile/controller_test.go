@@ -53,7 +53,7 @@ func TestEveryKeyIsWorkedOnInParallel(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(eventually):
-		t.Fatal("three workers never worked at once")
+		t.Fatal("three workers never ran concurrently")
 	}
 }
 
@@ -78,7 +78,7 @@ func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
 	for k, n := range attempts {
 		require.Eventually(t, func() bool { return n.Load() == 6 }, eventually, time.Millisecond, k)
 	}
-	require.InDelta(t, 10, metric(t, registry, "shardplane_reconcile_failures_total"), 0, "conflicts are not failures")
+	require.InDelta(t, 10, metric(t, registry, "shardplane_reconcile_failures_total"), 0, "conflicts must not count as failures")
 	require.InDelta(t, 5, metric(t, registry, "shardplane_reconcile_panics_total"), 0)
 }
 
@@ -127,7 +127,7 @@ func TestStoppingWaitsForWorkersAndDropsWhatIsQueued(t *testing.T) {
 	stop()
 	require.Equal(t, int32(1), stopped.Load())
 	require.Equal(t, int32(1), ended.Load())
-	require.Equal(t, int32(1), calls.Load(), "queued keys are not worked on after the end")
+	require.Equal(t, int32(1), calls.Load(), "queued keys must not be processed after the controller has stopped")
 }
 
 func TestReconcileIsBoundedInTime(t *testing.T) {

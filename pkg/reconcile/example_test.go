@@ -86,7 +86,7 @@ func ExampleController() {
 			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
 				if !failed { // the error causes a retry
 					failed = true
-					return reconcile.Result{}, errors.New("not this time")
+					return reconcile.Result{}, errors.New("temporary failure")
 				}
 				worked <- key.String()
 				return reconcile.Result{}, nil
@@ -107,7 +107,7 @@ func ExampleSource() {
 		worked := make(chan string, 10)
 		var watched reconcile.Watched[*corev1.ConfigMap] = informer
 		own := func(_ context.Context, queue reconcile.Queue[string]) (stop func(), err error) {
-			queue.AddAfter("from a source of one's own", time.Millisecond)
+			queue.AddAfter("from a custom source", time.Millisecond)
 			return func() {}, nil
 		}
 		stop := running(reconcile.New(reconcile.Config[string]{
@@ -135,7 +135,7 @@ func ExampleSource() {
 		stop()
 	}, "one")
 	// Output:
-	// from a source of one's own
+	// from a custom source
 	// name settings
 	// when it starts
 	// deleted in one

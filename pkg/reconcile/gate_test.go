@@ -61,7 +61,7 @@ func TestGate(t *testing.T) {
 			begun := g.begun[client.HashOf(key.Cluster.String())]
 			g.mu.Unlock()
 			if begun != 1 {
-				t.Errorf("%s: %d have begun", key, begun)
+				t.Errorf("%s: %d workers are running", key, begun)
 			}
 			worked <- key
 			<-ctx.Done()
@@ -120,14 +120,14 @@ func TestGainedOfShards(t *testing.T) {
 		}})
 		static[shard] = server.ClientConfig()
 	}
-	view, err := shards.New(shards.Static(static), kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{})
+	multi, err := shards.New(shards.Static(static), kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{})
 	require.NoError(t, err)
-	background.Run(t.Context(), t, view.Run)
-	require.NoError(t, view.WaitForSync(t.Context(), shards.All))
+	background.Run(t.Context(), t, multi.Run)
+	require.NoError(t, multi.WaitForSync(t.Context(), shards.All))
 	all, err := client.PartOf(client.ByCluster, 0, 1)
 	require.NoError(t, err)
 	queue := delays{}
-	remove, err := Gained(view, gained{all}, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{client.KeyOf(obj)} })(t.Context(), queue)
+	remove, err := Gained(multi, gained{all}, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{client.KeyOf(obj)} })(t.Context(), queue)
 	require.NoError(t, err)
 	remove()
 	require.Equal(t, delays{{Cluster: "c1", Namespace: "default", Name: "a"}: 0, {Cluster: "c2", Namespace: "default", Name: "a"}: 0}, queue)

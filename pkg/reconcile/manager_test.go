@@ -79,7 +79,7 @@ func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	background.Run(t.Context(), t, m.Run)
 	require.Eventually(t, func() bool { return j.has("start b") }, eventually, time.Millisecond)
-	require.False(t, j.has("start a"), "a has to wait for its informer")
+	require.False(t, j.has("start a"), "controller a must wait for its informer")
 	close(ready)
 	require.Eventually(t, func() bool { return j.has("start a") }, eventually, time.Millisecond)
 }
@@ -137,7 +137,7 @@ func TestOneEntryIsEnough(t *testing.T) {
 	m, err := NewManager([]Descriptor[*journal]{entry}, j, OnLeader)
 	require.NoError(t, err)
 	require.Equal(t, []string{"new-one"}, m.Names())
-	require.Empty(t, j.entries, "nothing starts before Run")
+	require.Empty(t, j.entries, "controllers must not start before Run")
 
 	measuring, registry := measured(t)
 	stop := background.Run(measuring, t, m.Run)
@@ -150,5 +150,5 @@ func TestOneEntryIsEnough(t *testing.T) {
 	}, eventually, time.Millisecond)
 	stop()
 	require.Equal(t, []string{"start informer", "start controller", "end controller", "end informer"}, j.entries)
-	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"), "it runs no more")
+	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"), "the controller must have stopped")
 }

@@ -134,13 +134,13 @@ func TestRing(t *testing.T) {
 		}, time.Minute, 5*time.Millisecond, what)
 	}
 	stop := start(1)
-	worked("one does all", "first", 1)
+	worked("the first replica processes all keys", "first", 1)
 	start(2)
-	worked("the second one does what comes to it, though nothing has changed", "first", 1, 2)
+	worked("the second replica processes its keys although nothing has changed", "first", 1, 2)
 	for n := range clusters {
 		put(n, "second")
 	}
-	worked("each does its part", "second", 1, 2)
+	worked("each replica processes its keys", "second", 1, 2)
 
 	elsewhere.Fail(http.StatusInternalServerError) // the second replica cannot load its ranges
 	defer elsewhere.Fail(0)
@@ -152,8 +152,8 @@ func TestRing(t *testing.T) {
 	for n := range clusters {
 		put(n, "third")
 	}
-	worked("each goes on with its part", "third", 1, 2)
+	worked("each replica continues to process its keys", "third", 1, 2)
 	elsewhere.Fail(0)
 	<-stopped
-	worked("the second one does all", "third", 2)
+	worked("the second replica processes all keys", "third", 2)
 }

@@ -63,11 +63,11 @@ func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	select {
 	case <-others:
 	case <-time.After(eventually):
-		t.Fatal("the keys of one logical cluster keep all workers from the others")
+		t.Fatal("the keys of one logical cluster block all workers")
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.Equal(t, 3, most, "three quarters of four workers")
+	require.Equal(t, 3, most, "a logical cluster must get three of four workers")
 }
 
 // TestClustersTakeTurns: one worker alternates between logical clusters.
@@ -100,7 +100,7 @@ func TestOtherKeysAreNotBounded(t *testing.T) {
 	for n := range 10 {
 		order.Done(fmt.Sprint(n))
 	}
-	require.Empty(t, order.clusters, "nothing is kept of what is done")
+	require.Empty(t, order.clusters, "processed keys must be removed")
 }
 
 // TestNothingIsForgotten: each key is processed after it was added last.

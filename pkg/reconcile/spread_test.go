@@ -54,5 +54,5 @@ func TestSpread(t *testing.T) {
 		require.Less(t, after, 26*time.Second)
 	}
 	require.Equal(t, burst, times[0])
-	require.Len(t, times, count-burst+1, "no two at a time")
+	require.Len(t, times, count-burst+1, "keys after the burst must have different times")
 }

@@ -14,7 +14,7 @@ func TestTurns(t *testing.T) {
 	require.Zero(t, turns.Wait("a", now))
 	require.Equal(t, time.Second, turns.Wait("b", now))
 	require.Equal(t, 2*time.Second, turns.Wait("c", now))
-	require.Equal(t, time.Second, turns.Wait("b", now), "its own")
+	require.Equal(t, time.Second, turns.Wait("b", now), "the turn of a key must not change")
 	require.LessOrEqual(t, turns.Wait("b", now.Add(time.Minute)), time.Duration(0))
 	turns.Forget("b")
 	require.Zero(t, turns.Wait("b", now.Add(time.Hour)))

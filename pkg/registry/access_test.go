@@ -71,7 +71,7 @@ func TestBindings(t *testing.T) {
 		binding := &rbacv1.RoleBinding{ObjectMeta: named("b"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"}, Subjects: []rbacv1.Subject{user, {Kind: "ServiceAccount", Name: "s"}}}
 		created, err := client.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
 		require.NoError(t, err)
-		require.Equal(t, rbacv1.GroupName, created.RoleRef.APIGroup, "groups are defaulted")
+		require.Equal(t, rbacv1.GroupName, created.RoleRef.APIGroup, "groups must be defaulted")
 		require.Equal(t, rbacv1.GroupName, created.Subjects[0].APIGroup)
 		require.Empty(t, created.Subjects[1].APIGroup)
 		created.RoleRef.Name = "other"
@@ -103,14 +103,14 @@ func TestReviews(t *testing.T) {
 			"denied":    {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", NonResourceAttributes: path}},
 			"both":      {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: resource, NonResourceAttributes: path}, want: `spec.nonResourceAttributes: Invalid value: {"path":"/","verb":"get"}: cannot be specified in combination with resourceAttributes`},
 			"neither":   {spec: authorizationv1.SubjectAccessReviewSpec{User: "u"}, want: `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`},
-			"nobody":    {spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: resource}, want: `spec.user: Invalid value: "": at least one of user or group must be specified`},
+			"no user":   {spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: resource}, want: `spec.user: Invalid value: "": at least one of user or group must be specified`},
 			"selectors": {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: selector}, want: `spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a=b": may not specified at the same time as requirements`},
 		} {
 			t.Run(name, func(t *testing.T) {
-				answer, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: test.spec}, metav1.CreateOptions{})
+				response, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: test.spec}, metav1.CreateOptions{})
 				requireInvalid(t, err, `SubjectAccessReview.authorization.k8s.io "" is invalid: `, test.want)
 				if test.want == "" {
-					require.Equal(t, test.allowed, answer.Status.Allowed)
+					require.Equal(t, test.allowed, response.Status.Allowed)
 				}
 			})
 		}
@@ -128,9 +128,9 @@ func TestReviews(t *testing.T) {
 		local := &authorizationv1.LocalSubjectAccessReview{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: resource},
 		}
-		answer, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(t.Context(), local, metav1.CreateOptions{})
+		response, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(t.Context(), local, metav1.CreateOptions{})
 		require.NoError(t, err)
-		require.False(t, answer.Status.Allowed)
+		require.False(t, response.Status.Allowed)
 		local.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{Namespace: "other", Verb: "get", Resource: "pods"}
 		_, err = client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(t.Context(), local, metav1.CreateOptions{})
 		requireInvalid(t, err, `LocalSubjectAccessReview.authorization.k8s.io "" is invalid: `, `spec.resourceAttributes.namespace: Invalid value: "other": must match metadata.namespace`)

@@ -114,7 +114,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 		held, err := cms.Get(ctx, "held", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.NotNil(t, held.DeletionTimestamp)
-		require.Equal(t, int64(0), *held.DeletionGracePeriodSeconds, "config maps are not deleted gracefully")
+		require.Equal(t, int64(0), *held.DeletionGracePeriodSeconds, "ConfigMaps must be deleted without a grace period")
 
 		more := held.DeepCopy()
 		more.Finalizers = append(more.Finalizers, "example.com/more")

@@ -33,7 +33,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 			ObjectMeta: named(name),
 			Spec: certificatesv1.CertificateSigningRequestSpec{
 				Request: requestPEM, SignerName: "example.com/clients", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
-				Username: "somebody else", Groups: []string{"forged"},
+				Username: "other", Groups: []string{"forged"},
 			},
 			Status: certificatesv1.CertificateSigningRequestStatus{Certificate: certificatePEM},
 		}
@@ -63,7 +63,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		changed.Status.Certificate = certificatePEM
 		updated, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		require.Equal(t, created.Spec, updated.Spec, "what was asked for stays")
+		require.Equal(t, created.Spec, updated.Spec, "the spec must not change")
 		require.Equal(t, "b", updated.Labels["a"])
 		require.Empty(t, updated.Status.Certificate)
 
@@ -72,24 +72,24 @@ func TestCertificateSigningRequests(t *testing.T) {
 		approved.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
 		atStatus, err := requests.UpdateStatus(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: approved.ObjectMeta, Status: certificatesv1.CertificateSigningRequestStatus{Conditions: approved.Status.Conditions}}, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		require.Empty(t, atStatus.Status.Conditions, "signers do not approve")
+		require.Empty(t, atStatus.Status.Conditions, "signers must not approve")
 		approved.ResourceVersion = atStatus.ResourceVersion
-		answer, err := requests.UpdateApproval(t.Context(), name, approved, metav1.UpdateOptions{})
+		response, err := requests.UpdateApproval(t.Context(), name, approved, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		require.Empty(t, answer.Status.Certificate, "approvers do not sign")
-		require.Len(t, answer.Status.Conditions, 1)
-		require.False(t, answer.Status.Conditions[0].LastTransitionTime.IsZero())
+		require.Empty(t, response.Status.Certificate, "approvers must not sign")
+		require.Len(t, response.Status.Conditions, 1)
+		require.False(t, response.Status.Conditions[0].LastTransitionTime.IsZero())
 
-		both := answer.DeepCopy()
+		both := response.DeepCopy()
 		both.Status.Conditions = append(both.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue})
 		_, err = requests.UpdateApproval(t.Context(), name, both, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
-		taken := answer.DeepCopy()
+		taken := response.DeepCopy()
 		taken.Status.Conditions = nil
 		_, err = requests.UpdateApproval(t.Context(), name, taken, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 
-		signed := answer.DeepCopy()
+		signed := response.DeepCopy()
 		signed.Status.Certificate = []byte("garbage")
 		_, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
@@ -97,7 +97,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		signed, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, certificatePEM, signed.Status.Certificate)
-		require.Equal(t, certificatesv1.CertificateApproved, signed.Status.Conditions[0].Type, "the approval stays")
+		require.Equal(t, certificatesv1.CertificateApproved, signed.Status.Conditions[0].Type, "the approval must be kept")
 		signed.Status.Certificate = slices.Concat(certificatePEM, certificatePEM)
 		_, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)

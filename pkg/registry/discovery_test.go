@@ -82,7 +82,7 @@ func TestOpenAPI(t *testing.T) {
 		require.NotEmpty(t, document.Paths)
 		schema := document.Components.Schemas[test.schema]
 		require.Contains(t, schema.Properties, test.field)
-		require.Len(t, schema.GVK, 1, "the internal version must not show")
+		require.Len(t, schema.GVK, 1, "the internal version must not be published")
 		require.Equal(t, "v1", schema.GVK[0]["version"])
 		require.NotContains(t, document.Components.Schemas, "io.k8s.api.core.v1.Pod")
 	}
@@ -96,10 +96,10 @@ func TestStoredAsProtobuf(t *testing.T) {
 	config, etcd := newServerWithEtcd(t)
 	client := newClient(t, config, "application/json")
 	createOneOfEach(t, client)
-	answer, err := etcd.KV.Get(t.Context(), "/", clientv3.WithPrefix())
+	response, err := etcd.KV.Get(t.Context(), "/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	kinds := map[string]int{}
-	for _, kv := range answer.Kvs {
+	for _, kv := range response.Kvs {
 		raw, found := bytes.CutPrefix(kv.Value, []byte("k8s\x00"))
 		if !found {
 			continue
@@ -140,7 +140,7 @@ func TestRootCAIsShared(t *testing.T) {
 }
 
 func TestStorageCodecUnknownGroup(t *testing.T) {
-	_, err := registry.StorageCodec(schema.GroupResource{Group: "nobody.example.com", Resource: "things"})
+	_, err := registry.StorageCodec(schema.GroupResource{Group: "unknown.example.com", Resource: "things"})
 	require.ErrorContains(t, err, "not built in")
 }
 

@@ -25,7 +25,7 @@ func TestKeyedLists(t *testing.T) {
 				continue
 			}
 			n++
-			require.Error(t, patchcosts.CheckLists(map[string]any{property: list}), "%s.%s: add it to the lists of patchcosts", name, property)
+			require.Error(t, patchcosts.CheckLists(map[string]any{property: list}), "%s.%s is missing in the lists of patchcosts", name, property)
 		}
 	}
 	require.Greater(t, n, 10)

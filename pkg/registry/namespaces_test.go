@@ -93,18 +93,18 @@ func TestNamespaceDelete(t *testing.T) {
 		// The response of a delete is the terminating namespace.
 		body, err := client.CoreV1().RESTClient().Delete().Resource("namespaces").Name(name).SetHeader("Accept", "application/json").DoRaw(ctx)
 		require.NoError(t, err)
-		var answer corev1.Namespace
-		require.NoError(t, json.Unmarshal(body, &answer))
-		require.Equal(t, "Namespace", answer.Kind)
-		require.Equal(t, corev1.NamespaceTerminating, answer.Status.Phase)
-		require.NotNil(t, answer.DeletionTimestamp)
-		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, answer.Spec.Finalizers)
+		var response corev1.Namespace
+		require.NoError(t, json.Unmarshal(body, &response))
+		require.Equal(t, "Namespace", response.Kind)
+		require.Equal(t, corev1.NamespaceTerminating, response.Status.Phase)
+		require.NotNil(t, response.DeletionTimestamp)
+		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, response.Spec.Finalizers)
 
 		// Deleting again changes nothing.
 		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
 		terminating, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Equal(t, answer.ResourceVersion, terminating.ResourceVersion)
+		require.Equal(t, response.ResourceVersion, terminating.ResourceVersion)
 
 		// The status may have conditions, but not become active.
 		terminating.Status.Conditions = []corev1.NamespaceCondition{{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse}}
@@ -163,7 +163,7 @@ func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 			require.True(t, apierrors.IsNotFound(err), "%v", err)
 		})
 	}
-	t.Run("an active namespace stays without finalizers", func(t *testing.T) {
+	t.Run("active namespace without finalizers", func(t *testing.T) {
 		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("empty")}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.NoError(t, finalize("empty"))

@@ -80,7 +80,7 @@ func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
 		MemoryVersion:     schema.GroupVersion{Group: resource.Group, Version: runtime.APIVersionInternal},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the storage codec for %s: %w", resource, err)
+		return nil, fmt.Errorf("creating the storage codec for %s: %w", resource, err)
 	}
 	if resource == corev1.Resource("configmaps") {
 		codec = core.ShareCA(codec)

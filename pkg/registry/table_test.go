@@ -46,7 +46,7 @@ func TestTables(t *testing.T) {
 			golden(t, name, table)
 		})
 	}
-	t.Run("events of both groups look the same", func(t *testing.T) {
+	t.Run("events of both groups", func(t *testing.T) {
 		a, b := getTable(t, client, "/api/v1/namespaces/ns/events"), getTable(t, client, "/apis/events.k8s.io/v1/namespaces/ns/events")
 		require.Equal(t, a.ColumnDefinitions, b.ColumnDefinitions)
 		require.Len(t, b.Rows, len(a.Rows))
@@ -63,7 +63,7 @@ func TestTables(t *testing.T) {
 	t.Run("status of a namespace", func(t *testing.T) {
 		require.Equal(t, "Active", getTable(t, client, "/api/v1/namespaces/ns/status").Rows[0].Cells[1])
 	})
-	t.Run("rows carry metadata, or the object, or nothing", func(t *testing.T) {
+	t.Run("objects in rows", func(t *testing.T) {
 		for include, want := range map[string]string{"": "PartialObjectMetadata", "Metadata": "PartialObjectMetadata", "Object": "ConfigMap"} {
 			table := getTable(t, client, "/api/v1/namespaces/ns/configmaps?includeObject="+include)
 			var kind metav1.TypeMeta
@@ -151,8 +151,8 @@ func createOneOfEach(t *testing.T, client kubernetes.Interface) {
 		require.NoError(t, err)
 	}
 	do(client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named("ns")}, options))
-	do(client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named("gone")}, options))
-	require.NoError(t, client.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}))
+	do(client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named("deleted")}, options))
+	require.NoError(t, client.CoreV1().Namespaces().Delete(ctx, "deleted", metav1.DeleteOptions{}))
 	do(client.CoreV1().ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: named("c"), Data: map[string]string{"a": "", "b": ""}, BinaryData: map[string][]byte{"c": {1}},
 	}, options))

@@ -21,7 +21,7 @@ import (
 
 // TestCacheUnreachable checks that a reader retains its objects.
 func TestCacheUnreachable(t *testing.T) {
-	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
+	for name, stuck := range map[string]bool{"connection refused": false, "no response": true} {
 		t.Run(name, func(t *testing.T) {
 			s, a := world(t)
 			reading(t, a, func(t *testing.T, r *cacheReader) {
@@ -88,7 +88,7 @@ func TestRetainedObjects(t *testing.T) {
 		pass(10 * time.Second)
 		s.remove("x20")
 		s.push(t, a)
-		r.receives(t, 10*time.Second) // the shard has not said that all is there
+		r.receives(t, 10*time.Second) // there is no new checkpoint of the shard yet
 		s.checkpoint(a)
 		r.receives(t, 5*time.Second, "delete x20@1021")
 		r.has(t, s.state())
@@ -185,9 +185,9 @@ func TestCacheModel(t *testing.T) {
 				for range 100 {
 					s := shards[dice.IntN(2)]
 					name := fmt.Sprintf("x%d", dice.IntN(6))
-					said := map[string]int{}
+					versions := map[string]int{}
 					for _, s := range shards {
-						said[s.name] = r.marked(s.name)
+						versions[s.name] = r.marked(s.name)
 					}
 					switch dice.IntN(13) {
 					case 12:
@@ -227,25 +227,25 @@ func TestCacheModel(t *testing.T) {
 						}
 						delete(last, key)
 						for _, s := range shards {
-							require.False(t, marked[s.name] && s.objects[key.Name].uid == uid, "%s was told as deleted, and the shard has it", content)
+							require.False(t, marked[s.name] && s.objects[key.Name].uid == uid, "%s was notified as deleted, but the shard has it", content)
 						}
 					}
 					for key, content := range known {
 						uid, after, _ := strings.Cut(content, "@")
 						// A deletion is known if a later checkpoint was received.
 						at, deleted := removed[uid]
-						require.False(t, deleted && read[key.Shard] && at <= said[key.Shard] && before[key] == "", "%s is told, and had gone", content)
+						require.False(t, deleted && read[key.Shard] && at <= versions[key.Shard] && before[key] == "", "%s was notified, but had been deleted", content)
 						text, _, _ := strings.Cut(after, "=")
 						version, err := strconv.Atoi(text)
 						require.NoError(t, err)
-						require.False(t, marked[key.Shard] && version < last[key], "%s goes back", key)
+						require.False(t, marked[key.Shard] && version < last[key], "%s was replaced by an older version", key)
 						last[key] = version
 					}
 					before = known
 					for key := range known {
 						read[key.Shard] = true
 					}
-					for name, checkpoint := range c.said() { // as the informer of checkpoints does
+					for name, checkpoint := range c.observedCheckpoints() { // as the informer of checkpoints does
 						r.cache.Note(name, checkpoint)
 						marked[name] = true
 					}
@@ -280,7 +280,7 @@ func TestSlowCheckpoints(t *testing.T) {
 			return map[string]Checkpoint{"s": {Epoch: "e", Versions: map[string]string{"x": version}}}, nil
 		})
 		var all sync.WaitGroup
-		ask := func(want string) {
+		read := func(want string) {
 			for range 20 {
 				all.Go(func() {
 					checkpoints, err := cache.currentCheckpoints(t.Context(), time.Time{})
@@ -290,9 +290,9 @@ func TestSlowCheckpoints(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		ask("1")
+		read("1")
 		pass(slow * 3 / 4)
-		ask("2") // the result must be at most a second old
+		read("2") // the result must be at most a second old
 		all.Wait()
 		require.Equal(t, 2*slow, time.Since(began))
 		require.Equal(t, 2, reads)

@@ -30,7 +30,7 @@ func FuzzMarks(f *testing.F) {
 				require.False(t, older(version, a.Versions[resource]) || older(version, b.Versions[resource]))
 			}
 		case order < 0:
-			require.Equal(t, a, a.later(b), "an epoch that is over")
+			require.Equal(t, a, a.later(b), "a checkpoint of an older epoch must be ignored")
 			require.False(t, b.reaches(a))
 		default:
 			require.Equal(t, b, a.later(b))

@@ -20,7 +20,7 @@ func TestCompleteByCheckpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, cache := world(t)
 		others, replicas := cache.reader(t)
-		unknown := errors.New("nobody knows")
+		unknown := errors.New("cannot list the shards")
 		d := NewDual(kinds.ConfigMaps.Informer(newScripted().factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
 			Checkpointed: func() ([]string, error) { return []string{"s", "t"}, unknown },
 		})
@@ -32,7 +32,7 @@ func TestCompleteByCheckpoints(t *testing.T) {
 		pass(3 * time.Second)
 		require.NoError(t, d.Read())
 		require.ErrorIs(t, look(), client.ErrIncomplete)
-		require.ErrorIs(t, look(), unknown, "which shards there are")
+		require.ErrorIs(t, look(), unknown, "the lookup must fail without the list of shards")
 
 		unknown = nil
 		require.ErrorIs(t, look(), client.ErrIncomplete)

@@ -133,7 +133,7 @@ func (d *Dual[T]) checkCheckpoints(shards []string) error {
 	}
 	all, err := d.options.Checkpointed()
 	if err != nil {
-		return fmt.Errorf("%w: the shards: %w", client.ErrIncomplete, err)
+		return fmt.Errorf("%w: listing the shards: %w", client.ErrIncomplete, err)
 	}
 	if len(shards) > 0 {
 		all = slices.DeleteFunc(all, func(shard string) bool { return !slices.Contains(shards, shard) })

@@ -27,7 +27,7 @@ import (
 type federation struct {
 	*Dual[*corev1.ConfigMap]
 	own, cache *scripted
-	told       map[client.Key]string
+	notified   map[client.Key]string
 
 	mu      sync.Mutex
 	stateOf map[string]ShardState
@@ -39,12 +39,12 @@ func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["conten
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, stateOf: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
+		d := &federation{own: own, cache: cache, notified: map[client.Key]string{}, stateOf: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
 		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
 		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
 		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
-		d.Dual = NewDual(mine, others, DualOptions{Owns: d.owns, ShardState: d.standingOf})
-		d.AddEventHandler(recordingTo(t, d.told))
+		d.Dual = NewDual(mine, others, DualOptions{Owns: d.owns, ShardState: d.shardState})
+		d.AddEventHandler(recordingTo(t, d.notified))
 		running(t, d)
 		f(t, d)
 	})
@@ -56,7 +56,7 @@ func (d *federation) owns(cluster logicalcluster.Name) bool {
 	return d.holds[cluster]
 }
 
-func (d *federation) standingOf(shard string) ShardState {
+func (d *federation) shardState(shard string) ShardState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if stateOf, known := d.stateOf[shard]; known {
@@ -109,16 +109,16 @@ func (d *federation) agrees(t *testing.T) {
 	t.Helper()
 	bubble.Wait()
 	require.NoError(t, d.Complete())
-	told := map[client.Key]string{}
+	notified := map[client.Key]string{}
 	for key, obj := range d.expected(allActive, nil) {
-		told[key] = contentOf(obj)
+		notified[key] = contentOf(obj)
 	}
-	require.Equal(t, told, d.told)
+	require.Equal(t, notified, d.notified)
 	late := map[client.Key]string{}
 	d.AddEventHandler(recordingTo(t, late)).Remove()
-	require.Equal(t, told, late)
+	require.Equal(t, notified, late)
 
-	want := d.expected(d.standingOf, d.holds)
+	want := d.expected(d.shardState, d.holds)
 	for i := range 30 {
 		key := scriptedKey(i)
 		obj, err := d.Get(key.Cluster, key.Namespace, key.Name)
@@ -142,7 +142,7 @@ func (d *federation) agrees(t *testing.T) {
 		require.ElementsMatch(t, keysAndContents(objects, has), keysAndContents(found, all))
 		require.True(t, slices.IsSortedFunc(found, func(a, b *corev1.ConfigMap) int {
 			return trueFirst(a.Annotations[request.ShardAnnotation] == "", b.Annotations[request.ShardAnnotation] == "")
-		}), "the own ones come first")
+		}), "own objects must come first")
 	}
 }
 
@@ -196,7 +196,7 @@ func TestDualModel(t *testing.T) {
 					}
 				}
 				for _, server := range []*scripted{own, cache} {
-					server.answer(good)
+					server.respond(good)
 				}
 				pass(time.Minute) // longer than any timeout
 				write()
@@ -220,7 +220,7 @@ func TestDualEvents(t *testing.T) {
 				events = append(events, fmt.Sprint("delete ", last.Data["content"], " ", tombstone))
 			},
 		})
-		told := func(want ...string) {
+		notified := func(want ...string) {
 			t.Helper()
 			bubble.Wait()
 			require.Equal(t, want, events)
@@ -236,22 +236,22 @@ func TestDualEvents(t *testing.T) {
 		}
 		cache.put(t, at("self"), "the own replica")
 		cache.put(t, at("blue"), "blue 0", original("uid-1"))
-		told("add blue 0")
+		notified("add blue 0")
 		cache.put(t, at("blue"), "blue", original("uid-1"))
-		told("blue 0 -> blue")
+		notified("blue 0 -> blue")
 		own.put(t, key, "own")
-		told("blue -> own") // with uid-1, the first of the server: it has moved here
+		notified("blue -> own") // with uid-1, the first of the server: it has moved here
 		cache.put(t, at("blue"), "blue 2", original("uid-1"))
 		cache.put(t, at("green"), "green", original("other"))
-		told()
+		notified()
 		own.remove(t, key)
-		told("delete own true", "add green") // the younger copy, of another object
+		notified("delete own true", "add green") // the younger copy, of another object
 		cache.remove(t, at("green"))
-		told("delete green true", "add blue 2")
+		notified("delete green true", "add blue 2")
 		cache.remove(t, at("blue"))
-		told("delete blue 2 false")
+		notified("delete blue 2 false")
 		cache.remove(t, at("self"))
-		told()
+		notified()
 	})
 }
 
@@ -297,27 +297,27 @@ func TestDualWithoutOthers(t *testing.T) {
 		d.holds["held"] = true
 		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
 		pass(time.Minute)
-		require.NoError(t, d.WaitForSync(t.Context()), "the own shard is enough")
-		require.ErrorContains(t, d.Complete(), "told to fail")
+		require.NoError(t, d.WaitForSync(t.Context()), "the own shard must be sufficient")
+		require.ErrorContains(t, d.Complete(), "injected failure")
 		_, err := d.Get(mine.Cluster, mine.Namespace, mine.Name)
 		require.NoError(t, err)
 		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
 		require.ErrorIs(t, err, client.ErrIncomplete)
 		_, err = d.Get("held", "", "x")
-		require.True(t, apierrors.IsNotFound(err), "of its own logical clusters the shard knows all: %v", err)
+		require.True(t, apierrors.IsNotFound(err), "objects of own logical clusters must not be found: %v", err)
 
-		cache.answer(good)
+		cache.respond(good)
 		pass(time.Minute)
 		d.agrees(t)
 
 		// Objects are retained if they were loaded before.
-		cache.answer(unavailable)
+		cache.respond(unavailable)
 		cache.Break()
 		pass(time.Minute)
 		require.NoError(t, d.Complete())
 		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
 		require.NoError(t, err)
-		cache.answer(good)
+		cache.respond(good)
 	})
 }
 
@@ -327,13 +327,13 @@ func TestDualAlone(t *testing.T) {
 		own := newScripted()
 		own.put(t, scriptedKey(0), "own")
 		d := NewDual(kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})
-		told := map[client.Key]string{}
-		d.AddEventHandler(recordingTo(t, told))
+		notified := map[client.Key]string{}
+		d.AddEventHandler(recordingTo(t, notified))
 		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
 		running(t, d)
 		require.NoError(t, d.WaitForSync(t.Context()))
 		require.NoError(t, d.Complete())
-		require.Len(t, told, 1)
+		require.Len(t, notified, 1)
 		_, err := d.Get("c1", "default", "x")
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		_, err = d.ByIndex("none", "x")

@@ -146,13 +146,13 @@ func (r *reader) Put(key client.Key, obj client.Object, served, version string) 
 	delete(r.retained, key)
 	l := r.lagging(key.Shard, served)
 	if l != nil && version != "" {
-		limit, doubt := l.target.Versions[r.resource], l.other
+		limit, outdated := l.target.Versions[r.resource], l.other
 		if old, known := r.informer.Get(key); known {
-			doubt = doubt || older(version, old.GetResourceVersion())
+			outdated = outdated || older(version, old.GetResourceVersion())
 		} else {
-			doubt = doubt || !older(limit, version)
+			outdated = outdated || !older(limit, version)
 		}
-		if doubt && l.due[key] != version {
+		if outdated && l.due[key] != version {
 			r.suspect[key] = obj
 			return false
 		}

@@ -45,7 +45,7 @@ func newScripted() *scripted {
 func good() int        { return 0 }
 func unavailable() int { return http.StatusServiceUnavailable }
 
-func (s *scripted) answer(next func() int) {
+func (s *scripted) respond(next func() int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = next
@@ -72,8 +72,8 @@ func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	if code == 0 {
 		return f.RoundTripper.RoundTrip(r)
 	}
-	status := apierrors.NewGenericServerResponse(code, r.Method, schema.GroupResource{}, "", "told to fail", 2, true).Status()
-	status.Kind, status.APIVersion, status.Message = "Status", "v1", "told to fail"
+	status := apierrors.NewGenericServerResponse(code, r.Method, schema.GroupResource{}, "", "injected failure", 2, true).Status()
+	status.Kind, status.APIVersion, status.Message = "Status", "v1", "injected failure"
 	body, err := json.Marshal(status)
 	return &http.Response{
 		StatusCode: code, ProtoMajor: 2, Request: r, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
@@ -157,26 +157,26 @@ func contentOf(obj *corev1.ConfigMap) string {
 	return string(obj.UID) + "@" + obj.ResourceVersion + "=" + obj.Data["content"]
 }
 
-func recordingTo(t *testing.T, told map[client.Key]string) client.Handler[*corev1.ConfigMap] {
+func recordingTo(t *testing.T, notified map[client.Key]string) client.Handler[*corev1.ConfigMap] {
 	t.Helper()
 	return client.Handler[*corev1.ConfigMap]{
 		OnAdd: func(obj *corev1.ConfigMap, _ bool) {
-			if _, twice := told[client.KeyOf(obj)]; twice {
+			if _, twice := notified[client.KeyOf(obj)]; twice {
 				t.Errorf("%s was added twice", client.KeyOf(obj))
 			}
-			told[client.KeyOf(obj)] = contentOf(obj)
+			notified[client.KeyOf(obj)] = contentOf(obj)
 		},
 		OnUpdate: func(old, obj *corev1.ConfigMap) {
-			if told[client.KeyOf(obj)] != contentOf(old) {
-				t.Errorf("%s was told as %s, and is updated from %s", client.KeyOf(obj), told[client.KeyOf(obj)], contentOf(old))
+			if notified[client.KeyOf(obj)] != contentOf(old) {
+				t.Errorf("%s was notified as %s, but is updated from %s", client.KeyOf(obj), notified[client.KeyOf(obj)], contentOf(old))
 			}
-			told[client.KeyOf(obj)] = contentOf(obj)
+			notified[client.KeyOf(obj)] = contentOf(obj)
 		},
 		OnDelete: func(last *corev1.ConfigMap, _ bool) {
-			if _, ok := told[client.KeyOf(last)]; !ok {
-				t.Errorf("%s was deleted, and was never added", client.KeyOf(last))
+			if _, ok := notified[client.KeyOf(last)]; !ok {
+				t.Errorf("%s was deleted, but was never added", client.KeyOf(last))
 			}
-			delete(told, client.KeyOf(last))
+			delete(notified, client.KeyOf(last))
 		},
 	}
 }

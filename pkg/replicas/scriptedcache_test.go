@@ -53,13 +53,13 @@ func (c *scriptedCache) checkpoints(ctx context.Context) (map[string]Checkpoint,
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case outage:
-		return nil, errors.New("told to be away")
+		return nil, errors.New("injected failure")
 	default:
 		return checkpoints, nil
 	}
 }
 
-func (c *scriptedCache) said() map[string]Checkpoint {
+func (c *scriptedCache) observedCheckpoints() map[string]Checkpoint {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	if c.outage || c.stuck {
@@ -205,22 +205,22 @@ type cacheReader struct {
 	*client.Informer[*corev1.ConfigMap]
 	cache *Cache
 
-	lock   sync.Mutex
-	told   map[client.Key]string
-	events []string
+	lock     sync.Mutex
+	notified map[client.Key]string
+	events   []string
 }
 
 func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	key := r.KeyOf(obj)
-	_, known := r.told[key]
+	_, known := r.notified[key]
 	if known != (kind != "add") {
-		r.events = append(r.events, fmt.Sprintf("wrong: %s %s, which was known: %t", kind, key.Name, known))
+		r.events = append(r.events, fmt.Sprintf("wrong: %s %s, known before: %t", kind, key.Name, known))
 	}
 	r.events = append(r.events, fmt.Sprintf("%s %s@%s", kind, key.Name, obj.ResourceVersion))
-	if r.told[key] = contentOf(obj); kind == "delete" {
-		delete(r.told, key)
+	if r.notified[key] = contentOf(obj); kind == "delete" {
+		delete(r.notified, key)
 	}
 }
 
@@ -249,7 +249,7 @@ func (r *cacheReader) receives(t *testing.T, d time.Duration, want ...string) {
 func (r *cacheReader) known() map[client.Key]string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	return maps.Clone(r.told)
+	return maps.Clone(r.notified)
 }
 
 func (r *cacheReader) has(t *testing.T, want map[client.Key]string) {
@@ -266,7 +266,7 @@ func (r *cacheReader) has(t *testing.T, want map[client.Key]string) {
 func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheReader)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		r := &cacheReader{told: map[client.Key]string{}}
+		r := &cacheReader{notified: map[client.Key]string{}}
 		r.Informer, r.cache = cache.reader(t)
 		r.AddEventHandler(client.Handler[*corev1.ConfigMap]{
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },

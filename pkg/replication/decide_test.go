@@ -77,7 +77,7 @@ func TestDesired(t *testing.T) {
 	local := localObject()
 	before := local.DeepCopy()
 	got := Resource{shard: "amber"}.Desired(local)
-	require.Equal(t, before, local, "the source must not change")
+	require.Equal(t, before, local, "the source object must not change")
 	want := localObject(without("metadata", "resourceVersion"), set(map[string]any{
 		"kcp.io/path": "root", "custom": "kept", request.ShardAnnotation: "amber",
 		request.OriginalVersionAnnotation: "7", request.OriginalUIDAnnotation: "local-uid",
@@ -87,7 +87,7 @@ func TestDesired(t *testing.T) {
 
 // TestDesiredOfDeleted checks the annotation of replicas whose objects are being deleted.
 func TestDesiredOfDeleted(t *testing.T) {
-	local := localObject(metadata("a lie", "annotations", request.DeletingAnnotation))
+	local := localObject(metadata("forged", "annotations", request.DeletingAnnotation))
 	require.NotContains(t, Resource{}.Desired(local).GetAnnotations(), request.DeletingAnnotation)
 	local.SetDeletionTimestamp(&metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)})
 	local.SetDeletionGracePeriodSeconds(new(int64))
@@ -102,9 +102,9 @@ func TestDecide(t *testing.T) {
 	all, marked := Resource{}, Resource{Filter: tenancy.Replicated}
 	local, replica := localObject(), replicaOf(localObject())
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
-	gone := localObject(terminating)
+	deleting := localObject(terminating)
 	ofSystem := localObject(metadata("system:admin", "annotations", "kcp.io/cluster"))
-	annotated := localObject(metadata("who", "annotations", "internal.kcp.io/replicate"))
+	annotated := localObject(metadata("reason", "annotations", "internal.kcp.io/replicate"))
 	edited := func(change ...edit) *unstructured.Unstructured { return replicaOf(local, change...) }
 	tests := []struct {
 		name           string
@@ -115,11 +115,11 @@ func TestDecide(t *testing.T) {
 		{"nothing anywhere", all, nil, nil, ActionNone},
 		{"new object", all, local, nil, ActionCreate},
 		{"same", all, local, replica, ActionNone},
-		{"object with a finalizer gone", all, nil, replica, ActionDelete},
-		{"object terminating", all, localObject(terminating), replica, ActionUpdate},
-		{"object terminating, as its replica says", all, gone, replicaOf(gone), ActionNone},
+		{"deleted object with a finalizer", all, nil, replica, ActionDelete},
+		{"terminating object", all, localObject(terminating), replica, ActionUpdate},
+		{"terminating object with a current replica", all, deleting, replicaOf(deleting), ActionNone},
 		{"terminating object without a replica", all, localObject(terminating), nil, ActionCreate},
-		{"in a logical cluster of the system", all, ofSystem, nil, ActionNone},
+		{"object in a system logical cluster", all, ofSystem, nil, ActionNone},
 		{"spec changed in the shard", all, localObject(set("https://other", "spec", "baseURL")), replica, ActionUpdate},
 		{"newer version in the shard", all, localObject(metadata("8", "resourceVersion")), replica, ActionUpdate},
 		{"recreated in the shard", all, localObject(metadata("other", "uid")), replica, ActionUpdate},
@@ -134,10 +134,10 @@ func TestDecide(t *testing.T) {
 		{"generation edited in the replica", all, local, edited(metadata(int64(4), "generation")), ActionUpdate},
 		{"managed fields edited in the replica", all, local, edited(without("metadata", "managedFields")), ActionUpdate},
 		{"not marked", marked, local, nil, ActionNone},
-		{"mark removed", marked, local, replica, ActionDelete},
+		{"no longer marked", marked, local, replica, ActionDelete},
 		{"marked by annotation", marked, annotated, nil, ActionCreate},
-		{"marked by label", marked, localObject(metadata("who", "labels", "internal.kcp.io/replicate")), nil, ActionCreate},
-		{"marked by nobody", marked, localObject(metadata("", "annotations", "internal.kcp.io/replicate")), nil, ActionNone},
+		{"marked by label", marked, localObject(metadata("reason", "labels", "internal.kcp.io/replicate")), nil, ActionCreate},
+		{"marked with an empty annotation", marked, localObject(metadata("", "annotations", "internal.kcp.io/replicate")), nil, ActionNone},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestDecide(t *testing.T) {
 				require.Empty(t, obj.GetResourceVersion())
 				require.Equal(t, Resource{}.Desired(tt.local), obj)
 			case ActionUpdate:
-				require.Equal(t, "99", obj.GetResourceVersion(), "an update must name the version that was compared")
+				require.Equal(t, "99", obj.GetResourceVersion(), "an update must contain the compared version")
 				obj.SetResourceVersion("")
 				want := Resource{}.Desired(tt.local)
 				if want.GetUID() != tt.replica.GetUID() {
@@ -156,7 +156,7 @@ func TestDecide(t *testing.T) {
 				}
 				require.Equal(t, want, obj)
 			case ActionDelete:
-				require.Equal(t, tt.replica, obj, "what is deleted must be what was compared")
+				require.Equal(t, tt.replica, obj, "the deleted replica must be the compared one")
 			case ActionNone:
 				require.Nil(t, obj)
 			}
@@ -175,9 +175,9 @@ func TestTable(t *testing.T) {
 		require.Equal(t, resource, l.GroupResource())
 		require.NotEmpty(t, l.Version)
 	}
-	require.NoError(t, table.Remove(t.Context(), schema.GroupResource{Resource: "configmaps"}), "what is not there has gone")
+	require.NoError(t, table.Remove(t.Context(), schema.GroupResource{Resource: "configmaps"}), "the removal of an unknown resource must succeed")
 
-	// Who waits for a removal in vain can wait again, and meanwhile it is there.
+	// A canceled removal can be repeated, and the resource remains in the table meanwhile.
 	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -187,9 +187,9 @@ func TestTable(t *testing.T) {
 	require.ErrorContains(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}), "being removed")
 	<-changed
 	now, _ := table.Lines()
-	require.NotSame(t, lines[shards], now[shards], "who follows the line starts over")
+	require.NotSame(t, lines[shards], now[shards], "followers of the line must start over")
 	table.Delete(lines[shards])
-	require.Error(t, table.Remove(impatient, shards), "another line is gone")
+	require.Error(t, table.Remove(impatient, shards), "the deletion of the previous line must not complete the removal")
 	table.Delete(now[shards])
 	require.NoError(t, table.Remove(impatient, shards))
 	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))

@@ -54,14 +54,14 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// TestEntered checks that authorization is reported only for the logical cluster of the request.
-func TestEntered(t *testing.T) {
+// TestAccessAuthorized checks that authorization is reported only for the logical cluster of the request.
+func TestAccessAuthorized(t *testing.T) {
 	request.AccessAuthorized(t.Context()) // no effect
 
 	times := 0
-	ctx := request.WithEntry(request.WithClusterName(t.Context(), "a"), func() { times++ })
+	ctx := request.OnAccessAuthorized(request.WithClusterName(t.Context(), "a"), func() { times++ })
 	request.AccessAuthorized(request.WithClusterName(ctx, "b"))
-	require.Zero(t, times, "a part of the work that is for another logical cluster")
+	require.Zero(t, times, "reported for another logical cluster")
 	request.AccessAuthorized(ctx)
 	require.Equal(t, 1, times)
 	name, err := request.ClusterNameFrom(ctx)
@@ -84,7 +84,7 @@ func TestClusterInContext(t *testing.T) {
 	require.Equal(t, "root", name.String())
 
 	_, ok = request.ClusterFrom(request.WithCluster(ctx, request.Cluster{}))
-	require.False(t, ok, "an empty cluster is none")
+	require.False(t, ok, "an empty cluster must not be found")
 
 	_, ok = request.ShardFrom(ctx)
 	require.False(t, ok)
@@ -101,11 +101,11 @@ func TestScopeOfAPart(t *testing.T) {
 	require.NotNil(t, request.ShardSelectorFrom(ctx))
 
 	other := request.WithClusterName(ctx, "b")
-	require.Nil(t, request.ShardSelectorFrom(other), "the part is of the other logical cluster's objects")
+	require.Nil(t, request.ShardSelectorFrom(other), "the selector must not apply to another logical cluster")
 	require.Equal(t, request.Scope{Shard: request.Shard{Name: "s1"}, Cluster: request.Cluster{Name: "b"}}, request.ScopeFrom(other))
 	name, err := request.ClusterNameFrom(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "a", name.String(), "the context it was made from stays as it was")
+	require.Equal(t, "a", name.String(), "the original context must not change")
 	require.Zero(t, request.ScopeFrom(t.Context()))
 }
 
@@ -120,7 +120,7 @@ func TestCheckStorage(t *testing.T) {
 	for name, through := range map[string]request.Through{
 		"directly":                    {},
 		"through a virtual workspace": {Mount: request.APIExports, Provider: "p", VirtualWorkspace: "e"},
-		"through a virtual workspace, to all of it": {Mount: request.TerminatingWorkspaces, Provider: "p", VirtualWorkspace: "t", Unrestricted: true},
+		"through a virtual workspace, unrestricted": {Mount: request.TerminatingWorkspaces, Provider: "p", VirtualWorkspace: "t", Unrestricted: true},
 	} {
 		ctx := request.WithThrough(request.WithWildcard(t.Context()), through)
 		restricts := through.Mount != nil && !through.Unrestricted
@@ -128,14 +128,14 @@ func TestCheckStorage(t *testing.T) {
 			ctx     context.Context //nolint:containedctx // the input of the test case
 			refused bool
 		}{
-			"nothing":                    {ctx, restricts},
-			"no identity":                {request.WithIdentity(ctx, here, ""), restricts},
-			"an identity":                {request.WithIdentity(ctx, here, "h"), false},
-			"an identity of another":     {request.WithIdentity(ctx, elsewhere, "h"), true},
-			"a restriction":              {request.WithRestriction(ctx, restriction{here}), false},
-			"a restriction of another":   {request.WithRestriction(ctx, restriction{elsewhere}), true},
-			"one of them of another":     {request.WithRestriction(request.WithIdentity(ctx, here, "h"), restriction{elsewhere}), true},
-			"in another logical cluster": {request.WithClusterName(request.WithRestriction(ctx, restriction{elsewhere}), "c"), false},
+			"nothing":                           {ctx, restricts},
+			"no identity":                       {request.WithIdentity(ctx, here, ""), restricts},
+			"an identity":                       {request.WithIdentity(ctx, here, "h"), false},
+			"an identity of another resource":   {request.WithIdentity(ctx, elsewhere, "h"), true},
+			"a restriction":                     {request.WithRestriction(ctx, restriction{here}), false},
+			"a restriction of another resource": {request.WithRestriction(ctx, restriction{elsewhere}), true},
+			"an identity, and a restriction of another resource": {request.WithRestriction(request.WithIdentity(ctx, here, "h"), restriction{elsewhere}), true},
+			"in another logical cluster":                         {request.WithClusterName(request.WithRestriction(ctx, restriction{elsewhere}), "c"), false},
 		} {
 			err := request.CheckStorage(tc.ctx, here)
 			require.Equal(t, tc.refused, err != nil, "%s, %s: %v", name, what, err)

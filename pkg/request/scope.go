@@ -47,8 +47,8 @@ type Scope struct {
 	through     Through
 	// merged is set if a front-proxy merges the response with those of other shards.
 	merged bool
-	// entered is called when the user is authorized for the logical cluster.
-	entered func()
+	// accessAuthorized is called when the user is authorized for the logical cluster.
+	accessAuthorized func()
 }
 
 type scopeKey struct{}
@@ -238,7 +238,7 @@ const (
 	// AccessAuthorizedHeader reports in each response of a shard whether the user was authorized
 	// for the logical cluster: "true" or "false". The front-proxy removes it. Without
 	// authorization, a response must not disclose that the logical cluster exists.
-	AccessAuthorizedHeader = InternalHeaderPrefix + "Entered"
+	AccessAuthorizedHeader = InternalHeaderPrefix + "Access-Authorized"
 
 	// ReadyTimeoutHeader specifies, in a forwarded request, how long the shard should wait until a
 	// new logical cluster is ready, e.g. 9.5s.
@@ -253,19 +253,19 @@ const (
 	DataHeader = InternalHeaderPrefix + "Data"
 )
 
-// WithEntry returns a context for which entered is called when the user is authorized for the
+// OnAccessAuthorized returns a context for which notify is called when the user is authorized for the
 // logical cluster. It is not called for derived contexts of other logical clusters.
-func WithEntry(ctx context.Context, entered func()) context.Context {
+func OnAccessAuthorized(ctx context.Context, notify func()) context.Context {
 	s := ScopeFrom(ctx)
-	s.entered = entered
+	s.accessAuthorized = notify
 	return WithScope(ctx, s)
 }
 
 // AccessAuthorized reports that the user is authorized for the logical cluster of ctx. Authorizers
 // call it before they authorize the request itself. They may call it several times.
 func AccessAuthorized(ctx context.Context) {
-	if s := scopeFrom(ctx); s.entered != nil {
-		s.entered()
+	if s := scopeFrom(ctx); s.accessAuthorized != nil {
+		s.accessAuthorized()
 	}
 }
 

@@ -108,16 +108,16 @@ func TestScoped(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	view := func(name, path string, wildcard bool) *request.VirtualWorkspaceLocation {
+	virtualWorkspace := func(name, path string, wildcard bool) *request.VirtualWorkspaceLocation {
 		return &request.VirtualWorkspaceLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
 	}
 	for url, want := range map[string]request.Location{
-		"/services/apiexport/p/e.example.org/clusters/c/api/v1":  {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e.example.org", "c", false), Rest: "/api/v1"},
-		"/services/apiexport/root:p/e/clusters/root:c":           {Path: logicalcluster.NewPath("root:p"), VirtualWorkspace: view("e", "root:c", false), Rest: "/"},
-		"/services/apiexport/p/e/clusters/*/apis":                {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e", "", true), Rest: "/apis"},
-		"/services/apiexport/p/clusters/clusters/c/clusters/c/x": {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("clusters", "c", false), Rest: "/clusters/c/x"},
+		"/services/apiexport/p/e.example.org/clusters/c/api/v1":  {Path: logicalcluster.NewPath("p"), VirtualWorkspace: virtualWorkspace("e.example.org", "c", false), Rest: "/api/v1"},
+		"/services/apiexport/root:p/e/clusters/root:c":           {Path: logicalcluster.NewPath("root:p"), VirtualWorkspace: virtualWorkspace("e", "root:c", false), Rest: "/"},
+		"/services/apiexport/p/e/clusters/*/apis":                {Path: logicalcluster.NewPath("p"), VirtualWorkspace: virtualWorkspace("e", "", true), Rest: "/apis"},
+		"/services/apiexport/p/clusters/clusters/c/clusters/c/x": {Path: logicalcluster.NewPath("p"), VirtualWorkspace: virtualWorkspace("clusters", "c", false), Rest: "/clusters/c/x"},
 	} {
-		got := requireView(t, request.APIExports, url, want)
+		got := requireLocation(t, request.APIExports, url, want)
 		scope, known := got.Scope()
 		require.Equal(t, !strings.Contains(want.Path.String(), ":"), known, url)
 		require.Equal(t, want.VirtualWorkspace.Wildcard, scope.VirtualWorkspace.In.Wildcard, url)
@@ -133,8 +133,8 @@ func TestViews(t *testing.T) {
 	})
 }
 
-// requireView checks that a URL of a mount has the location want, which it returns.
-func requireView(t *testing.T, mount *request.Mount, url string, want request.Location) request.Location {
+// requireLocation checks that a URL of a mount has the location want, which it returns.
+func requireLocation(t *testing.T, mount *request.Mount, url string, want request.Location) request.Location {
 	t.Helper()
 	got, found, err := request.Locate(url, request.Clusters, mount)
 	require.True(t, found, url)
@@ -149,7 +149,7 @@ func TestOwnViews(t *testing.T) {
 		"/services/apiresourceschema/c/clusters/*/apis":        {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
 		"/services/apiresourceschema/root:c/clusters/root:c/x": {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
 	} {
-		requireView(t, request.APIResourceSchemas, url, want)
+		requireLocation(t, request.APIResourceSchemas, url, want)
 	}
 	requireLocations(t, []*request.Mount{request.Clusters, request.APIResourceSchemas}, nil, []string{
 		"/services/apiresourceschema/", "/services/apiresourceschema/c", "/services/apiresourceschema/c/apis",
@@ -194,7 +194,7 @@ func TestMountsAreInATable(t *testing.T) {
 	for _, mount := range append(request.ShardMounts(), request.CacheMounts()...) {
 		tables[mount.Prefix] = true
 	}
-	require.Len(t, tables, declared, "a mount is in no table")
+	require.Len(t, tables, declared, "no table contains the mount")
 }
 
 // FuzzLocate checks that the results are valid segments of storage keys, and that nothing of the URL is lost.

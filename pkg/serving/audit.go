@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// auditViewKey is the URL path of the virtual workspace, with names of logical clusters.
-	auditViewKey    = "shardplane.io/view"
-	auditClusterKey = logicalcluster.AnnotationKey
-	auditShardKey   = request.ShardAnnotation
-	auditPathKey    = core.LogicalClusterPathAnnotationKey
+	// auditVirtualWorkspaceKey is the URL path of the virtual workspace, with names of logical clusters.
+	auditVirtualWorkspaceKey = "shardplane.io/virtual-workspace"
+	auditClusterKey          = logicalcluster.AnnotationKey
+	auditShardKey            = request.ShardAnnotation
+	auditPathKey             = core.LogicalClusterPathAnnotationKey
 	// auditURIKey is the URI that the client sent. When the event is passed to a backend, it replaces
 	// the URI of the event, from which the logical cluster has been removed.
 	auditURIKey = "shardplane.io/request-uri"
@@ -143,7 +143,7 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 				}
 			}
 			if scope := request.ScopeFrom(ctx); scope.VirtualWorkspace != nil {
-				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.VirtualWorkspacePath(scope.Cluster.Name, scope.VirtualWorkspace.Name)+request.ClusterPath(scope.VirtualWorkspace.In.String()))
+				audit.AddAuditAnnotation(ctx, auditVirtualWorkspaceKey, scope.Mount.VirtualWorkspacePath(scope.Cluster.Name, scope.VirtualWorkspace.Name)+request.ClusterPath(scope.VirtualWorkspace.In.String()))
 			}
 			if shard, ok := request.ShardFrom(ctx); ok {
 				audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())

@@ -94,11 +94,11 @@ func TestAuditWebhook(t *testing.T) {
 	t.Parallel()
 	type call struct{ path, authorization, body string }
 	calls := make(chan call, 64)
-	var answer func(http.ResponseWriter, *http.Request)
+	var respond func(http.ResponseWriter, *http.Request)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		calls <- call{r.URL.Path, r.Header.Get("Authorization"), string(body)}
-		answer(w, r)
+		respond(w, r)
 	}))
 	t.Cleanup(server.Close)
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
@@ -116,7 +116,7 @@ func TestAuditWebhook(t *testing.T) {
 		}
 		return ok, got
 	}
-	answer = func(http.ResponseWriter, *http.Request) {}
+	respond = func(http.ResponseWriter, *http.Request) {}
 	ok, got := process()
 	require.True(t, ok)
 	require.Len(t, got, 1)
@@ -132,10 +132,10 @@ func TestAuditWebhook(t *testing.T) {
 			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.MaxResponseBytes+1))
 		},
 	} {
-		answer = hostile
+		respond = hostile
 		ok, got := process()
 		require.False(t, ok, name)
-		require.Len(t, got, 5, "%s: it is tried again", name)
+		require.Len(t, got, 5, "%s: the request must be retried", name)
 		for _, c := range got {
 			require.Equal(t, "/events", c.path, name)
 		}
@@ -221,7 +221,7 @@ func shake(t *testing.T, address string, config *tls.Config) (tls.ConnectionStat
 func TestTLSOptions(t *testing.T) {
 	const good, other = tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	old := func(suite uint16) *tls.Config {
-		return &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}} //nolint:gosec // what is spoken is the point
+		return &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}} //nolint:gosec // the test requires the old version
 	}
 	protocols := &tls.Config{NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // the server chooses
 
@@ -230,7 +230,7 @@ func TestTLSOptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "h2", state.NegotiatedProtocol)
 	_, err = shake(t, address, &tls.Config{MaxVersion: tls.VersionTLS11}) //nolint:gosec // it is refused
-	require.Error(t, err, "TLS 1.2 is the oldest by default")
+	require.Error(t, err, "versions before TLS 1.2 must be rejected by default")
 
 	o := serving.NewTLSOptions()
 	o.CipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}
@@ -239,7 +239,7 @@ func TestTLSOptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, good, state.CipherSuite)
 	_, err = shake(t, address, old(other))
-	require.Error(t, err, "a suite that is not listed")
+	require.Error(t, err, "cipher suites that are not listed must be rejected")
 }
 
 func TestTLSOptionsNameTheFlag(t *testing.T) {

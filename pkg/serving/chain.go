@@ -181,7 +181,7 @@ func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer pr
 			if !c.LongRunningFunc(r, info) {
 				return 0
 			}
-			return watchPlaces(r) + ledger.OfHeaders(r)
+			return watchSlots(r) + ledger.OfHeaders(r)
 		}, TooMany(c))
 	}}
 }

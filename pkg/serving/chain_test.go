@@ -40,16 +40,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// leftOut are the filters of upstream's chain that ours does not contain.
-var leftOut = map[string]string{
+// omitted are the filters of upstream's chain that ours does not contain.
+var omitted = map[string]string{
 	"WithPriorityAndFairness":            "package fairness shares a shard among logical clusters with this filter",
-	"WithMaxInFlightLimit":               "package inflight does not count what waits for a webhook, which this filter would",
+	"WithMaxInFlightLimit":               "unlike this filter, package inflight does not count requests that wait for a webhook",
 	"WithCORS":                           "no option allows origins",
 	"WithHSTS":                           "no option sets directives",
-	"WithProbabilisticGoaway":            "no option sets the chance",
+	"WithProbabilisticGoaway":            "no option sets the probability",
 	"WithRetryAfter":                     "no server shuts down with Retry-After",
 	"WithWatchTerminationDuringShutdown": "LongRunningStop ends watches",
-	"WithMuxAndDiscoveryComplete":        "nothing is served before everything is installed",
+	"WithMuxAndDiscoveryComplete":        "no request is served before all handlers are installed",
 }
 
 // TestUpstreamsFilters checks that the chains contain each filter of upstream's default chain, or
@@ -73,11 +73,11 @@ func TestUpstreamsFilters(t *testing.T) {
 	})
 	require.Greater(t, len(seen), 15)
 	for name := range seen {
-		_, out := leftOut[name]
-		require.NotEqual(t, out, strings.Contains(string(own), "."+name), "%s is in the chain, or left out for a reason", name)
+		_, out := omitted[name]
+		require.NotEqual(t, out, strings.Contains(string(own), "."+name), "%s must be either in the chain or in omitted", name)
 	}
-	for name := range leftOut {
-		require.True(t, seen[name], "%s is no filter of upstream's any more", name)
+	for name := range omitted {
+		require.True(t, seen[name], "%s is no longer a filter of upstream's chain", name)
 	}
 }
 
@@ -103,17 +103,17 @@ func TestChainOrder(t *testing.T) {
 // handler can set it.
 func TestEntry(t *testing.T) {
 	for name, tc := range map[string]struct {
-		enters func(r *http.Request)
-		want   string
+		authorize func(r *http.Request)
+		want      string
 	}{
-		"refused":                    {func(*http.Request) {}, "false"},
-		"entered":                    {func(r *http.Request) { request.AccessAuthorized(r.Context()) }, "true"},
-		"entered another cluster":    {func(r *http.Request) { request.AccessAuthorized(request.WithClusterName(r.Context(), "b")) }, "false"},
-		"the client says that it is": {func(r *http.Request) { r.Header.Set(request.AccessAuthorizedHeader, "true") }, "false"},
+		"denied":                         {func(*http.Request) {}, "false"},
+		"authorized":                     {func(r *http.Request) { request.AccessAuthorized(r.Context()) }, "true"},
+		"authorized for another cluster": {func(r *http.Request) { request.AccessAuthorized(request.WithClusterName(r.Context(), "b")) }, "false"},
+		"header of the client":           {func(r *http.Request) { r.Header.Set(request.AccessAuthorizedHeader, "true") }, "false"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			handler := serving.WithEntry(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				tc.enters(r)
+			handler := serving.WithAccessHeader(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				tc.authorize(r)
 				w.WriteHeader(http.StatusTooManyRequests)
 			}))
 			w := httptest.NewRecorder()
@@ -142,21 +142,21 @@ func TestHeadersCount(t *testing.T) {
 	}
 }
 
-// answer is the request that the innermost handler received, or the Status of a filter.
-type answer struct {
+// outcome is the request that the innermost handler received, or the Status of a filter.
+type outcome struct {
 	code    int
 	cluster string
 	path    string
 	status  metav1.Status
 }
 
-// ask sends a request through both filters.
-func ask(t *testing.T, method, url, userName string) answer {
+// sendScoped sends a request through both filters.
+func sendScoped(t *testing.T, method, url, userName string) outcome {
 	t.Helper()
 	resolve := func(path logicalcluster.Path) (logicalcluster.Name, bool) { return "abc", path.String() == "root:team" }
 	inactive := func(name logicalcluster.Name) bool { return name == "asleep" }
 
-	var got answer
+	var got outcome
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := request.ClusterFrom(r.Context()); ok {
 			got.cluster = c.String()
@@ -201,21 +201,21 @@ func TestScopes(t *testing.T) {
 		code                    int
 		cluster, path, message  string
 	}{
-		{name: "path that is no text", url: "/clusters/abc/%c0%ae/api", code: 400, message: "not valid UTF-8"},
-		{name: "path that is no text, of the process", url: "/%ff", code: 400, message: "not valid UTF-8"},
+		{name: "invalid UTF-8", url: "/clusters/abc/%c0%ae/api", code: 400, message: "not valid UTF-8"},
+		{name: "invalid UTF-8 outside of a logical cluster", url: "/%ff", code: 400, message: "not valid UTF-8"},
 		{name: "name", url: "/clusters/abc/api/v1/configmaps", code: 200, cluster: "abc", path: "/api/v1/configmaps"},
 		{name: "system name", url: "/clusters/system:admin/api", code: 200, cluster: "system:admin", path: "/api"},
 		{name: "resolved path", url: "/clusters/root:team/version", code: 200, cluster: "abc", path: "/version"},
 		{name: "bare logical cluster", url: "/clusters/abc", code: 200, cluster: "abc", path: "/"},
-		{name: "unresolved path", url: "/clusters/root:nobody/api", code: 404, message: `workspaces.tenancy.kcp.io "root:nobody" not found`},
+		{name: "unresolved path", url: "/clusters/root:missing/api", code: 404, message: `workspaces.tenancy.kcp.io "root:missing" not found`},
 		{name: "mount", url: "/clusters/root:mount/api", code: 503, message: "root:mount is a mount of https://elsewhere, which is only available through the front-proxy"},
-		{name: "mount to nowhere", url: "/clusters/root:mounted/api", code: 503, message: "the mount root:mounted is not available"},
+		{name: "mount without a URL", url: "/clusters/root:mounted/api", code: 503, message: "the mount root:mounted is not available"},
 		{name: "malformed", url: "/clusters/UPPER/api", code: 400, message: "UPPER"},
 		{name: "nested", url: "/clusters/a1/clusters/b1/api", code: 404, message: "logical clusters cannot be nested"},
-		{name: "metrics", url: "/clusters/abc/metrics", code: 501, message: "about the process"},
-		{name: "metrics of slis", url: "/clusters/abc/metrics/slis", code: 501, message: "about the process"},
-		{name: "profiles", url: "/clusters/abc/debug/pprof/heap", code: 501, message: "about the process"},
-		{name: "metrics as a wildcard", url: "/clusters/*/metrics", code: 501, message: "about the process"},
+		{name: "metrics", url: "/clusters/abc/metrics", code: 501, message: "an endpoint of the process"},
+		{name: "SLI metrics", url: "/clusters/abc/metrics/slis", code: 501, message: "an endpoint of the process"},
+		{name: "profiles", url: "/clusters/abc/debug/pprof/heap", code: 501, message: "an endpoint of the process"},
+		{name: "metrics of the wildcard", url: "/clusters/*/metrics", code: 501, message: "an endpoint of the process"},
 		{name: "probe", url: "/clusters/abc/readyz", code: 200, cluster: "abc", path: "/readyz"},
 		{name: "no cluster", url: "/api/v1/namespaces", code: 400, message: "/clusters/<name>"},
 		{name: "no cluster, no resource", url: "/healthz", code: 200, path: "/healthz"},
@@ -232,7 +232,7 @@ func TestScopes(t *testing.T) {
 		{name: "inactive, the server itself", user: user.APIServerUser, url: "/clusters/asleep/api/v1/configmaps", code: 200, cluster: "asleep", path: "/api/v1/configmaps"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := ask(t, cmp.Or(tc.method, http.MethodGet), tc.url, tc.user)
+			got := sendScoped(t, cmp.Or(tc.method, http.MethodGet), tc.url, tc.user)
 			require.Equal(t, tc.code, got.code, got.status.Message)
 			require.Equal(t, tc.cluster, got.cluster)
 			require.Equal(t, tc.path, got.path)
@@ -248,7 +248,7 @@ func TestUnknownGrantor(t *testing.T) {
 		Mounts:  request.ShardMounts(),
 		Resolve: func(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false },
 		ResolveGrantor: func(logicalcluster.Path, *request.Mount, string) (logicalcluster.Name, error) {
-			return "", request.Unavailable("not all exports are known yet")
+			return "", request.Unavailable("not all exports are loaded yet")
 		},
 		Codecs: newCodecs(),
 	}
@@ -268,9 +268,9 @@ func newCodecs() serializer.CodecFactory {
 // TestUndecided checks that errors of the authorizer with a delay become the response, once, that
 // timeouts become 504, and that allowed requests are served with an unchanged ResponseWriter.
 func TestUndecided(t *testing.T) {
-	later := apierrors.NewServiceUnavailable("not everything is known yet")
+	later := apierrors.NewServiceUnavailable("not all objects are loaded yet")
 	later.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 7}
-	failed := errors.New("the disk is broken")
+	failed := errors.New("disk failure")
 	for name, tc := range map[string]struct {
 		timeout  time.Duration
 		decision authorizer.Decision
@@ -278,20 +278,20 @@ func TestUndecided(t *testing.T) {
 		want     int
 	}{
 		"allowed":                     {time.Minute, authorizer.DecisionAllow, nil, http.StatusOK},
-		"allowed in spite of it":      {time.Minute, authorizer.DecisionAllow, later, http.StatusOK},
+		"allowed with an error":       {time.Minute, authorizer.DecisionAllow, later, http.StatusOK},
 		"denied":                      {time.Minute, authorizer.DecisionDeny, nil, http.StatusForbidden},
 		"unknown":                     {time.Minute, authorizer.DecisionNoOpinion, later, http.StatusServiceUnavailable},
-		"unknown, among other things": {time.Minute, authorizer.DecisionNoOpinion, errors.Join(failed, fmt.Errorf("looking: %w", later)), http.StatusServiceUnavailable},
+		"unknown, among other errors": {time.Minute, authorizer.DecisionNoOpinion, errors.Join(failed, fmt.Errorf("lookup: %w", later)), http.StatusServiceUnavailable},
 		"failed":                      {time.Minute, authorizer.DecisionNoOpinion, failed, http.StatusInternalServerError},
 		"failed with a status":        {time.Minute, authorizer.DecisionNoOpinion, apierrors.NewNotFound(schema.GroupResource{}, "x"), http.StatusInternalServerError},
-		"out of time":                 {0, authorizer.DecisionNoOpinion, fmt.Errorf("looking: %w", context.DeadlineExceeded), http.StatusGatewayTimeout},
-		"denied in the last moment":   {0, authorizer.DecisionDeny, nil, http.StatusForbidden},
+		"timeout":                     {0, authorizer.DecisionNoOpinion, fmt.Errorf("lookup: %w", context.DeadlineExceeded), http.StatusGatewayTimeout},
+		"denied at the deadline":      {0, authorizer.DecisionDeny, nil, http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newConfig()
-			asked := 0
+			calls := 0
 			c.Authorization.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				asked++
+				calls++
 				return tc.decision, "", tc.err
 			})
 			w := httptest.NewRecorder()
@@ -304,7 +304,7 @@ func TestUndecided(t *testing.T) {
 			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods"})
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))
 			require.Equal(t, tc.want, w.Code)
-			require.Equal(t, 1, asked)
+			require.Equal(t, 1, calls)
 			if tc.want != http.StatusServiceUnavailable {
 				require.Empty(t, w.Header().Get("Retry-After"))
 				return
@@ -314,7 +314,7 @@ func TestUndecided(t *testing.T) {
 			var status metav1.Status
 			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &status), "%s", w.Body)
 			require.Equal(t, metav1.StatusReasonServiceUnavailable, status.Reason)
-			require.Equal(t, "not everything is known yet", status.Message)
+			require.Equal(t, "not all objects are loaded yet", status.Message)
 		})
 	}
 }
@@ -345,7 +345,7 @@ func TestUndecidedImpersonation(t *testing.T) {
 			c.Authorization.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				switch {
 				case a.GetVerb() == tc.unknown:
-					return authorizer.DecisionNoOpinion, "", request.Unavailable("not everything is known yet")
+					return authorizer.DecisionNoOpinion, "", request.Unavailable("not all objects are loaded yet")
 				case a.GetVerb() == tc.allowed, a.GetUser().GetName() == "bob":
 					return authorizer.DecisionAllow, "", nil
 				}
@@ -369,7 +369,7 @@ func TestUndecidedImpersonation(t *testing.T) {
 				require.Equal(t, "1", w.Header().Get("Retry-After"))
 				var status metav1.Status
 				require.NoError(t, json.Unmarshal(w.Body.Bytes(), &status), "%s", w.Body)
-				require.Equal(t, "not everything is known yet", status.Message)
+				require.Equal(t, "not all objects are loaded yet", status.Message)
 			}
 		})
 	}

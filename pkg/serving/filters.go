@@ -71,16 +71,16 @@ func when(on bool, wrap func(http.Handler) http.Handler) func(http.Handler) http
 	return wrap
 }
 
-// WithEntry returns the filter that reports to the front-proxy, in a response header, whether the user was
+// WithAccessHeader returns the filter that reports to the front-proxy, in a response header, whether the user was
 // authorized for the logical cluster. It wraps the authorization, and applies to all responses behind it, e.g.
 // those of limits. It also records the flow that is charged for the request, before impersonation.
-func WithEntry(next http.Handler) http.Handler {
+func WithAccessHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set(request.AccessAuthorizedHeader, "false")
 		// Only once, because the handler may authorize other requests later, in any goroutine.
 		var once sync.Once
-		ctx := request.WithEntry(r.Context(), func() {
+		ctx := request.OnAccessAuthorized(r.Context(), func() {
 			once.Do(func() { header.Set(request.AccessAuthorizedHeader, "true") })
 		})
 		if userInfo, ok := apirequest.UserFrom(ctx); ok {
@@ -203,32 +203,32 @@ func LongRunningStop(stop context.Context, c *genericapiserver.Config) Filter {
 	}}
 }
 
-// stackRoom is the stack size that a GET needs behind this filter, with an embedded etcd. Writes
+// stackSize is the stack size that a GET needs behind this filter, with an embedded etcd. Writes
 // need slightly more.
-const stackRoom = 24 << 10
+const stackSize = 24 << 10
 
 // withStack grows the stack of the goroutine while it is almost empty. Otherwise, it would be doubled and copied
 // several times. Long-running requests keep their small stack, because there may be many of them.
 func withStack(next http.Handler, lasts apirequest.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if info, ok := apirequest.RequestInfoFrom(r.Context()); ok && !lasts(r, info) {
-			makeRoom(0)
+			growStack(0)
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// makeRoom is called with 0 and does nothing. The stack grows when a function with such a variable
+// growStack is called with 0 and does nothing. The stack grows when a function with such a variable
 // is entered. The variable is not even cleared.
 //
 //go:noinline
-func makeRoom(at int) byte {
+func growStack(at int) byte {
 	if at == 0 {
 		return 0
 	}
-	var room [stackRoom]byte
-	room[at] = 1
-	return room[at/2]
+	var buffer [stackSize]byte
+	buffer[at] = 1
+	return buffer[at/2]
 }
 
 const readyzPath = "/readyz"

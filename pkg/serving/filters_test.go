@@ -35,14 +35,14 @@ func TestMaskTokens(t *testing.T) {
 		"/api?a=%2F&access_token=secret%3D&b=+&access_token=other": "/api?a=%2F&access_token=masked&b=+&access_token=masked",
 		"/api?my_access_token=mine":                                "/api?my_access_token=mine",
 	} {
-		asked := httptest.NewRequestWithContext(t.Context(), http.MethodGet, uri, http.NoBody)
+		original := httptest.NewRequestWithContext(t.Context(), http.MethodGet, uri, http.NoBody)
 		var got *http.Request
 		serving.MaskTokens().Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			got = r
-		})).ServeHTTP(httptest.NewRecorder(), asked)
+		})).ServeHTTP(httptest.NewRecorder(), original)
 		require.Equal(t, want, got.RequestURI)
 		require.Equal(t, want, got.URL.RequestURI())
-		require.Equal(t, uri, asked.URL.RequestURI(), "the request of the server stays as it is")
+		require.Equal(t, uri, original.URL.RequestURI(), "the original request must not change")
 	}
 }
 
@@ -68,6 +68,6 @@ func TestReadinessWarnings(t *testing.T) {
 	expect("/readyz", 200, "ok")
 	expect("/readyz?verbose", 200, "[+]etcd ok\n[!]cache a: Refused\n[!]root: Unreachable\nreadyz check passed\n")
 	expect("/readyz/etcd?verbose", 200, "ok")
-	failed = errors.New("away")
+	failed = errors.New("unreachable")
 	expect("/readyz?verbose", 500, "[-]etcd failed: reason withheld\n[!]cache a: Refused\n[!]root: Unreachable\nreadyz check failed\n")
 }

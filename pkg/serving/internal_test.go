@@ -57,7 +57,7 @@ func TestListBuffer(t *testing.T) {
 //
 //go:noinline
 func useStack(at int) byte {
-	var used [stackRoom * 3 / 4]byte
+	var used [stackSize * 3 / 4]byte
 	used[at] = 1
 	return used[at/2]
 }

@@ -56,7 +56,7 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			return
 		}
 		r = withParsedSelector(r, selector)
-		if info.Verb == "list" && !selector.Empty() && asksForConversion(r) {
+		if info.Verb == "list" && !selector.Empty() && requestsConversion(r) {
 			serveWithShardInfo(next, w, r, selector.String())
 			return
 		}
@@ -72,8 +72,8 @@ const (
 	maxRequirements = 128
 	//reference:limit request | selector: length | 400
 	maxSelectorBytes = 16 << 10
-	// partsPerPlace is how many requirements cost as much as a watch without selector.
-	partsPerPlace  = 4
+	// partsPerSlot is how many requirements cost as much as a watch without selector.
+	partsPerSlot   = 4
 	rangeSeparator = "||"
 	// shortQuery is the length up to which a query cannot exceed a limit.
 	shortQuery = maxRequirements
@@ -117,15 +117,15 @@ func requirements(parameter, selector string) int {
 	return n
 }
 
-// watchPlaces returns the cost of a watch. Each event is matched against its selectors, and each of their values.
-func watchPlaces(r *http.Request) int64 {
+// watchSlots returns the cost of a watch. Each event is matched against its selectors, and each of their values.
+func watchSlots(r *http.Request) int64 {
 	parts, query := 0, r.URL.Query()
 	for parameter, separator := range map[string]string{"labelSelector": ",", "fieldSelector": ",", shardSelectorParameter: rangeSeparator} {
 		for _, selector := range query[parameter] {
 			parts += 1 + strings.Count(selector, separator)
 		}
 	}
-	return 1 + int64(parts/partsPerPlace)
+	return 1 + int64(parts/partsPerSlot)
 }
 
 const (
@@ -228,7 +228,7 @@ func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Reques
 	response.sendWithShardInfo(w, selector)
 }
 
-func asksForConversion(r *http.Request) bool {
+func requestsConversion(r *http.Request) bool {
 	for _, accept := range r.Header.Values("Accept") {
 		if strings.Contains(accept, "as=Table") || strings.Contains(accept, "as=PartialObjectMetadataList") {
 			return true

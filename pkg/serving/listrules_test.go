@@ -51,27 +51,27 @@ func TestParsedSelectors(t *testing.T) {
 		parsed = append(parsed, request.ShardSelectorFrom(r.Context()))
 	})
 	for _, path := range []string{"/api/v1/configmaps?limit=1&shardSelector=", "/api/v1/configmaps:0123?limit=1&shardSelector=", "/api/v1/watch/configmaps?limit=1&shardSelector="} {
-		asks := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+url.QueryEscape(half), http.NoBody)
-		handler.ServeHTTP(httptest.NewRecorder(), asks)
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+url.QueryEscape(half), http.NoBody)
+		handler.ServeHTTP(httptest.NewRecorder(), req)
 	}
 	require.Len(t, parsed, 3)
 	for _, selector := range parsed {
 		require.NotNil(t, selector)
 		require.Equal(t, canonical, selector.String())
-		require.Same(t, parsed[0], selector, "it is parsed once")
+		require.Same(t, parsed[0], selector, "the selector must be parsed once")
 	}
 }
 
-// askList sends a request and returns the response, and whether the handler was called.
-func askList(t testing.TB, method, path, selector, accept string, with reply) (code int, answer []byte, asked bool) {
+// sendList sends a request and returns the response, and whether the handler was called.
+func sendList(t testing.TB, method, path, selector, accept string, with reply) (code int, body []byte, called bool) {
 	t.Helper()
 	passedOn := ""
 	handler := listRules(func(w http.ResponseWriter, r *http.Request) {
-		asked = true
+		called = true
 		passedOn = r.URL.Query().Get("shardSelector")
 		if parsed := request.ShardSelectorFrom(r.Context()); parsed != nil {
-			assert.Empty(t, passedOn, "it is not parsed again")
-			assert.Equal(t, http.MethodGet, method, "what deletes keeps it in the query")
+			assert.Empty(t, passedOn, "the parsed selector must be removed from the query")
+			assert.Equal(t, http.MethodGet, method, "the selector of a deletion must remain in the query")
 			passedOn = selector
 		}
 		w.Header().Set("Content-Type", with.contentType)
@@ -81,14 +81,14 @@ func askList(t testing.TB, method, path, selector, accept string, with reply) (c
 	if selector != "" {
 		path += "?shardSelector=" + url.QueryEscape(selector)
 	}
-	asks := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
-	asks.Header.Set("Accept", accept)
+	req := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	req.Header.Set("Accept", accept)
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, asks)
-	if asked {
-		require.Equal(t, selector, passedOn, "the selector is passed on")
+	handler.ServeHTTP(w, req)
+	if called {
+		require.Equal(t, selector, passedOn, "the handler received another selector")
 	}
-	return w.Code, w.Body.Bytes(), asked
+	return w.Code, w.Body.Bytes(), called
 }
 
 var plain = reply{http.StatusOK, "application/json", "{}"}
@@ -115,9 +115,9 @@ func TestShardSelectors(t *testing.T) {
 		{http.MethodGet, "/version", "nonsense", 200},
 	} {
 		for range 2 { // also from the cache
-			code, body, asked := askList(t, c.method, c.path, c.selector, "application/json", plain)
+			code, body, called := sendList(t, c.method, c.path, c.selector, "application/json", plain)
 			require.Equal(t, c.code, code, "%+v: %s", c, body)
-			require.Equal(t, c.code == http.StatusOK, asked)
+			require.Equal(t, c.code == http.StatusOK, called)
 			if c.code == http.StatusBadRequest {
 				var status metav1.Status
 				require.NoError(t, json.Unmarshal(body, &status))
@@ -133,23 +133,23 @@ func TestShardSelectors(t *testing.T) {
 func TestDeletionByCluster(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	byCluster := strings.ReplaceAll(canonical, "uid", "cluster")
-	asked := false
+	called := false
 	handler := listRules(func(_ http.ResponseWriter, r *http.Request) {
-		asked = true
+		called = true
 		assert.Empty(t, r.URL.RawQuery)
 		assert.Equal(t, byCluster, request.ShardSelectorFrom(r.Context()).String())
 	})
-	asks := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/configmaps?shardSelector="+url.QueryEscape(byCluster), http.NoBody)
-	handler.ServeHTTP(httptest.NewRecorder(), asks)
-	require.True(t, asked)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/configmaps?shardSelector="+url.QueryEscape(byCluster), http.NoBody)
+	handler.ServeHTTP(httptest.NewRecorder(), req)
+	require.True(t, called)
 }
 
 func TestShardSelectorsWithTheGateOff(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, false)
 	for method, want := range map[string]int{http.MethodGet: 200, http.MethodDelete: 400} {
-		code, body, asked := askList(t, method, "/api/v1/namespaces/default/configmaps", half, tableType, plain)
+		code, body, called := sendList(t, method, "/api/v1/namespaces/default/configmaps", half, tableType, plain)
 		require.Equal(t, want, code)
-		require.Equal(t, want == http.StatusOK, asked)
+		require.Equal(t, want == http.StatusOK, called)
 		if code == http.StatusOK {
 			require.Equal(t, plain.body, string(body))
 		}
@@ -171,11 +171,11 @@ func TestShardInfoIsAdded(t *testing.T) {
 	const table = `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"columnDefinitions":null,"rows":[{"cells":["a"],"object":{"b":[1,2]}}]}`
 
 	t.Run("table", func(t *testing.T) {
-		_, body, _ := askList(t, http.MethodGet, path, half, tableType, reply{200, "application/json", table})
+		_, body, _ := sendList(t, http.MethodGet, path, half, tableType, reply{200, "application/json", table})
 		require.JSONEq(t, strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"`+canonical+`"}`, 1), string(body))
 	})
 	t.Run("metadata in protobuf", func(t *testing.T) {
-		_, body, _ := askList(t, http.MethodGet, path, half, metadataType, reply{200, "application/vnd.kubernetes.protobuf", encoded.String()})
+		_, body, _ := sendList(t, http.MethodGet, path, half, metadataType, reply{200, "application/vnd.kubernetes.protobuf", encoded.String()})
 		obj, _, err := proto.Decode(body, nil, nil)
 		require.NoError(t, err)
 		list, ok := obj.(*metav1.PartialObjectMetadataList)
@@ -185,21 +185,21 @@ func TestShardInfoIsAdded(t *testing.T) {
 	})
 	// Everything else is passed on unchanged.
 	for name, with := range map[string]reply{
-		"complete already": {200, "application/json", strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"mine"}`, 1)},
-		"the list itself":  {200, "application/json", `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`},
+		"with shardInfo":   {200, "application/json", strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"mine"}`, 1)},
+		"ordinary list":    {200, "application/json", `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`},
 		"an error":         {406, "application/json", `{"kind":"Status","apiVersion":"v1"}`},
 		"garbage":          {200, "application/json", "garbage"},
 		"another encoding": {200, "text/plain", table},
 		"no body":          {204, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, body, _ := askList(t, http.MethodGet, path, half, tableType, with)
+			code, body, _ := sendList(t, http.MethodGet, path, half, tableType, with)
 			require.Equal(t, with.code, code)
 			require.Equal(t, with.body, string(body))
 		})
 	}
 	t.Run("no selector", func(t *testing.T) {
-		_, body, _ := askList(t, http.MethodGet, path, "", tableType, reply{200, "application/json", table})
+		_, body, _ := sendList(t, http.MethodGet, path, "", tableType, reply{200, "application/json", table})
 		require.JSONEq(t, table, string(body))
 	})
 }
@@ -211,8 +211,8 @@ func FuzzShardSelectors(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, selector string) {
-		code, body, asked := askList(t, http.MethodGet, "/api/v1/configmaps", selector, tableType, reply{200, "application/json", `{}`})
-		if asked {
+		code, body, called := sendList(t, http.MethodGet, "/api/v1/configmaps", selector, tableType, reply{200, "application/json", `{}`})
+		if called {
 			require.Equal(t, http.StatusOK, code)
 			return
 		}
@@ -222,7 +222,7 @@ func FuzzShardSelectors(f *testing.F) {
 
 func TestSelectorLimits(t *testing.T) {
 	handler := listRules(func(http.ResponseWriter, *http.Request) {})
-	ask := func(method, path, parameter, selector string) *httptest.ResponseRecorder {
+	send := func(method, path, parameter, selector string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path+"?"+url.Values{parameter: {selector}, "watch": {"true"}}.Encode(), http.NoBody))
 		return w
@@ -237,21 +237,21 @@ func TestSelectorLimits(t *testing.T) {
 			"a=" + strings.Repeat("b", 16<<10-1): parameter + " has 16385 bytes, at most 16384 allowed",
 		} {
 			for method, code := range map[string]int{http.MethodGet: http.StatusOK, http.MethodDelete: http.StatusOK} {
-				w := ask(method, "/api/v1/configmaps", parameter, selector)
+				w := send(method, "/api/v1/configmaps", parameter, selector)
 				if want != "" {
 					code = http.StatusBadRequest
 				}
 				require.Equal(t, code, w.Code, "%s: %s", method, w.Body)
 				require.Contains(t, w.Body.String(), want)
 			}
-			w := ask(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", parameter, selector)
-			require.Equal(t, http.StatusOK, w.Code, "a GET has none")
+			w := send(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", parameter, selector)
+			require.Equal(t, http.StatusOK, w.Code, "selectors of a get are ignored")
 		}
 	}
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-	w := ask(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 127)+half)
+	w := send(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 127)+half)
 	require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
-	w = ask(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 128)+half)
+	w = send(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 128)+half)
 	require.Equal(t, http.StatusBadRequest, w.Code)
 	require.Contains(t, w.Body.String(), "shardSelector has 129 requirements, at most 128 allowed")
 }

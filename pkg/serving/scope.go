@@ -275,7 +275,7 @@ func respond(w http.ResponseWriter, r *http.Request, s runtime.NegotiatedSeriali
 
 func notImplemented(path string) *apierrors.StatusError {
 	return request.StatusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
-		path+" is about the process, not about a logical cluster: use the root of the server")
+		path+" is an endpoint of the process, not of a logical cluster: use the root of the server")
 }
 
 // OpenWatches are the watches that end when a logical cluster is deactivated. The zero value is ready to use.

@@ -40,10 +40,10 @@ func TestCurrent(t *testing.T) {
 		{"nothing", nothing, nothing, nothing},
 		{"no exports", nothing, all, all},
 		{"no cluster roles", all, nothing, all},
-		{"no bindings of these", all, all, nothing},
-		{"the exports that were saved", saved, all, all},
-		{"the cluster roles that were saved", all, saved, all},
-		{"the bindings of these that were saved", all, all, saved},
+		{"no cluster role bindings", all, all, nothing},
+		{"exports from a snapshot", saved, all, all},
+		{"cluster roles from a snapshot", all, saved, all},
+		{"cluster role bindings from a snapshot", all, all, saved},
 		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -88,17 +88,17 @@ func TestSavedExports(t *testing.T) {
 		s.sources.Local = nowhere(t)
 		index, err := s.newBindings(&lateServers{})
 		require.NoError(t, err)
-		_, err = index.Export(t.Context(), client.Key{Cluster: "away", Name: "e"})
+		_, err = index.Export(t.Context(), client.Key{Cluster: "other", Name: "e"})
 		require.ErrorIs(t, err, want)
 		_, err = index.Export(t.Context(), client.Key{Cluster: "here", Name: "e"})
 		require.NoError(t, err)
-		decision, _, err := index.PermitsClaim(t.Context(), nil, "away", "h", authorizer.AttributesRecord{})
+		decision, _, err := index.PermitsClaim(t.Context(), nil, "other", "h", authorizer.AttributesRecord{})
 		require.ErrorIs(t, err, want)
 		require.Equal(t, authorizer.DecisionNoOpinion, decision)
 	}
 }
 
-// nowhere returns clients of a server that does not answer.
+// nowhere returns clients of a server that does not exist.
 func nowhere(t *testing.T) *client.Factory {
 	t.Helper()
 	return clientsOf(t, &rest.Config{Host: "https://nowhere.invalid"})
@@ -123,9 +123,9 @@ func dualOf[T client.Object, L runtime.Object](t *testing.T, resource client.Res
 		return replicas.NewDual(own, nil, options)
 	}
 	others := resource.Informer(scope, indexes)
-	view := replicas.NewDual(own, others, options)
+	dual := replicas.NewDual(own, others, options)
 	if of == saved {
 		require.NoError(t, others.Restore(nil))
 	}
-	return view
+	return dual
 }

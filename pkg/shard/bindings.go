@@ -99,7 +99,7 @@ func (b boundAPIs) Yield(ctx context.Context, key client.Key) error {
 	return b.Index.Yield(ctx, b.served, key.Cluster, key.Name)
 }
 
-func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error) {
+func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (objects int, finalizers map[string]int, err error) {
 	if b.kept(cluster, schema.GroupResource{Group: bound.Group, Resource: bound.Resource}) {
 		return 0, nil, nil // the binding does not own the objects
 	}

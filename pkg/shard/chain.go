@@ -38,7 +38,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
 			serving.NewFilter("process paths", "rejects paths of the process below a logical cluster; 501", scopes.AboutProcess),
-			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
+			serving.NewFilter("entry", "sets the access header in responses", serving.WithAccessHeader),
 		},
 		serving.Decision(c,
 			serving.NewFilter("new workspaces", "waits until a new logical cluster is ready; 503", waiter.wrap),

@@ -57,8 +57,8 @@ func TestSeats(t *testing.T) {
 			return nil, nil
 		})
 	}))
-	send := func(ctx context.Context, who string) int {
-		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: who})
+	send := func(ctx context.Context, name string) int {
+		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: name})
 		ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: "create", IsResourceRequest: true, Resource: "configmaps"})
 		ctx = apirequest.WithReceivedTimestamp(ctx, time.Now())
 		w := httptest.NewRecorder()
@@ -71,7 +71,7 @@ func TestSeats(t *testing.T) {
 	require.Eventually(t, func() bool { return len(started) == 1 }, time.Minute, time.Millisecond)
 	disconnect()
 	for overdue(t, metrics) == 0 {
-		require.Equal(t, http.StatusTooManyRequests, send(t.Context(), "alice"), "the seat is taken")
+		require.Equal(t, http.StatusTooManyRequests, send(t.Context(), "alice"), "the write must keep its seat")
 	}
 	close(release)
 	<-ended

@@ -146,12 +146,12 @@ func TestDenialsDiscloseNoExport(t *testing.T) {
 	exists := deny(s, "bob", "root:provider", "e")
 	require.Equal(t, []string{"denied here", "denied by there", "denied here"}, exists)
 	for name, ref := range map[string][2]string{
-		"no such export":                      {"root:provider", "none"},
-		"no such path":                        {"root:nowhere", "e"},
-		"the logical cluster":                 {"provider", "e"},
-		"no such export, the logical cluster": {"provider", "neither"},
-		"of this shard":                       {"root:own", "e"},
-		"no such export of this shard":        {"root:own", "none"},
+		"missing export":                              {"root:provider", "none"},
+		"missing path":                                {"root:nowhere", "e"},
+		"name of the logical cluster":                 {"provider", "e"},
+		"missing export, name of the logical cluster": {"provider", "neither"},
+		"export of this shard":                        {"root:own", "e"},
+		"missing export of this shard":                {"root:own", "none"},
 	} {
 		require.Equal(t, exists, deny(s, name, ref[0], ref[1]), name)
 	}
@@ -168,7 +168,7 @@ func TestDenialsDiscloseNoExport(t *testing.T) {
 func TestUnreachableShardDisclosesNoType(t *testing.T) {
 	did := &steps{}
 	s := denyingShard(t, did)
-	wt := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "t", Annotations: map[string]string{logicalcluster.AnnotationKey: "away", request.ShardAnnotation: "unknown"}}}
+	wt := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "t", Annotations: map[string]string{logicalcluster.AnnotationKey: "other", request.ShardAnnotation: "unknown"}}}
 	for _, verb := range []string{"use", "get"} {
 		may, err := s.mayUseType(t.Context(), &user.DefaultInfo{Name: "bob"}, verb, wt)
 		require.NoError(t, err)

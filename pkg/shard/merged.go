@@ -46,7 +46,7 @@ func (s *installation) ownVersion(version string) (string, error) {
 	own, err := merge.OwnVersion(merge.NumberOf(uid), version)
 	switch {
 	case errors.Is(err, merge.ErrOtherShards):
-		return "", apierrors.NewResourceExpired("the resource version contains none of the object's shard: read the object again")
+		return "", apierrors.NewResourceExpired("the resource version does not contain the version of the object's shard: read the object again")
 	case err != nil:
 		return "", apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}

@@ -118,9 +118,9 @@ func (n *workspaceWaiter) wait(ctx context.Context, name logicalcluster.Name, ti
 	})
 }
 
-// await calls look after each change until it returns true. It returns false after the timeout or if too many requests
-// are waiting.
-func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, look func() bool) bool {
+// await calls condition after each change until it returns true. It returns false after the timeout or if too many
+// requests are waiting.
+func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, condition func() bool) bool {
 	release, err := n.slots.TakeFor(ctx, 1)
 	if err != nil {
 		return false
@@ -128,7 +128,7 @@ func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, chan
 	defer release()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for !look() {
+	for !condition() {
 		select {
 		case <-changed:
 		case <-timer.C:

@@ -71,7 +71,7 @@ func TestOldData(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "new", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
-		}, testTimeout, 20*time.Millisecond, "what comes later is collected")
+		}, testTimeout, 20*time.Millisecond, "new garbage must be collected")
 		old, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "old", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Nil(t, old.DeletionTimestamp)

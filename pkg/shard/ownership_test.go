@@ -25,9 +25,9 @@ func TestDataOfAnotherShard(t *testing.T) {
 
 	c, err := rest.HTTPClientFor(root.config)
 	require.NoError(t, err)
-	status, body := ask(t, c, http.MethodGet, root.config.Host+"/etcd/snapshot")
+	status, body := send(t, c, http.MethodGet, root.config.Host+"/etcd/snapshot")
 	require.Equal(t, http.StatusNotImplemented, status)
-	require.Contains(t, string(body), "etcdctl snapshot save", "an external etcd, which others may share, is left to its own tools")
+	require.Contains(t, string(body), "etcdctl snapshot save", "snapshots of an external etcd must be rejected")
 
 	data := etcd.NewOptions("", "/shardplane")
 	data.Servers = []string{url}
@@ -36,12 +36,12 @@ func TestDataOfAnotherShard(t *testing.T) {
 	defer handle.Stop()
 	key := etcd.IdentityKey("/shardplane")
 	identity := func() string {
-		answer, err := handle.Client().KV.Get(t.Context(), key)
+		response, err := handle.Client().KV.Get(t.Context(), key)
 		require.NoError(t, err)
-		if len(answer.Kvs) == 0 {
+		if len(response.Kvs) == 0 {
 			return ""
 		}
-		return string(answer.Kvs[0].Value)
+		return string(response.Kvs[0].Value)
 	}
 	const rootsOwn = `{"format":2,"kind":"shard","name":"root"}`
 	require.JSONEq(t, rootsOwn, identity())
@@ -58,16 +58,16 @@ func TestDataOfAnotherShard(t *testing.T) {
 	require.NoError(t, err)
 	_, err = shard.NewShard(t.Context(), other.Complete())
 	require.ErrorIs(t, err, etcd.ErrDataDirFormat)
-	require.Empty(t, identity(), "the refused shard writes nothing")
+	require.Empty(t, identity(), "the rejected shard must not write")
 }
 
-// ask sends a request, optionally as a member of groups.
-func ask(t *testing.T, c *http.Client, method, url string, groups ...string) (int, []byte) {
+// send sends a request, optionally as a member of groups.
+func send(t *testing.T, c *http.Client, method, url string, groups ...string) (int, []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 	require.NoError(t, err)
 	if len(groups) > 0 {
-		request.Header.Set("Impersonate-User", "somebody")
+		request.Header.Set("Impersonate-User", "alice")
 		request.Header["Impersonate-Group"] = groups
 	}
 	response, err := c.Do(request)
@@ -87,20 +87,20 @@ func TestSnapshot(t *testing.T) {
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	const path = "/etcd/snapshot"
-	for name, as := range map[string][]string{"itself": nil, "a master": {"system:masters"}, "an administrator": {"system:kcp:admin"}} {
-		status, body := ask(t, c, http.MethodGet, config.Host+path, as...)
+	for name, as := range map[string][]string{"itself": nil, "member of system:masters": {"system:masters"}, "administrator": {"system:kcp:admin"}} {
+		status, body := send(t, c, http.MethodGet, config.Host+path, as...)
 		require.Equal(t, http.StatusOK, status, "%s: %.200s", name, body)
 		require.Greater(t, len(body), 1<<14)
-		require.Equal(t, 32, len(body)%512, "the database, and its checksum")
+		require.Equal(t, 32, len(body)%512, "the snapshot must end with a checksum")
 	}
 	for _, group := range []string{"system:authenticated", "system:kcp:external-logical-cluster-admin", "anything"} {
-		status, _ := ask(t, c, http.MethodGet, config.Host+path, group)
+		status, _ := send(t, c, http.MethodGet, config.Host+path, group)
 		require.Equal(t, http.StatusForbidden, status, group)
 	}
 	for _, cluster := range []string{"root", "system:admin"} {
-		status, body := ask(t, c, http.MethodGet, config.Host+"/clusters/"+cluster+path)
+		status, body := send(t, c, http.MethodGet, config.Host+"/clusters/"+cluster+path)
 		require.Equal(t, http.StatusNotImplemented, status, "%.200s", body)
 	}
-	status, _ := ask(t, c, http.MethodPost, config.Host+path)
+	status, _ := send(t, c, http.MethodPost, config.Host+path)
 	require.Equal(t, http.StatusMethodNotAllowed, status)
 }

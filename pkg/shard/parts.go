@@ -64,7 +64,7 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
-		// The informers must run until the last request is answered, because a write that is acknowledged must have
+		// The informers must run until the last response is sent, because a write that is acknowledged must have
 		// effect on later requests.
 		lifecycle.Part{Name: "informers", Run: func(ctx context.Context) error {
 			snapshot.Restore(ctx)

@@ -53,49 +53,49 @@ func TestReplicasWithOtherFlags(t *testing.T) {
 
 	t.Run("limits", func(t *testing.T) {
 		create := func(r *replica, name string) error {
-			asked := *r
-			asked.config = rest.CopyConfig(r.config)
-			asked.config.Impersonate.UserName = "jane"
-			_, err := asked.cluster(ws.Spec.Cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			impersonating := *r
+			impersonating.config = rest.CopyConfig(r.config)
+			impersonating.config.Impersonate.UserName = "jane"
+			_, err := impersonating.cluster(ws.Spec.Cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 			return err
 		}
 		two.await("jane may create", func(context.Context) error { return create(two, "first") })
 		n := 0
-		one.await("the limit is reached", func(context.Context) error {
+		one.await("requests are rejected at the limit", func(context.Context) error {
 			n++
 			err := create(one, fmt.Sprint("one-", n))
 			if err == nil {
-				return fmt.Errorf("%d were created", n)
+				return fmt.Errorf("%d objects were created", n)
 			}
 			require.ErrorContains(t, err, "--logical-cluster-total-object-limit")
 			return nil
 		})
-		require.NoError(t, create(two, "two"), "the higher limit counts for whoever tries twice")
+		require.NoError(t, create(two, "two"), "the replica with the higher limit must permit the object")
 		require.True(t, apierrors.IsForbidden(create(one, "again")))
 	})
 	t.Run("encryption", func(t *testing.T) { testOneEncrypts(t, etcd, one, two) })
 	t.Run("base URL", func(t *testing.T) {
-		tells := func(r *replica, want string) {
+		hasBaseURL := func(r *replica, want string) {
 			t.Helper()
 			root := r.root()
 			r.await("the Shard has "+want, func(ctx context.Context) error {
 				s, err := kinds.Shards.In(root).Get(ctx, shard.RootName, metav1.GetOptions{})
 				if err == nil && s.Spec.BaseURL != want {
-					err = fmt.Errorf("it has %q", s.Spec.BaseURL)
+					err = fmt.Errorf("base URL %q", s.Spec.BaseURL)
 				}
 				return err
 			})
 		}
-		tells(two, "https://one.example.org:6444")
+		hasBaseURL(two, "https://one.example.org:6444")
 		one.stop()
-		tells(two, "https://two.example.org:6444")
+		hasBaseURL(two, "https://two.example.org:6444")
 	})
 }
 
 // testOneEncrypts checks that a replica without keys reports encrypted objects as unreadable, and stores objects in
 // clear text that both can read.
 func testOneEncrypts(t *testing.T, etcd string, one, two *replica) {
-	const text = "nobody-must-see-this"
+	const text = "confidential-text"
 	create := func(r *replica, name string) {
 		t.Helper()
 		_, err := r.cluster("root").CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"a": text}}, metav1.CreateOptions{})
@@ -118,8 +118,8 @@ func testOneEncrypts(t *testing.T, etcd string, one, two *replica) {
 		require.ErrorContains(t, err, "--encryption-provider-config", path)
 	}
 	_, err := two.cluster("root").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err, "other resources go on")
-	require.NoError(t, two.cluster("root").RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error(), "it is ready all the same")
+	require.NoError(t, err, "other resources must be readable")
+	require.NoError(t, two.cluster("root").RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error(), "the replica must be ready")
 
 	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: harness.StartTimeout, Context: t.Context()})
 	require.NoError(t, err)

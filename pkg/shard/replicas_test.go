@@ -57,7 +57,7 @@ func (r *replica) await(what string, check func(ctx context.Context) error) {
 	var last error
 	ok := func() bool { last = check(r.t.Context()); return last == nil }
 	if !assert.Eventually(r.t, ok, testTimeout, 20*time.Millisecond) {
-		require.NoError(r.t, last, "waited in vain: "+what)
+		require.NoError(r.t, last, "timeout: "+what)
 	}
 }
 
@@ -109,7 +109,7 @@ func (r *replica) leader() string {
 }
 
 // TestReplicas runs two processes on one etcd: both serve, one of them leads,
-// and whichever stops, the other goes on where it was.
+// and if one stops, the other continues.
 func TestReplicas(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one := startReplica(t, etcd)
@@ -117,7 +117,7 @@ func TestReplicas(t *testing.T) {
 	first := one.leader()
 	two := startReplica(t, etcd)
 	two.serves("with-two")
-	require.Equal(t, first, two.leader(), "the second does not take over from the first")
+	require.Equal(t, first, two.leader(), "the second replica must not become the leader")
 
 	inOne, inTwo := one.cluster("root").CoreV1().ConfigMaps("default"), two.cluster("root").CoreV1().ConfigMaps("default")
 	for n := range 5 {
@@ -129,7 +129,7 @@ func TestReplicas(t *testing.T) {
 	rest, err := inTwo.List(t.Context(), metav1.ListOptions{Limit: 500, Continue: page.Continue})
 	require.NoError(t, err)
 	require.Equal(t, page.ResourceVersion, rest.ResourceVersion)
-	require.Len(t, rest.Items, 3, "a token of one replica is good at the other")
+	require.Len(t, rest.Items, 3, "the other replica must accept the continue token")
 
 	one.stop()
 	two.serves("after")
@@ -139,7 +139,7 @@ func TestReplicas(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Stop()
 	event := <-w.ResultChan()
-	require.Equal(t, "DELETED", string(event.Type), "a watch that one replica has ended goes on at the other")
+	require.Equal(t, "DELETED", string(event.Type), "the watch must resume at the other replica")
 }
 
 // TestReplicasServeBindings checks that all replicas serve a bound API immediately after one of them has bound it, even
@@ -210,7 +210,7 @@ func TestReplicasGiveANameOnce(t *testing.T) {
 		if refused != nil {
 			require.True(t, apierrors.IsForbidden(refused), "%v", refused)
 		}
-		one.await(plural+" are given once", func(ctx context.Context) error {
+		one.await(plural+" are assigned once", func(ctx context.Context) error {
 			b, err := kinds.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
 			if err != nil {
 				return err

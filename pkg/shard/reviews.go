@@ -30,11 +30,11 @@ type reviews struct {
 	local func(cluster logicalcluster.Name) bool
 	peers *peers.Book
 
-	answers *authz.ReviewCache
+	cache *authz.ReviewCache
 }
 
 func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) bool, shards *peers.Book) *reviews {
-	return &reviews{rules: rules, local: local, peers: shards, answers: authz.NewReviewCache(0, deniedFor)}
+	return &reviews{rules: rules, local: local, peers: shards, cache: authz.NewReviewCache(0, deniedFor)}
 }
 
 type question struct {
@@ -66,7 +66,7 @@ func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error
 
 func (r *reviews) remote(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
 	review := q.review(u)
-	return r.answers.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
+	return r.cache.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
 		err = peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
 			allowed, err = authz.RequestDeepReview(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
 			return err

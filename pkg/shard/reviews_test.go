@@ -17,9 +17,9 @@ import (
 
 // TestReviews checks that denials of other shards are cached for some time, and permissions are not.
 func TestReviews(t *testing.T) {
-	var asked atomic.Int32
+	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
+		requests.Add(1)
 		review := &authorizationv1.SubjectAccessReview{}
 		if r.URL.Path != "/clusters/provider/apis/authorization.k8s.io/v1/subjectaccessreviews" || r.Header.Get("X-Kcp-Internal-Deep-SubjectAccessReview") != "true" ||
 			json.NewDecoder(r.Body).Decode(review) != nil {
@@ -34,17 +34,17 @@ func TestReviews(t *testing.T) {
 	t.Cleanup(server.Close)
 	there := peers.NewPeer("there", clientsOf(t, &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))
 	r := newReviews(nil, nil, nil)
-	ask := func(name, export string) bool {
+	may := func(name, export string) bool {
 		allowed, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
 		require.NoError(t, err)
 		return allowed
 	}
 	for range 2 {
-		require.True(t, ask("alice", "e"))
-		require.False(t, ask("alice", "other"))
-		require.False(t, ask("bob", "e"))
+		require.True(t, may("alice", "e"))
+		require.False(t, may("alice", "other"))
+		require.False(t, may("bob", "e"))
 	}
-	require.EqualValues(t, 4, asked.Load())
+	require.EqualValues(t, 4, requests.Load())
 
 	server.Close()
 	_, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})

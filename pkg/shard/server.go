@@ -250,7 +250,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 			if s.bootstrapped.Load() && s.rules.CaughtUp(tenancy.AdminCluster) && s.rules.CaughtUp(core.RootCluster) {
 				s.rulesReady.Store(true) // later writes must not make the shard unready
 			}
-			return synced(s.rulesReady.Load(), "not all initial roles and bindings have effect yet")
+			return synced(s.rulesReady.Load(), "not all initial roles and bindings are in effect yet")
 		}),
 	}
 }

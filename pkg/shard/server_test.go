@@ -52,14 +52,14 @@ func start(t *testing.T, o *shard.Options) *rest.Config {
 	completed := o.Complete()
 	s, err := shard.NewShard(t.Context(), completed)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.Equal(t, completed, s.Completed(), "nothing writes into completed options") })
+	t.Cleanup(func() { require.Equal(t, completed, s.Completed(), "completed options must not change") })
 	background.Run(t.Context(), t, s.Run)
 	return &rest.Config{Host: s.Loopback().Host, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
 	}}
 }
 
-// TestShutdownOrder checks that the informers by which requests are decided run until the last request is answered.
+// TestShutdownOrder checks that the informers with which requests are decided run until the last response is sent.
 // Otherwise an acknowledged write could have no effect on the next request.
 func TestShutdownOrder(t *testing.T) {
 	s, err := shard.NewShard(t.Context(), options(t).Complete())
@@ -163,7 +163,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 		require.NoError(t, err)
 		return review.Status.Allowed
 	}
-	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, testTimeout, 20*time.Millisecond, "the roles of the system come last")
+	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, testTimeout, 20*time.Millisecond, "timeout waiting for the initial roles")
 	for name, tc := range map[string]struct {
 		claims []string
 		want   bool
@@ -173,7 +173,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 		"several":         {claims: []string{"root", "other"}},
 		"the same twice":  {claims: []string{"root", "root"}},
 		"foreign":         {claims: []string{"other"}},
-		"of the system":   {claims: []string{"system:admin"}},
+		"system":          {claims: []string{"system:admin"}},
 		"empty":           {claims: []string{""}},
 		"all":             {claims: []string{"*"}},
 		"several, in one": {claims: []string{"root,other"}},

@@ -43,5 +43,5 @@ func TestRootIdentities(t *testing.T) {
 	}
 	identity, err := identities.of(schema.GroupResource{Resource: "configmaps"}, nil)
 	require.NoError(t, err)
-	require.Empty(t, identity, "root exports none of the core group")
+	require.Empty(t, identity, "root has no export for the core group")
 }

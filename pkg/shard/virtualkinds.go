@@ -39,8 +39,8 @@ func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
 }
 
 // Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, the replicated
-// rules and its required groups decide. The other shard is not asked, because the response time would disclose that it
-// has the logical cluster.
+// rules and its required groups decide. No review is sent to the other shard, because the response time would disclose
+// that it has the logical cluster.
 func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)

@@ -60,7 +60,7 @@ func (s *accessRules) mayUseType(ctx context.Context, u user.Info, verb string, 
 }
 
 // wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. Other
-// shards are not asked, because the response time would disclose the shard of a logical cluster.
+// shards receive no review, because the response time would disclose the shard of a logical cluster.
 func (s *accessRules) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {

@@ -68,14 +68,14 @@ func TestAttributes(t *testing.T) {
 
 	w := watchFrom(ctx, t, s, "/pods", "", own.Select(ofValue("1")))
 	for _, pod := range whole.Items {
-		sees(t, w, watch.Added, pod.Name)
+		requireEvent(t, w, watch.Added, pod.Name)
 	}
 	setValue(ctx, t, s, "p1", "0")
-	sees(t, w, watch.Deleted, "p1")
+	requireEvent(t, w, watch.Deleted, "p1")
 	setValue(in(t.Context(), "theirs"), t, s, "p2", "1")
 	setValue(ctx, t, s, "p2", "1")
-	sees(t, w, watch.Added, "p2")
-	require.Zero(t, strangers.Load(), "objects of others that were looked at")
+	requireEvent(t, w, watch.Added, "p2")
+	require.Zero(t, strangers.Load(), "attributes of objects outside of the scope were computed")
 }
 
 // TestAttributesOfOlderWatches verifies that a watch from before the hub's history is served by etcd, and joins the
@@ -93,18 +93,18 @@ func TestAttributesOfOlderWatches(t *testing.T) {
 	}
 	now, err := s.GetCurrentResourceVersion(ctx)
 	require.NoError(t, err)
-	require.NoError(t, s.hub.WaitFresh(ctx, now), "it has dropped what nobody watched")
+	require.NoError(t, s.hub.WaitFresh(ctx, now), "the hub must have dropped the events")
 	below := &countingWatches{Interface: s.raw}
 	s.raw = below
 	w := watchFrom(ctx, t, s, "/pods", at, own.Select(ofValue("1")))
-	sees(t, w, watch.Added, "p")
-	sees(t, w, watch.Deleted, "p")
+	requireEvent(t, w, watch.Added, "p")
+	requireEvent(t, w, watch.Deleted, "p")
 	idle := watchFrom(ctx, t, s, "/pods", at, own.Select(ofValue("3")))
-	require.Eventually(t, func() bool { return below.open.Load() == 0 }, deadline, time.Millisecond, "watches of etcd that are open")
+	require.Eventually(t, func() bool { return below.open.Load() == 0 }, deadline, time.Millisecond, "the watches of etcd must end")
 	setValue(ctx, t, s, "p", "3")
-	sees(t, idle, watch.Added, "p")
+	requireEvent(t, idle, watch.Added, "p")
 	require.NotZero(t, below.opened.Load())
-	require.Zero(t, strangers.Load(), "objects of others that were looked at")
+	require.Zero(t, strangers.Load(), "attributes of objects outside of the scope were computed")
 }
 
 type countingWatches struct {
@@ -145,8 +145,8 @@ func setValue(ctx context.Context, tb testing.TB, s storage.Interface, name, to 
 	require.NoError(tb, err)
 }
 
-// sees requires the next event of a watch, except bookmarks.
-func sees(tb testing.TB, w watch.Interface, want watch.EventType, name string) {
+// requireEvent requires the next event of a watch, except bookmarks.
+func requireEvent(tb testing.TB, w watch.Interface, want watch.EventType, name string) {
 	tb.Helper()
 	event := next(tb, w)
 	for event.Type == watch.Bookmark {

@@ -57,9 +57,9 @@ func TestBadOptions(t *testing.T) {
 		require.ErrorContains(t, err, "storage of pods")
 	}
 	_, err := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) {
-		return nil, errors.New("no such kind")
+		return nil, errors.New("unknown kind")
 	}).GetRESTOptions(podsGR, nil)
-	require.ErrorContains(t, err, "no such kind")
+	require.ErrorContains(t, err, "unknown kind")
 }
 
 type podStrategy struct {
@@ -152,5 +152,5 @@ func TestDryRunAdmission(t *testing.T) {
 	require.Equal(t, "root", admit("", true))
 	require.Equal(t, "root", admit("status", true))
 	require.Equal(t, "forged", admit("token", true))
-	require.Equal(t, "forged", admit("", false), "the storage does that")
+	require.Equal(t, "forged", admit("", false), "only dry runs are changed by admission")
 }

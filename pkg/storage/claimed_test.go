@@ -54,10 +54,10 @@ func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 // TestClaimsOfOneObject verifies that requests for one logical cluster find only claimed objects.
 func TestClaimsOfOneObject(t *testing.T) {
 	s, set := claimed(t, BackendConfig{})
-	seen := map[string]bool{"all|yes": true, "all|no": true, "part|yes": true}
+	claimedPods := map[string]bool{"all|yes": true, "all|no": true, "part|yes": true}
 	for _, cluster := range []string{"all", "part", "none"} {
 		for _, name := range []string{"yes", "no"} {
-			ctx, key, there := claims.WithSet(in(t.Context(), cluster), set), "/pods/ns/"+name, seen[cluster+"|"+name]
+			ctx, key, there := claims.WithSet(in(t.Context(), cluster), set), "/pods/ns/"+name, claimedPods[cluster+"|"+name]
 			for _, version := range []string{"", "0"} {
 				pod := &example.Pod{}
 				err := s.Get(ctx, key, storage.GetOptions{ResourceVersion: version}, pod)
@@ -81,7 +81,7 @@ func TestClaimsOfOneObject(t *testing.T) {
 	rest := list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts())
 	require.ElementsMatch(t, []string{"none|ns/yes", "none|ns/no", "part|ns/no"}, names(rest.Items...))
 	require.NoError(t, s.GuaranteedUpdate(claims.WithSet(in(t.Context(), "part"), set), "/pods/ns/new", &example.Pod{}, true, nil, relabel("no"), nil),
-		"what may be created is not the storage's to say")
+		"the storage must not restrict creations")
 }
 
 // TestUnrestricted verifies that all verbs fail for requests that are restricted to another resource, or that are
@@ -92,9 +92,9 @@ func TestUnrestricted(t *testing.T) {
 	set := claims.NewSet(nil, other, "", 1)
 	set.Allow("all", nil, 1)
 	for name, ctx := range map[string]func(context.Context) context.Context{
-		"restricted to others": func(ctx context.Context) context.Context { return claims.WithSet(ctx, set) },
-		"of another identity":  func(ctx context.Context) context.Context { return request.WithIdentity(ctx, other, "h") },
-		"restricted to nothing": func(ctx context.Context) context.Context {
+		"restricted to another resource": func(ctx context.Context) context.Context { return claims.WithSet(ctx, set) },
+		"identity of another resource":   func(ctx context.Context) context.Context { return request.WithIdentity(ctx, other, "h") },
+		"not restricted": func(ctx context.Context) context.Context {
 			return request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "p", VirtualWorkspace: "e"})
 		},
 	} {
@@ -145,10 +145,10 @@ func TestClaimsFromEtcd(t *testing.T) {
 	young := claims.NewSet(nil, podsGR, "", version)
 	err = s.GetList(claims.WithSet(ctx, young), "/pods", exact, &example.PodList{})
 	require.ErrorContains(t, err, "list again")
-	requireGone(t, watchFrom(claims.WithSet(ctx, young), t, s, "/pods", was.ResourceVersion, listOpts()))
+	requireExpired(t, watchFrom(claims.WithSet(ctx, young), t, s, "/pods", was.ResourceVersion, listOpts()))
 }
 
-func requireGone(t *testing.T, w watch.Interface) {
+func requireExpired(t *testing.T, w watch.Interface) {
 	t.Helper()
 	event := next(t, w)
 	require.Equal(t, watch.Error, event.Type)
@@ -185,7 +185,7 @@ func TestClaimsBelowTheHistory(t *testing.T) {
 	version, err := s.GetCurrentResourceVersion(t.Context())
 	require.NoError(t, err)
 	set.Allow("none", valued("none"), version)
-	requireGone(t, watchFrom(ctx, t, s, "/pods", at, listOpts()))
+	requireExpired(t, watchFrom(ctx, t, s, "/pods", at, listOpts()))
 }
 
 // TestClaimsOfAnIdentity verifies that a set of one identity excludes objects of other identities and without one.
@@ -244,7 +244,7 @@ func TestClaimAccepted(t *testing.T) {
 	takes(watch.Bookmark, "", latest)
 	after, err := s.GetCurrentResourceVersion(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, version, after, "nothing was written")
+	require.Equal(t, version, after, "etcd must not change")
 
 	// A watch that resumes from before receives the changes again.
 	resumed := watchFrom(ctx, t, s, "/pods", at, opts)

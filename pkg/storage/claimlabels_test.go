@@ -89,7 +89,7 @@ func TestClaimLabels(t *testing.T) {
 	// Watches share an object.
 	first, second := watchFrom(all, t, s, "/pods", at, listOpts()), watchFrom(own, t, s, "/pods", at, listOpts())
 	updated := update(own, t, s, "/pods/ns/one", changing(func(pod *example.Pod) {
-		require.Equal(t, labelled, pod.Labels, "writes start from the object as reads show it")
+		require.Equal(t, labelled, pod.Labels, "updates must receive the object with its claim labels")
 		pod.Labels = maps.Clone(labelled)
 		pod.Spec.NodeName = "node"
 	}))

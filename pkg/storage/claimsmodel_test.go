@@ -243,9 +243,9 @@ func (c *claimWatcher) take(event watch.Event) {
 	name, number := nameOf(pod), pod.Labels["number"]
 	_, known := c.has[name]
 	if c.resumes {
-		require.True(c.t, c.lagged[number], "%s: %s of %s %s was never to be seen", c.name, event.Type, name, number)
+		require.True(c.t, c.lagged[number], "%s: %s of %s %s was never claimed", c.name, event.Type, name, number)
 	} else {
-		require.True(c.t, c.seen[number], "%s: %s of %s %s was never to be seen", c.name, event.Type, name, number)
+		require.True(c.t, c.seen[number], "%s: %s of %s %s was never claimed", c.name, event.Type, name, number)
 		require.Equal(c.t, known, event.Type != watch.Added, "%s: %s of %s", c.name, event.Type, name)
 	}
 	if event.Type == watch.Deleted {

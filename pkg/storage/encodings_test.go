@@ -71,7 +71,7 @@ func TestEncodedOnce(t *testing.T) {
 	}
 	take(live)
 	take(two()) // from the history
-	require.Len(t, received, 5, "four events, one of which is a deletion to those who select by label")
+	require.Len(t, received, 5, "four events, and a deletion for watches with a label selector")
 	for state, objects := range received {
 		encodings := atomic.Int64{}
 		var writers sync.WaitGroup
@@ -86,6 +86,6 @@ func TestEncodedOnce(t *testing.T) {
 			}
 		}
 		writers.Wait()
-		require.EqualValues(t, 2, encodings.Load(), "%s, of %d watches", state, len(objects))
+		require.EqualValues(t, 2, encodings.Load(), "%s, %d watches", state, len(objects))
 	}
 }

@@ -19,10 +19,10 @@ import (
 )
 
 // sealer is a transformer that depends on the key of the object, like encryption.
-type sealer struct{ asked []schema.GroupResource }
+type sealer struct{ resources []schema.GroupResource }
 
 func (s *sealer) TransformerForResource(resource schema.GroupResource) value.Transformer {
-	s.asked = append(s.asked, resource)
+	s.resources = append(s.resources, resource)
 	return s
 }
 
@@ -51,7 +51,7 @@ func TestHeader(t *testing.T) {
 	require.NoError(t, codec.Encode(typed, &encoded))
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
 	require.NoError(t, err)
-	content["Metadata"] = map[string]any{"uid": "of a field that is called much the same"}
+	content["Metadata"] = map[string]any{"uid": "of a field with a similar name"}
 	u := &unstructured.Unstructured{Object: content}
 	u.SetAPIVersion("example.com/v1")
 	u.SetKind("Widget")
@@ -75,7 +75,7 @@ func TestHeader(t *testing.T) {
 			require.False(t, Plain(out))
 			_, err = sealed.Header(t.Context(), key, out)
 			require.NoError(t, err)
-			require.Equal(t, schema.GroupResource{Resource: "configmaps"}, sealing.asked[len(sealing.asked)-1])
+			require.Equal(t, schema.GroupResource{Resource: "configmaps"}, sealing.resources[len(sealing.resources)-1])
 			_, err = sealed.Header(t.Context(), "/core/configmaps/c/n/a", out)
 			require.ErrorContains(t, err, "decrypting /core/configmaps/c/n/a")
 		})

@@ -215,7 +215,7 @@ func TestHubOlder(t *testing.T) {
 	}
 	now, err := s.GetCurrentResourceVersion(ctx)
 	require.NoError(t, err)
-	require.NoError(t, s.hub.WaitFresh(ctx, now), "it has forgotten what nobody watched")
+	require.NoError(t, s.hub.WaitFresh(ctx, now), "the hub must have dropped the events")
 	for _, ctx := range []context.Context{ctx, request.WithWildcard(t.Context())} {
 		w := watchFrom(ctx, t, s, "/pods", first, sharded(t, listOpts(), ring))
 		for i := range writes {
@@ -227,7 +227,7 @@ func TestHubOlder(t *testing.T) {
 		require.True(t, s.hub.CutShort())
 	}
 	late := open(t, backend, podsGR) // its watch cache begins after the writes
-	requireGone(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
+	requireExpired(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
 }
 
 // TestHubKeepsEvents verifies that the hub keeps events and the watch cache few while there is a watch.
@@ -270,7 +270,7 @@ func TestHubSlowReader(t *testing.T) {
 		touch(ctx, t, s, "/pods/ns/one", i)
 		require.Equal(t, fmt.Sprint(i), next(t, fast).Object.(*example.Pod).Labels["value"])
 	}
-	for i := range writes { // it comes back in time
+	for i := range writes { // it reads before it is ended
 		require.Equal(t, fmt.Sprint(i), next(t, lazy).Object.(*example.Pod).Labels["value"])
 	}
 	read := 0
@@ -340,24 +340,24 @@ func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 type now struct {
 	storage.Interface
 
-	asked atomic.Int64
+	requests atomic.Int64
 }
 
 func (n *now) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	n.asked.Add(1)
+	n.requests.Add(1)
 	return n.Interface.GetCurrentResourceVersion(ctx)
 }
 
 // TestHubKnowsNowWhenTheWatchBegins verifies that a client receives its writes after the watch has started.
 func TestHubKnowsNowWhenTheWatchBegins(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
-	asked := &now{Interface: s.inner}
-	s.inner = asked
+	counted := &now{Interface: s.inner}
+	s.inner = counted
 	opts := streaming("")
 	opts.SendInitialEvents = new(false)
 	ctx := in(t.Context(), "aa")
 	w := watchFrom(ctx, t, s, "/pods", "", opts)
-	require.EqualValues(t, 1, asked.asked.Load())
+	require.EqualValues(t, 1, counted.requests.Load())
 	create(ctx, t, s, newPod("ns", "one"))
 	expect(t, w, "ADDED aa|ns/one")
 }

@@ -35,7 +35,7 @@ func TestGoldenKeys(t *testing.T) {
 		switch {
 		case strings.HasPrefix(line, "#"), line == "":
 			fmt.Fprintln(&out, line)
-		case strings.HasPrefix(line, "  "): // an answer of before
+		case strings.HasPrefix(line, "  "): // recorded output
 		default:
 			fmt.Fprintf(&out, "%s\n  %s\n", line, goldenKey(t, strings.Fields(line)))
 		}
@@ -120,14 +120,14 @@ func FuzzKeys(f *testing.F) {
 			}
 		}
 		require.Equal(t, want, prefix)
-		require.Equal(t, strings.TrimSuffix(prefix, "/"), path.Clean(prefix), "a name consists of more than one segment")
+		require.Equal(t, strings.TrimSuffix(prefix, "/"), path.Clean(prefix), "names must be single segments")
 		require.NotContains(t, prefix, noCluster)
 		key, err := keys.object(tenant, "/core/configmaps/"+namespace+"/"+name)
 		if err != nil {
 			return
 		}
 		require.True(t, strings.HasPrefix(key, prefix))
-		require.True(t, strings.HasPrefix(path.Clean(key)+"/", prefix), "the key %q leaves %q", key, prefix)
+		require.True(t, strings.HasPrefix(path.Clean(key)+"/", prefix), "the key %q is outside of %q", key, prefix)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestDispatchSelector(t *testing.T) {
 	require.Equal(t, "x", value)
 	require.True(t, got.Field.Matches(fields.Set{"metadata.name": "x"}))
 	require.Equal(t, []string{"other", clusterField}, got.IndexFields)
-	require.Equal(t, []string{"other"}, pred.IndexFields, "the caller's predicate changed")
+	require.Equal(t, []string{"other"}, pred.IndexFields, "the caller's predicate must not change")
 	require.True(t, dispatchedBy(storage.SelectionPredicate{}, "root").Field.Empty())
 }
 

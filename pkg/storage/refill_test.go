@@ -77,7 +77,7 @@ func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return s.cache.Ready() }, deadline, time.Millisecond)
 	require.NoError(t, s.hub.WaitFresh(ctx, 0))
 	events := json.NewDecoder(get(t, server, initial).Body)
-	told := func() (name, kind string) {
+	nextEvent := func() (name, kind string) {
 		var event struct {
 			Type   string
 			Object metav1.PartialObjectMetadata
@@ -86,11 +86,11 @@ func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 		return event.Object.Name, event.Type
 	}
 	for _, want := range []string{"ADDED one", "BOOKMARK "} {
-		name, kind := told()
+		name, kind := nextEvent()
 		require.Equal(t, want, kind+" "+name)
 	}
 	touch(ctx, t, s, "/pods/ns/one", 1)
-	name, kind := told()
+	name, kind := nextEvent()
 	require.Equal(t, "MODIFIED one", kind+" "+name)
 }
 

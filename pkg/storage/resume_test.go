@@ -24,7 +24,7 @@ import (
 func TestResumeBesidePages(t *testing.T) {
 	const (
 		rounds, pods, pagers = 4, 48, 8
-		forgotten            = 150 // more than the hub keeps while nobody watches
+		forgotten            = 150 // more than the hub keeps without watches
 	)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -87,7 +87,7 @@ func resumeOnce(ctx context.Context, s *tenantStorage, key, from string) (string
 		}
 	}
 	if !slices.Equal(want, got) {
-		return "", fmt.Errorf("%s changed at %v and its watch says %v", key, want, got)
+		return "", fmt.Errorf("%s changed at %v, but its watch returned %v", key, want, got)
 	}
 	return from, nil
 }
@@ -105,7 +105,7 @@ func pageUntil(ctx context.Context, over *atomic.Bool, s *tenantStorage, want in
 				version = list.ResourceVersion
 			}
 			if list.ResourceVersion != version {
-				return fmt.Errorf("a list at %s goes on at %s", version, list.ResourceVersion)
+				return fmt.Errorf("a list at %s continues at %s", version, list.ResourceVersion)
 			}
 			token, got = list.Continue, got+len(list.Items)
 		}

@@ -137,7 +137,7 @@ func TestFilteredEventsAreCounted(t *testing.T) {
 			defer reader.Wait()
 			defer w.Stop()
 		}
-		require.Equal(t, before, filtered(), "nobody missed an event yet")
+		require.Equal(t, before, filtered(), "initial events must not be counted")
 		for i := range pods {
 			touch(ctx, t, s, fmt.Sprintf("/pods/ns/pod-%02d", i), 1)
 		}

@@ -27,8 +27,8 @@ import (
 // suiteCluster is the logical cluster in which upstream's suites run.
 const suiteCluster = "suite"
 
-// neighbours are adjacent logical clusters in key order, with objects of the same names in a crowd.
-var neighbours = []string{"aaa", "suit", "suite-2", "system:suite", "zzz"}
+// adjacentClusters are adjacent logical clusters in key order, with objects of the same names in a crowd.
+var adjacentClusters = []string{"aaa", "suit", "suite-2", "system:suite", "zzz"}
 
 // suiteStore adapts the storage for upstream's conformance suites, which do not support logical clusters. It adds
 // the logical cluster to contexts, hides the annotation from comparisons, and unseals continue tokens, which suites
@@ -36,7 +36,7 @@ var neighbours = []string{"aaa", "suit", "suite-2", "system:suite", "zzz"}
 type suiteStore struct {
 	*tenantStorage
 	transformer *swappableTransformer
-	// crowd creates each object in the neighbours before.
+	// crowd creates each object in the adjacent clusters before.
 	crowd bool
 	// ring is the selector of all watches, if not nil.
 	ring sharding.Selector
@@ -84,7 +84,7 @@ func suggestion(obj runtime.Object) runtime.Object {
 func (s *suiteStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	ctx = s.ctx(ctx)
 	if s.crowd {
-		for _, cluster := range neighbours {
+		for _, cluster := range adjacentClusters {
 			_ = s.tenantStorage.Create(in(ctx, cluster), key, obj.DeepCopyObject(), nil, ttl)
 		}
 	}

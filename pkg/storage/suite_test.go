@@ -276,7 +276,7 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 		e.store = createdStore{e.suiteStore}
 	}
 	if crowd {
-		for _, cluster := range neighbours {
+		for _, cluster := range adjacentClusters {
 			create(in(t.Context(), cluster), t, opened, newPod("test-ns", "foo"))
 		}
 	}

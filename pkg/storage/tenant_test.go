@@ -50,7 +50,7 @@ func TestAnnotationIsTheServers(t *testing.T) {
 		out := create(ctx, t, s, pod)
 		want := map[string]string{logicalcluster.AnnotationKey: "mine", request.ShardAnnotation: "kept", "other": "kept"}
 		require.Equal(t, want, out.Annotations)
-		require.Equal(t, "yours", annotations[logicalcluster.AnnotationKey], "the map of the caller changed")
+		require.Equal(t, "yours", annotations[logicalcluster.AnnotationKey], "the map of the caller must not change")
 
 		for name, change := range map[string]func(map[string]string){
 			"removed": func(a map[string]string) { delete(a, logicalcluster.AnnotationKey) },
@@ -230,8 +230,8 @@ func TestWaitForTheCacheIsBounded(t *testing.T) {
 	list(in(t.Context(), "root"), t, s, "/pods", listOpts())
 	_, err := s.Watch(in(t.Context(), "root"), "/pods", listOpts())
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	seconds, told := apierrors.SuggestsClientDelay(err)
-	require.True(t, told)
+	seconds, hasDelay := apierrors.SuggestsClientDelay(err)
+	require.True(t, hasDelay)
 	require.Equal(t, 1, seconds)
 
 	s.readyWait = time.Hour

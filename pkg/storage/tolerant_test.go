@@ -22,7 +22,7 @@ type touchy struct{ runtime.Codec }
 
 func (c touchy) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if string(data) == "panic" {
-		panic("over an object")
+		panic("cannot decode the object")
 	}
 	return c.Codec.Decode(data, defaults, into)
 }
@@ -41,7 +41,7 @@ func TestUnreadableObjects(t *testing.T) {
 		require.NoError(t, err)
 	}
 	s := openWith(t, b, podsGR, codec, podKey)
-	require.Eventually(t, s.cache.Ready, deadline, time.Millisecond, "the watch cache is not filled")
+	require.Eventually(t, s.cache.Ready, deadline, time.Millisecond, "timeout waiting for the watch cache")
 
 	all := request.WithCluster(t.Context(), request.Cluster{Wildcard: true})
 	for _, cluster := range []string{"a", "b"} {

@@ -130,8 +130,8 @@ func (w *watchCache) write(name string) {
 	w.last = create(w.t.Context(), w.t, w.below, newPod("ns", name)).ResourceVersion
 }
 
-// see waits until the cache has received the latest pod.
-func (w *watchCache) see(name string) {
+// await waits until the cache has received the latest pod.
+func (w *watchCache) await(name string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		return w.Ready() && w.Get(w.t.Context(), "/pods/ns/"+name, storage.GetOptions{ResourceVersion: w.last}, &example.Pod{}) == nil
@@ -148,23 +148,23 @@ func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 	filled := w.last
 
 	w.write("c")
-	w.see("c")
+	w.await("c")
 	require.Equal(t, []string{"list", "key of a", "key of b", "watch from " + filled, "key of the event"}, w.below.take(),
-		"the objects of a list once each and in its order, before the watch that follows; and of an event its own object")
+		"the key function must be called once per listed object, in order, before the watch, and then with the object of the event")
 	w.write("d")
-	w.see("d")
+	w.await("d")
 	require.Equal(t, []string{"key of the event"}, w.below.take())
 
 	w.below.mu.Lock()
 	w.below.expires = true
 	w.below.mu.Unlock()
 	w.write("e")
-	w.see("e")
+	w.await("e")
 	filled = w.last
 	w.write("f")
-	w.see("f")
+	w.await("f")
 	require.Equal(t, []string{"list", "key of a", "key of b", "key of c", "key of d", "key of e", "watch from " + filled, "key of the event"}, w.below.take(),
-		"an expired watch is one that lists again")
+		"the cache must list again after an expired watch")
 }
 
 // timers is a clock that records the durations of timers.
@@ -200,7 +200,7 @@ func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
 		clk.mu.Lock()
 		require.Contains(t, clk.made, bookmarks)
 		for caller, d := range clk.made {
-			require.Equal(t, caller == bookmarks, isDispatchTick(d), "%s waits for %s", caller, d)
+			require.Equal(t, caller == bookmarks, isDispatchTick(d), "%s created a timer of %s", caller, d)
 		}
 		clk.mu.Unlock()
 	}
@@ -218,14 +218,14 @@ func TestUpstreamKeepsNoSnapshotsOfWhatIsMarkedInconsistent(t *testing.T) {
 		w.write(before)
 		at := w.last
 		w.write(latest)
-		w.see(latest)
+		w.await(latest)
 		w.below.take()
 		opts := listOpts()
 		opts.ResourceVersion, opts.ResourceVersionMatch = at, metav1.ResourceVersionMatchExact
 		require.NotContains(t, names(list(t.Context(), t, delegator, "/pods/", opts).Items...), "|ns/"+latest)
 		return slices.Contains(w.below.take(), "list")
 	}
-	require.False(t, below("b", "c"), "it keeps snapshots by itself")
+	require.False(t, below("b", "c"), "the cache must serve exact versions by default")
 	w.MarkConsistent(false)
 	require.True(t, below("d", "e"))
 }

@@ -56,7 +56,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	// Many copies, so that an arbitrary choice is wrong in most runs.
 	for _, removed := range []string{"a", "b", "c", "removed", "z"} {
 		wt(cache, removed, "aaaa", "root:org", "kind", 0)
-		wt(cache, removed, "aaaa", "root:org", "gone", 0)
+		wt(cache, removed, "aaaa", "root:org", "removed", 0)
 	}
 	wt(cache, "leaving", "aaaa", "root:org", "kind", 0)
 	wt(cache, "green", "aaaa", "root:org", "kind", time.Hour)
@@ -105,7 +105,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	lookup := NewTypeLookup(clusters, types)
 
 	for id, want := range map[string]string{
-		"root:org:kind": "blue aaaa", "root:org:gone": "", "root:org:mine": "", "root:org:moving": "leaving aaaa", "root:org:young": "green bbbb",
+		"root:org:kind": "blue aaaa", "root:org:removed": "", "root:org:mine": "", "root:org:moving": "leaving aaaa", "root:org:young": "green bbbb",
 		"aaaa:kind": "blue aaaa", "aaaa:young": "blue aaaa",
 		"root:local:own": "forged mmmm", "root:local:left-over": "", "llll:left-over": "", "llll:own": "forged llll",
 	} {

@@ -170,7 +170,7 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 }
 
 // ErrExtends is wrapped by the error of TypeLookup.Allowed if the type exists, but some types that it extends do not.
-var ErrExtends = errors.New("what the type extends cannot be found out")
+var ErrExtends = errors.New("cannot determine the extended types")
 
 // ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or cannot be read from this shard.
 var ErrNoType = errors.New("it does not exist")

@@ -77,13 +77,13 @@ func TestAllowed(t *testing.T) {
 		typ, parentPath, parentType string
 		want, problem               string
 	}{
-		"default of root":                     {parentPath: "root", parentType: "root:root", want: "root:organization"},
-		"default of an organization":          {parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
-		"universal where nothing says more":   {parentPath: "root:org", want: "root:universal"},
-		"default seen from the type":          {parentPath: "root:else", parentType: "root:org:orphans", want: "root:org:project"},
-		"named with its path":                 {typ: "root:universal", parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
-		"named without path, from above":      {typ: "universal", parentPath: "root:org:a:b", parentType: "root:universal", want: "root:universal"},
-		"named without path, closest first":   {typ: "project", parentPath: "root:org:a", parentType: "root:universal", want: "root:org:project"},
+		"default of root":                          {parentPath: "root", parentType: "root:root", want: "root:organization"},
+		"default of an organization":               {parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
+		"universal without default":                {parentPath: "root:org", want: "root:universal"},
+		"default relative to the type":             {parentPath: "root:else", parentType: "root:org:orphans", want: "root:org:project"},
+		"reference with path":                      {typ: "root:universal", parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
+		"reference without path, ancestor":         {typ: "universal", parentPath: "root:org:a:b", parentType: "root:universal", want: "root:universal"},
+		"reference without path, closest ancestor": {typ: "project", parentPath: "root:org:a", parentType: "root:universal", want: "root:org:project"},
 		"unknown":                             {typ: "root:nothing", parentPath: "root", parentType: "root:root", problem: "workspace type root:nothing does not exist"},
 		"unknown without path":                {typ: "nothing", parentPath: "root:org", problem: "workspace type nothing does not exist"},
 		"organization below universal":        {typ: "root:organization", parentPath: "root:x", parentType: "root:universal", problem: "root:organization does not allow parents of type root:universal"},
@@ -91,16 +91,16 @@ func TestAllowed(t *testing.T) {
 		"team below organization":             {typ: "root:team", parentPath: "root:x", parentType: "root:organization", want: "root:team"},
 		"team below team":                     {typ: "root:team", parentPath: "root:x:y", parentType: "root:team", want: "root:team"},
 		"team below universal":                {typ: "root:team", parentPath: "root:x:y", parentType: "root:universal", problem: "does not allow parents"},
-		"home below anything":                 {typ: "root:home", parentPath: "root", parentType: "root:root", problem: "root:home does not allow parents"},
-		"anything below a leaf":               {typ: "root:universal", parentPath: "root:org:l", parentType: "root:org:leaf", problem: "root:org:leaf does not allow children of type root:universal"},
-		"what extends universal is universal": {typ: "root:org:project", parentPath: "root:org", parentType: "root:organization", want: "root:org:project"},
-		"what does not is not":                {typ: "root:org:leaf", parentPath: "root:org", parentType: "root:organization", problem: "root:organization does not allow children of type root:org:leaf"},
-		"a parent that extends the allowed":   {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:org:big", want: "root:org:subproject"},
-		"a parent that does not":              {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:universal", problem: "does not allow parents"},
-		"a parent whose type is unreadable":   {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:away:typ", want: "root:org:subproject"},
-		"a cycle":                             {typ: "root:org:cycle", parentPath: "root:org", problem: "extends itself: root:org:cycle -> root:org:epicycle -> root:org:cycle"},
-		"a hole":                              {typ: "root:org:broken", parentPath: "root:org", problem: "extends root:nothing, which does not exist"},
-		"a system cluster has no parents":     {typ: "nothing", parentPath: "system:admin", problem: "does not exist"},
+		"home with parent":                    {typ: "root:home", parentPath: "root", parentType: "root:root", problem: "root:home does not allow parents"},
+		"child of a leaf":                     {typ: "root:universal", parentPath: "root:org:l", parentType: "root:org:leaf", problem: "root:org:leaf does not allow children of type root:universal"},
+		"type that extends an allowed type":   {typ: "root:org:project", parentPath: "root:org", parentType: "root:organization", want: "root:org:project"},
+		"type that extends no allowed type":   {typ: "root:org:leaf", parentPath: "root:org", parentType: "root:organization", problem: "root:organization does not allow children of type root:org:leaf"},
+		"parent that extends an allowed type": {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:org:big", want: "root:org:subproject"},
+		"parent that extends no allowed type": {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:universal", problem: "does not allow parents"},
+		"parent with unreadable type":         {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:unreachable:typ", want: "root:org:subproject"},
+		"cycle":                               {typ: "root:org:cycle", parentPath: "root:org", problem: "extends itself: root:org:cycle -> root:org:epicycle -> root:org:cycle"},
+		"missing extended type":               {typ: "root:org:broken", parentPath: "root:org", problem: "extends root:nothing, which does not exist"},
+		"system cluster":                      {typ: "nothing", parentPath: "system:admin", problem: "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := &tenancyv1alpha1.Workspace{}
@@ -129,11 +129,11 @@ func TestFamily(t *testing.T) {
 	require.True(t, ok)
 	all, err := types.closure(big)
 	require.NoError(t, err)
-	require.Len(t, all, 3, "each type once")
+	require.Len(t, all, 3, "each type must be included once")
 	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:base", "org:big"}, all.Initializers())
 	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:base", "org:deep", "org:big"}, all.Terminators())
 	require.Empty(t, Family(nil).Terminators())
-	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
+	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "labels of a type must override those of extended types")
 }
 
 // TestSystemBindings: a new logical cluster has the system bindings of its type in an annotation, and no initializer
@@ -164,7 +164,7 @@ func TestSystemBindings(t *testing.T) {
 		universal, _ := types(core.RootCluster.Path(), "universal")
 		version := universal.Annotations[ContentVersionAnnotation]
 		universal.Annotations[ContentVersionAnnotation] = "1"
-		require.Empty(t, all.SystemBindings(types), "root is of the version before")
+		require.Empty(t, all.SystemBindings(types), "root has an older content version")
 		universal.Annotations[ContentVersionAnnotation] = version
 	}
 }

@@ -38,9 +38,9 @@ func TestAddresses(t *testing.T) {
 		for address := range strings.FieldsSeq(want.addresses) {
 			a := netip.MustParseAddr(address)
 			require.Equal(t, want.nothing, nothing.allows(a), "%s by default", address)
-			require.Equal(t, want.loopback, loopback.allows(a), "%s where loopback is allowed", address)
-			require.Equal(t, want.private, private.allows(a), "%s where private ranges are allowed", address)
-			require.True(t, tenants(t, "0.0.0.0/0", "::/0").allows(a), "%s where everything is allowed", address)
+			require.Equal(t, want.loopback, loopback.allows(a), "%s if loopback is allowed", address)
+			require.Equal(t, want.private, private.allows(a), "%s if private ranges are allowed", address)
+			require.True(t, tenants(t, "0.0.0.0/0", "::/0").allows(a), "%s if all addresses are allowed", address)
 		}
 	}
 }
@@ -77,8 +77,8 @@ func TestOptions(t *testing.T) {
 	o := Options{AllowedCIDRs: []string{"10.0.0.0/8", "10.0.0.1", "::ffff:10.0.0.0/104", "x"}}
 	errs := o.Validate()
 	require.Len(t, errs, 3)
-	require.EqualError(t, errs[0], `--webhook-allowed-cidrs: "10.0.0.1" is not a range of addresses such as 10.96.0.0/12 or fd00::/8`)
-	require.EqualError(t, errs[1], `--webhook-allowed-cidrs: write "::ffff:10.0.0.0/104" as a range of IPv4 addresses`)
+	require.EqualError(t, errs[0], `--webhook-allowed-cidrs: "10.0.0.1" is not a CIDR, e.g. 10.96.0.0/12 or fd00::/8`)
+	require.EqualError(t, errs[1], `--webhook-allowed-cidrs: write "::ffff:10.0.0.0/104" as an IPv4 CIDR`)
 	defaults := Options{}
 	require.Empty(t, defaults.Validate())
 	_, err := NewTenants(o)

@@ -54,14 +54,14 @@ func (c *Calls) Limit() int { return c.limit }
 // Take waits up to 10 s for n slots, which must not exceed Limit, and returns a 429 error otherwise. The request of
 // ctx is paused while it waits. The caller must call release.
 func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(), err error) {
-	p := c.enter(caller)
+	p := c.retain(caller)
 	if err := p.take(ctx, int64(n)); err != nil {
-		c.leave(caller, p)
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d calls of webhooks that the server makes at a time for a workspace (%s) are under way: try again", c.limit, FlagCalls), 1)
+		c.drop(caller, p)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d concurrent webhook calls of the workspace (%s) are in use: try again", c.limit, FlagCalls), 1)
 	}
 	return func() {
 		p.Release(int64(n))
-		c.leave(caller, p)
+		c.drop(caller, p)
 	}, nil
 }
 
@@ -75,7 +75,7 @@ func (p *slots) take(ctx context.Context, n int64) error {
 	return p.Acquire(ctx, n)
 }
 
-func (c *Calls) enter(caller Caller) *slots {
+func (c *Calls) retain(caller Caller) *slots {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.of[caller]
@@ -87,7 +87,7 @@ func (c *Calls) enter(caller Caller) *slots {
 	return p
 }
 
-func (c *Calls) leave(caller Caller, p *slots) {
+func (c *Calls) drop(caller Caller, p *slots) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.users--; p.users == 0 {

@@ -27,12 +27,12 @@ func TestCallsWait(t *testing.T) {
 		}
 		waited <- err
 	}()
-	require.Eventually(t, func() bool { return len(paused) == 1 }, time.Minute, time.Millisecond, "while it waits")
+	require.Eventually(t, func() bool { return len(paused) == 1 }, time.Minute, time.Millisecond, "the waiting request is not paused")
 	<-paused
 	require.Empty(t, resumed)
 	first()
 	require.NoError(t, <-waited)
 	<-resumed
-	require.Empty(t, paused, "what does not wait is not paused")
-	require.Empty(t, c.of, "what nobody uses is forgotten")
+	require.Empty(t, paused, "requests that do not wait must not be paused")
+	require.Empty(t, c.of, "unused slots must be removed")
 }

@@ -36,7 +36,7 @@ func NewDocuments(flag string, allowed []string) (*Documents, error) {
 func (d *Documents) Get(ctx context.Context, url string, roots *x509.CertPool) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil || r.URL.Scheme != "https" || r.URL.User != nil {
-		return nil, errors.New("it is not a URL that starts with https://, without credentials")
+		return nil, errors.New("must be a URL that starts with https://, without credentials")
 	}
 	r.Header.Set("Accept", "application/json")
 	transport := &http.Transport{
@@ -62,16 +62,16 @@ func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
 	defer func() { _ = response.Body.Close() }()
 	switch code := response.StatusCode; {
 	case code >= 300 && code < 400:
-		return nil, answerError(fmt.Sprintf("the server answered with a redirect (%d), and redirects are not followed", code))
+		return nil, responseError(fmt.Sprintf("the server returned a redirect (%d), and redirects are not followed", code))
 	case code != http.StatusOK:
-		return nil, answerError(fmt.Sprintf("the server answered with status %d", code))
+		return nil, responseError(fmt.Sprintf("the server returned status %d", code))
 	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, DocumentBytes+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(data) > DocumentBytes {
-		return nil, answerError(fmt.Sprintf("the server answered with more than %d bytes", DocumentBytes))
+		return nil, responseError(fmt.Sprintf("the server returned more than %d bytes", DocumentBytes))
 	}
 	return data, nil
 }
@@ -85,13 +85,13 @@ func (d *Documents) public(err error, host string) error {
 	)
 	switch {
 	case errors.Is(err, errRefused), errors.As(err, &ofName):
-		return fmt.Errorf("the host %q is not known, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
-	case errors.As(err, new(answerError)):
+		return fmt.Errorf("the host %q does not exist, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
+	case errors.As(err, new(responseError)):
 		return err
 	case errors.As(err, &invalid):
 		return invalid
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ofNet) && ofNet.Timeout():
-		return errors.New("the server did not answer in time")
+		return errors.New("the server did not respond in time")
 	default:
 		return errors.New("the document could not be read; see the server's log at -v=2")
 	}

@@ -27,7 +27,7 @@ func TestDocuments(t *testing.T) {
 		h.URL + "/garbage":                          "could not be read",
 		h.URL + "/bomb":                             "more than 1048576 bytes",
 		h.URL + "/headers":                          "could not be read",
-		"http://" + h.Listener.Addr().String():      "not a URL that starts with https://",
+		"http://" + h.Listener.Addr().String():      "must be a URL that starts with https://",
 		"https://u:p@" + h.Listener.Addr().String(): "without credentials",
 	} {
 		_, err := loopback.Get(t.Context(), url, roots)
@@ -38,10 +38,10 @@ func TestDocuments(t *testing.T) {
 	require.Zero(t, h.elsewhere.Load(), "a redirect was followed")
 	_, err = loopback.Get(t.Context(), h.URL+"/blanks", roots)
 	require.ErrorContains(t, err, "more than 1048576 bytes")
-	require.Less(t, <-h.plain, int64(blanks), "it was read to the end")
+	require.Less(t, <-h.plain, int64(blanks), "the response was read to the end")
 
 	_, err = loopback.Get(t.Context(), h.URL, nil)
-	require.ErrorContains(t, err, "x509:", "the CA counts")
+	require.ErrorContains(t, err, "x509:", "the CA must be checked")
 	data, err := loopback.Get(t.Context(), h.URL, roots)
 	require.NoError(t, err)
 	require.NotEmpty(t, data)
@@ -54,5 +54,5 @@ func TestDocuments(t *testing.T) {
 		_, err := nothing.Get(t.Context(), "https://"+host+":"+port, roots)
 		require.ErrorContains(t, err, "which the server's --issuer-cidrs does not allow", host)
 	}
-	require.Equal(t, calls, h.calls.Load(), "a private address was asked")
+	require.Equal(t, calls, h.calls.Load(), "a request was sent to a private address")
 }

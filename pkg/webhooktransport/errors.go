@@ -16,7 +16,7 @@ var (
 	// errRefused is returned for connections to addresses that are not allowed.
 	errRefused = errors.New("the address is not allowed by " + flagAllowedCIDRs)
 	errTimeout = errors.New("the connection to the webhook timed out")
-	errHidden  = errors.New("the call of the webhook failed; see the server's log at -v=2")
+	errHidden  = errors.New("calling the webhook failed; see the server's log at -v=2")
 )
 
 // publicError returns the information about an error that tenants may see. Errors of connections contain addresses,
@@ -39,7 +39,7 @@ func publicError(err error, host string) error {
 	case errors.As(err, &invalid):
 		return invalid
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
-		return errors.New("the webhook does not speak TLS")
+		return errors.New("the webhook does not use TLS")
 	case errors.As(err, &alert):
 		return alert
 	case errors.As(err, &errno) && !errno.Timeout():
@@ -48,7 +48,7 @@ func publicError(err error, host string) error {
 		return errTimeout
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return unwrapped(err, io.EOF, io.ErrUnexpectedEOF)
-	case errors.As(err, new(answerError)):
+	case errors.As(err, new(responseError)):
 		return err
 	default:
 		return errHidden
@@ -70,7 +70,7 @@ func unwrapped(err error, errs ...error) error {
 func unreachable(host string) error {
 	const rest = "which the server's " + flagAllowedCIDRs + " does not allow: use a public address, or ask the operator to allow this one"
 	if _, err := netip.ParseAddr(host); err == nil {
-		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved one, %s", host, rest)
+		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved address, %s", host, rest)
 	}
-	return fmt.Errorf("the webhook's host %q is not known, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
+	return fmt.Errorf("the webhook's host %q does not exist, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
 }

@@ -126,12 +126,12 @@ func newHostile(t *testing.T) *hostile {
 }
 
 // isBounded checks that the responses to requests for endless content are read only up to the limit.
-func (h *hostile) isBounded(t *testing.T, ask func(path string) error) {
+func (h *hostile) isBounded(t *testing.T, send func(path string) error) {
 	t.Helper()
 	for _, path := range []string{"/blanks", "/bomb"} {
 		var err error
-		took := allocates(func() { err = ask(path) })
-		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
+		took := allocates(func() { err = send(path) })
+		require.ErrorContains(t, err, "the webhook returned more than 4194304 bytes", path)
 		require.Less(t, took, uint64(blanks/2), path)
 	}
 	require.Less(t, <-h.plain, int64(MaxResponseBytes+inFlight))

@@ -18,10 +18,10 @@ func TestOperator(t *testing.T) {
 	require.NoError(t, get(t, client, h.URL))
 	require.Equal(t, "Bearer operators", (<-h.seen).Header.Get("Authorization"))
 
-	code, body, err := ask(t, client, h.URL+"/fails")
+	code, body, err := send(t, client, h.URL+"/fails")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusInternalServerError, code)
-	require.Contains(t, body, secret, "which is for the operator's log")
+	require.Contains(t, body, secret, "the response must be available for the log")
 
 	for _, path := range []string{"/redirect", "/found"} {
 		require.ErrorContains(t, get(t, client, h.URL+path), "redirects are not followed")

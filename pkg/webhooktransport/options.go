@@ -27,8 +27,8 @@ const DefaultCallsPerCluster = 64
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.AllowedCIDRs, "webhook-allowed-cidrs", o.AllowedCIDRs,
-		"ranges of addresses, such as 10.96.0.0/12, in which admission and conversion webhooks may be beside public addresses; "+
-			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server call what is in them")
+		"CIDRs, e.g. 10.96.0.0/12, that admission and conversion webhooks may use in addition to public addresses; "+
+			"loopback, link-local, private and reserved addresses are rejected otherwise. Every tenant can make the server send requests to these addresses")
 }
 
 // Validate returns the errors in o.
@@ -46,9 +46,9 @@ func parsePrefixes(flag string, texts []string) (prefixes []netip.Prefix, errs [
 		prefix, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %q is not a range of addresses such as 10.96.0.0/12 or fd00::/8", flag, text))
+			errs = append(errs, fmt.Errorf("%s: %q is not a CIDR, e.g. 10.96.0.0/12 or fd00::/8", flag, text))
 		case prefix.Addr().Is4In6():
-			errs = append(errs, fmt.Errorf("%s: write %q as a range of IPv4 addresses", flag, text))
+			errs = append(errs, fmt.Errorf("%s: write %q as an IPv4 CIDR", flag, text))
 		default:
 			prefixes = append(prefixes, prefix.Masked())
 		}

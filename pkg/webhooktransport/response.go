@@ -22,10 +22,10 @@ const (
 	headerBytes = 64 << 10
 )
 
-// answerError describes an invalid response without quoting it.
-type answerError string
+// responseError describes an invalid response without quoting it.
+type responseError string
 
-func (e answerError) Error() string { return string(e) }
+func (e responseError) Error() string { return string(e) }
 
 // Operator bounds the responses of the service of c, which the administrator has configured in a file: an attacker who
 // controls it must not exhaust the server's memory, or redirect its credentials.
@@ -61,7 +61,7 @@ func (o operator) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := final(response); err != nil {
 		return nil, err
 	}
-	data, err := readAnswer(response.Body)
+	data, err := readResponse(response.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -73,21 +73,21 @@ func (o operator) RoundTrip(r *http.Request) (*http.Response, error) {
 func final(response *http.Response) error {
 	switch code := response.StatusCode; {
 	case code >= 300 && code < 400:
-		return answerError(fmt.Sprintf("the webhook answered with a redirect (%d), and redirects are not followed: use the URL that it redirects to", code))
+		return responseError(fmt.Sprintf("the webhook returned a redirect (%d), and redirects are not followed: use the URL that it redirects to", code))
 	case code < 200:
-		return answerError(fmt.Sprintf("the webhook answered with status %d instead of a result", code))
+		return responseError(fmt.Sprintf("the webhook returned status %d instead of a result", code))
 	default:
 		return nil
 	}
 }
 
-func readAnswer(body io.Reader) ([]byte, error) {
+func readResponse(body io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(body, MaxResponseBytes+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(data) > MaxResponseBytes {
-		return nil, answerError(fmt.Sprintf("the webhook answered with more than %d bytes", MaxResponseBytes))
+		return nil, responseError(fmt.Sprintf("the webhook returned more than %d bytes", MaxResponseBytes))
 	}
 	return data, nil
 }

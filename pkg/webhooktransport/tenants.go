@@ -108,7 +108,7 @@ type caller struct{ next http.RoundTripper }
 
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" {
-		return nil, errors.New("webhooks are called by https only")
+		return nil, errors.New("the URL of a webhook must use https")
 	}
 	response, data, err := c.call(r)
 	if err != nil {
@@ -120,11 +120,11 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 		// would wait and occupy the request's seat.
 		header.Set("Content-Type", "text/plain")
 		response.Header = header
-		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; its content is not shown", response.StatusCode))
+		replace(response, fmt.Appendf(nil, "the webhook returned status %d; the response is not shown", response.StatusCode))
 		return response, nil
 	}
 	if !isReview(data) {
-		return nil, errors.New("the webhook's answer is not the JSON of an AdmissionReview or ConversionReview; it is not shown")
+		return nil, errors.New("the webhook's response is not an AdmissionReview or ConversionReview in JSON; it is not shown")
 	}
 	if err := patchcosts.Check(patchIn(data), string(types.JSONPatchType)); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (c caller) call(r *http.Request) (response *http.Response, data []byte, err
 		return nil, nil, err
 	}
 	if response.StatusCode < http.StatusMultipleChoices {
-		if data, err = readAnswer(body); err != nil {
+		if data, err = readResponse(body); err != nil {
 			return nil, nil, c.public(r, err)
 		}
 	}

@@ -23,10 +23,10 @@ func manager(t *testing.T, of *Tenants) *webhook.ClientManager {
 	t.Helper()
 	clients, err := webhook.NewClientManager([]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
 	require.NoError(t, err)
-	asked := func(string) (*rest.Config, error) { return nil, errors.New("another resolver was asked") }
+	unexpected := func(string) (*rest.Config, error) { return nil, errors.New("another resolver was called") }
 	clients.SetAuthenticationInfoResolver(&webhook.AuthenticationInfoResolverDelegator{
-		ClientConfigForFunc:        asked,
-		ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) { return asked(name) },
+		ClientConfigForFunc:        unexpected,
+		ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) { return unexpected(name) },
 	})
 	clients.SetAuthenticationInfoResolverWrapper(of.Resolver)
 	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
@@ -41,26 +41,26 @@ func call(t *testing.T, of *Tenants, config webhook.ClientConfig) error {
 	return client.Post().Body(&admissionv1.AdmissionReview{}).Do(t.Context()).Into(&admissionv1.AdmissionReview{})
 }
 
-func (h *hostile) ask(t *testing.T, of *Tenants, path string) error {
+func (h *hostile) send(t *testing.T, of *Tenants, path string) error {
 	t.Helper()
 	return call(t, of, webhook.ClientConfig{URL: h.URL + path, CABundle: h.ca()})
 }
 
 func TestAnswers(t *testing.T) {
 	h, loopback := newHostile(t), tenants(t, "127.0.0.0/8")
-	require.NoError(t, h.ask(t, loopback, "/"))
+	require.NoError(t, h.send(t, loopback, "/"))
 	for path, want := range map[string]string{
-		"/fails":                   "the webhook answered with status 500; its content is not shown",
+		"/fails":                   "the webhook returned status 500; the response is not shown",
 		"/status":                  "403",
-		"/redirect":                "the webhook answered with a redirect (307), and redirects are not followed",
-		"/found":                   "the webhook answered with a redirect (302), and redirects are not followed",
-		"/success-of-another-kind": "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
-		"/text":                    "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
+		"/redirect":                "the webhook returned a redirect (307), and redirects are not followed",
+		"/found":                   "the webhook returned a redirect (302), and redirects are not followed",
+		"/success-of-another-kind": "the webhook's response is not an AdmissionReview or ConversionReview",
+		"/text":                    "the webhook's response is not an AdmissionReview or ConversionReview",
 		"/shifts":                  "the patch has 1001 operations that insert elements into lists or remove some",
-		"/garbage":                 "the call of the webhook failed; see the server's log",
+		"/garbage":                 "calling the webhook failed; see the server's log",
 		"/closes":                  "EOF",
 	} {
-		err := h.ask(t, loopback, path)
+		err := h.send(t, loopback, path)
 		if path == "/status" {
 			require.Error(t, err) // the text is from client-go
 		} else {
@@ -70,7 +70,7 @@ func TestAnswers(t *testing.T) {
 	}
 	require.Zero(t, h.elsewhere.Load())
 
-	h.isBounded(t, func(path string) error { return h.ask(t, loopback, path) })
+	h.isBounded(t, func(path string) error { return h.send(t, loopback, path) })
 }
 
 // TestHeaders: headers of responses are bounded, in both versions of HTTP, without affecting the shared transports of
@@ -79,9 +79,9 @@ func TestHeaders(t *testing.T) {
 	h := newHostile(t)
 	loopback := tenants(t, "127.0.0.0/8")
 	for version, h := range map[int]*hostile{1: h, 2: h.overHTTP2(t)} {
-		require.NoError(t, h.ask(t, loopback, "/"))
+		require.NoError(t, h.send(t, loopback, "/"))
 		require.Equal(t, version, (<-h.seen).ProtoMajor)
-		require.ErrorContains(t, h.ask(t, loopback, "/headers"), errHidden.Error(), "HTTP/%d", version)
+		require.ErrorContains(t, h.send(t, loopback, "/headers"), errHidden.Error(), "HTTP/%d", version)
 
 		for _, tls := range []rest.TLSClientConfig{{CAData: h.ca()}, h.files(t)} {
 			config, others := &rest.Config{TLSClientConfig: tls}, &rest.Config{TLSClientConfig: tls}
@@ -89,12 +89,12 @@ func TestHeaders(t *testing.T) {
 			require.NoError(t, get(t, httpClient(t, config), h.URL))
 			require.Equal(t, version, (<-h.seen).ProtoMajor)
 			require.ErrorContains(t, get(t, httpClient(t, config), h.URL+"/headers"), "header", "HTTP/%d", version)
-			require.NoError(t, get(t, httpClient(t, others), h.URL+"/headers"), "of others, by HTTP/%d", version)
+			require.NoError(t, get(t, httpClient(t, others), h.URL+"/headers"), "other clients, HTTP/%d", version)
 		}
 	}
 }
 
-func ask(t *testing.T, client *http.Client, url string) (code int, body string, err error) {
+func send(t *testing.T, client *http.Client, url string) (code int, body string, err error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func ask(t *testing.T, client *http.Client, url string) (code int, body string, 
 
 func get(t *testing.T, client *http.Client, url string) error {
 	t.Helper()
-	_, _, err := ask(t, client, url)
+	_, _, err := send(t, client, url)
 	return err
 }
 
@@ -117,7 +117,7 @@ func get(t *testing.T, client *http.Client, url string) error {
 // not be paused.
 func TestRetryAfter(t *testing.T) {
 	h := newHostile(t)
-	require.ErrorContains(t, h.ask(t, tenants(t, "127.0.0.0/8"), "/later"), "the server is currently unable to handle the request")
+	require.ErrorContains(t, h.send(t, tenants(t, "127.0.0.0/8"), "/later"), "the server is currently unable to handle the request")
 	require.EqualValues(t, 1, h.calls.Load())
 }
 
@@ -143,16 +143,16 @@ func TestWhere(t *testing.T) {
 			require.NotContains(t, err.Error(), inner)
 		}
 	}
-	require.Equal(t, shown["localhost"], shown["nowhere.invalid"], "a name that is known is told from one that is not")
+	require.Equal(t, shown["localhost"], shown["nowhere.invalid"], "the error discloses whether a name exists")
 	service := webhook.ClientConfig{Service: &webhook.ClientConfigService{Name: "kubernetes", Namespace: "default", Port: 443, Path: "/mine"}}
-	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" is not known`)
+	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" does not exist`)
 	require.Zero(t, h.calls.Load())
 
 	require.NoError(t, call(t, loopback, at("127.0.0.1")))
 	require.NoError(t, call(t, loopback, at("::ffff:127.0.0.1")))
 	require.ErrorContains(t, call(t, loopback, at("localhost")), "x509: certificate is valid for")
 	require.EqualValues(t, 2, h.calls.Load())
-	require.ErrorContains(t, call(t, loopback, webhook.ClientConfig{URL: "http://" + h.Listener.Addr().String()}), "by https only")
+	require.ErrorContains(t, call(t, loopback, webhook.ClientConfig{URL: "http://" + h.Listener.Addr().String()}), "must use https")
 }
 
 // TestConnectionErrors: errors of connections contain no addresses except the one in the URL.
@@ -169,7 +169,7 @@ func TestConnectionErrors(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(connection, secret+" is no TLS\n")
+			_, _ = io.WriteString(connection, secret+" without TLS\n")
 			_ = connection.Close()
 		}
 	}()
@@ -201,7 +201,7 @@ func TestCredentials(t *testing.T) {
 	t.Cleanup(server.Close)
 	h, loopback := &hostile{Server: server}, tenants(t, "127.0.0.0/8")
 	for range 2 {
-		require.NoError(t, h.ask(t, loopback, "/"))
+		require.NoError(t, h.send(t, loopback, "/"))
 		request := <-seen
 		require.Empty(t, request.TLS.PeerCertificates)
 		for _, header := range []string{"Authorization", "Cookie", "Traceparent", "X-Remote-User"} {
@@ -216,7 +216,7 @@ func TestProxies(t *testing.T) {
 	r := &http.Request{URL: &url.URL{Scheme: "https", Host: "192.0.2.1"}}
 	proxy, err := http.ProxyFromEnvironment(r)
 	require.NoError(t, err)
-	require.Equal(t, environmentProxy, proxy.Host, "the environment of this test has one")
+	require.Equal(t, environmentProxy, proxy.Host, "the environment must contain a proxy")
 	err = call(t, tenants(t, "127.0.0.0/8"), webhook.ClientConfig{URL: "https://192.0.2.1"})
-	require.ErrorContains(t, err, "the webhook's address 192.0.2.1 is a loopback, link-local, private or reserved one")
+	require.ErrorContains(t, err, "the webhook's address 192.0.2.1 is a loopback, link-local, private or reserved address")
 }

@@ -199,16 +199,16 @@ func cutFirst(path string) (first, rest string, more bool) {
 // Changed returns a channel that receives a value after the result of Lookup of a path may have changed, until done is
 // called. To wait for a result, call it before Lookup.
 func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.enter()
+	w := x.waiters.register()
 	x.follow(w, path)
-	return w.changed, func() { x.waiters.leave(w) }
+	return w.changed, func() { x.waiters.unregister(w) }
 }
 
 // WorkspaceChanged is Changed for the announcements of a Workspace.
 func (x *Index) WorkspaceChanged(parent logicalcluster.Name, name string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.enter()
+	w := x.waiters.register()
 	x.waiters.add(w, step(parent, name))
-	return w.changed, func() { x.waiters.leave(w) }
+	return w.changed, func() { x.waiters.unregister(w) }
 }
 
 // follow registers w for the steps of a lookup, each before it is read, so that no change is missed.

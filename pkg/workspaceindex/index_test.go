@@ -260,9 +260,9 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		x, m := NewWorkspaceIndex(), newModel()
 		for i := 0; i+2 < min(len(ops), 600); i += 3 {
-			told := waitForAll(x)
+			check := waitForAll(x)
 			m.apply(x, ops[i], ops[i+1], ops[i+2])
-			told(t)
+			check(t)
 			m.check(t, x)
 		}
 		m.check(t, m.replay(rand.New(rand.NewPCG(uint64(len(ops)), 1))))
@@ -296,7 +296,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				target, outcome := x.Lookup("root")
 				if outcome != Found || target.Shard != "one" {
-					t.Errorf("root got lost: %v %v", target, outcome)
+					t.Errorf("root not found: %v %v", target, outcome)
 					return
 				}
 				if target, outcome = x.Lookup(fmt.Sprintf("root:w%d", i)); outcome == Found && target.Cluster.String() != fmt.Sprintf("c%d", i) {
@@ -324,7 +324,7 @@ func TestConcurrentUse(t *testing.T) {
 func TestChanged(t *testing.T) {
 	x := threeLevels()
 	changed, done := x.Changed("root:a:new")
-	isTold := func(want bool) {
+	requireNotified := func(want bool) {
 		t.Helper()
 		select {
 		case <-changed:
@@ -336,14 +336,14 @@ func TestChanged(t *testing.T) {
 	x.UpsertWorkspace("one", Workspace{Parent: "aaaa", Name: "other", Cluster: "cccc"})
 	x.UpsertLogicalCluster("one", LogicalCluster{Name: "cccc", Phase: ready})
 	x.UpsertShard("two", "https://two")
-	isTold(false)
+	requireNotified(false)
 	x.UpsertWorkspace("one", Workspace{Parent: "aaaa", Name: "new"})
-	isTold(true)
+	requireNotified(true)
 	x.UpsertWorkspace("one", Workspace{Parent: "root", Name: "a", Cluster: "cccc"})
-	isTold(true)
+	requireNotified(true)
 	done()
 	x.DeleteWorkspace("one", "root", "a")
-	isTold(false)
+	requireNotified(false)
 }
 
 // TestGenerations: repeated announcements are retained when generations overflow.
@@ -389,7 +389,7 @@ func TestConvert(t *testing.T) {
 
 // waitForAll waits for changes of all paths. The returned function checks that waiters with changed results were
 // notified.
-func waitForAll(x *Index) (told func(*testing.T)) {
+func waitForAll(x *Index) (check func(*testing.T)) {
 	type wait struct {
 		changed <-chan struct{}
 		done    func()
@@ -475,7 +475,7 @@ func TestMounts(t *testing.T) {
 	x.UpsertWorkspace("one", mount)
 	x.DeleteLogicalCluster("one", "aaaa")
 	_, outcome = x.Lookup("aaaa:m")
-	require.Equal(t, Pending, outcome, "the Workspace came first")
+	require.Equal(t, Pending, outcome, "a Workspace without logical cluster must be pending")
 	x.DeleteWorkspace("one", "aaaa", "m")
 	_, outcome = x.Lookup("aaaa:m")
 	require.Equal(t, Unknown, outcome)

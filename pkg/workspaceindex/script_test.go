@@ -33,9 +33,9 @@ func TestScripts(t *testing.T) {
 				if line == "" || strings.HasPrefix(line, "#") {
 					continue
 				}
-				answer, err := runLine(x, again, strings.Fields(line))
+				output, err := runLine(x, again, strings.Fields(line))
 				require.NoError(t, err, line)
-				out.WriteString(answer)
+				out.WriteString(output)
 			}
 			golden := strings.TrimSuffix(script, ".txt") + ".golden"
 			if *rewrite {
@@ -64,7 +64,7 @@ func runLine(x *Index, again map[string]func(), words []string) (string, error) 
 	switch words[0] {
 	case "shard":
 		x.UpsertShard(args[0], args[1])
-	case "shard-gone":
+	case "delete-shard":
 		x.DeleteShard(args[0])
 	case "lc":
 		created, _ := strconv.ParseInt(options["created"], 10, 64)
@@ -78,7 +78,7 @@ func runLine(x *Index, again map[string]func(), words []string) (string, error) 
 		}
 		again[args[0]+" "+args[1]] = announce
 		announce()
-	case "lc-gone":
+	case "delete-lc":
 		x.DeleteLogicalCluster(args[0], logicalcluster.Name(args[1]))
 	case "ws":
 		announce := func() {
@@ -89,9 +89,9 @@ func runLine(x *Index, again map[string]func(), words []string) (string, error) 
 		}
 		again[args[0]+" "+args[1]+"/"+args[2]] = announce
 		announce()
-	case "ws-gone":
+	case "delete-ws":
 		x.DeleteWorkspace(args[0], logicalcluster.Name(args[1]), args[2])
-	case "holds": // the shard repeats the announcements of all its logical clusters, and of parent/workspace
+	case "resync": // the shard repeats the announcements of all its logical clusters, and of parent/workspace
 		x.Begin(args[0], Workspaces)
 		x.Begin(args[0], LogicalClusters)
 		for _, arg := range args[1:] {

@@ -89,7 +89,7 @@ func TestSnapshotOfChanges(t *testing.T) {
 	for range 20 {
 		files := snapshots(t, x, "1", shardNames...)
 		begun := restored(t, map[string][]byte{"one": files["one"]}, nil)
-		require.Equal(t, Stats{LogicalClusters: clusters, Workspaces: clusters}, begun.Stats(), "the shard has changed nothing")
+		require.Equal(t, Stats{LogicalClusters: clusters, Workspaces: clusters}, begun.Stats(), "the content of the shard must not change")
 	}
 	close(stop)
 	writing.Wait()

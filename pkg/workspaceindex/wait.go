@@ -31,7 +31,7 @@ func step(cluster logicalcluster.Name, segment string) uint64 {
 	return hash*31 ^ maphash.String(seed, segment)
 }
 
-func (s *waiters) enter() *waiter {
+func (s *waiters) register() *waiter {
 	s.count.Add(1)
 	return &waiter{changed: make(chan struct{}, 1)}
 }
@@ -49,7 +49,7 @@ func (s *waiters) add(w *waiter, on uint64) {
 	w.on = append(w.on, on)
 }
 
-func (s *waiters) leave(w *waiter) {
+func (s *waiters) unregister(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, on := range w.on {

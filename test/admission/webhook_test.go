@@ -27,8 +27,8 @@ type webhookServer struct {
 	received []admissionv1.AdmissionRequest
 }
 
-// serve starts a webhook that answers with answer.
-func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *webhookServer {
+// serve starts a webhook that returns the responses of respond.
+func serve(t *testing.T, respond func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *webhookServer {
 	t.Helper()
 	h := &webhookServer{}
 	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,7 @@ func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1
 		h.mu.Lock()
 		h.received = append(h.received, *review.Request)
 		h.mu.Unlock()
-		review.Response = answer(review.Request)
+		review.Response = respond(review.Request)
 		review.Response.UID = review.Request.UID
 		review.Request = nil
 		w.Header().Set("Content-Type", "application/json")

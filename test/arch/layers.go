@@ -302,7 +302,7 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
-		Units:  []string{"test/neighbours"},
+		Units:  []string{"test/noisyneighbors"},
 		Reason: "measures at the ports of servers how much tenants slow each other down, by the counters of the process: it must not use code of servers",
 		Only:   []string{"test/harness"},
 		Leaf:   true,
@@ -340,22 +340,22 @@ func (l *Layer) mayImport(unit string) bool {
 	})
 }
 
-// place is the position of a package.
-type place struct {
+// position is the position of a package.
+type position struct {
 	layer *Layer
 	index int
 	unit  string
 }
 
-// placeOf returns the layer and unit of a package. The longest unit that contains it is used.
-func placeOf(layers []Layer, pkg string) (place, bool) {
-	var best place
+// positionOf returns the layer and unit of a package. The longest unit that contains it is used.
+func positionOf(layers []Layer, pkg string) (position, bool) {
+	var best position
 	found := false
 	for i := range layers {
 		for _, unit := range layers[i].Units {
 			u, ok := unitOf(unit, pkg)
 			if ok && (!found || len(u) > len(best.unit)) {
-				best, found = place{layer: &layers[i], index: i, unit: u}, true
+				best, found = position{layer: &layers[i], index: i, unit: u}, true
 			}
 		}
 	}

@@ -130,7 +130,7 @@ func lastLayer(t *Tree, layers []Layer, dir string) int {
 	last := 0
 	for _, pkg := range t.sortedPackages() {
 		if within(pkg.Path, dir) {
-			at, _ := placeOf(layers, pkg.Path)
+			at, _ := positionOf(layers, pkg.Path)
 			last = max(last, at.index)
 		}
 	}

@@ -116,7 +116,7 @@ func Check(t *Tree, rules []Rule) []string {
 func checkLayers(t *Tree, layers []Layer) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
-		from, ok := placeOf(layers, pkg.Path)
+		from, ok := positionOf(layers, pkg.Path)
 		if !ok {
 			bad = append(bad, fmt.Sprintf("%s has no layer: add it to test/arch/layers.go with a reason", pkg.Path))
 			continue
@@ -136,12 +136,12 @@ func checkLayers(t *Tree, layers []Layer) []string {
 }
 
 // forbidden returns the reason why a file must not import a package, or "".
-func forbidden(t *Tree, layers []Layer, from place, file *File, imported string) string {
+func forbidden(t *Tree, layers []Layer, from position, file *File, imported string) string {
 	local, ok := t.local(imported)
 	if !ok {
 		return ""
 	}
-	to, ok := placeOf(layers, local)
+	to, ok := positionOf(layers, local)
 	switch {
 	case !ok:
 		return "it has no layer"

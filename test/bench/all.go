@@ -30,7 +30,7 @@ func newAll() *cobra.Command {
 	cmd := &cobra.Command{Use: "all", Short: "Run the workloads against the reference server and then a development cluster", Args: cobra.NoArgs}
 	fs := cmd.Flags()
 	fs.StringVar(&o.binary, "binary", "bin/shardplane", "the shardplane binary")
-	fs.IntVar(&o.shards, "shards", 2, "shards of the development cluster")
+	fs.IntVar(&o.shards, "shards", 2, "number of shards of the development cluster")
 	fs.BoolVar(&verbose, "verbose", false, "show the output of the servers")
 	o.addFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

@@ -72,16 +72,16 @@ type options struct {
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.workloads, "workloads", workloads, "workloads to run")
-	fs.IntVar(&o.objects, "objects", 16000, "ConfigMaps to list")
+	fs.IntVar(&o.objects, "objects", 16000, "number of ConfigMaps to list")
 	fs.IntVar(&o.size, "object-size", 600, "bytes of data in a ConfigMap; 600 make an object of about 1 KB")
-	fs.IntVar(&o.clusters, "clusters", 20, "logical clusters that contain the ConfigMaps to list")
+	fs.IntVar(&o.clusters, "clusters", 20, "number of logical clusters with these ConfigMaps")
 	fs.IntVar(&o.repeat, "repeat", 9, "number of lists of each kind")
 	fs.Int64Var(&o.pageSize, "page-size", 500, "limit of the paginated lists")
-	fs.IntVar(&o.writers, "writers", 32, "clients that write")
-	fs.IntVar(&o.readers, "readers", 16, "clients that read")
+	fs.IntVar(&o.writers, "writers", 32, "number of clients that write")
+	fs.IntVar(&o.readers, "readers", 16, "number of clients that read")
 	fs.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the writes and of the reads at each server")
-	fs.IntVar(&o.workspaces, "workspaces", 1000, "workspaces to create and delete")
-	fs.IntVar(&o.creators, "creators", 8, "clients that create workspaces")
+	fs.IntVar(&o.workspaces, "workspaces", 1000, "number of workspaces to create and delete")
+	fs.IntVar(&o.creators, "creators", 8, "number of clients that create workspaces")
 	fs.DurationVar(&o.quietPeriod, "quiet-period", 20*time.Second, "time between a change and the measurement of memory")
 	fs.DurationVar(&o.idle, "idle", 30*time.Second, "time in which the CPU usage of idle servers is measured")
 }
@@ -154,7 +154,7 @@ func newServer() *cobra.Command {
 
 func newReference() *cobra.Command {
 	o := reference.Options{}
-	cmd := &cobra.Command{Use: "reference", Short: "Serve the plain API server that Shardplane is compared with, until interrupted", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "reference", Short: "Run the plain API server with which Shardplane is compared, until interrupted", Args: cobra.NoArgs}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory for its data, certificates and kubeconfig (required)")
 	cmd.Flags().IntVar(&o.Port, "port", 0, "port on 127.0.0.1; 0 selects a free port")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -116,5 +116,5 @@ func freePorts(ctx context.Context, n int) (int, error) {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("found no %d consecutive free ports", n)
+	return 0, fmt.Errorf("no %d consecutive free ports were found", n)
 }

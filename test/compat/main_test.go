@@ -139,7 +139,7 @@ func freePorts(n int) (int, error) {
 			return first, nil
 		}
 	}
-	return 0, errors.New("found no free ports")
+	return 0, errors.New("no free ports were found")
 }
 
 func config(t *testing.T, file, name string) *rest.Config {

@@ -103,8 +103,8 @@ metadata: {name: denied, namespace: default}
 `
 )
 
-// uncountableAnswers returns the errors for one more object of each kind.
-func uncountableAnswers(configMaps int) []string {
+// uncountableErrors returns the errors for one more object of each kind.
+func uncountableErrors(configMaps int) []string {
 	return []string{
 		fmt.Sprintf("used: configmaps=%[1]d, limited: configmaps=%[1]d", configMaps), "used: count/secrets=1, limited: count/secrets=1",
 		"status unknown for quota: a, resources: count/things.quota.example",
@@ -116,7 +116,7 @@ func uncountableAnswers(configMaps int) []string {
 var admissionFeatures = map[string]struct {
 	manifests string
 	probes    string
-	answers   []string
+	responses []string
 }{
 	"policy": {manifests: `
 apiVersion: admissionregistration.k8s.io/v1
@@ -130,13 +130,13 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: p}
 spec: {policyName: p, validationActions: [Deny]}
-`, answers: []string{"denied by a policy"}},
+`, responses: []string{"denied by a policy"}},
 	"policy-with-configmap": {manifests: `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: r, namespace: default}
 data: {denied: denied}
-` + fmt.Sprintf(paramPolicy, "v1", "ConfigMap"), answers: []string{"denied by a parameter"}},
+` + fmt.Sprintf(paramPolicy, "v1", "ConfigMap"), responses: []string{"denied by a parameter"}},
 	"policy-with-custom-resource": {manifests: `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -151,7 +151,7 @@ apiVersion: param.example/v1
 kind: Rule
 metadata: {name: r}
 data: {denied: denied}
-` + fmt.Sprintf(paramPolicy, "param.example/v1", "Rule"), answers: []string{"denied by a parameter"}},
+` + fmt.Sprintf(paramPolicy, "param.example/v1", "Rule"), responses: []string{"denied by a parameter"}},
 	"mutating-policy": {manifests: `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -165,16 +165,16 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicyBinding
 metadata: {name: p}
 spec: {policyName: p}
-`, answers: []string{"map[by:policy]"}},
-	"validating-webhook": {manifests: fmt.Sprintf(webhook, "Validating", "validate"), answers: []string{"failed calling webhook"}},
-	"mutating-webhook":   {manifests: fmt.Sprintf(webhook, "Mutating", "mutate"), answers: []string{"failed calling webhook"}},
+`, responses: []string{"map[by:policy]"}},
+	"validating-webhook": {manifests: fmt.Sprintf(webhook, "Validating", "validate"), responses: []string{"failed calling webhook"}},
+	"mutating-webhook":   {manifests: fmt.Sprintf(webhook, "Mutating", "mutate"), responses: []string{"failed calling webhook"}},
 	"quota": {manifests: `
 apiVersion: v1
 kind: ResourceQuota
 metadata: {name: q, namespace: default}
 spec: {hard: {count/configmaps: "0"}}
-`, answers: []string{"exceeded quota"}},
-	"uncountable": {manifests: uncountable + fmt.Sprintf(uncountableQuotas, "namespace: default", 2), probes: uncountableProbes, answers: uncountableAnswers(2)},
+`, responses: []string{"exceeded quota"}},
+	"uncountable": {manifests: uncountable + fmt.Sprintf(uncountableQuotas, "namespace: default", 2), probes: uncountableProbes, responses: uncountableErrors(2)},
 	"uncountable-in-logical-cluster": {
 		manifests: uncountable + `
 ---
@@ -182,7 +182,7 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: admin}
 ` + fmt.Sprintf(uncountableQuotas, `namespace: admin, annotations: {experimental.quota.kcp.io/cluster-scoped: "true"}`, 4),
-		probes: uncountableProbes, answers: uncountableAnswers(4),
+		probes: uncountableProbes, responses: uncountableErrors(4),
 	},
 }
 
@@ -197,9 +197,9 @@ func usersWithAdmission(t *testing.T, admin *rest.Config) map[string]*user {
 			u.createAny(object)
 		}
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			answer := u.admission()
-			for _, part := range feature.answers {
-				require.Contains(c, answer, part)
+			response := u.admission()
+			for _, part := range feature.responses {
+				require.Contains(c, response, part)
 			}
 		}, testTimeout, tick, name+" has no effect")
 	}
@@ -242,21 +242,21 @@ func (u *user) createAny(object *unstructured.Unstructured) {
 // admission returns the responses to the creation of two ConfigMaps and of the further objects of
 // the feature. The client retries as requested by the server.
 func (u *user) admission() string {
-	var answers []string
+	var responses []string
 	for _, name := range []string{"admitted", "denied"} {
 		created, err := u.kube.CoreV1().ConfigMaps("default").Create(u.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
-			answers = append(answers, string(apierrors.ReasonForError(err))+": "+err.Error())
+			responses = append(responses, string(apierrors.ReasonForError(err))+": "+err.Error())
 			continue
 		}
-		answers = append(answers, fmt.Sprint(created.Labels))
+		responses = append(responses, fmt.Sprint(created.Labels))
 	}
 	for _, object := range u.objectsIn(admissionFeatures[u.name].probes) {
 		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 		_, err := u.dyn.Resource(resource).Namespace(object.GetNamespace()).Create(u.t.Context(), object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		answers = append(answers, fmt.Sprint(err))
+		responses = append(responses, fmt.Sprint(err))
 	}
-	return strings.Join(answers, "\n")
+	return strings.Join(responses, "\n")
 }
 
 // retryAdmission waits until the server accepts connections, and returns an error if its first
@@ -264,11 +264,11 @@ func (u *user) admission() string {
 func (u *user) retryAdmission(before string) error {
 	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
-		switch answer := u.admission(); {
-		case answer == before:
+		switch response := u.admission(); {
+		case response == before:
 			return nil
-		case !strings.Contains(answer, "connection refused"):
-			return fmt.Errorf("%s: first responses %q, before the restart %q", u.name, answer, before)
+		case !strings.Contains(response, "connection refused"):
+			return fmt.Errorf("%s: first responses %q, before the restart %q", u.name, response, before)
 		}
 	}
 	return fmt.Errorf("%s is not served", u.name)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHangingWebhook checks that requests which wait for a webhook are answered when they time out,
+// TestHangingWebhook checks that requests which wait for a webhook get a response when they time out,
 // and leave no goroutines. The long version includes the server's own timeout of half a minute.
 func TestHangingWebhook(t *testing.T) {
 	admin := sharedShard.Get(t).Shard(0)

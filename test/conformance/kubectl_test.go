@@ -21,7 +21,7 @@ func TestKubectl(t *testing.T) {
 	u := newUser(t, admin, "terminal", "kubectl.example.com")
 	k := kubectl{t: t, binary: harness.Kubectl(t), kubeconfig: writeKubeconfig(t, u.config), home: t.TempDir()}
 	d := u.parse(versioned(withSubresources+"additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n",
-		"color: {type: string, description: What it looks like., enum: [red, blue]}"))
+		"color: {type: string, description: Color of the widget., enum: [red, blue]}"))
 	d.Spec.Names.ShortNames, d.Spec.Names.Categories = []string{"wd"}, []string{"toys"}
 	_, err := u.tryDefine(d)
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestKubectl(t *testing.T) {
 	require.Contains(t, k.run("", "api-resources", "--api-group", u.group), "widgets")
 	require.Contains(t, k.run("", "api-resources", "--api-group", u.group), "wd")
 	require.Contains(t, k.run("", "api-resources", "--categories", "toys"), "widgets")
-	require.Contains(t, k.run("", "explain", "widgets.spec.color"), "What it looks like.")
+	require.Contains(t, k.run("", "explain", "widgets.spec.color"), "Color of the widget.")
 	require.Contains(t, k.run("", "explain", "wd.spec", "--recursive"), "size")
 
 	manifest := func(spec string) string {

@@ -130,10 +130,10 @@ var presentationRules = []rule{
 		}
 	}},
 	{"OpenAPI describes the kinds, in v2 and v3", func(u *user) {
-		u.define(versioned(withSubresources, "color: {type: string, description: What it looks like.}"))
+		u.define(versioned(withSubresources, "color: {type: string, description: Color of the widget.}"))
 		response, body := u.request("/openapi/v3/apis/"+u.group+"/v1", "application/json")
 		require.Equal(u.t, http.StatusOK, response.StatusCode)
-		require.Contains(u.t, string(body), "What it looks like.")
+		require.Contains(u.t, string(body), "Color of the widget.")
 		require.Contains(u.t, string(body), "/apis/"+u.group+"/v1/namespaces/{namespace}/widgets/{name}/scale")
 		require.Contains(u.t, string(body), "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
 		response, old := u.request("/openapi/v3/apis/"+u.group+"/v1?hash=0123", "application/json")
@@ -145,7 +145,7 @@ var presentationRules = []rule{
 		require.Contains(u.t, string(index), "apis/"+u.group+"/v1")
 		require.Contains(u.t, string(index), "api/v1")
 		_, body = u.request("/openapi/v2", "application/json")
-		require.Contains(u.t, string(body), "What it looks like.")
+		require.Contains(u.t, string(body), "Color of the widget.")
 		require.Contains(u.t, string(body), "io.k8s.api.core.v1.ConfigMap")
 		response, _ = u.request("/openapi/v3/apis/"+u.group+"/v1", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
 		require.Contains(u.t, response.Header.Get("Content-Type"), "protobuf")

@@ -43,7 +43,7 @@ var robustnessRules = []rule{
 		plain.server.URL = strings.Replace(plain.server.URL, "http:", "https:", 1)
 		u.convertBy(plain)
 		_, err = v2s.Get(u.t.Context(), "b", metav1.GetOptions{})
-		require.ErrorContains(u.t, err, "the webhook does not speak TLS")
+		require.ErrorContains(u.t, err, "the webhook does not use TLS")
 	}},
 	{"a conversion webhook at this server or at a missing service causes a specific error", func(u *user) {
 		u.define(twoVersions())
@@ -53,7 +53,7 @@ var robustnessRules = []rule{
 			u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{Service: service}))
 			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.True(u.t, apierrors.IsInternalError(err), "%v", err)
-			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q is not known, or has only loopback", "kubernetes."+namespace+".svc"))
+			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q does not exist, or has only loopback", "kubernetes."+namespace+".svc"))
 			_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.NoError(u.t, err, "a request without conversion fails")
 		}

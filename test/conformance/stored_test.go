@@ -40,10 +40,10 @@ func TestRestart(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	admitted, answers := usersWithAdmission(t, shard.Shard(0)), map[string]string{}
+	admitted, responses := usersWithAdmission(t, shard.Shard(0)), map[string]string{}
 	admitted["path"] = newWorkspaceUser(t, shard.Shard(0), "team")
 	for name, u := range admitted {
-		answers[name] = u.admission()
+		responses[name] = u.admission()
 	}
 	root := shard.Component("root")
 	root.Stop()
@@ -55,9 +55,9 @@ func TestRestart(t *testing.T) {
 	// Admission has the same results from the first served request, which is before the shard is
 	// ready.
 	root.Launch()
-	features := slices.Collect(maps.Keys(answers))
+	features := slices.Collect(maps.Keys(responses))
 	inParallel(t, len(features), func(i int) error {
-		return admitted[features[i]].retryAdmission(answers[features[i]])
+		return admitted[features[i]].retryAdmission(responses[features[i]])
 	})
 	root.WaitReady()
 

@@ -225,11 +225,11 @@ func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
 	case "fails":
 		review.Response.Result = metav1.Status{Status: metav1.StatusFailure, Message: "on purpose"}
 	}
-	c.answer(w, &review, mode)
+	c.respond(w, &review, mode)
 }
 
-// answer sends the converted objects, with the errors of the mode.
-func (c *converter) answer(w http.ResponseWriter, review *apiextensionsv1.ConversionReview, mode string) {
+// respond sends the converted objects, with the errors of the mode.
+func (c *converter) respond(w http.ResponseWriter, review *apiextensionsv1.ConversionReview, mode string) {
 	if mode != "empty" && mode != "fails" {
 		for _, raw := range review.Request.Objects {
 			converted, err := convert(raw.Raw, review.Request.DesiredAPIVersion)

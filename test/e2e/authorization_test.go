@@ -42,7 +42,7 @@ func TestKubectlAuth(t *testing.T) {
 	require.Contains(t, output, "workspace access not permitted")
 	output, err = k.try(t, "root:two", "", "--as=user-5", "get", "configmaps")
 	require.Error(t, err)
-	require.Contains(t, output, "Warning: workspace access not permitted: there is no such workspace, or", "kubectl itself only reports an unknown resource")
+	require.Contains(t, output, "Warning: workspace access not permitted: the workspace does not exist, or", "kubectl itself only reports an unknown resource")
 	table := k.run(t, "root:one", "", "get", "rolebindings,clusterrolebindings", "-o", "wide")
 	require.Regexp(t, `same +Role/same +\S+ +team-1`, table)
 	require.Regexp(t, `workspace-admin +ClusterRole/cluster-admin +\S+ +kcp-admin`, table)

@@ -121,12 +121,12 @@ func (i *issuer) token(user identity, client, endpoint string) string {
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	require.NoError(i.t, err)
-	var answer struct {
+	var tokens struct {
 		IDToken string `json:"id_token"`
 	}
-	require.NoError(i.t, json.Unmarshal(body, &answer), "%s", body)
-	require.NotEmpty(i.t, answer.IDToken, "%s", body)
-	return answer.IDToken
+	require.NoError(i.t, json.Unmarshal(body, &tokens), "%s", body)
+	require.NotEmpty(i.t, tokens.IDToken, "%s", body)
+	return tokens.IDToken
 }
 
 // configuration writes an AuthenticationConfiguration that trusts the issuer, and returns its file.

@@ -147,7 +147,7 @@ func TestKubectl(t *testing.T) {
 		require.Contains(t, k.run(t, "root:org", "", "get", "--raw", "/version"), `"gitVersion": "v1.37`)
 	})
 
-	t.Run("a workspace that does not exist", func(t *testing.T) {
+	t.Run("missing workspace", func(t *testing.T) {
 		// kubectl prints warnings of a failed discovery request, but not its message.
 		output, err := k.try(t, "root:nowhere", "", "get", "configmaps")
 		require.Error(t, err)

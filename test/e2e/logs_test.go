@@ -32,9 +32,9 @@ func TestSecretsInLogs(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": secrets["a Secret"]},
 	})
 	harness.Create(t, admin.CoreV1().ServiceAccounts("default"), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}})
-	answer, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	issued, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	token := answer.Status.Token
+	token := issued.Status.Token
 	secrets["a token"] = token[strings.LastIndexByte(token, '.')+1:]
 	review := harness.Create(t, admin.AuthenticationV1().TokenReviews(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
 	require.True(t, review.Status.Authenticated)

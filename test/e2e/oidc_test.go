@@ -58,9 +58,9 @@ func TestOIDC(t *testing.T) {
 		unseen, late := dex.token(jane, audience, "/token"), dex.token(jane, audience, "/token")
 		dex.stop()
 		for name := range s.servers {
-			who, err := s.whoami(name, unseen)
+			user, err := s.whoami(name, unseen)
 			require.NoError(t, err, "the keys of a stopped issuer must be cached")
-			require.Equal(t, "jane", who.Username)
+			require.Equal(t, "jane", user.Username)
 		}
 		dex.start()
 		rotated := dex.token(jane, audience, "/token")
@@ -109,24 +109,24 @@ func (s *oidcSuite) testNames() {
 
 		want []string // groups; nil: 401
 	}{
-		"groups":                 {identity{"jane", []string{"devs", "ops"}}, []string{"devs", "ops"}},
-		"the system's groups":    {identity{"jane", []string{"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:serviceaccounts", "system:cluster:root"}}, []string{"devs"}},
-		"many groups":            {identity{"jane", many}, many},
-		"a user of the system":   {identity{"system:apiserver", nil}, nil},
-		"a header in a name":     {identity{"jane\r\nX-Remote-Group: system:masters", nil}, nil},
-		"a blank before a group": {identity{"jane", []string{" system:masters"}}, nil},
+		"groups":               {identity{"jane", []string{"devs", "ops"}}, []string{"devs", "ops"}},
+		"system groups":        {identity{"jane", []string{"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:serviceaccounts", "system:cluster:root"}}, []string{"devs"}},
+		"many groups":          {identity{"jane", many}, many},
+		"system user":          {identity{"system:apiserver", nil}, nil},
+		"header in a name":     {identity{"jane\r\nX-Remote-Group: system:masters", nil}, nil},
+		"space before a group": {identity{"jane", []string{" system:masters"}}, nil},
 	} {
 		token := s.dex.token(tc.identity, audience, "/token")
 		for name := range s.servers {
-			who, err := s.whoami(name, token)
+			user, err := s.whoami(name, token)
 			if tc.want == nil {
 				require.True(s.t, apierrors.IsUnauthorized(err), "%s, %s: %v", what, name, err)
 				continue
 			}
 			require.NoError(s.t, err, "%s, %s", what, name)
-			require.Equal(s.t, "jane", who.Username)
-			require.Equal(s.t, append(slices.Clip(tc.want), "system:authenticated"), who.Groups, "%s, %s", what, name)
-			require.Len(s.t, who.Extra["example.com/subject"], 1)
+			require.Equal(s.t, "jane", user.Username)
+			require.Equal(s.t, append(slices.Clip(tc.want), "system:authenticated"), user.Groups, "%s, %s", what, name)
+			require.Len(s.t, user.Extra["example.com/subject"], 1)
 		}
 	}
 }

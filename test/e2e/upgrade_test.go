@@ -27,7 +27,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	previous := os.Getenv(harness.PreviousBinaryEnv)
 	if previous == "" {
-		t.Skip("make upgrade builds the previous release and runs this")
+		t.Skip("requires the previous release: run make upgrade")
 	}
 	order := []string{"cache-server", "root", "root-replica-2", "front-proxy"}
 	reverse := slices.Clone(order)

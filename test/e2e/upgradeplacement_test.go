@@ -22,7 +22,7 @@ import (
 func TestUpgradePlacement(t *testing.T) {
 	previous := os.Getenv(harness.PreviousBinaryEnv)
 	if previous == "" {
-		t.Skip("make upgrade builds the previous release and runs this")
+		t.Skip("requires the previous release: run make upgrade")
 	}
 	for _, order := range [][]string{{"root", "shard-1"}, {"shard-1", "root"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {

@@ -41,11 +41,11 @@ type Component struct {
 	URL string
 
 	t testing.TB
-	*life
+	*componentState
 }
 
-// life is the state of a component that all tests share.
-type life struct {
+// componentState is the state of a component that all tests share.
+type componentState struct {
 	log  string
 	open func() (instance, error)
 
@@ -75,7 +75,7 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	if command.Name != subcommand {
 		args = append(args, o.ExtraArgs[command.Name]...)
 	}
-	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}
+	c := &Component{Name: command.Name, URL: command.URL, t: t, componentState: &componentState{log: filepath.Join(dir, command.Name+".log")}}
 	switch o.Mode {
 	case Processes:
 		c.binary = o.Binary
@@ -139,7 +139,7 @@ func (c *Component) Replace(binary string) {
 	c.t.Helper()
 	c.Stop()
 	c.mu.Lock()
-	require.NotEmpty(c.t, c.binary, "%s runs no binary", c.Name)
+	require.NotEmpty(c.t, c.binary, "%s does not run as a process", c.Name)
 	c.binary = binary
 	c.mu.Unlock()
 	c.Start()
@@ -223,7 +223,7 @@ func (c *Component) Launch() {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	require.Nil(c.t, c.current, "%s runs already", c.Name)
+	require.Nil(c.t, c.current, "%s is already running", c.Name)
 	running, err := c.open()
 	require.NoError(c.t, err, "starting %s", c.Name)
 	c.current = running

@@ -21,11 +21,11 @@ func Issuer(t testing.TB) (server *httptest.Server, sign func(claims map[string]
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/keys"}
+		var response any = map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/keys"}
 		if r.URL.Path == "/keys" {
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+			response = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	}))
 	t.Cleanup(server.Close)
 	return server, func(claims map[string]any) string {

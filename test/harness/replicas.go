@@ -55,7 +55,7 @@ func newEtcdComponent(t testing.TB, name, address, dir string) *Component {
 	t.Helper()
 	program, err := os.Executable()
 	require.NoError(t, err)
-	c := &Component{Name: name, URL: address, t: t, life: &life{log: filepath.Join(dir, name+".log")}}
+	c := &Component{Name: name, URL: address, t: t, componentState: &componentState{log: filepath.Join(dir, name+".log")}}
 	env := []string{etcdDirEnv + "=" + filepath.Join(dir, name), etcdURLEnv + "=" + address}
 	c.open = func() (instance, error) { return openProcess(program, nil, env, c.log) }
 	return c

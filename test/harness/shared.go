@@ -55,7 +55,7 @@ func (c *Cluster) forTest(t testing.TB) *Cluster {
 	t.Helper()
 	same := &Cluster{Dir: c.Dir, t: t}
 	for _, component := range c.components {
-		same.components = append(same.components, &Component{Name: component.Name, URL: component.URL, t: t, life: component.life})
+		same.components = append(same.components, &Component{Name: component.Name, URL: component.URL, t: t, componentState: component.componentState})
 	}
 	return same
 }

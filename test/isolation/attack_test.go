@@ -13,26 +13,26 @@ import (
 
 // finding is a violation that an attack revealed.
 type finding struct {
-	what string
-	in   input
-	got  answer
+	message string
+	in      input
+	got     response
 }
 
 func (w *world) describe(f finding) string {
-	return fmt.Sprintf("%s\n  %s at %s sent:\n  %q\n  and got: %s", f.what, w.attackers[f.in.attacker].name, w.targets[f.in.target].name, f.in.raw, f.got)
+	return fmt.Sprintf("%s\n  %s at %s sent:\n  %q\n  and got: %s", f.message, w.attackers[f.in.attacker].name, w.targets[f.in.target].name, f.in.raw, f.got)
 }
 
 // attack sends an input, and returns the response and its violation, if any.
-func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
+func (w *world) attack(ctx context.Context, in input) (response, *finding) {
 	got := w.perform(ctx, in, false)
 	if errors.Is(got.err, errUnsent) {
 		return got, nil
 	}
-	if what := w.canaries.inAnswer(got); what != "" {
-		return got, &finding{what: "leaked: " + what, in: in, got: got}
+	if leaked := w.canaries.inResponse(got); leaked != "" {
+		return got, &finding{message: "leaked: " + leaked, in: in, got: got}
 	}
-	if what := w.hook.leak(); what != "" {
-		return got, &finding{what: what, in: in, got: got}
+	if leaked := w.hook.leak(); leaked != "" {
+		return got, &finding{message: leaked, in: in, got: got}
 	}
 	if got.err == nil && hasTwin(in) {
 		return got, w.compare(ctx, in, got)
@@ -41,7 +41,7 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 }
 
 // mustAttack sends an input without violations, and returns the response.
-func (w *world) mustAttack(t *testing.T, in input) answer {
+func (w *world) mustAttack(t *testing.T, in input) response {
 	t.Helper()
 	got, found := w.attack(t.Context(), in)
 	if found != nil {
@@ -65,12 +65,12 @@ var escapedName = regexp.MustCompile(`%[0-9A-Fa-f]?\$B(PATH)?\$`)
 
 // compare sends an input again for the missing tenant. A difference must be reproducible, because
 // servers may be busy and times change.
-func (w *world) compare(ctx context.Context, in input, got answer) *finding {
-	var missing answer
+func (w *world) compare(ctx context.Context, in input, got response) *finding {
+	var missing response
 	for range 4 {
 		missing = w.perform(ctx, in, true)
-		if w.canaries.inAnswer(missing) != "" {
-			return &finding{what: "leaked: canary in the response for the missing tenant", in: in, got: missing}
+		if w.canaries.inResponse(missing) != "" {
+			return &finding{message: "leaked: canary in the response for the missing tenant", in: in, got: missing}
 		}
 		if missing.err != nil || w.normalized(got, false) == w.normalized(missing, true) {
 			return nil
@@ -80,7 +80,7 @@ func (w *world) compare(ctx context.Context, in input, got answer) *finding {
 			return nil
 		}
 	}
-	return &finding{what: fmt.Sprintf("existence disclosed: the response for the missing tenant is %s", missing), in: in, got: got}
+	return &finding{message: fmt.Sprintf("existence disclosed: the response for the missing tenant is %s", missing), in: in, got: got}
 }
 
 // volatileHeaders are headers that differ between any two responses.
@@ -90,7 +90,7 @@ var volatileHeaders = []string{"Date", "Audit-Id", "Content-Length"}
 var managedFieldsTime = regexp.MustCompile(`"time":"[0-9-]+T[0-9:]+Z",?`)
 
 // normalized returns a response with names replaced.
-func (w *world) normalized(a answer, twin bool) string {
+func (w *world) normalized(a response, twin bool) string {
 	of, vars := w.bravo, w.vars
 	if twin {
 		of, vars = w.absent, w.twins

@@ -128,10 +128,10 @@ const accounts = "/api/v1/namespaces/default/serviceaccounts"
 
 func (w *world) robotToken(request string) string {
 	w.t.Helper()
-	var answer struct{ Status struct{ Token string } }
-	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/robot/token", request, &answer)
-	require.NotEmpty(w.t, answer.Status.Token)
-	return answer.Status.Token
+	var response struct{ Status struct{ Token string } }
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/robot/token", request, &response)
+	require.NotEmpty(w.t, response.Status.Token)
+	return response.Status.Token
 }
 
 func (w *world) legacyToken() string {
@@ -151,10 +151,10 @@ func (w *world) deletedAccountToken() string {
 	w.t.Helper()
 	w.must(w.admin, http.MethodPost, w.alpha.path, accounts, `{"metadata":{"name":"deleted"}}`, nil)
 	w.bind("deleted", `{"kind":"ServiceAccount","namespace":"default","name":"deleted"}`)
-	var answer struct{ Status struct{ Token string } }
-	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/deleted/token", `{"spec":{}}`, &answer)
+	var response struct{ Status struct{ Token string } }
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/deleted/token", `{"spec":{}}`, &response)
 	w.must(w.admin, http.MethodDelete, w.alpha.path, accounts+"/deleted", "", nil)
-	return answer.Status.Token
+	return response.Status.Token
 }
 
 func (w *world) certificateAuthority(dir, name string, now func() time.Time) *pki.Authority {

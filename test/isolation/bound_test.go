@@ -75,8 +75,8 @@ func (w *world) testSharedIdentity(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apibindings/gems", "").code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"copied"},"spec":{"reference":{"export":{"name":"copied"}}}}`).code)
 	var list struct{ Items []any }
-	w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "", http.StatusOK, `"phase":"Bound"`, "the copied export is not bound")
-	got := w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+gems, "", http.StatusOK, "", "the bound API is not served")
+	w.untilResponse(t, atProxy, http.MethodGet, "/clusters/$A$"+boundAPI+"apibindings/copied", "", http.StatusOK, `"phase":"Bound"`, "the copied export is not bound")
+	got := w.untilResponse(t, atProxy, http.MethodGet, "/clusters/$A$"+gems, "", http.StatusOK, "", "the bound API is not served")
 	require.True(t, decode(got, &list))
 	require.Empty(t, list.Items)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+gems, `{"apiVersion":"bound.example/v1","kind":"Gem","metadata":{"name":"mine"}}`).code)

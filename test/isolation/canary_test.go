@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// answer is the response of a server.
-type answer struct {
+// response is the response of a server.
+type response struct {
 	code   int
 	header http.Header
 	body   []byte
@@ -25,7 +25,7 @@ type answer struct {
 	err error
 }
 
-func (a answer) String() string {
+func (a response) String() string {
 	body := a.body
 	if len(body) > 600 {
 		body = body[:600]
@@ -40,19 +40,19 @@ type canaries struct {
 }
 
 // add adds a text and its base64 forms, which Secrets and continue tokens contain.
-func (c *canaries) add(what, text string) {
+func (c *canaries) add(description, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.needles == nil {
 		c.needles = map[string][]byte{}
 	}
-	c.needles[what] = []byte(text)
+	c.needles[description] = []byte(text)
 	for shift := range 3 {
 		// The surrounding text changes only the first and the last letters.
 		encoded := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), text...))
 		from := (shift*8 + 5) / 6
 		to := (shift + len(text)) * 8 / 6
-		c.needles[fmt.Sprintf("%s in base64, shifted by %d", what, shift)] = []byte(encoded[from:to])
+		c.needles[fmt.Sprintf("%s in base64, shifted by %d", description, shift)] = []byte(encoded[from:to])
 	}
 }
 
@@ -60,16 +60,16 @@ func (c *canaries) add(what, text string) {
 func (c *canaries) in(data []byte) string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for what, needle := range c.needles {
+	for description, needle := range c.needles {
 		if bytes.Contains(data, needle) {
-			return what
+			return description
 		}
 	}
 	return ""
 }
 
-// inAnswer is like in for the header and body of a response.
-func (c *canaries) inAnswer(a answer) string {
+// inResponse is like in for the header and body of a response.
+func (c *canaries) inResponse(a response) string {
 	for name, values := range a.header {
 		for _, value := range append(values, name) {
 			if found := c.in([]byte(value)); found != "" {
@@ -111,8 +111,8 @@ func serveHook(t testing.TB, w *world) *hook {
 		if err != nil {
 			return
 		}
-		if what := w.canaries.in(append(body, r.RequestURI...)); what != "" {
-			text := "a webhook of alpha received " + what
+		if leaked := w.canaries.in(append(body, r.RequestURI...)); leaked != "" {
+			text := "a webhook of alpha received " + leaked
 			h.received.Store(&text)
 		}
 		uid := ""

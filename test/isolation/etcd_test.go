@@ -35,10 +35,10 @@ func withEtcd(t testing.TB, o harness.Options) (harness.Options, *clientv3.Clien
 func (w *world) stored(t testing.TB, etcd *clientv3.Client) content {
 	t.Helper()
 	into := content{}
-	answer, err := etcd.Get(t.Context(), "/", clientv3.WithPrefix())
+	response, err := etcd.Get(t.Context(), "/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.NotEmpty(t, answer.Kvs)
-	for _, kv := range answer.Kvs {
+	require.NotEmpty(t, response.Kvs)
+	for _, kv := range response.Kvs {
 		key := string(kv.Key)
 		// /<prefix>/<group>/<resource>/[<shard>/]<logical cluster>/…
 		segments := strings.Split(key, "/")

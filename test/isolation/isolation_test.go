@@ -136,14 +136,14 @@ func (w *world) testGenerated(t *testing.T, seed, from, inputs uint64) {
 	for _, f := range r.findings {
 		t.Errorf("%s\nReproduce with: go test ./test/isolation -run TestIsolation -seed %d -from %d -inputs 1", w.describe(*f.finding), seed, f.number)
 	}
-	t.Logf("seed %d: %d inputs in %s, %.0f a second: %s; %d calls of webhooks; alpha restored %d times",
+	t.Logf("seed %d: %d inputs in %s, %.0f per second: %s; %d calls of webhooks; alpha restored %d times",
 		seed, r.sent.Load(), took.Round(time.Millisecond), float64(r.sent.Load())/took.Seconds(), r.summary(), w.hook.calls.Load(), r.restored)
 	if inputs >= 1000 && !r.failed() {
 		for _, name := range []string{frontProxy, "root"} {
-			require.Greater(t, r.seen[name+" 200"], int(inputs)/200, "few requests succeed")
-			require.Greater(t, r.seen[name+" 403"], int(inputs)/50, "few requests are forbidden")
+			require.Greater(t, r.seen[name+" 200"], int(inputs)/200, "too few requests succeed")
+			require.Greater(t, r.seen[name+" 403"], int(inputs)/50, "too few requests are forbidden")
 		}
-		require.Greater(t, r.compared.Load(), int64(inputs)/20, "few responses for existing and missing objects are compared")
+		require.Greater(t, r.compared.Load(), int64(inputs)/20, "too few responses for existing and missing objects are compared")
 	}
 }
 
@@ -186,15 +186,15 @@ func (r *run) attackOnce(ctx context.Context, number uint64) {
 	if hasTwin(in) && got.err == nil {
 		r.compared.Add(1)
 	}
-	what := "unsent"
+	result := "unsent"
 	if got.err == nil {
-		what = fmt.Sprintf("%s %d", r.targets[in.target].name, got.code)
+		result = fmt.Sprintf("%s %d", r.targets[in.target].name, got.code)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[what]++
+	r.seen[result]++
 	if (got.code == http.StatusInternalServerError || got.code == http.StatusBadGateway) && got.err == nil && len(r.serverErrors) < maxServerErrors {
-		r.serverErrors = append(r.serverErrors, r.describe(finding{what: fmt.Sprintf("server error for input %d", number), in: in, got: got}))
+		r.serverErrors = append(r.serverErrors, r.describe(finding{message: fmt.Sprintf("server error for input %d", number), in: in, got: got}))
 	}
 	if found != nil {
 		r.findings = append(r.findings, numbered{found, number})
@@ -203,8 +203,8 @@ func (r *run) attackOnce(ctx context.Context, number uint64) {
 
 func (r *run) summary() string {
 	text := ""
-	for _, what := range slices.Sorted(maps.Keys(r.seen)) {
-		text += fmt.Sprintf("%s: %d, ", what, r.seen[what])
+	for _, result := range slices.Sorted(maps.Keys(r.seen)) {
+		text += fmt.Sprintf("%s: %d, ", result, r.seen[result])
 	}
 	return text + fmt.Sprintf("compared with missing objects: %d", r.compared.Load())
 }
@@ -229,7 +229,7 @@ func (r *run) repairAlpha(ctx context.Context) {
 // restore restores alpha as an administrator of the shard.
 func (r *run) restore(ctx context.Context) {
 	r.restored++
-	do := func(method, path, body string) answer {
+	do := func(method, path, body string) response {
 		got, _ := call(ctx, r.masters, method, r.alpha.name, path, body) // the next call retries
 		return got
 	}
@@ -257,7 +257,7 @@ func (r *run) restore(ctx context.Context) {
 }
 
 // decode decodes a JSON response, and reports whether it succeeded.
-func decode(a answer, into any) bool { return json.Unmarshal(a.body, into) == nil }
+func decode(a response, into any) bool { return json.Unmarshal(a.body, into) == nil }
 
 // FuzzIsolation lets the fuzzer mutate generated requests:
 //

@@ -64,7 +64,7 @@ func (w *world) testIssuers(t *testing.T) {
 		w.attackers = append(w.attackers, &attacker{name: name + " by alpha's issuer", token: token(name)})
 	}
 	defer func() { w.attackers = w.attackers[:first] }()
-	send := func(attacker, target int, path string, lines ...string) answer {
+	send := func(attacker, target int, path string, lines ...string) response {
 		t.Helper()
 		return w.mustAttack(t, input{attacker: attacker, target: target, wire: true, raw: get(path, lines...)})
 	}

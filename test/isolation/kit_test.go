@@ -86,7 +86,7 @@ func isStream(raw string) bool {
 var errUnsent = errors.New("not a request")
 
 // perform sends an input and returns the response.
-func (w *world) perform(ctx context.Context, in input, twin bool) answer {
+func (w *world) perform(ctx context.Context, in input, twin bool) response {
 	raw := w.render(in, twin)
 	switch {
 	case in.http2:
@@ -99,10 +99,10 @@ func (w *world) perform(ctx context.Context, in input, twin bool) answer {
 }
 
 // overHTTP2 sends the request by HTTP/2, if Go's client accepts it.
-func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
+func (w *world) overHTTP2(ctx context.Context, in input, raw string) response {
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil || !wellFormed(r) {
-		return answer{err: errUnsent}
+		return response{err: errUnsent}
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
@@ -114,21 +114,21 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", w.targets[in.target].host
 	res, err := transport.RoundTrip(r)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
 	if isStream(raw) {
 		defer time.AfterFunc(20*watchTime, cancel).Stop()
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
-	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
+	return response{code: res.StatusCode, header: res.Header, body: body, err: err}
 }
 
 // inProcess passes the request to the handler, with the parser and the checks of net/http's server.
-func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
+func (w *world) inProcess(ctx context.Context, in input, raw string) response {
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil || !wellFormed(r) {
-		return answer{err: errUnsent}
+		return response{err: errUnsent}
 	}
 	limit := requestTimeout
 	if isStream(raw) {
@@ -152,7 +152,7 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 		}()
 		w.targets[in.target].handler.ServeHTTP(rec, r)
 	}()
-	got := rec.answer()
+	got := rec.response()
 	got.err = ctx.Err() // the stream was cut off, or the response was late
 	return got
 }
@@ -244,15 +244,15 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return server, bufio.NewReadWriter(bufio.NewReader(server), bufio.NewWriter(server)), nil
 }
 
-func (r *recorder) answer() answer {
+func (r *recorder) response() response {
 	r.hijacked.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true // a handler may write after its timeout
 	if r.code == 0 {
-		return answer{code: http.StatusOK, header: http.Header{}}
+		return response{code: http.StatusOK, header: http.Header{}}
 	}
-	return answer{code: r.code, header: r.sent, body: r.body.Bytes()}
+	return response{code: r.code, header: r.sent, body: r.body.Bytes()}
 }
 
 func (w *world) tlsConfig(attacker int, protocols ...string) *tls.Config {
@@ -274,19 +274,19 @@ func (w *world) connect(ctx context.Context, attacker, target int, protocol stri
 }
 
 // overTheWire sends the text over a new connection.
-func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
+func (w *world) overTheWire(ctx context.Context, in input, raw string) response {
 	conn, err := w.connect(ctx, in.attacker, in.target, "http/1.1")
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	defer func() { _ = conn.Close() }()
 	if _, err := io.WriteString(conn, raw); err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	method, _, _ := strings.Cut(raw, " ")
 	res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
 	if isStream(raw) {
@@ -296,5 +296,5 @@ func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
 	for name, values := range res.Trailer {
 		res.Header[name] = append(res.Header[name], values...)
 	}
-	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
+	return response{code: res.StatusCode, header: res.Header, body: body, err: err}
 }

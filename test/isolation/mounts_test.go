@@ -19,7 +19,7 @@ const (
 func (w *world) testMounts(t *testing.T) {
 	const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"doors.doors.example"},"spec":{"group":"doors.example","scope":"Cluster","names":{"plural":"doors","singular":"door","kind":"Door","listKind":"DoorList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).code)
-	w.untilAnswered(t, atProxy, http.MethodGet, doors, "", http.StatusOK, "", "doors are not served")
+	w.untilResponse(t, atProxy, http.MethodGet, doors, "", http.StatusOK, "", "doors are not served")
 	proxy, shard, cache := w.targets[atProxy].host, w.targets[atRoot].host, w.Component(cacheServer).URL
 	ports := w.hook.URL[strings.LastIndex(w.hook.URL, ":"):]
 	calls := w.hook.calls.Load()
@@ -31,7 +31,7 @@ func (w *world) testMounts(t *testing.T) {
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
 		got = w.mallory(t, http.MethodPost, workspaces, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"`+name+`"},"spec":{"mount":{"ref":{"apiVersion":"doors.example/v1","kind":"Door","name":"`+name+`"}}}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
-		w.untilAnswered(t, atProxy, http.MethodGet, workspaces+"/"+name, "", 0, `"type":"WorkspaceMountReady"`, "the mount of %s has no condition", url)
+		w.untilResponse(t, atProxy, http.MethodGet, workspaces+"/"+name, "", 0, `"type":"WorkspaceMountReady"`, "the mount of %s has no condition", url)
 		return "/clusters/" + w.alpha.path + ":" + name
 	}
 	// awaitMounts waits until the front-proxy has processed all mounts so far, and returns the path
@@ -39,7 +39,7 @@ func (w *world) testMounts(t *testing.T) {
 	// changes, so that this last one is forwarded only after the others.
 	awaitMounts := func() string {
 		path := door("https://" + proxy + "/clusters/" + w.alpha.path)
-		w.untilAnswered(t, atProxy, http.MethodGet, path+"/api/v1/namespaces", "", http.StatusOK, "", "a mount of mallory's own workspace is not forwarded")
+		w.untilResponse(t, atProxy, http.MethodGet, path+"/api/v1/namespaces", "", http.StatusOK, "", "a mount of mallory's own workspace is not forwarded")
 		return path
 	}
 	secret := "/api/v1/namespaces/vault/secrets/treasure"

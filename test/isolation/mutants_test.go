@@ -32,12 +32,12 @@ func TestCatchesMutants(t *testing.T) {
 	w := newWorld(t, c)
 	matches := map[string]func(f *finding) bool{
 		"forgotten-cluster": func(f *finding) bool {
-			return strings.HasPrefix(f.what, "leaked") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=")
+			return strings.HasPrefix(f.message, "leaked") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=")
 		},
 		"namesake": func(f *finding) bool {
-			return strings.HasPrefix(f.what, "leaked") && strings.Contains(w.attackers[f.in.attacker].name, "service account") && strings.Contains(f.in.raw, "$B$")
+			return strings.HasPrefix(f.message, "leaked") && strings.Contains(w.attackers[f.in.attacker].name, "service account") && strings.Contains(f.in.raw, "$B$")
 		},
-		"told-existing": func(f *finding) bool { return strings.HasPrefix(f.what, "existence disclosed") },
+		"disclosed-existence": func(f *finding) bool { return strings.HasPrefix(f.message, "existence disclosed") },
 	}
 	// A subset of the requests of TestIsolation: generated ones, every fourth of the table, and
 	// lists by label.

@@ -31,12 +31,12 @@ func (w *world) testObjects(t *testing.T) {
 
 // mallory sends a request to the front-proxy as an administrator of alpha, with optional header lines
 // for other credentials.
-func (w *world) mallory(t *testing.T, method, path, body string, lines ...string) answer {
+func (w *world) mallory(t *testing.T, method, path, body string, lines ...string) response {
 	t.Helper()
 	return w.malloryAt(t, atProxy, method, path, body, lines...)
 }
 
-func (w *world) malloryAt(t *testing.T, target int, method, path, body string, lines ...string) answer {
+func (w *world) malloryAt(t *testing.T, target int, method, path, body string, lines ...string) response {
 	t.Helper()
 	kind := "application/json"
 	if method == http.MethodPatch {
@@ -49,8 +49,8 @@ func (w *world) malloryAt(t *testing.T, target int, method, path, body string, l
 	return w.mustAttack(t, input{wire: true, target: target, raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
 }
 
-// untilAnswered repeats a request of mallory until its response has the code, if any, and contains the text.
-func (w *world) untilAnswered(t *testing.T, target int, method, path, body string, code int, text, message string, args ...any) (got answer) {
+// untilResponse repeats a request of mallory until its response has the code, if any, and contains the text.
+func (w *world) untilResponse(t *testing.T, target int, method, path, body string, code int, text, message string, args ...any) (got response) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		got = w.malloryAt(t, target, method, path, body)
@@ -98,9 +98,9 @@ func (w *world) testPolicies(t *testing.T) {
 	binding := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"curious"},"spec":{"policyName":"curious","paramRef":{"name":"treasure","namespace":"vault","parameterNotFoundAction":"Deny"},"validationActions":["Deny"]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicies", policy).code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicybindings", binding).code)
-	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
+	w.untilResponse(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "parameter: own-data", "the policy does not return alpha's parameter")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
-	w.untilAnswered(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
+	w.untilResponse(t, atProxy, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"requested"}}`, 0, "no params found", "the policy finds a parameter that was deleted in alpha")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
 	w.createObjects(w.alpha, "own", common)
@@ -118,7 +118,7 @@ func (w *world) testOwnerReferences(t *testing.T) {
 		name := fmt.Sprintf("owned-%d", n)
 		got := w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
-		w.untilAnswered(t, atProxy, http.MethodGet, in+"/"+name, "", http.StatusNotFound, "", "the object with this owner was not garbage collected: %s", of)
+		w.untilResponse(t, atProxy, http.MethodGet, in+"/"+name, "", http.StatusNotFound, "", "the object with this owner was not garbage collected: %s", of)
 	}
 	got := w.mallory(t, http.MethodDelete, in+"/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
 	require.Equal(t, http.StatusConflict, got.code, "%s", got)
@@ -130,16 +130,16 @@ func (w *world) testOwnerReferences(t *testing.T) {
 func (w *world) testAnnotations(t *testing.T) {
 	const in = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
 	const lie = `"annotations":{"kcp.io/cluster":"$B$"}`
-	for name, send := range map[string]func() answer{
-		"create": func() answer { return w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"liar",`+lie+`}}`) },
-		"dry run": func() answer {
+	for name, send := range map[string]func() response{
+		"create": func() response { return w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"liar",`+lie+`}}`) },
+		"dry run": func() response {
 			return w.mallory(t, http.MethodPost, in+"?dryRun=All", `{"metadata":{"name":"liar-2",`+lie+`}}`)
 		},
-		"update": func() answer {
+		"update": func() response {
 			return w.mallory(t, http.MethodPut, in+"/treasure-1", `{"metadata":{"name":"treasure-1",`+lie+`}}`)
 		},
-		"patch": func() answer { return w.mallory(t, http.MethodPatch, in+"/treasure-2", `{"metadata":{`+lie+`}}`) },
-		"remove": func() answer {
+		"patch": func() response { return w.mallory(t, http.MethodPatch, in+"/treasure-2", `{"metadata":{`+lie+`}}`) },
+		"remove": func() response {
 			return w.mallory(t, http.MethodPatch, in+"/treasure-3", `{"metadata":{"annotations":{"kcp.io/cluster":null}}}`)
 		},
 	} {
@@ -268,20 +268,20 @@ func (w *world) testReferences(t *testing.T) {
 		require.Contains(t, []int{http.StatusCreated, http.StatusConflict}, got.code, "%s", got)
 	}
 	for name, in := range map[string]input{
-		"a type by path":        workspace(`"path":"$BPATH$","name":"treasure"`),
-		"a type by name":        workspace(`"path":"$B$","name":"treasure"`),
-		"a type it has not":     workspace(`"path":"$BPATH$","name":"nothing"`),
-		"a type that extends":   workspace(`"path":"$APATH$","name":"extends-$BLAST$"`),
-		"an export by path":     binding(`"path":"$BPATH$","name":"treasure"`),
-		"an export by name":     binding(`"path":"$B$","name":"treasure"`),
-		"an export it has not":  binding(`"path":"$BPATH$","name":"nothing"`),
-		"an export for a slice": post(bound+"1/apiexportendpointslices", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExportEndpointSlice","metadata":{"name":"refers"},"spec":{"export":{"path":"$BPATH$","name":"treasure"}}}`),
-		"a review of its types": post("/clusters/$A$/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"verb":"access","path":"/clusters/$B$"}}}`),
+		"a type by path":            workspace(`"path":"$BPATH$","name":"treasure"`),
+		"a type by name":            workspace(`"path":"$B$","name":"treasure"`),
+		"a type that is missing":    workspace(`"path":"$BPATH$","name":"nothing"`),
+		"a type that extends it":    workspace(`"path":"$APATH$","name":"extends-$BLAST$"`),
+		"an export by path":         binding(`"path":"$BPATH$","name":"treasure"`),
+		"an export by name":         binding(`"path":"$B$","name":"treasure"`),
+		"an export that is missing": binding(`"path":"$BPATH$","name":"nothing"`),
+		"an export for a slice":     post(bound+"1/apiexportendpointslices", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExportEndpointSlice","metadata":{"name":"refers"},"spec":{"export":{"path":"$BPATH$","name":"treasure"}}}`),
+		"a review of its types":     post("/clusters/$A$/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"verb":"access","path":"/clusters/$B$"}}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			existing, missing := w.perform(t.Context(), in, false), w.perform(t.Context(), in, true)
-			for _, got := range []answer{existing, missing} {
-				require.Empty(t, w.canaries.inAnswer(got))
+			for _, got := range []response{existing, missing} {
+				require.Empty(t, w.canaries.inResponse(got))
 				require.NoError(t, got.err)
 			}
 			require.Equal(t, w.normalized(missing, true), w.normalized(existing, false))

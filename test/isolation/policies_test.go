@@ -78,7 +78,7 @@ var impersonations = [][]string{
 // policy, whatever they impersonate and whatever kind of request they send, and that access reviews
 // agree.
 func (w *world) testMaximalPermissionPolicy(t *testing.T) {
-	w.untilAnswered(t, atProxy, http.MethodGet, "/clusters/$A$"+stones+"/treasure", "", http.StatusOK, "", "alpha cannot read stones")
+	w.untilResponse(t, atProxy, http.MethodGet, "/clusters/$A$"+stones+"/treasure", "", http.StatusOK, "", "alpha cannot read stones")
 	const stone, pearl = `{"apiVersion":"warden.example/v1","kind":"Stone","metadata":{"name":"treasure"},"spec":{"replicas":9}}`, `{"apiVersion":"warden.example/v1","kind":"Pearl","metadata":{"name":"mine"}}`
 	before := w.treasure(t)
 	const apply, strategic, scale = "Content-Type: application/apply-patch+yaml", "Content-Type: application/json-patch+json", `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"treasure"},"spec":{"replicas":9}}`
@@ -189,7 +189,7 @@ func (w *world) testClaimsBeyondPolicy(t *testing.T) {
 	require.Contains(t, string(empty.body), "spec.permissionClaims[0].identityHash")
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"greedy"},"spec":{"permissionClaims":`+claims("")+`}}`).code)
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"greedy"},"spec":{"reference":{"export":{"name":"greedy"}},"permissionClaims":`+claims(`,"state":"Accepted","selector":{"matchAll":true}`)+`}}`).code)
-	w.untilAnswered(t, atRoot, http.MethodGet, greedy+"$A$"+stones+"/treasure", "", http.StatusOK, "", "the virtual workspace does not allow reading stones")
+	w.untilResponse(t, atRoot, http.MethodGet, greedy+"$A$"+stones+"/treasure", "", http.StatusOK, "", "the virtual workspace does not allow reading stones")
 	for _, impersonation := range impersonations {
 		for _, r := range []struct{ method, path, body string }{
 			{http.MethodPost, stones, `{"apiVersion":"warden.example/v1","kind":"Stone","metadata":{"name":"mine"}}`},

@@ -41,7 +41,7 @@ func (w *world) newRelics() {
 	w.vars["RELICS"] = cached.Status.IdentityHash
 	keeper := w.workspace("root", "keeper", "root")
 	w.must(w.admin, http.MethodPost, keeper.path, boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"relics"},"spec":{"reference":{"export":{"path":"`+w.bravo.path+`","name":"relics"}}}}`, nil)
-	var last answer
+	var last response
 	require.Eventually(w.t, func() bool {
 		var err error
 		last, err = call(w.t.Context(), w.masters, http.MethodGet, "", "/services/replication/"+w.bravo.name+"/relics/clusters/*"+relics, "")

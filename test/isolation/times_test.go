@@ -34,7 +34,7 @@ const (
 
 // timed is a form of request for existing and for missing objects.
 type timed struct {
-	what, method  string
+	name, method  string
 	paths, bodies [2]string
 	took          [2][]time.Duration
 }
@@ -53,9 +53,9 @@ var (
 
 // referring returns requests that create objects in alpha with references to exports of two logical
 // clusters.
-func (w *world) referring(what string, object [2]string, of ...string) *timed {
+func (w *world) referring(name string, object [2]string, of ...string) *timed {
 	in := "/clusters/" + w.alpha.name + object[0] + "?dryRun=All"
-	return &timed{what: what, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(object[1], of[existing]), fmt.Sprintf(object[1], of[missing])}}
+	return &timed{name: name, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(object[1], of[existing]), fmt.Sprintf(object[1], of[missing])}}
 }
 
 const (
@@ -78,11 +78,11 @@ func (w *world) times(t *testing.T) []string {
 		return "/services/apiexport/" + of + "/" + export + "/clusters/" + w.alpha.name + secretList
 	}
 	forms := []*timed{
-		{what: "a list by name", method: http.MethodGet, paths: lists(w.bravo.name, w.absent.name)},
-		{what: "a list by path, on the other shard", method: http.MethodGet, paths: lists(w.blind.path, w.absent.path)},
-		{what: "a write", method: http.MethodPost, bodies: [2]string{object, object}, paths: lists(w.bravo.path, w.absent.path)},
-		{what: "a virtual workspace", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.absent.path, "gems")}},
-		{what: "a virtual workspace of an existing logical cluster", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.bravo.path, "none")}},
+		{name: "a list by name", method: http.MethodGet, paths: lists(w.bravo.name, w.absent.name)},
+		{name: "a list by path, on the other shard", method: http.MethodGet, paths: lists(w.blind.path, w.absent.path)},
+		{name: "a write", method: http.MethodPost, bodies: [2]string{object, object}, paths: lists(w.bravo.path, w.absent.path)},
+		{name: "a virtual workspace", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.absent.path, "gems")}},
+		{name: "a virtual workspace of an existing logical cluster", method: http.MethodGet, paths: [2]string{virtualWorkspace(w.bravo.path, "gems"), virtualWorkspace(w.bravo.path, "none")}},
 		w.referring("a binding", apiBinding, w.bravo.path, w.absent.path),
 		w.referring("a binding to the other shard", apiBinding, w.blind.path, w.absent.path),
 		w.referring("an endpoint slice", endpointSlice, w.bravo.path, w.absent.path),
@@ -96,11 +96,11 @@ func (w *world) times(t *testing.T) []string {
 		found = nil
 		forms = slices.DeleteFunc(forms, func(f *timed) bool {
 			deviation, difference := compare(f.took)
-			t.Logf("%s: median difference for existing objects %s, %.1f standard deviations by rank", f.what, difference, deviation)
+			t.Logf("%s: median difference for existing objects %s, %.1f standard deviations by rank", f.name, difference, deviation)
 			if math.Abs(deviation) < maxDeviation || difference.Abs() < maxDifference {
 				return true
 			}
-			found = append(found, fmt.Sprintf("%s discloses existence by its response time: median difference %s, %.1f standard deviations", f.what, difference, deviation))
+			found = append(found, fmt.Sprintf("%s discloses existence by its response time: median difference %s, %.1f standard deviations", f.name, difference, deviation))
 			return false
 		})
 	}

@@ -126,7 +126,7 @@ func (w *world) testUnboundExport(t *testing.T, own string) {
 	spy := `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"spy"},"spec":{"permissionClaims":[` + claims + `]}}`
 	made := w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apiexports", spy)
 	require.Equal(t, http.StatusCreated, made.code, "%s", made)
-	w.untilAnswered(t, atRoot, http.MethodGet, own+"*/api/v1/secrets", "", http.StatusOK, "", "the virtual workspace of mallory's export is not served")
+	w.untilResponse(t, atRoot, http.MethodGet, own+"*/api/v1/secrets", "", http.StatusOK, "", "the virtual workspace of mallory's export is not served")
 	for _, path := range lists {
 		for _, query := range []string{"", "?resourceVersion=0", "?labelSelector="} {
 			got := w.malloryAt(t, atRoot, http.MethodGet, own+"*"+path+query, "")
@@ -193,7 +193,7 @@ func (w *world) testExportsOfOtherAPIs(t *testing.T, own string) {
 	const events = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"events"},"spec":{"resources":[{"group":"","name":"events","schema":"v1.events.core","storage":{"crd":{}}},{"group":"events.k8s.io","name":"events","schema":"v1.events.events.k8s.io","storage":{"crd":{}}}]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apiexports", events).code)
 	for _, path := range []string{"/api/v1/events", "/apis/events.k8s.io/v1/events"} {
-		got := w.untilAnswered(t, atRoot, http.MethodGet, strings.Replace(own, "spy", "events", 1)+"*"+path, "", http.StatusOK, "", "the export has no identity")
+		got := w.untilResponse(t, atRoot, http.MethodGet, strings.Replace(own, "spy", "events", 1)+"*"+path, "", http.StatusOK, "", "the export has no identity")
 		require.Contains(t, string(got.body), `"items":[]`, path)
 	}
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apiexports/events", "").code)
@@ -201,7 +201,7 @@ func (w *world) testExportsOfOtherAPIs(t *testing.T, own string) {
 	const bare = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"bare"},"spec":{"identity":{"secretRef":{"namespace":"vault","name":"missing"}},"resources":[{"group":"","name":"secrets","schema":"v1.secrets.core","storage":{"crd":{}}},{"group":"bound.example","name":"gems","schema":"v1.gems.bound.example","storage":{"crd":{}}}]}}`
 	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apiexports", bare).code)
 	ofBare := strings.Replace(own, "spy", "bare", 1)
-	w.untilAnswered(t, atRoot, http.MethodGet, ofBare+"*/apis", "", http.StatusOK, "", "the virtual workspace is not served")
+	w.untilResponse(t, atRoot, http.MethodGet, ofBare+"*/apis", "", http.StatusOK, "", "the virtual workspace is not served")
 	for _, path := range []string{"/api/v1/secrets", "/apis/bound.example/v1/gems"} {
 		got := w.malloryAt(t, atRoot, http.MethodGet, ofBare+"*"+path, "")
 		require.Equal(t, http.StatusNotFound, got.code, "%s: %s", path, got)

@@ -30,13 +30,13 @@ func (w *world) testWire(t *testing.T) {
 			continue
 		}
 		for _, path := range []string{"/clusters/$B$" + secretList, "/clusters/$BPATH$" + secretList} {
-			for name, see := range map[string]func(path string) string{
+			for name, exchange := range map[string]func(path string) string{
 				"HTTP/2":                 func(path string) string { return w.frames(t, attacker, path) },
 				"HTTP/1.1, a large body": func(path string) string { return w.connection(t, attacker, path, largeBody) },
 				"HTTP/1.1, a small body": func(path string) string { return w.connection(t, attacker, path, smallBody) },
 			} {
-				existing := strings.ReplaceAll(see(w.expand(path, false)), w.bravo.name, w.absent.name)
-				missing := see(w.expand(path, true))
+				existing := strings.ReplaceAll(exchange(w.expand(path, false)), w.bravo.name, w.absent.name)
+				missing := exchange(w.expand(path, true))
 				require.Contains(t, missing, "403")
 				require.Equal(t, missing, strings.ReplaceAll(existing, w.bravo.path, w.absent.path), "%s, %s, %s", p.name, path, name)
 			}

@@ -123,7 +123,7 @@ func (w *world) awaitLogicalClusters() {
 		{first, "root", w.bravo.name, []string{bound, topology, replicated}},
 		{second, "shard-1", w.blind.name, []string{bound, topology, replicated}},
 	} {
-		var got answer
+		var got response
 		require.Eventually(w.t, func() bool {
 			var err error
 			if got, err = call(w.t.Context(), of.on, http.MethodGet, of.cluster, path, ""); err != nil {
@@ -237,10 +237,10 @@ func (w *world) expand(text string, twin bool) string {
 }
 
 // call sends a request with the credentials of a config.
-func call(ctx context.Context, config *rest.Config, method, cluster, path, body string) (answer, error) {
+func call(ctx context.Context, config *rest.Config, method, cluster, path, body string) (response, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	url := config.Host + path
 	if cluster != "" {
@@ -248,7 +248,7 @@ func call(ctx context.Context, config *rest.Config, method, cluster, path, body 
 	}
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewBufferString(body))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -258,17 +258,17 @@ func call(ctx context.Context, config *rest.Config, method, cluster, path, body 
 	}
 	res, err := client.Do(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	data, err := io.ReadAll(res.Body)
-	return answer{code: res.StatusCode, header: res.Header, body: data}, err
+	return response{code: res.StatusCode, header: res.Header, body: data}, err
 }
 
 // must retries call until it succeeds, and decodes the response.
 func (w *world) must(config *rest.Config, method, cluster, path, body string, into any) {
 	w.t.Helper()
-	var last answer
+	var last response
 	var err error
 	require.Eventually(w.t, func() bool {
 		last, err = call(w.t.Context(), config, method, cluster, path, body)

@@ -31,8 +31,8 @@ const (
 	testTimeout = 2 * time.Minute
 
 	kcpTick = 20 * time.Millisecond
-	// kcpEnv is the environment variable with the path of kcp, and answersEnv that of the file for recorded responses.
-	kcpEnv, answersEnv = "KCP_BINARY", "KCP_ANSWERS"
+	// kcpEnv is the environment variable with the path of kcp, and responsesEnv that of the file for recorded responses.
+	kcpEnv, responsesEnv = "KCP_BINARY", "KCP_ANSWERS"
 )
 
 var (
@@ -48,7 +48,7 @@ func TestKCP(t *testing.T) {
 		t.Skip("set " + kcpEnv + " to the path of kcp")
 	}
 	base, shard := startKCP(t, binary)
-	if file := os.Getenv(answersEnv); file != "" {
+	if file := os.Getenv(responsesEnv); file != "" {
 		recorded := &recorder{}
 		base, shard = recorded.record(t, base), recorded.record(t, shard)
 		defer recorded.write(t, file)

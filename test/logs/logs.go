@@ -1,4 +1,4 @@
-// Package logs has tests see what the code that they try has logged.
+// Package logs gives tests access to the log messages of the tested code.
 package logs
 
 import (
@@ -9,8 +9,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 )
 
-// New returns a logger of the test, for the context of what is tried, and what has been logged with
-// it so far.
+// New returns a logger for the context of the tested code, and the buffer with its messages.
 func New(t testing.TB, options ...ktesting.ConfigOption) (klog.Logger, ktesting.Buffer) {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(append(options, ktesting.BufferLogs(true))...))

@@ -111,7 +111,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestWildcardsReadAllVersions",
 	},
 	{
-		Name: "young-set", Rule: "a claim set that is created after a claim was accepted must expire earlier lists",
+		Name: "new-claim-set", Rule: "a claim set that is created after a claim was accepted must expire earlier lists",
 		Edits: []Edit{{
 			File:   "pkg/bindings/history.go",
 			Before: `	if !unchanged(before, after) {`,
@@ -152,7 +152,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestRootIdentities",
 	},
 	{
-		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server with complete data reports it",
+		Name: "unknown-kind", Rule: "a parameter kind must only be reported as missing by a server with complete data",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/params.go",
 			Before: `	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind)`,
@@ -240,7 +240,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
 	{
-		Name: "unasked-list", Rule: "a list through a virtual workspace contains the objects that the claim selects",
+		Name: "unclaimed-list", Rule: "a list through a virtual workspace contains the objects that the claim selects",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/claims.go",
 			Before: `			proceed = !m.Selection.Matches(it.obj) || yield(it)`,
@@ -249,7 +249,7 @@ var bound = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "unasked-event", Rule: "a watch through a virtual workspace contains events of objects that the claim selects",
+		Name: "unclaimed-event", Rule: "a watch through a virtual workspace contains events of objects that the claim selects",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/dispatch.go",
 			Before: `	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)`,
@@ -258,7 +258,7 @@ var bound = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "unbound-kinds", Rule: "a logical cluster has only the system kinds that it binds",
+		Name: "unbound-kinds", Rule: "a logical cluster has only the system APIs that it binds",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/source.go",
 			Before: `	if d != nil && s.bound != nil && s.bound(cluster, resource) {`,
@@ -267,7 +267,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestSystemOnlyIfBound",
 	},
 	{
-		Name: "free-names", Rule: "names of system kinds are reserved if the kinds are not bound",
+		Name: "free-names", Rule: "names of system APIs are reserved if the APIs are not bound",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/names.go",
 			Before: `n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, n.sources.system.definitions, except)`,
@@ -294,7 +294,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
 	},
 	{
-		Name: "telling-view", Rule: "a virtual workspace must not disclose whether a logical cluster exists that it does not contain",
+		Name: "disclosing-virtual-workspace", Rule: "a virtual workspace must not disclose whether a logical cluster exists that it does not contain",
 		Edits: []Edit{{
 			File:   "pkg/authz/virtualworkspaces.go",
 			Before: `		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {`,
@@ -303,16 +303,16 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestWithVirtualWorkspaces",
 	},
 	{
-		Name: "consumer-decides", Rule: "an update that creates an object through the virtual workspace is authorized like a creation",
+		Name: "upsert-as-update", Rule: "an update that creates an object through the virtual workspace is authorized like a creation",
 		Edits: []Edit{{
 			File:   "pkg/authz/virtualworkspaces.go",
-			Before: `		if !entered {`,
-			After:  `		if entered || !entered {`,
+			Before: `		if !found {`,
+			After:  `		if found || !found {`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestWithinVirtualWorkspaces",
 	},
 	{
-		Name: "left-behind", Rule: "a binding that takes over objects must not orphan them if it is deleted meanwhile",
+		Name: "orphaned-objects", Rule: "a binding that takes over objects must not orphan them if it is deleted meanwhile",
 		Edits: []Edit{{
 			File:   "pkg/controllers/apibinding/release.go",
 			Before: `slices.Concat(binding.Status.BoundResources, awaited)`,

@@ -3,7 +3,7 @@ package mutants
 // garbage are mutants of garbage collection.
 var garbage = []Mutant{
 	{
-		Name: "hasty-absence", Rule: "an owner is absent only if a quorum read does not find it",
+		Name: "unconfirmed-absence", Rule: "an owner is absent only if a quorum read does not find it",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/judge.go",
 			Before: `		if err == nil && l.owner.uid != o.references[i].UID {
@@ -88,7 +88,7 @@ var garbage = []Mutant{
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestDeletedKinds",
 	},
 	{
-		Name: "impatient-collector", Rule: "objects that existed before the first collector are only deleted after a delay",
+		Name: "early-collection", Rule: "objects that existed before the first collector are only deleted after a delay",
 		Edits: []Edit{{
 			File:   "pkg/controllers/garbagecollector/first.go",
 			Before: `until.Add(c.config.InitialDelay).Truncate(time.Second)`,

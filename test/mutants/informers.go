@@ -3,7 +3,7 @@ package mutants
 // informers are mutants of handlers of informers. The last state that handlers observe is correct.
 var informers = []Mutant{
 	{
-		Name: "move-told-as-deletion", Rule: "if a range moves, handlers must not observe a deletion",
+		Name: "move-as-deletion", Rule: "if a range moves, handlers must not observe a deletion",
 		Edits: []Edit{{
 			File:   "pkg/client/informer.go",
 			Before: `last: old, leave: RangeMoved})`,

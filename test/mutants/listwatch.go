@@ -38,7 +38,7 @@ var listwatch = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "neighbouring-range", Rule: "a sharded watch contains only events of its ranges",
+		Name: "adjacent-range", Rule: "a sharded watch contains only events of its ranges",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/index.go",
 			Before: `		if hash <= n.Last {`,
@@ -47,7 +47,7 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestIndex",
 	},
 	{
-		Name: "unasked-claim", Rule: "a watch that resumes observes changes of its permission claims",
+		Name: "missed-claim-change", Rule: "a watch that resumes observes changes of its permission claims",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/watch.go",
 			Before: `	if w.claims != nil && w.begins != 0 {`,

@@ -31,7 +31,7 @@ var lives = []Mutant{
 		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",
 	},
 	{
-		Name: "repeated-writes", Rule: "a client is only asked to retry if a request can be repeated",
+		Name: "repeated-writes", Rule: "a response only requests a retry if the request can be repeated",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/forward.go",
 			Before: `	if r.Method == http.MethodGet || r.Method == http.MethodHead {

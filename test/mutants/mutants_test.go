@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/test/mutants"
 )
 
-var onlyFlag = flag.String("only", "", "try these mutants, separated by commas")
+var onlyFlag = flag.String("only", "", "names of the mutants to test, separated by commas; all by default")
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -47,7 +47,7 @@ func TestFit(t *testing.T) {
 			require.NotEmpty(t, m.Rule)
 			require.NotEmpty(t, m.Edits)
 			suite := m.CaughtBy == mutants.SuiteRobustness || m.CaughtBy == mutants.SuiteIsolation
-			require.Equal(t, suite, m.Test == "", "a test of a package, or a suite")
+			require.Equal(t, suite, m.Test == "", "set Test if and only if CaughtBy is a package, not a suite")
 			require.True(t, suite || hasTest(t, m.CaughtBy, m.Test), "%s has no %s", m.CaughtBy, m.Test)
 			dir := t.TempDir()
 			_, err := mutants.Overlay(dir, root(t), name)

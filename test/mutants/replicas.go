@@ -22,7 +22,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/peers", Test: "TestBookFollowsTheShards",
 	},
 	{
-		Name: "hasty-negation", Rule: "a service account must only be reported as absent if all shards have responded",
+		Name: "early-negation", Rule: "a service account must only be reported as absent if all shards have responded",
 		Edits: []Edit{{
 			File:   "pkg/authn/serviceaccount/remote.go",
 			Before: `	if !all {`,
@@ -31,7 +31,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestRemote",
 	},
 	{
-		Name: "believed-relay", Rule: "if a cache server has lost its data, relays must not delete their replicas",
+		Name: "empty-relay", Rule: "if a cache server has lost its data, relays must not delete their replicas",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/relayed.go",
 			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
@@ -62,7 +62,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication", Test: "TestDecide",
 	},
 	{
-		Name: "hasty-mark", Rule: "a checkpoint covers acknowledged replicas, and no pending ones",
+		Name: "early-checkpoint", Rule: "a checkpoint covers acknowledged replicas, and no pending ones",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/ledger.go",
 			Before: `	if o.next == 0 {`,
@@ -80,7 +80,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeleted",
 	},
 	{
-		Name: "hasty-digest", Rule: "digests are only compared if the data does not change meanwhile",
+		Name: "early-digest", Rule: "digests are only compared if the data does not change meanwhile",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/expected.go",
 			Before: ` && m.turns[bucket] == later.turns[bucket]`,
@@ -98,7 +98,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
 	{
-		Name: "left-over-counts", Rule: "replicas of a shard that does not exist are ignored",
+		Name: "stale-counts", Rule: "replicas of a shard that does not exist are ignored",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
 			Before: `		if c.state == Removed {`,
@@ -116,7 +116,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replicas", Test: "TestDualWithoutOthers",
 	},
 	{
-		Name: "told-of-hidden", Rule: "handlers only observe the preferred copy",
+		Name: "hidden-copy-event", Rule: "handlers only observe the preferred copy",
 		Edits: []Edit{{
 			File: "pkg/replicas/dual.go",
 			Before: `	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
@@ -158,8 +158,8 @@ var replicas = []Mutant{
 		Name: "replica-unverified", Rule: "if a replica was changed without an event, it is repaired",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/verifier.go",
-			Before: `&& expected.root != rootOf(answer, resource) {`,
-			After:  `&& expected.root == rootOf(answer, resource) {`,
+			Before: `&& expected.root != rootOf(response, resource) {`,
+			After:  `&& expected.root == rootOf(response, resource) {`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestDigestsFindWhatNoEventReports",
 	},
@@ -167,13 +167,13 @@ var replicas = []Mutant{
 		Name: "replica-other-data", Rule: "if data has another ID, it is compared again",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/verifier.go",
-			Before: `if v.dataID != "" && v.dataID != answer.DataID {`,
-			After:  `if v.dataID != "" && v.dataID > answer.DataID {`,
+			Before: `if v.dataID != "" && v.dataID != response.DataID {`,
+			After:  `if v.dataID != "" && v.dataID > response.DataID {`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestOtherDataID",
 	},
 	{
-		Name: "mark-lost", Rule: "if a checkpoint is lost, everything is compared again",
+		Name: "checkpoint-lost", Rule: "if a checkpoint is lost, everything is compared again",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/checkpoints.go",
 			Before: `	if before == nil || m.known != nil && m.known.Number`,
@@ -182,7 +182,7 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
-		Name: "mark-epoch", Rule: "if a shard is restored from an older backup, checkpoints have another epoch",
+		Name: "checkpoint-epoch", Rule: "if a shard is restored from an older backup, checkpoints have another epoch",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/epoch.go",
 			Before: `		latest = newEpochAfter(found)`,

@@ -12,7 +12,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestIn",
 	},
 	{
-		Name: "two-homes", Rule: "a service account with several logical clusters is invalid",
+		Name: "two-clusters", Rule: "a service account with several logical clusters is invalid",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
 			Before: `	case len(claims) == 1 && request.ValidClusterName(`,
@@ -21,7 +21,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestHomeOf",
 	},
 	{
-		Name: "token-of-two-homes", Rule: "a token with several logical clusters is invalid",
+		Name: "token-of-two-clusters", Rule: "a token with several logical clusters is invalid",
 		Edits: []Edit{{
 			File:   "pkg/authn/serviceaccount/claims.go",
 			Before: `	several := c.LegacyClusterName != "" && c.LegacyClusterName != name`,
@@ -39,7 +39,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn", Test: "TestReviewer",
 	},
 	{
-		Name: "owner-of-nowhere", Rule: "a service account without a logical cluster must not become an administrator",
+		Name: "owner-without-cluster", Rule: "a service account without a logical cluster must not become an administrator",
 		Edits: []Edit{{
 			File:   "pkg/tenancy/owner.go",
 			Before: `	if !ok || home == parent && !identity.InScope(parent, u) {`,
@@ -96,7 +96,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/request/identity", Test: "TestMemberOf",
 	},
 	{
-		Name: "told-existing", Rule: "users without access must not learn whether a logical cluster exists",
+		Name: "disclosed-existence", Rule: "responses to users without access must not disclose whether a logical cluster exists",
 		Edits: []Edit{{
 			File: "pkg/authz/content.go",
 			Before: `			return authorizer.DecisionNoOpinion, NotPermittedReason, err
@@ -128,7 +128,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "entering", Rule: "permissions in a logical cluster require access to it",
+		Name: "permission-without-access", Rule: "permissions in a logical cluster require access to it",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `err != nil || !permitted {`,
@@ -137,7 +137,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "early-mark", Rule: "a response is only marked if the sender is known to have access",
+		Name: "early-access-header", Rule: "a response only has the access header if the client is known to have access",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `		// Check permissions first:`,
@@ -147,7 +147,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "mark-without-groups", Rule: "users without the required groups have no access",
+		Name: "access-header-without-groups", Rule: "users without the required groups have no access",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
@@ -157,7 +157,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "unconcealed", Rule: "the front-proxy conceals each 403 without the mark",
+		Name: "unconcealed", Rule: "the front-proxy conceals each 403 without the access header",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/gate.go",
 			Before: `	default:
@@ -181,7 +181,7 @@ var rights = []Mutant{
 		CaughtBy: SuiteIsolation,
 	},
 	{
-		Name: "mark-for-clients", Rule: "the mark must only be sent between servers",
+		Name: "access-header-for-clients", Rule: "the access header must only be sent between servers",
 		Edits: []Edit{{
 			File:   "pkg/frontproxy/gate.go",
 			Before: `	header.Del(request.AccessAuthorizedHeader)`,
@@ -193,7 +193,7 @@ var rights = []Mutant{
 		Name: "limit-outside", Rule: "limits are checked after access, so that the front-proxy need not check their responses",
 		Edits: []Edit{{
 			File: "pkg/shard/chain.go",
-			Before: `			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
+			Before: `			serving.NewFilter("entry", "sets the access header in responses", serving.WithAccessHeader),
 		},
 `,
 			After: `		},
@@ -204,7 +204,7 @@ var rights = []Mutant{
 			throttle,
 `,
 			After: `		serving.Chain{
-			serving.NewFilter("entry", "sets the access header in responses", serving.WithEntry),
+			serving.NewFilter("entry", "sets the access header in responses", serving.WithAccessHeader),
 			throttle,
 `,
 		}},
@@ -247,7 +247,7 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
-		Name: "protected-status", Rule: "the status of system kinds must only be written by the system",
+		Name: "protected-status", Rule: "the status of system APIs must only be written by the system",
 		Edits: []Edit{{
 			File:   "pkg/authz/gates.go",
 			Before: `a.GetVerb() == "patch" || `,

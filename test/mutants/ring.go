@@ -47,7 +47,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "hasty-expulsion", Rule: "a member is expelled after LeaseDuration of the coordinator's clock",
+		Name: "early-expulsion", Rule: "a member is expelled after LeaseDuration of the coordinator's clock",
 		Edits: []Edit{{
 			File:   ringCoord,
 			Before: `return now >= o.since+m.LeaseDuration }`,
@@ -100,7 +100,7 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
-		Name: "impatient-giver", Rule: "a range is only moved if the new owner has loaded it",
+		Name: "early-range-move", Rule: "a range is only moved if the new owner has loaded it",
 		Edits: []Edit{{
 			File:   ringMoves,
 			Before: `	return o != nil && o.loaded >= a.since`,

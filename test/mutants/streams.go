@@ -116,7 +116,7 @@ var streams = []Mutant{
 		CaughtBy: SuiteRobustness,
 	},
 	{
-		Name: "leaving-unsaid", Rule: "if an object no longer matches a selector, its watches contain DELETED",
+		Name: "missing-deleted-event", Rule: "if an object no longer matches a selector, its watches contain DELETED",
 		Edits: []Edit{{
 			File: "pkg/storage/hub/select.go",
 			Before: `	case was:

@@ -118,10 +118,10 @@ func (s Scopes) check(`,
 	s.Cluster = c
 	return WithScope(ctx, s)`,
 		}},
-		CaughtBy: "./pkg/request", Test: "TestEntered",
+		CaughtBy: "./pkg/request", Test: "TestAccessAuthorized",
 	},
 	{
-		Name: "early-answer", Rule: "a path is only resolved after authorization",
+		Name: "early-path-resolution", Rule: "a path is only resolved after authorization",
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
 			Before: `		if err != nil {
@@ -135,7 +135,7 @@ func (s Scopes) check(`,
 		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
 	{
-		Name: "judged-late", Rule: "if a user must not use a type, the request is rejected before webhooks and schemas are applied",
+		Name: "late-type-check", Rule: "if a user must not use a type, the request is rejected before webhooks and schemas are applied",
 		Edits: []Edit{{
 			File: "pkg/admission/workspacetype/plugin.go",
 			Before: `	types, err := p.judge(ctx, a, ws)

@@ -24,10 +24,10 @@ var writes = []Mutant{
 		CaughtBy: "./test/admission", Test: "TestQuota",
 	},
 	{
-		Name: "hasty-place", Rule: "an admitted write is counted in the quota until it is stored",
+		Name: "early-quota-release", Rule: "an admitted write is counted in the quota until it is stored",
 		Edits: []Edit{{
 			File:   "pkg/controllers/resourcequota/decide.go",
-			Before: `				used = max(count, used-gone)`,
+			Before: `				used = max(count, used-deleted)`,
 			After:  `				used = count`,
 		}},
 		CaughtBy: "./pkg/controllers/resourcequota", Test: "TestObserveKeepsAdmittedWrites",
@@ -51,7 +51,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},
 	{
-		Name: "unjudged", Rule: "webhooks and policies of the provider apply to writes of its bound API",
+		Name: "ignored-provider-policy", Rule: "webhooks and policies of the provider apply to writes of its bound API",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/judge.go",
 			Before: `provider != "" {`,
@@ -60,7 +60,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestJudge",
 	},
 	{
-		Name: "unknown-judge", Rule: "if webhooks and policies have not been read yet, writes must not be admitted",
+		Name: "unread-policies", Rule: "if webhooks and policies have not been read yet, writes must not be admitted",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/judge.go",
 			Before: `	for _, hooks := range j.hooks {`,
@@ -123,7 +123,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestOwners",
 	},
 	{
-		Name: "left-seat", Rule: "a write that computes after its end keeps its seat until it has ended",
+		Name: "released-seat", Rule: "a write that computes after its end keeps its seat until it has ended",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
 			Before: `		if ctx.Err() != nil || time`,
@@ -163,7 +163,7 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/shard", Test: "TestSeats",
 	},
 	{
-		Name: "own-word", Rule: "clients must not send identities or other internal headers to servers through the front-proxy",
+		Name: "client-headers", Rule: "the front-proxy must remove identities and other internal headers from requests of clients",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/call.go",
 			Before: `		own.drop(r.Header)

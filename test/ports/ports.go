@@ -1,4 +1,4 @@
-// Package ports has ports for servers that tests stop and start again.
+// Package ports reserves ports for servers that tests stop and start again.
 package ports
 
 import (
@@ -11,11 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Free returns the first of n consecutive ports that are free, and that no other
-// caller gets until the test ends, in whatever process: what is down, or not up yet, keeps
-// its port. Ports are given in blocks, each of which belongs to who listens on its first.
-// They are not among those that systems give to outgoing connections: while a server
-// is down, one of those would take its port, a client's attempt to reach it even.
+// Free returns the first of n consecutive free ports. They are reserved until the test ends, also for
+// other processes, so that a server keeps its port while it is stopped. Ports are reserved in blocks by
+// a listener on the first port of the block. They are outside of the range for outgoing connections.
+// Otherwise, a connection, e.g. of a client of the server, could use the port of a stopped server.
 func Free(t testing.TB, n int) int {
 	t.Helper()
 	const lowest, highest, block = 12000, 32000, 20
@@ -32,7 +31,7 @@ func Free(t testing.TB, n int) int {
 		}
 		_ = owned.Close()
 	}
-	t.Fatalf("found no %d consecutive free ports", n)
+	t.Fatalf("no %d consecutive free ports were found", n)
 	return 0
 }
 

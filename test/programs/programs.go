@@ -68,7 +68,7 @@ func find(env, file, target string) (string, error) {
 			return "", fmt.Errorf("make %s: %w\n%s", target, err, out)
 		}
 	}
-	// The go command repeats a test whose result it has cached if a file that it asked for changes.
+	// The go command does not use the cached result of a test if a file that the test has accessed was changed.
 	_, err := os.Stat(path)
 	return path, err
 }

@@ -97,7 +97,7 @@ func (p *Package) isLimit(file *ast.File, spec *ast.ValueSpec) bool {
 func (p *Package) limit(file *ast.File, spec *ast.ValueSpec, at int, text string) (Limit, error) {
 	parts := strings.Split(text, " | ")
 	if len(parts) != 3 {
-		return Limit{}, fmt.Errorf("there are %d parts, 3 expected", len(parts))
+		return Limit{}, fmt.Errorf("%d parts, 3 expected", len(parts))
 	}
 	l := Limit{What: parts[1], Exceeded: parts[2]}
 	head, value, given := strings.Cut(parts[0], " =")

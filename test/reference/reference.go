@@ -38,7 +38,7 @@ func Root(t testing.TB) string {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
-		require.NotEqual(t, dir, filepath.Dir(dir), "there is no go.mod above")
+		require.NotEqual(t, dir, filepath.Dir(dir), "no parent directory contains go.mod")
 		dir = filepath.Dir(dir)
 	}
 }

@@ -76,11 +76,11 @@ func (c *conn) do(ctx context.Context, method, path string, body any) (int, []by
 		return 0, nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(response.Body)
+	content, err := io.ReadAll(response.Body)
 	if err != nil { // the response was cut off
 		return 0, nil, err
 	}
-	return response.StatusCode, answer, nil
+	return response.StatusCode, content, nil
 }
 
 // object contains the fields of objects that the test uses.
@@ -137,14 +137,14 @@ func isExpired(err error) bool {
 func (c *conn) list(ctx context.Context, rec *recorder, cluster, path string, query url.Values) (*list, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*opTimeout)
 	defer cancel()
-	code, answer, err := c.do(ctx, http.MethodGet, path+"?"+query.Encode(), nil)
+	code, response, err := c.do(ctx, http.MethodGet, path+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
 	if code != http.StatusOK {
-		rec.errorResponse(cluster, answer)
-		return nil, &statusError{code, string(answer)}
+		rec.errorResponse(cluster, response)
+		return nil, &statusError{code, string(response)}
 	}
 	got := &list{}
-	return got, json.Unmarshal(answer, got)
+	return got, json.Unmarshal(response, got)
 }

@@ -135,7 +135,7 @@ func (d *definer) sendInvalid(ctx context.Context) {
 	case 3:
 		path += "?dryRun=All"
 	}
-	code, answer, err := d.conn.do(ctx, http.MethodPost, d.path(path), bad)
+	code, response, err := d.conn.do(ctx, http.MethodPost, d.path(path), bad)
 	if err != nil || unavailable(code) {
 		return
 	}
@@ -144,7 +144,7 @@ func (d *definer) sendInvalid(ctx context.Context) {
 		want = http.StatusCreated
 	}
 	if code != want {
-		record(d.rec, &d.rec.history.Probes, history.Probe{Name: fmt.Sprintf("invalid definition, or dry run of a valid one: %s", answer), Code: code, Want: want})
+		record(d.rec, &d.rec.history.Probes, history.Probe{Name: fmt.Sprintf("invalid definition, or dry run of a valid one: %s", response), Code: code, Want: want})
 	}
 }
 
@@ -156,19 +156,19 @@ func (d *definer) request(ctx context.Context, kind history.Kind, method, path s
 	if d.singleReplica {
 		r.Variant = d.variant
 	}
-	code, answer, err := d.conn.do(ctx, method, d.path(path), body)
+	code, response, err := d.conn.do(ctx, method, d.path(path), body)
 	r.End = d.rec.now()
 	r.Outcome = history.Unknown
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	switch {
 	case err != nil:
-	case code == http.StatusNotFound && kind != history.Create && concerns(answer, d.name()):
+	case code == http.StatusNotFound && kind != history.Create && concerns(response, d.name()):
 		r.Outcome = history.NotFound
 	case code == http.StatusUnprocessableEntity:
 		r.Outcome = history.Refused
 	case code == http.StatusConflict:
 		r.Outcome = history.Conflict
-	case code < http.StatusMultipleChoices && json.Unmarshal(answer, crd) == nil:
+	case code < http.StatusMultipleChoices && json.Unmarshal(response, crd) == nil:
 		r.Outcome = history.OK
 		r.Established = apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 		r.Accepted = apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
@@ -202,7 +202,7 @@ func (d *definer) write(ctx context.Context, kind history.Kind, crd *apiextensio
 	return r
 }
 
-// update writes the selected spec. If a request is not answered, it may take effect later. It is
+// update writes the selected spec. If a request has no response, it may take effect later. It is
 // therefore repeated with another schema until a response shows that all earlier requests have
 // failed.
 func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
@@ -282,12 +282,12 @@ func (d *definer) tryCreate(ctx context.Context, key history.Key) (int, history.
 	op := d.begin(history.Create, key, history.State{})
 	body := d.body(op)
 	body.Kind = d.kind
-	code, answer := d.finishAs(ctx, op, http.MethodPost, d.target.collection(d.target.one(d.cluster())), body)
+	code, response := d.finishAs(ctx, op, http.MethodPost, d.target.collection(d.target.one(d.cluster())), body)
 	switch {
 	case op.Outcome == history.OK:
 		d.made = append(d.made, history.Object{Key: key, State: op.Result})
 		var o struct{ Variant string }
-		if d.singleReplica && json.Unmarshal(answer, &o) == nil {
+		if d.singleReplica && json.Unmarshal(response, &o) == nil {
 			u.Variant = o.Variant
 		}
 		d.endUse(u, code)
@@ -306,7 +306,7 @@ func (d *definer) endUse(u *history.Use, code int) {
 	record(d.rec, &d.rec.history.Uses, u)
 }
 
-// resolve determines the outcome of an unanswered request to create an object, because its deletion
+// resolve determines the outcome of a request without a response to create an object, because its deletion
 // must be recorded. The request may take effect after a read that finds no object. It is therefore
 // repeated until the object exists, so that earlier requests cannot take effect any more.
 func (d *definer) resolve(ctx context.Context, key history.Key) {

@@ -185,7 +185,7 @@ func (l *lister) probe(ctx context.Context, cluster string) {
 	}
 }
 
-// unavailable reports whether a server under faults may answer any request with the status code.
+// unavailable reports whether a server under faults may respond to any request with the status code.
 func unavailable(code int) bool {
 	return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests || code == http.StatusForbidden
 }

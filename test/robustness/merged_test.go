@@ -46,11 +46,11 @@ func (r *run) addMerging(proxy *conn, targets []*target) {
 	}
 	for _, t := range targets {
 		for _, collection := range []string{"/apis/core.kcp.io/v1alpha1/logicalclusters", t.group + "/" + t.domain.Resource} {
-			code, answer, err := t.direct.do(r.t.Context(), http.MethodGet, "/clusters/*"+collection, nil)
+			code, response, err := t.direct.do(r.t.Context(), http.MethodGet, "/clusters/*"+collection, nil)
 			require.NoError(r.t, err)
-			require.Equal(r.t, http.StatusOK, code, "%s", answer)
+			require.Equal(r.t, http.StatusOK, code, "%s", response)
 			var l list
-			require.NoError(r.t, json.Unmarshal(answer, &l))
+			require.NoError(r.t, json.Unmarshal(response, &l))
 			for _, o := range l.Items {
 				m.shardOf[shardKey(o)] = t.domain.Server
 			}
@@ -138,26 +138,26 @@ func (m *merging) list(ctx context.Context, name string, scope history.Scope, li
 		if limit > 0 {
 			query.Set("limit", strconv.Itoa(limit))
 		}
-		answer, err := m.proxy.list(ctx, m.rec, "", m.collection(), query)
+		response, err := m.proxy.list(ctx, m.rec, "", m.collection(), query)
 		if err != nil {
 			return "", nil, err
 		}
-		at, err := m.versions(answer.Metadata.ResourceVersion)
+		at, err := m.versions(response.Metadata.ResourceVersion)
 		if err != nil {
 			return "", nil, m.reportInvalid(err)
 		}
 		if first == "" {
-			first = answer.Metadata.ResourceVersion
+			first = response.Metadata.ResourceVersion
 		}
 		l.Pages = append(l.Pages, at)
-		for _, o := range answer.Items {
+		for _, o := range response.Items {
 			item, err := m.item(o)
 			if err != nil {
 				return "", nil, m.reportInvalid(err)
 			}
 			l.Items = append(l.Items, item)
 		}
-		if token = answer.Metadata.Continue; token == "" {
+		if token = response.Metadata.Continue; token == "" {
 			break
 		}
 	}

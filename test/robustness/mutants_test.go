@@ -21,17 +21,17 @@ type signature struct {
 
 // signatures are the expected violations of the mutants of this suite.
 var signatures = map[string]signature{
-	"lost-event":      {history.Reliable, "the stream lacks"},
-	"skipped-page":    {history.ListsAgree, "and the list shows {RV:0"},
-	"duplicate-event": {history.Unique, "was sent twice"},
-	"repeating-watch": {history.Resumable, "came in a stream from"},
-	"early-bookmark":  {history.Bookmarkable, "followed a bookmark"},
-	"crossing-event":  {history.Isolated, "the response contains"},
-	"stale-page":      {history.ReadsOwnWrites, "returned at"},
-	"drifting-pages":  {history.ListsAgree, "the first one at"},
-	"unasked-list":    {history.Claimed, "list contains"},
-	"unasked-event":   {history.Claimed, "MODIFIED contains"},
-	"leaving-unsaid":  {history.Transitions, "is MODIFIED, expected DELETED"},
+	"lost-event":            {history.Reliable, "the stream lacks"},
+	"skipped-page":          {history.ListsAgree, "and the list shows {RV:0"},
+	"duplicate-event":       {history.Unique, "was sent twice"},
+	"repeating-watch":       {history.Resumable, "came in a stream from"},
+	"early-bookmark":        {history.Bookmarkable, "followed a bookmark"},
+	"crossing-event":        {history.Isolated, "the response contains"},
+	"stale-page":            {history.ReadsOwnWrites, "returned at"},
+	"drifting-pages":        {history.ListsAgree, "the first one at"},
+	"unclaimed-list":        {history.Claimed, "list contains"},
+	"unclaimed-event":       {history.Claimed, "MODIFIED contains"},
+	"missing-deleted-event": {history.Transitions, "is MODIFIED, expected DELETED"},
 }
 
 // TestCatchesMutants runs a shard with a bug of each kind in its lists and watches, and checks that

@@ -31,9 +31,9 @@ type exportClient struct {
 	cluster  string
 	// claimed is the claimed resource in the virtual workspace, and own the resource of the export.
 	claimed, own *target
-	// accepted contains the answers of the consumers. exportClaims is true if the export has the
+	// accepted contains the decisions of the consumers. exportClaims is true if the export has the
 	// claim.
-	accepted     map[string]claimAnswer
+	accepted     map[string]claimDecision
 	exportClaims bool
 
 	rng      *rand.Rand
@@ -42,8 +42,8 @@ type exportClient struct {
 	watchers []*exportWatcher
 }
 
-// claimAnswer is the answer of a consumer to the claim. The zero value rejects it.
-type claimAnswer struct {
+// claimDecision is the decision of a consumer about the claim. The zero value rejects it.
+type claimDecision struct {
 	accepted bool
 	labels   []string
 	// expression is true if the selector uses matchExpressions.
@@ -51,7 +51,7 @@ type claimAnswer struct {
 }
 
 // selector returns the selector of the binding.
-func (w claimAnswer) selector() map[string]any {
+func (w claimDecision) selector() map[string]any {
 	switch {
 	case len(w.labels) == 0:
 		return map[string]any{"matchAll": true}
@@ -61,8 +61,8 @@ func (w claimAnswer) selector() map[string]any {
 	return map[string]any{"matchLabels": map[string]string{colour: w.labels[0]}}
 }
 
-// possibleAnswers are the answers of a consumer.
-var possibleAnswers = []claimAnswer{
+// possibleDecisions are the decisions of a consumer.
+var possibleDecisions = []claimDecision{
 	{}, {accepted: true}, {accepted: true, labels: colours[:1]}, {accepted: true, labels: colours[1:]}, {accepted: true, labels: colours, expression: true},
 }
 
@@ -75,7 +75,7 @@ func claim(more map[string]any) []map[string]any {
 // newExportClient creates an export in a logical cluster, and binds it in the clusters of a target.
 func newExportClient(t *testing.T, provider *conn, cluster string, of *target) *exportClient {
 	t.Helper()
-	v := &exportClient{provider: provider, cluster: cluster, accepted: map[string]claimAnswer{}, exportClaims: true}
+	v := &exportClient{provider: provider, cluster: cluster, accepted: map[string]claimDecision{}, exportClaims: true}
 	through := *of
 	through.prefix, through.claimed, through.proxied = "/services/apiexport/"+cluster+"/"+exportName, true, nil
 	v.claimed = &through
@@ -107,7 +107,7 @@ func newExportClient(t *testing.T, provider *conn, cluster string, of *target) *
 				"permissionClaims": claim(map[string]any{"state": "Accepted", "selector": map[string]any{"matchAll": true}}),
 			},
 		})
-		v.accepted[consumer] = claimAnswer{accepted: true}
+		v.accepted[consumer] = claimDecision{accepted: true}
 		require.Eventually(t, func() bool {
 			_, text := v.binding(t.Context(), consumer)
 			return text == v.effect(consumer)
@@ -122,12 +122,12 @@ func newExportClient(t *testing.T, provider *conn, cluster string, of *target) *
 
 func (*exportClient) must(t *testing.T, c *conn, cluster, path string, body any) {
 	t.Helper()
-	var answer []byte
+	var response []byte
 	require.Eventually(t, func() bool {
 		code, text, err := c.do(t.Context(), http.MethodPost, "/clusters/"+cluster+path, body)
-		answer = text
+		response = text
 		return err == nil && (code == http.StatusCreated || code == http.StatusConflict)
-	}, testTimeout, 50*time.Millisecond, "%s: %s", path, func() string { return string(answer) })
+	}, testTimeout, 50*time.Millisecond, "%s: %s", path, func() string { return string(response) })
 }
 
 // effect returns the selector of the expected effective claim as JSON, or "".
@@ -165,9 +165,9 @@ func textOf(selector any) string {
 func (*exportClient) get(ctx context.Context, c *conn, path string) map[string]any {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
-	code, answer, err := c.do(ctx, http.MethodGet, path, nil)
+	code, response, err := c.do(ctx, http.MethodGet, path, nil)
 	var obj map[string]any
-	if err != nil || code != http.StatusOK || json.Unmarshal(answer, &obj) != nil {
+	if err != nil || code != http.StatusOK || json.Unmarshal(response, &obj) != nil {
 		return nil
 	}
 	return obj
@@ -198,7 +198,7 @@ func (v *exportClient) begin(ctx, writing context.Context, r *run, writers, watc
 
 // run changes one claim at a time until ctx is done.
 func (v *exportClient) run(ctx context.Context) {
-	v.setAnswer(ctx, v.claimed.clusters[0], possibleAnswers[2]) // unchanged for longer than the tolerances of the checks
+	v.setDecision(ctx, v.claimed.clusters[0], possibleDecisions[2]) // unchanged for longer than the tolerances of the checks
 	pace(ctx, 3*time.Second)
 	for ctx.Err() == nil {
 		pace(ctx, upTo(v.rng, 2*time.Second))
@@ -208,13 +208,13 @@ func (v *exportClient) run(ctx context.Context) {
 		case v.rng.IntN(8) == 0:
 			v.setExportClaim(ctx, false)
 		default:
-			v.setAnswer(ctx, cluster, possibleAnswers[v.rng.IntN(len(possibleAnswers))])
+			v.setDecision(ctx, cluster, possibleDecisions[v.rng.IntN(len(possibleDecisions))])
 		}
 	}
 }
 
-// setAnswer updates the binding of a consumer, and waits until the claim is effective.
-func (v *exportClient) setAnswer(ctx context.Context, cluster string, w claimAnswer) {
+// setDecision updates the binding of a consumer, and waits until the claim is effective.
+func (v *exportClient) setDecision(ctx context.Context, cluster string, w claimDecision) {
 	state := "Accepted"
 	if !w.accepted {
 		state = "Rejected"
@@ -326,7 +326,7 @@ func (v *exportClient) acceptAll(r *run) {
 		v.setExportClaim(ctx, true)
 	}
 	for _, cluster := range v.claimed.clusters {
-		v.setAnswer(ctx, cluster, claimAnswer{accepted: true})
+		v.setDecision(ctx, cluster, claimDecision{accepted: true})
 	}
 	for _, w := range v.watchers {
 		w.keepOpen.Store(true)

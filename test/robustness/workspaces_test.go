@@ -67,9 +67,9 @@ func (s *workspaceChurn) begin(ctx context.Context, r *run, wg *sync.WaitGroup) 
 					APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: cluster, Cluster: parent, UID: "deleted",
 				}},
 			}
-			code, answer, err := at.do(ctx, http.MethodPost, "/clusters/"+cluster+logicalClustersPath, late)
+			code, response, err := at.do(ctx, http.MethodPost, "/clusters/"+cluster+logicalClustersPath, late)
 			require.NoError(r.t, err)
-			require.Equal(r.t, http.StatusCreated, code, "failed to create a logical cluster on %s: %s", shard, answer)
+			require.Equal(r.t, http.StatusCreated, code, "failed to create a logical cluster on %s: %s", shard, response)
 		}
 	}
 	for range workspaceWriters {
@@ -136,8 +136,8 @@ func (s *workspaceChurn) inventory(r *run) *history.Inventory {
 
 func (s *workspaceChurn) list(r *run, at *conn, path string, into any) {
 	require.Eventually(r.t, func() bool {
-		code, answer, err := at.do(r.t.Context(), http.MethodGet, path, nil)
-		return err == nil && code == http.StatusOK && json.Unmarshal(answer, into) == nil
+		code, response, err := at.do(r.t.Context(), http.MethodGet, path, nil)
+		return err == nil && code == http.StatusOK && json.Unmarshal(response, into) == nil
 	}, testTimeout, 50*time.Millisecond, "failed to list %s", path)
 }
 
@@ -219,13 +219,13 @@ func (s *workspaceWriter) use(ctx context.Context, w history.Workspace, method, 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*opTimeout)
 	defer cancel()
 	u := &history.WorkspaceUse{ID: s.rec.id(), UID: w.UID, Cluster: w.Cluster, Writes: writes, Start: s.rec.now()}
-	code, answer, err := s.proxy.do(ctx, method, path, body)
+	code, response, err := s.proxy.do(ctx, method, path, body)
 	u.End = s.rec.now()
 	if err != nil {
 		return 0
 	}
 	var o object
-	if u.Code = code; code < http.StatusMultipleChoices && json.Unmarshal(answer, &o) == nil {
+	if u.Code = code; code < http.StatusMultipleChoices && json.Unmarshal(response, &o) == nil {
 		u.In = o.Metadata.Annotations["kcp.io/cluster"]
 	}
 	record(s.rec, &s.rec.history.WorkspaceUses, u)
@@ -250,18 +250,18 @@ func (s *workspaceWriter) request(ctx context.Context, kind history.Kind, parent
 		path += "/" + name
 	}
 	o := &history.WorkspaceOp{ID: s.rec.id(), Parent: parent, Name: name, Kind: kind, Seen: of, Outcome: history.Unknown, Start: s.rec.now()}
-	code, answer, err := s.proxy.do(ctx, method, path, body)
+	code, response, err := s.proxy.do(ctx, method, path, body)
 	o.End = s.rec.now()
 	var ws tenancyv1alpha1.Workspace
 	switch {
 	case err != nil:
-	case code == http.StatusNotFound && concerns(answer, name):
+	case code == http.StatusNotFound && concerns(response, name):
 		o.Outcome = history.NotFound
 	case code == http.StatusConflict && kind == history.Create:
 		o.Outcome = history.Exists
 	case code == http.StatusConflict:
 		o.Outcome = history.Conflict
-	case code < http.StatusMultipleChoices && json.Unmarshal(answer, &ws) == nil && ws.Kind == "Workspace":
+	case code < http.StatusMultipleChoices && json.Unmarshal(response, &ws) == nil && ws.Kind == "Workspace":
 		o.Outcome, o.Seen = history.OK, seenWorkspace(parent, &ws)
 		s.rec.setShard(ws.Spec.Cluster, ws.Annotations["core.kcp.io/shard"])
 	case code < http.StatusMultipleChoices && kind == history.Delete:

@@ -144,18 +144,18 @@ func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path stri
 		body = nil
 	}
 	op.Start = w.rec.now()
-	code, answer, err := w.conn.do(ctx, method, path, body)
+	code, response, err := w.conn.do(ctx, method, path, body)
 	op.End = w.rec.now()
-	op.Outcome = outcome(op, code, answer, err)
+	op.Outcome = outcome(op, code, response, err)
 	if w.target.claimed && (code == http.StatusForbidden || code == http.StatusNotFound) {
 		op.Outcome = history.Refused // the claims do not allow it, or the object does not exist
 	}
 	if code >= http.StatusBadRequest {
-		w.rec.errorResponse(op.Key.Cluster, answer)
+		w.rec.errorResponse(op.Key.Cluster, response)
 	}
 	if op.Outcome == history.OK && op.Kind != history.Delete {
 		var o object
-		if err := json.Unmarshal(answer, &o); err == nil {
+		if err := json.Unmarshal(response, &o); err == nil {
 			if seen, err := o.historyObject(op.Domain); err == nil {
 				op.Result = seen.State
 			}
@@ -163,7 +163,7 @@ func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path stri
 	}
 	w.rec.op(op)
 	w.remember(op)
-	return code, answer
+	return code, response
 }
 
 // remember stores the state of the object after an operation.
@@ -179,20 +179,20 @@ func (w *writer) remember(op *history.Op) {
 }
 
 // concerns reports whether an error response is about the object with the name.
-func concerns(answer []byte, name string) bool {
+func concerns(response []byte, name string) bool {
 	var status metav1.Status
-	return json.Unmarshal(answer, &status) == nil && status.Details != nil && status.Details.Name == name
+	return json.Unmarshal(response, &status) == nil && status.Details != nil && status.Details.Name == name
 }
 
 // outcome returns the outcome of a response. An operation may have taken effect unless the response
 // excludes it.
-func outcome(op *history.Op, code int, answer []byte, err error) history.Outcome {
+func outcome(op *history.Op, code int, response []byte, err error) history.Outcome {
 	switch {
 	case err != nil:
 		return history.Unknown
 	case code == http.StatusOK, code == http.StatusCreated:
 		return history.OK
-	case code == http.StatusNotFound && op.Kind != history.Create && concerns(answer, op.Key.Name):
+	case code == http.StatusNotFound && op.Kind != history.Create && concerns(response, op.Key.Name):
 		return history.NotFound
 	case code == http.StatusConflict && op.Kind == history.Create:
 		return history.Exists

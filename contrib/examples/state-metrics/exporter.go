@@ -139,7 +139,7 @@ type exporter struct {
 	sources   []source
 	informers client.Group
 
-	objects, info, left *prometheus.Desc
+	objects, info, omitted *prometheus.Desc
 }
 
 // source contains the objects of a kind that are assigned to this replica, or loaded before they are assigned.
@@ -157,7 +157,7 @@ func newExporter(replicas member, limit int) *exporter {
 		ring: replicas, limit: limit,
 		objects: desc("objects", "Objects of a logical cluster in a phase. Each replica exports its own objects. Without a logical cluster, it is the sum of all series above the limit.", "logical_cluster", "phase"),
 		info:    desc("object_info", "1 for each object.", "logical_cluster", "namespace", "name", "path", "phase"),
-		left:    desc("left_out_series", "Series that are not exported because of the limit --series.", "metric"),
+		omitted: desc("left_out_series", "Series that are not exported because of the limit --series.", "metric"),
 	}
 }
 
@@ -189,7 +189,7 @@ func (e *exporter) ready() error {
 func (e *exporter) Describe(out chan<- *prometheus.Desc) {
 	out <- e.objects
 	out <- e.info
-	out <- e.left
+	out <- e.omitted
 }
 
 // Collect implements prometheus.Collector.
@@ -245,12 +245,12 @@ func (e *exporter) series(all []prometheus.Metric, k kind, of []*object) []prome
 			emit(e.objects, counts[series{"", s[1]}], "", s[1])
 		}
 	}
-	emit(e.left, len(rest), "objects")
+	emit(e.omitted, len(rest), "objects")
 	shown, rest = limited(infos, e.limit)
 	for _, s := range shown {
 		emit(e.info, 1, s[:]...)
 	}
-	emit(e.left, len(rest), "object_info")
+	emit(e.omitted, len(rest), "object_info")
 	return all
 }
 

@@ -35,9 +35,9 @@ func TestParse(t *testing.T) {
 		"--kubeconfig=x --info=pods":           "--info contains pods, but --resources does not",
 		"--kubeconfig=x --info= --resources=":  "--resources is empty",
 		"--kubeconfig=x --info= --resources=a.v1.b=A,a.v2.b=A":    "a.b twice",
-		"--kubeconfig=" + kubeconfig(t) + " --ring=A":             "Name is to be",
+		"--kubeconfig=" + kubeconfig(t) + " --ring=A":             "Name must be valid",
 		"--kubeconfig=" + kubeconfig(t) + " --listen=nowhere:-1":  "--listen: ",
-		"--kubeconfig=" + kubeconfig(t) + " --lease-duration=-1s": "set a time above 0",
+		"--kubeconfig=" + kubeconfig(t) + " --lease-duration=-1s": "must be positive",
 	} {
 		t.Setenv("KUBECONFIG", "")
 		o, err := parse(strings.Fields(args))

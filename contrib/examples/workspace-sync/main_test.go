@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --selector=a,,":                               "--selector: ",
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=configmaps":                       "must have the form <resource>.<version>[.<group>]",
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "must have the form <resource>.<version>[.<group>]",
-		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --name=A":      "Name is to be",
+		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --name=A":      "Name must be valid",
 		"--kubeconfig=/nowhere --shard-kubeconfigs=x --from=root --type=a":                              "--kubeconfig: ",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=/nowhere --from=root --type=a":                   "--shard-kubeconfigs: ",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --listen=x:-1": "--listen: ",

@@ -2,7 +2,7 @@
 // and bindings, and requires the verb bind on an export to create objects that use it: APIBindings,
 // WorkspaceTypes with default bindings, and endpoint slices, which disclose the consumers of an export.
 //
-// The answer is the same for exports that do not exist and for exports that the user may not bind.
+// The response is the same for exports that do not exist and for exports that the user may not bind.
 package apikinds
 
 import (
@@ -388,7 +388,7 @@ func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	if !may {
 		// Permissions that a virtual workspace grants do not count: a user must not create a binding through
 		// a virtual workspace that the user could not create otherwise. Logical clusters that do not exist
-		// take the same path, including errors, because otherwise the answer or its time would disclose which
+		// take the same path, including errors, because otherwise the response or its time would disclose which
 		// exports exist.
 		if may, err = p.config.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
@@ -399,7 +399,7 @@ func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	}
 	switch {
 	case unknown != nil:
-		return provider, found, request.Unavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
+		return provider, found, request.Unavailable(fmt.Sprintf("cannot determine whether export %s may be bound, try again: %v", export, unknown))
 	case !may:
 		return provider, found, p.denied(a, cluster, path, export)
 	}

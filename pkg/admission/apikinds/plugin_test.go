@@ -52,13 +52,13 @@ func plugin(current error) *apikinds.Plugin {
 		},
 		MayBind: func(_ context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 			if u.GetName() == "unlucky" {
-				return false, errors.New("nobody answers")
+				return false, errors.New("connection refused")
 			}
 			return u.GetName() == "alice" && export == "e" && (provider == "provider" || provider == "here"), nil
 		},
 		Schema: func(_ context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error) {
 			if name == "v3.widgets.example.org" {
-				return nil, errors.New("nobody answers")
+				return nil, errors.New("connection refused")
 			}
 			if cluster != "here" || name != "v1.widgets.example.org" {
 				return nil, nil
@@ -121,7 +121,7 @@ func TestNewBindings(t *testing.T) {
 		require.NoError(t, call{resource: "apibindings", object: object, user: "alice"}.write(t, nil))
 		require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, object.GetFinalizers())
 		require.Equal(t, map[string]string{"internal.apis.kcp.io/export": apirules.ExportLabelValue(provider, "e")}, object.GetLabels())
-		require.Empty(t, object.GetAnnotations(), "a new object has no status")
+		require.Empty(t, object.GetAnnotations(), "a new object keeps a status annotation")
 	}
 }
 
@@ -132,52 +132,52 @@ func TestPermission(t *testing.T) {
 		name, resource, object, user string
 		groups                       []string
 		current                      error
-		says                         string
+		wantErr                      string
 	}{
-		{name: "may", resource: "apibindings", object: binding, user: "alice"},
-		{name: "may, in the same logical cluster", resource: "apibindings", object: local, user: "alice"},
-		{name: "may not", resource: "apibindings", object: binding, user: "bob", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:provider:e`},
-		{name: "may not, here", resource: "apibindings", object: local, user: "bob", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:here:e`},
-		{name: "no such export", resource: "apibindings", object: none, user: "bob", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:none`},
-		{name: "no such provider", resource: "apibindings", object: nowhere, user: "bob", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:nowhere:e`},
-		{name: "no such provider, who may bind elsewhere", resource: "apibindings", object: nowhere, user: "alice", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:nowhere:e`},
-		{name: "administrators", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
-		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
-		{name: "administrators, what does not exist yet on another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "root", groups: []string{"system:kcp:admin"}},
-		{name: "others, what does not exist yet on another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "alice", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:elsewhere`},
-		{name: "administrators, of a provider that is not known here", resource: "apibindings", object: far, user: "root", groups: []string{"system:kcp:admin"}},
-		{name: "administrators, while a shard does not answer", resource: "apibindings", object: unknown, user: "root", groups: []string{"system:kcp:admin"}, says: "cannot find out"},
-		{name: "others, of a provider that is not known here", resource: "apibindings", object: far, user: "alice", says: `no permission to bind to export root:org:far:e`},
-		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: `"b" is forbidden: unable to create APIBinding: no permission to bind`},
-		{name: "not known yet", resource: "apibindings", object: unknown, user: "bob", says: "cannot find out"},
-		{name: "may, while not all is known", resource: "apibindings", object: binding, user: "alice", current: client.ErrIncomplete},
-		{name: "may not, while not all is known", resource: "apibindings", object: binding, user: "bob", current: client.ErrIncomplete, says: "cannot find out whether export e may be bound, try again: "},
-		{name: "no such provider, while not all is known", resource: "apibindings", object: nowhere, user: "bob", current: client.ErrIncomplete, says: "cannot find out whether export e may be bound, try again: "},
-		{name: "may not, here, which is known", resource: "apibindings", object: local, user: "bob", current: client.ErrIncomplete, says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:here:e`},
+		{name: "permitted", resource: "apibindings", object: binding, user: "alice"},
+		{name: "permitted in the same logical cluster", resource: "apibindings", object: local, user: "alice"},
+		{name: "denied", resource: "apibindings", object: binding, user: "bob", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:provider:e`},
+		{name: "denied in the same logical cluster", resource: "apibindings", object: local, user: "bob", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:here:e`},
+		{name: "no such export", resource: "apibindings", object: none, user: "bob", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:none`},
+		{name: "no such provider", resource: "apibindings", object: nowhere, user: "bob", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:nowhere:e`},
+		{name: "no such provider, user with permission elsewhere", resource: "apibindings", object: nowhere, user: "alice", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:nowhere:e`},
+		{name: "administrator", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
+		{name: "administrator, missing export of another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "other user, missing export of another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "alice", wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:elsewhere`},
+		{name: "administrator, provider that is not replicated", resource: "apibindings", object: far, user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "administrator, unreachable shard", resource: "apibindings", object: unknown, user: "root", groups: []string{"system:kcp:admin"}, wantErr: "cannot determine"},
+		{name: "other user, provider that is not replicated", resource: "apibindings", object: far, user: "alice", wantErr: `no permission to bind to export root:org:far:e`},
+		{name: "system, no such provider", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind`},
+		{name: "provider not replicated yet", resource: "apibindings", object: unknown, user: "bob", wantErr: "cannot determine"},
+		{name: "permitted, incomplete data", resource: "apibindings", object: binding, user: "alice", current: client.ErrIncomplete},
+		{name: "denied, incomplete data", resource: "apibindings", object: binding, user: "bob", current: client.ErrIncomplete, wantErr: "cannot determine whether export e may be bound, try again: "},
+		{name: "no such provider, incomplete data", resource: "apibindings", object: nowhere, user: "bob", current: client.ErrIncomplete, wantErr: "cannot determine whether export e may be bound, try again: "},
+		{name: "denied in the same logical cluster, incomplete data", resource: "apibindings", object: local, user: "bob", current: client.ErrIncomplete, wantErr: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:here:e`},
 		{name: "slice", resource: "apiexportendpointslices", object: slice, user: "alice"},
 		{name: "cached slice", resource: "cachedresourceendpointslices", object: cachedSlice, user: "alice"},
-		{name: "cached slice, may not", resource: "cachedresourceendpointslices", object: cachedSlice, user: "bob", says: "no permission to bind to export root:org:provider:e"},
+		{name: "cached slice, denied", resource: "cachedresourceendpointslices", object: cachedSlice, user: "bob", wantErr: "no permission to bind to export root:org:provider:e"},
 		{name: "cached slice, path", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: c, path: here", 1), user: "alice"},
 		{name: "cached slice, canonical path", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: c, path: 'root:here'", 1), user: "alice"},
-		{name: "cached slice, elsewhere", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: c, path: 'root:org:provider'", 1), user: "alice", says: "spec.cachedResource.path"},
-		{name: "cached slice, no name", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: ''", 1), user: "alice", says: "spec.cachedResource.name"},
-		{name: "cached slice, of the other name", resource: "clustercachedresourceendpointslices", object: strings.ReplaceAll(cachedSlice, "cachedResource", "clusterCachedResource"), user: "bob", says: "no permission to bind to export root:org:provider:e"},
-		{name: "slice, may not", resource: "apiexportendpointslices", object: slice, user: "bob", says: `"b" is forbidden: no permission to bind to export root:org:provider:e`},
-		{name: "cannot be told, of what does not exist", resource: "apibindings", object: nowhere, user: "unlucky", says: "try again"},
-		{name: "cannot be told", resource: "apibindings", object: binding, user: "unlucky", says: "try again"},
+		{name: "cached slice, path of another workspace", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: c, path: 'root:org:provider'", 1), user: "alice", wantErr: "spec.cachedResource.path"},
+		{name: "cached slice, no name", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: ''", 1), user: "alice", wantErr: "spec.cachedResource.name"},
+		{name: "cluster-scoped cached slice, denied", resource: "clustercachedresourceendpointslices", object: strings.ReplaceAll(cachedSlice, "cachedResource", "clusterCachedResource"), user: "bob", wantErr: "no permission to bind to export root:org:provider:e"},
+		{name: "slice, denied", resource: "apiexportendpointslices", object: slice, user: "bob", wantErr: `"b" is forbidden: no permission to bind to export root:org:provider:e`},
+		{name: "failed authorization, no such provider", resource: "apibindings", object: nowhere, user: "unlucky", wantErr: "try again"},
+		{name: "failed authorization", resource: "apibindings", object: binding, user: "unlucky", wantErr: "try again"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := call{resource: tc.resource, object: parse(t, tc.object), user: tc.user, groups: tc.groups, current: tc.current}.write(t, nil)
-			if tc.says == "" {
+			if tc.wantErr == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, tc.wantErr)
 			if strings.Contains(err.Error(), "try again") {
 				requireUnavailable(t, err)
 				return
 			}
-			require.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err) && strings.HasPrefix(tc.says, "spec."), "%v", err)
+			require.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err) && strings.HasPrefix(tc.wantErr, "spec."), "%v", err)
 		})
 	}
 }
@@ -246,13 +246,13 @@ func recording(calls *[]string, failure error) *apikinds.Plugin {
 
 // TestMeddling checks that webhooks and policies cannot change metadata that the server sets.
 func TestMeddling(t *testing.T) {
-	for says, meddle := range map[string]func(*unstructured.Unstructured){
+	for message, meddle := range map[string]func(*unstructured.Unstructured){
 		"metadata.labels":     func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
 		"metadata.finalizers": func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
 	} {
 		err := call{resource: "apibindings", object: parse(t, binding), user: "alice"}.write(t, meddle)
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, message)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestUpdates(t *testing.T) {
 
 	now := parse(t, local)
 	now.SetAnnotations(map[string]string{"own": "x", applied: `[{"resource":"secrets","verbs":["get"],"selector":{"matchAll":true}}]`})
-	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "changes need no permission to bind")
+	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "an update requires permission to bind")
 	require.Equal(t, stored.GetLabels(), now.GetLabels())
 	require.Equal(t, map[string]string{"own": "x", applied: "[]"}, now.GetAnnotations())
 
@@ -277,7 +277,7 @@ func TestUpdates(t *testing.T) {
 	fresh := parse(t, local)
 	fresh.SetAnnotations(map[string]string{applied: "[]"})
 	require.NoError(t, call{resource: "apibindings", object: fresh, old: parse(t, local), user: "bob"}.write(t, nil))
-	require.Empty(t, fresh.GetAnnotations(), "there is no such status")
+	require.Empty(t, fresh.GetAnnotations(), "an annotation without a status is kept")
 
 	err := call{resource: "apibindings", object: parse(t, local), old: stored, user: "bob"}.write(t, func(u *unstructured.Unstructured) {
 		u.SetAnnotations(map[string]string{applied: "[{}]"})
@@ -318,23 +318,23 @@ func TestTypes(t *testing.T) {
 		groups    []string
 		wants     string
 	}{
-		"none":                          {user: "bob"},
-		"may bind":                      {user: "alice", refs: mine},
-		"of the own logical cluster":    {user: "alice", refs: own},
-		"may not bind":                  {user: "bob", refs: mine, wants: denied("root:org:provider:e")},
-		"one of two":                    {user: "alice", refs: mine + ", " + others, wants: denied("root:org:provider:f")},
-		"does not exist":                {user: "alice", refs: nowhere, wants: denied("root:nowhere:e")},
-		"not of the own either":         {user: "bob", refs: own, wants: denied("root:here:e")},
-		"nobody can tell":               {user: "unlucky", refs: mine, wants: "try again"},
-		"administrators name any":       {user: "root", groups: []string{"system:kcp:admin"}, refs: nowhere},
-		"the system names any":          {user: "root", groups: []string{"system:masters"}, refs: nowhere + ", " + others},
-		"what was there stays":          {user: "bob", refs: mine, old: mine},
-		"what is new is asked":          {user: "bob", refs: mine + ", " + others, old: mine, wants: denied("root:org:provider:f")},
-		"no name of an export":          {user: "root", groups: []string{"system:kcp:admin"}, refs: mine + ", {path: 'root:org:provider', export: ../e}", wants: "spec.defaultAPIBindings[1].export"},
-		"no name at all":                {user: "bob", refs: "{export: ''}", wants: "spec.defaultAPIBindings[0].export"},
-		"such a name of former times":   {user: "alice", refs: "{export: E}, " + mine, old: "{export: E}"},
-		"too many":                      {user: "alice", refs: strings.Repeat(mine+", ", 65), wants: "must have at most 64 items"},
-		"too many of former times stay": {user: "alice", refs: strings.Repeat(mine+", ", 65), old: strings.Repeat(mine+", ", 66)},
+		"none":                               {user: "bob"},
+		"permitted":                          {user: "alice", refs: mine},
+		"same logical cluster":               {user: "alice", refs: own},
+		"denied":                             {user: "bob", refs: mine, wants: denied("root:org:provider:e")},
+		"one of two denied":                  {user: "alice", refs: mine + ", " + others, wants: denied("root:org:provider:f")},
+		"no such provider":                   {user: "alice", refs: nowhere, wants: denied("root:nowhere:e")},
+		"denied in the same logical cluster": {user: "bob", refs: own, wants: denied("root:here:e")},
+		"failed authorization":               {user: "unlucky", refs: mine, wants: "try again"},
+		"administrator, missing export":      {user: "root", groups: []string{"system:kcp:admin"}, refs: nowhere},
+		"system, missing export":             {user: "root", groups: []string{"system:masters"}, refs: nowhere + ", " + others},
+		"unchanged":                          {user: "bob", refs: mine, old: mine},
+		"added reference denied":             {user: "bob", refs: mine + ", " + others, old: mine, wants: denied("root:org:provider:f")},
+		"invalid name of an export":          {user: "root", groups: []string{"system:kcp:admin"}, refs: mine + ", {path: 'root:org:provider', export: ../e}", wants: "spec.defaultAPIBindings[1].export"},
+		"empty name":                         {user: "bob", refs: "{export: ''}", wants: "spec.defaultAPIBindings[0].export"},
+		"unchanged invalid name":             {user: "alice", refs: "{export: E}, " + mine, old: "{export: E}"},
+		"too many references":                {user: "alice", refs: strings.Repeat(mine+", ", 65), wants: "must have at most 64 items"},
+		"fewer references above the limit":   {user: "alice", refs: strings.Repeat(mine+", ", 65), old: strings.Repeat(mine+", ", 66)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := call{resource: "workspacetypes", object: wt(strings.TrimSuffix(tc.refs, ", ")), user: tc.user, groups: tc.groups}

@@ -43,7 +43,7 @@ type Config struct {
 	Disabled bool
 }
 
-var errDisabled = errors.New("the feature gate CachedResources of the shard is off")
+var errDisabled = errors.New("the feature gate CachedResources of the shard is disabled")
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
@@ -98,7 +98,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	}
 	errs := apirules.ValidateCachedResource(cached)
 	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
-		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of APIs that bound APIs can be replicated", of.GroupResource())))
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of bound APIs can be replicated", of.GroupResource())))
 	}
 	if err := invalid(a, errs); err != nil {
 		return err
@@ -122,12 +122,12 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		for i := range all {
 			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
 				already := &apirules.CachedAlreadyError{Resource: apirules.CachedResourceOf(cached), By: apirules.Publisher{Resource: resource.Resource, Cluster: cluster, Name: all[i].Name}}
-				return admission.NewForbidden(a, fmt.Errorf("%w: delete that first, or change it", already))
+				return admission.NewForbidden(a, fmt.Errorf("%w: delete or change that object first", already))
 			}
 		}
 	}
 	if count >= maxInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("a workspace may have %d cached resources, the maximum: delete one", maxInCluster))
+		return admission.NewForbidden(a, fmt.Errorf("the workspace has %d cached resources, the maximum: delete one", maxInCluster))
 	}
 	return nil
 }

@@ -61,19 +61,19 @@ func TestMaxInCluster(t *testing.T) {
 	for _, names := range []schema.GroupVersionResource{one, other} {
 		err := admit("full", "more", names, nil)
 		require.True(t, apierrors.IsForbidden(err), err)
-		require.ErrorContains(t, err, "a workspace may have 64 cached resources, the maximum: delete one")
-		require.NoError(t, admit("empty", "more", names, nil), "it is another logical cluster")
+		require.ErrorContains(t, err, "the workspace has 64 cached resources, the maximum: delete one")
+		require.NoError(t, admit("empty", "more", names, nil), "objects of another logical cluster are counted")
 	}
-	require.NoError(t, admit("full", "last", other, cached("full", "last")), "it is there already")
+	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object cannot be updated")
 	p.config.Disabled = true
-	require.ErrorContains(t, admit("empty", "more", one, nil), "the feature gate CachedResources of the shard is off")
-	require.NoError(t, admit("full", "last", other, cached("full", "last")), "those that exist stay")
+	require.ErrorContains(t, admit("empty", "more", one, nil), "the feature gate CachedResources of the shard is disabled")
+	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object cannot be updated")
 	p.config.Disabled = false
 	server.Delete(t, one, "", "full", "", "r0")
 	require.NoError(t, admit("full", "more", one, nil))
 	err = admit("full", "r1", one, nil)
 	require.True(t, apierrors.IsForbidden(err), err)
-	require.ErrorContains(t, err, "is cached already, by the clustercachedresources r1: delete that first, or change it")
+	require.ErrorContains(t, err, "is already cached by the clustercachedresources r1: delete or change that object first")
 
 	server.Fail(503)
 	err = admit("empty", "more", one, nil)

@@ -37,20 +37,20 @@ func (l lifetime) object() runtime.Object {
 	return obj
 }
 
-type asked struct{ by, verb, object string }
+type authRequest struct{ by, verb, object string }
 
 // update validates an update by sender and returns the authorization requests.
-func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (questions []asked, err error) {
+func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (requests []authRequest, err error) {
 	decides := func(by string) claims.Decides {
 		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			questions = append(questions, asked{by, a.GetVerb(), a.GetAPIGroup() + "/" + a.GetResource() + "/" + a.GetNamespace() + "/" + a.GetName() + a.GetSubresource()})
+			requests = append(requests, authRequest{by, a.GetVerb(), a.GetAPIGroup() + "/" + a.GetResource() + "/" + a.GetNamespace() + "/" + a.GetName() + a.GetSubresource()})
 			return decision, "", failure
 		}
 	}
 	a := admission.NewAttributesRecord(after.object(), before.object(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
 		resource.WithVersion("v1"), subresource, admission.Update, nil, false, sender)
 	err = claims.NewClaims(claims.Config{Allows: everything, Through: decides("virtual workspace"), Bound: decides("policy")}).Validate(ctx, a, nil)
-	return questions, err
+	return requests, err
 }
 
 // TestDeletionByUpdate checks that a sender that may not delete a claimed or bound object may not change the
@@ -78,41 +78,41 @@ func TestDeletionByUpdate(t *testing.T) {
 		// by is the authorizer that has to permit the deletion, if any.
 		by string
 	}{
-		"an owner":                                  {ctx: claimed, after: owned, by: claim},
-		"another owner":                             {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{owner, other}}, by: claim},
-		"an owner less":                             {ctx: claimed, before: lifetime{owners: []metav1.OwnerReference{owner, other}}, after: owned, by: claim},
-		"no owner":                                  {ctx: claimed, before: owned, by: claim},
-		"an owner that is blocked":                  {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{blocking}}, by: claim},
-		"an owner, by the status":                   {ctx: claimed, after: owned, subresource: "status", by: claim},
-		"an owner, by the system":                   {ctx: claimed, after: owned, sender: system, by: claim},
-		"the same owner":                            {ctx: claimed, before: owned, after: owned},
-		"no owner as before":                        {ctx: claimed, after: lifetime{owners: []metav1.OwnerReference{}}},
-		"a finalizer":                               {ctx: claimed, after: lifetime{finalizers: []string{"f"}}, by: claim},
-		"no finalizer":                              {ctx: claimed, before: lifetime{finalizers: []string{"f"}}, by: claim},
-		"the last finalizer":                        {ctx: claimed, before: lifetime{finalizers: []string{"f"}, deleted: true}, after: lifetime{deleted: true}, by: claim},
-		"the finalizers in another order":           {ctx: claimed, before: lifetime{finalizers: []string{"f", "g"}}, after: lifetime{finalizers: []string{"g", "f"}}},
-		"a finalizer of the logical cluster":        {ctx: storageclaims.WithSet(bound, set), resource: logicalClusters, after: lifetime{finalizers: []string{"f"}}},
-		"an owner, of what is bound":                {ctx: bound, after: owned, by: policy},
-		"an owner, by an initializer":               {ctx: initializing, after: owned, by: policy},
-		"an owner, of what is bound, by the system": {ctx: bound, after: owned, sender: system},
-		"an owner, of what is bound, by the export": {ctx: own, after: owned},
-		"a finalizer, of what is bound":             {ctx: bound, after: lifetime{finalizers: []string{"f"}}},
-		"another field of what is bound":            {ctx: bound, before: owned, after: owned},
+		"owner added":                                {ctx: claimed, after: owned, by: claim},
+		"second owner added":                         {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{owner, other}}, by: claim},
+		"one of two owners removed":                  {ctx: claimed, before: lifetime{owners: []metav1.OwnerReference{owner, other}}, after: owned, by: claim},
+		"owner removed":                              {ctx: claimed, before: owned, by: claim},
+		"blockOwnerDeletion changed":                 {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{blocking}}, by: claim},
+		"owner added by the status":                  {ctx: claimed, after: owned, subresource: "status", by: claim},
+		"owner added by the system":                  {ctx: claimed, after: owned, sender: system, by: claim},
+		"unchanged owner":                            {ctx: claimed, before: owned, after: owned},
+		"empty list of owners":                       {ctx: claimed, after: lifetime{owners: []metav1.OwnerReference{}}},
+		"finalizer added":                            {ctx: claimed, after: lifetime{finalizers: []string{"f"}}, by: claim},
+		"finalizer removed":                          {ctx: claimed, before: lifetime{finalizers: []string{"f"}}, by: claim},
+		"last finalizer of a deleted object removed": {ctx: claimed, before: lifetime{finalizers: []string{"f"}, deleted: true}, after: lifetime{deleted: true}, by: claim},
+		"finalizers reordered":                       {ctx: claimed, before: lifetime{finalizers: []string{"f", "g"}}, after: lifetime{finalizers: []string{"g", "f"}}},
+		"finalizer of a LogicalCluster":              {ctx: storageclaims.WithSet(bound, set), resource: logicalClusters, after: lifetime{finalizers: []string{"f"}}},
+		"owner of a bound object":                    {ctx: bound, after: owned, by: policy},
+		"owner added by an initializer":              {ctx: initializing, after: owned, by: policy},
+		"owner of a bound object, by the system":     {ctx: bound, after: owned, sender: system},
+		"owner of a bound object, by the provider":   {ctx: own, after: owned},
+		"finalizer of a bound object":                {ctx: bound, after: lifetime{finalizers: []string{"f"}}},
+		"another field of a bound object":            {ctx: bound, before: owned, after: owned},
 	} {
 		t.Run(name, func(t *testing.T) {
-			send := func(decision authorizer.Decision, failure error) ([]asked, error) {
+			send := func(decision authorizer.Decision, failure error) ([]authRequest, error) {
 				resource, sender := cmp.Or(test.resource, configMaps), cmp.Or[user.Info](test.sender, tenant)
 				return update(test.ctx, resource, test.subresource, test.before, test.after, sender, decision, failure)
 			}
-			questions, err := send(authorizer.DecisionNoOpinion, nil)
+			requests, err := send(authorizer.DecisionNoOpinion, nil)
 			if test.by == "" {
 				require.NoError(t, err)
-				require.Empty(t, questions)
+				require.Empty(t, requests)
 				return
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
 			require.ErrorContains(t, err, "requires the verb delete")
-			require.Equal(t, []asked{{test.by, "delete", "/configmaps/default/x"}}, questions)
+			require.Equal(t, []authRequest{{test.by, "delete", "/configmaps/default/x"}}, requests)
 			_, err = send(authorizer.DecisionAllow, nil)
 			require.NoError(t, err)
 			failure := errors.New("unknown")

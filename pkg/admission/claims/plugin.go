@@ -97,7 +97,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 		if has, ok := object.GetLabels()[r.Key()]; !ok {
 			missing[r.Key()] = value
 		} else if has != value {
-			return admission.NewForbidden(a, fmt.Errorf("the permission claim is for objects with the label %s=%s, and this one has the value %q: set that value, or leave the label out", r.Key(), value, has))
+			return admission.NewForbidden(a, fmt.Errorf("the permission claim requires the label %s=%s, but the object has the value %q: set the required value, or omit the label", r.Key(), value, has))
 		}
 	}
 	if len(missing) > 0 {
@@ -160,7 +160,7 @@ func unselected(selected claims.Selection) error {
 	if selected.Selector() == nil {
 		return errors.New("no accepted permission claim covers it")
 	}
-	return fmt.Errorf("the permission claim is for objects that match %q: set labels that match", selected.Selector())
+	return fmt.Errorf("the permission claim covers only objects that match %q: set labels that match", selected.Selector())
 }
 
 // selectionFor returns the objects that the claims of a request select, and whether the request depends on
@@ -232,7 +232,7 @@ func authorizeDeletion(ctx context.Context, a admission.Attributes, field string
 	case err != nil:
 		return err
 	default:
-		return admission.NewForbidden(a, fmt.Errorf("%s decides about the deletion of the object, so that changing it requires the verb delete: %s",
+		return admission.NewForbidden(a, fmt.Errorf("changing %s requires the verb delete, because it affects the deletion of the object: %s",
 			field, cmp.Or(reason, "no permission to delete it")))
 	}
 }

@@ -98,29 +98,29 @@ func TestSelectors(t *testing.T) {
 		want     map[string]string
 		denied   string
 	}{
-		"create: the label is added":                   {write: write{after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
-		"create: all labels are added":                 {write: write{after: none}, selector: "for=a,x=y", want: mine},
-		"create: it has the label":                     {write: write{after: mine}, selector: "for=a", want: mine},
-		"create: another value":                        {write: write{after: others}, selector: "for=a", denied: `for=a, and this one has the value "c": set that value`},
-		"create: matches an expression":                {write: write{after: mine}, selector: "for in (a,b)", want: mine},
-		"create: an expression adds nothing":           {write: write{after: none}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
-		"create: does not match an expression":         {write: write{after: others}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
-		"create: matches by absence":                   {write: write{after: none}, selector: "!for", want: none},
-		"create: a label and an expression":            {write: write{after: none}, selector: "for=a,x in (y)", denied: "match"},
-		"create: for all objects":                      {write: write{after: others}, want: others},
-		"update: the label comes back":                 {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
-		"update: to another value":                     {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
-		"update: out of an expression":                 {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "set labels that match"},
-		"update: within an expression":                 {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
-		"update: out of an absence":                    {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
-		"update: into it":                              {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
-		"update: of what is outside":                   {write: write{before: others, after: others}, selector: "for in (a,b)", denied: "match"},
-		"status: out of it":                            {write: write{before: mine, after: others, subresource: "status"}, selector: "for in (a)", denied: "match"},
-		"status: the label comes back":                 {write: write{before: mine, after: map[string]string{"x": "y"}, subresource: "status"}, selector: "for=a", want: mine},
-		"delete":                                       {write: write{before: mine}, selector: "for=a"},
-		"delete: of what is outside":                   {write: write{before: others}, selector: "for=a", denied: "match"},
-		"a resource that is stored as the claimed one": {write: write{after: others, resource: eventsv1.Resource("events")}, selector: "for=a", denied: "for=a, and this one has"},
-		"the user does not matter":                     {write: write{after: others, user: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}}, selector: "for=a", denied: "for=a"},
+		"create: the label is added":                     {write: write{after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"create: all labels are added":                   {write: write{after: none}, selector: "for=a,x=y", want: mine},
+		"create: has the label":                          {write: write{after: mine}, selector: "for=a", want: mine},
+		"create: another value":                          {write: write{after: others}, selector: "for=a", denied: `for=a, but the object has the value "c": set the required value`},
+		"create: matches an expression":                  {write: write{after: mine}, selector: "for in (a,b)", want: mine},
+		"create: an expression adds nothing":             {write: write{after: none}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: does not match an expression":           {write: write{after: others}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: matches by absence":                     {write: write{after: none}, selector: "!for", want: none},
+		"create: a label and an expression":              {write: write{after: none}, selector: "for=a,x in (y)", denied: "match"},
+		"create: for all objects":                        {write: write{after: others}, want: others},
+		"update: a removed label is restored":            {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"update: to another value":                       {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
+		"update: no longer matches an expression":        {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "set labels that match"},
+		"update: still matches an expression":            {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
+		"update: adds a label that must be absent":       {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
+		"update: adds the label to an unselected object": {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
+		"update: of an unselected object":                {write: write{before: others, after: others}, selector: "for in (a,b)", denied: "match"},
+		"status: no longer matches":                      {write: write{before: mine, after: others, subresource: "status"}, selector: "for in (a)", denied: "match"},
+		"status: a removed label is restored":            {write: write{before: mine, after: map[string]string{"x": "y"}, subresource: "status"}, selector: "for=a", want: mine},
+		"delete":                                         {write: write{before: mine}, selector: "for=a"},
+		"delete: of an unselected object":                {write: write{before: others}, selector: "for=a", denied: "match"},
+		"a resource that is stored as the claimed one":   {write: write{after: others, resource: eventsv1.Resource("events")}, selector: "for=a", denied: "for=a, but the object has"},
+		"create: by the system":                          {write: write{after: others, user: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}}, selector: "for=a", denied: "for=a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := test.send(through(t, test.selector, true), everything)
@@ -150,10 +150,10 @@ func TestRejected(t *testing.T) {
 
 // TestCreateNeedsTheVerb checks that patches and updates that create need the verb create too.
 func TestCreateNeedsTheVerb(t *testing.T) {
-	asked := 0
+	calls := 0
 	unless := func(allowed bool, err error) claims.Allows {
 		return func(_ context.Context, resource schema.GroupResource, verb string) (selected storageclaims.Selection, _ error) {
-			asked++
+			calls++
 			require.Equal(t, configMaps, resource)
 			require.Equal(t, "create", verb)
 			if allowed {
@@ -167,17 +167,17 @@ func TestCreateNeedsTheVerb(t *testing.T) {
 	_, err := creates.send(ctx, unless(false, nil))
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "no accepted permission claim has the verb create")
-	unknown := errors.New("nobody knows")
+	unknown := errors.New("unavailable")
 	_, err = creates.send(ctx, unless(false, unknown))
 	require.ErrorIs(t, err, unknown)
 	_, err = creates.send(ctx, unless(true, nil))
 	require.NoError(t, err)
-	require.Equal(t, 3, asked)
+	require.Equal(t, 3, calls)
 	_, err = updates.send(ctx, unless(false, nil))
-	require.NoError(t, err, "the verb has been asked for before")
+	require.NoError(t, err, "an update requires the verb create")
 	_, err = creates.send(request.WithClusterName(t.Context(), consumer), unless(false, nil))
-	require.NoError(t, err, "it has not come by a claim")
-	require.Equal(t, 3, asked)
+	require.NoError(t, err, "a request without a claim requires the verb create")
+	require.Equal(t, 3, calls)
 }
 
 func TestSelectorOfTheVerb(t *testing.T) {

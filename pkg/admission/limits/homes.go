@@ -81,7 +81,7 @@ func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalclus
 		return nil
 	}
 	if owner := toplevel.Of(tenancy.PathOf(lc).String()); owner != "" && p.c.Owners.UsesMost(owner) {
-		return insufficient(w, fmt.Sprintf("the shard is filling up, and %s with all workspaces below it stores more than 1.5 times the mean of all", owner))
+		return insufficient(w, fmt.Sprintf("the shard is filling up, and %s with all workspaces below it stores more than 1.5 times the mean of all owners", owner))
 	}
 	return nil
 }

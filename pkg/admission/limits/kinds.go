@@ -182,7 +182,7 @@ const (
 func validAggregation(a admission.Attributes) error {
 	selectors, requirements := aggregates(a.GetObject())
 	hadSelectors, hadRequirements := aggregates(a.GetOldObject())
-	const advice = "give the cluster roles that they select a label in common, and select that"
+	const advice = "add a common label to the selected cluster roles, and select it"
 	switch {
 	case selectors > maxSelectors && selectors > hadSelectors:
 		return admission.NewForbidden(a, fmt.Errorf("aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed: "+advice, selectors, maxSelectors))

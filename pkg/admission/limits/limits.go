@@ -303,7 +303,7 @@ func insufficient(a admission.Attributes, reason string) error {
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInsufficientStorage,
 		Reason:  metav1.StatusReasonUnknown,
-		Message: fmt.Sprintf("%s cannot be stored: %s, only deletes and updates that do not grow an object are accepted until its operator frees storage", a.GetResource().GroupResource(), reason),
+		Message: fmt.Sprintf("%s cannot be stored: %s; only deletes and updates that do not grow an object are accepted until the operator frees storage", a.GetResource().GroupResource(), reason),
 		Details: &metav1.StatusDetails{Group: a.GetResource().Group, Kind: a.GetResource().Resource, Name: a.GetName()},
 	}}
 }

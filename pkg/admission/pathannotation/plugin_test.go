@@ -27,7 +27,7 @@ func find(_ context.Context, cluster logicalcluster.Name) (*corev1alpha1.Logical
 	case "pathless":
 		delete(lc.Annotations, "kcp.io/path")
 	case "unknown":
-		return nil, errors.New("nobody answers")
+		return nil, errors.New("connection refused")
 	default:
 		return nil, nil //nolint:nilnil // there is none
 	}
@@ -45,28 +45,28 @@ func TestPath(t *testing.T) {
 		subresource        string
 		cluster            logicalcluster.Name
 		given, old, edited string // by webhooks
-		want, says         string
+		want, wantErr      string
 	}{
-		"export":                     {resource: exports, want: "root:here"},
-		"binding":                    {resource: bindings, want: "root:here"},
-		"type":                       {resource: types, want: "root:here"},
-		"given":                      {resource: types, given: "root:here", want: "root:here"},
-		"given wrong":                {resource: exports, given: "root:other", want: "root:here"},
-		"left out of an update":      {resource: exports, old: "root:here", want: "root:here"},
-		"from before":                {resource: types, old: "none", want: "root:here"},
-		"wrong in an update":         {resource: bindings, old: "root:here", given: "root:other", want: "root:here"},
-		"of a status":                {resource: exports, subresource: "status", old: "root:here", want: ""},
-		"no path":                    {resource: exports, cluster: "pathless", given: "root:other", want: "pathless"},
-		"no logical cluster":         {resource: exports, cluster: "none", given: "root:other", want: "root:other"},
-		"nobody knows":               {resource: exports, cluster: "unknown", says: "nobody answers"},
-		"something else":             {resource: configMaps},
-		"something else, unknown":    {resource: configMaps, cluster: "unknown"},
-		"something else, right":      {resource: configMaps, given: "root:here", want: "root:here"},
-		"something else, copied":     {resource: configMaps, given: "root:other", want: "root:here"},
-		"something else, taken away": {resource: configMaps, old: "root:here"},
-		"the logical cluster":        {resource: clusters, given: "root:other", want: "root:other"},
-		"by a webhook":               {resource: exports, edited: "root:other", says: "must not change it"},
-		"of something else, too":     {resource: configMaps, edited: "root:other", says: "must not change it"},
+		"export":                                 {resource: exports, want: "root:here"},
+		"binding":                                {resource: bindings, want: "root:here"},
+		"type":                                   {resource: types, want: "root:here"},
+		"correct":                                {resource: types, given: "root:here", want: "root:here"},
+		"wrong":                                  {resource: exports, given: "root:other", want: "root:here"},
+		"omitted in an update":                   {resource: exports, old: "root:here", want: "root:here"},
+		"wrong in the old object":                {resource: types, old: "none", want: "root:here"},
+		"wrong in an update":                     {resource: bindings, old: "root:here", given: "root:other", want: "root:here"},
+		"status":                                 {resource: exports, subresource: "status", old: "root:here", want: ""},
+		"no path":                                {resource: exports, cluster: "pathless", given: "root:other", want: "pathless"},
+		"no logical cluster":                     {resource: exports, cluster: "none", given: "root:other", want: "root:other"},
+		"failed lookup":                          {resource: exports, cluster: "unknown", wantErr: "connection refused"},
+		"another resource":                       {resource: configMaps},
+		"another resource, failed lookup":        {resource: configMaps, cluster: "unknown"},
+		"another resource, correct":              {resource: configMaps, given: "root:here", want: "root:here"},
+		"another resource, copied":               {resource: configMaps, given: "root:other", want: "root:here"},
+		"another resource, removed":              {resource: configMaps, old: "root:here"},
+		"LogicalCluster":                         {resource: clusters, given: "root:other", want: "root:other"},
+		"changed by a webhook":                   {resource: exports, edited: "root:other", wantErr: "must not change it"},
+		"another resource, changed by a webhook": {resource: configMaps, edited: "root:other", wantErr: "must not change it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := func(path string) *unstructured.Unstructured {
@@ -90,8 +90,8 @@ func TestPath(t *testing.T) {
 				}
 				err = p.Validate(ctx, a, nil)
 			}
-			if tc.says != "" {
-				require.ErrorContains(t, err, tc.says)
+			if tc.wantErr != "" {
+				require.ErrorContains(t, err, tc.wantErr)
 				require.Equal(t, tc.edited != "", apierrors.IsForbidden(err))
 				return
 			}

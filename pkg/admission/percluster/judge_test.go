@@ -75,12 +75,12 @@ func (k known) Read() error                     { return k.incomplete }
 func TestJudges(t *testing.T) {
 	t.Parallel()
 	local := func(cluster logicalcluster.Name) bool { return cluster != "far" }
-	unknown := NewJudges(known{}, local, known{}, known{errors.New("the cache server is away")})
+	unknown := NewJudges(known{}, local, known{}, known{errors.New("the cache server is unreachable")})
 	require.NoError(t, unknown.Wait(t.Context(), write(nil), "consumer", "consumer"))
 	require.NoError(t, unknown.Wait(t.Context(), write(nil), "near", "consumer"))
 	err := unknown.Wait(t.Context(), write(nil), "far", "consumer")
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	require.ErrorContains(t, err, "the cache server is away")
+	require.ErrorContains(t, err, "the cache server is unreachable")
 	require.NoError(t, NewJudges(known{}, local, known{}, known{}).Wait(t.Context(), write(nil), "far", "consumer"))
 }
 

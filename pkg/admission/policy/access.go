@@ -88,7 +88,7 @@ func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return apierrors.NewInternalError(fmt.Errorf("authorizing access to the parameters: %w", err))
 	}
 	if decision != authorizer.DecisionAllow {
-		return admission.NewForbidden(a, fmt.Errorf("policies disclose their parameters, so you must be allowed to %s %s", wanted.Verb, describe(wanted)))
+		return admission.NewForbidden(a, fmt.Errorf("you must be allowed to %s %s, because policies disclose their parameters", wanted.Verb, describe(wanted)))
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (p *Access) resourceOf(ctx context.Context, cluster logicalcluster.Name, ki
 func describe(a authorizer.AttributesRecord) string {
 	resource := schema.GroupResource{Group: a.APIGroup, Resource: a.Resource}.String()
 	if a.Resource == "*" {
-		resource = "all resources, because the kind of the parameters is unknown"
+		resource = "all resources (the kind of the parameters is unknown)"
 	}
 	objects, in := "all of "+resource, " in all namespaces"
 	if a.Name != "*" && a.Name != "" {

@@ -28,7 +28,7 @@ const (
 	maxParameters = 1000
 )
 
-var errManyParameters = fmt.Errorf("the write would be compared with more than %d parameters of policies: select fewer, or have fewer bindings", maxParameters)
+var errManyParameters = fmt.Errorf("the policies use more than %d parameters for the write: select fewer parameters, or delete bindings", maxParameters)
 
 // weigh counts the bytes that an informer caches.
 func (p *Params) weigh(of *param, informer *client.Informer[*unstructured.Unstructured]) {
@@ -111,7 +111,7 @@ type counted struct {
 	needs *needs
 }
 
-// needs records whether a write needs parameters that are not known yet, because their kind has not synced or
+// needs records whether a write needs parameters that have not been read yet, because their kind has not synced or
 // their shard does not respond.
 type needs struct{ unsynced, unread atomic.Bool }
 

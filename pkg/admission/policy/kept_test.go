@@ -123,26 +123,26 @@ func TestKeptParameters(t *testing.T) {
 	s.put("a", "large", "other", maxKeptBytes/2)
 	require.Eventually(t, func() bool { return kept("a") > maxKeptBytes/2 }, testTimeout, time.Millisecond)
 	s.put("a", "large", "other", 1)
-	require.Eventually(t, func() bool { return kept("a") < 2*small+100 }, testTimeout, time.Millisecond, "what gets smaller counts less")
+	require.Eventually(t, func() bool { return kept("a") < 2*small+100 }, testTimeout, time.Millisecond, "the former size of a parameter is counted")
 	s.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "a", "default", "large")
-	require.Eventually(t, func() bool { return kept("a") == small }, testTimeout, time.Millisecond, "what goes does not count")
+	require.Eventually(t, func() bool { return kept("a") == small }, testTimeout, time.Millisecond, "a deleted parameter is counted")
 	require.NotNil(t, a.informer.Load())
 
 	s.put("a", "large", "other", maxKeptBytes/2)
 	s.put("a", "larger", "other", maxKeptBytes/2)
-	require.Eventually(t, func() bool { return a.informer.Load() == nil }, testTimeout, time.Millisecond, "too much is not kept")
+	require.Eventually(t, func() bool { return a.informer.Load() == nil }, testTimeout, time.Millisecond, "too many bytes are cached")
 	require.Zero(t, kept("a"))
 	require.True(t, a.Informer().HasSynced())
 	has(a)
 	_, err := a.Lister().ByNamespace("default").Get("large")
 	require.ErrorContains(t, err, "the parameters are larger than 2 MiB")
-	require.NotNil(t, b.informer.Load(), "others' are")
+	require.NotNil(t, b.informer.Load(), "parameters of another logical cluster are not cached")
 	has(b)
 
 	s.params.keep("a", "validating", nil)
 	s.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "a", "default", "larger")
 	again := s.of("a")
-	require.NotNil(t, again.informer.Load(), "the next time they may be small enough")
+	require.NotNil(t, again.informer.Load(), "parameters below the limit are not cached again")
 	has(again)
 }
 
@@ -157,8 +157,8 @@ func TestManyParameters(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, remoteparams.MaxObjects)
 
-	left := maxParameters
-	one := counted{a, &left, &needs{}}
+	remaining := maxParameters
+	one := counted{a, &remaining, &needs{}}
 	for range maxParameters / remoteparams.MaxObjects {
 		found, err = one.Lister().ByNamespace("default").List(labelled("many"))
 		require.NoError(t, err)

@@ -94,7 +94,7 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return apierrors.NewInternalError(err)
 	}
 	if all := sumIn(l, l.mutating, cluster) + sumIn(l, l.validating, cluster) - old.memory() + now.memory(); all > maxExpressionBytesInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, at most %d allowed, where each instruction by which the program of a regular expression exceeds its text counts as one: shorten them, or delete policies", cluster, all, maxExpressionBytesInCluster))
+		return admission.NewForbidden(a, fmt.Errorf("including this one, the policies of the logical cluster %s have %d bytes of expressions, at most %d allowed, and each instruction of a compiled regular expression beyond the length of its text counts as a byte: shorten expressions, or delete policies", cluster, all, maxExpressionBytesInCluster))
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func admitBinding(ctx context.Context, a admission.Attributes, bindings func(log
 		return apierrors.NewInternalError(err)
 	}
 	if n := bindings(cluster); n >= maxBindings {
-		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d of them, at most %d allowed: delete bindings, or select parameters instead of naming each in a binding of its own", cluster, n, maxBindings))
+		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d bindings of this kind, at most %d allowed: delete bindings, or select parameters instead of naming each in its own binding", cluster, n, maxBindings))
 	}
 	return nil
 }

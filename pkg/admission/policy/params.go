@@ -31,7 +31,7 @@ const syncWait = time.Second
 var (
 	errStopped = fmt.Errorf("%w: the server is not running", errUnknown)
 	// errUnknown is wrapped by errors about parameters that may exist.
-	errUnknown = errors.New("the parameters of a policy are not known yet")
+	errUnknown = errors.New("the parameters of a policy have not been read yet")
 	errNoKind  = errors.New("has no kind that can be watched")
 )
 
@@ -129,7 +129,7 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The parameter kind of a policy is not served", "cluster", cluster, "kind", gvk, "reason", err)
+		klog.FromContext(ctx).V(2).Info("Parameter kind of a policy is not served", "cluster", cluster, "kind", gvk, "reason", err)
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)

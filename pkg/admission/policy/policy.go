@@ -68,7 +68,7 @@ type set[P, B client.Object, E any] struct {
 }
 
 // forOneWrite returns hooks that count parameters, and a function that reports whether the write needed
-// parameters that are not known yet.
+// parameters that have not been read yet.
 func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unknown func() bool) {
 	if !s.params {
 		return s.hooks, func() bool { return false }
@@ -186,7 +186,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 			switch {
 			case errors.Is(err, errUnknown):
 				// Only writes that the policy matches depend on the parameters.
-				klog.V(2).InfoS("Parameters of a policy are not known yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
+				klog.V(2).InfoS("Parameters of a policy have not been read yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
 				hook.ParamInformer, hook.ParamScope = unknownParam(), meta.RESTScopeRoot
 				s.params, retry = true, retryAfter
 			case err != nil:

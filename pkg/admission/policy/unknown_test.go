@@ -39,7 +39,7 @@ func TestUnknownKinds(t *testing.T) {
 		_, err := p.get("a", "validating", corev1.SchemeGroupVersion.WithKind("Rule"), "")
 		return err
 	}
-	require.ErrorIs(t, get(), errUnknown, "it does not run yet")
+	require.ErrorIs(t, get(), errUnknown, "the server is not running")
 	p.ctx = t.Context()
 	for status = range map[int]bool{http.StatusServiceUnavailable: true, http.StatusInternalServerError: true, http.StatusForbidden: true} {
 		require.ErrorIs(t, get(), errUnknown, status)
@@ -52,15 +52,15 @@ func TestUnknownKinds(t *testing.T) {
 
 // denying denies writes as upstream does if it cannot evaluate a policy.
 type denying struct {
-	err  error
-	asks func(hook validating.PolicyHook)
+	err      error
+	evaluate func(hook validating.PolicyHook)
 }
 
 func (d denying) Start(context.Context) error { return nil }
 
 func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission.ObjectInterfaces, hooks []validating.PolicyHook) error {
 	for _, hook := range hooks {
-		d.asks(hook)
+		d.evaluate(hook)
 	}
 	return d.err
 }
@@ -79,10 +79,10 @@ func TestUnknownParametersAreNotFinal(t *testing.T) {
 	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "x", nil)
 	synced := func(hook validating.PolicyHook) { hook.ParamInformer.Informer().HasSynced() }
 	for name, tc := range map[string]struct {
-		param *param
-		asks  func(hook validating.PolicyHook)
-		err   error
-		later bool
+		param    *param
+		evaluate func(hook validating.PolicyHook)
+		err      error
+		later    bool
 	}{
 		"unknown":            {unknownParam(), synced, denied, true},
 		"unread":             {unread(), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, denied, true},
@@ -95,7 +95,7 @@ func TestUnknownParametersAreNotFinal(t *testing.T) {
 			t.Parallel()
 			p := &plugin[*validating.Policy, *validating.PolicyBinding, validating.Validator]{}
 			p.kind.dispatcher = func(logicalcluster.Name, *matching.Matcher) (generic.Dispatcher[validating.PolicyHook], error) {
-				return denying{tc.err, tc.asks}, nil
+				return denying{tc.err, tc.evaluate}, nil
 			}
 			s := &set[*validating.Policy, *validating.PolicyBinding, validating.Validator]{params: true, hooks: []validating.PolicyHook{{ParamInformer: tc.param}}}
 			err := p.dispatchTo(t.Context(), s, "c", nil, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))

@@ -108,7 +108,7 @@ func checkStatus(a admission.Attributes) error {
 		had, has := listOf(a.GetOldObject(), "status", list.name), listOf(a.GetObject(), "status", list.name)
 		if before != initializing && now == initializing && list.in == initializing {
 			if wanted := listOf(a.GetObject(), "spec", list.name); !slices.Equal(has, wanted) {
-				return admission.NewForbidden(a, fmt.Errorf("status.initializers must start as spec.initializers: %v", wanted))
+				return admission.NewForbidden(a, fmt.Errorf("status.initializers must initially equal spec.initializers: %v", wanted))
 			}
 			continue
 		}

@@ -33,36 +33,36 @@ func TestStatusByAdministrators(t *testing.T) {
 	}
 	moved := in(ready, nil, nil)
 	require.NoError(t, unstructured.SetNestedField(moved.Object, "https://elsewhere", "status", "URL"))
-	told := in(ready, nil, nil)
-	require.NoError(t, unstructured.SetNestedSlice(told.Object, []any{map[string]any{"type": "Mine"}}, "status", "conditions"))
+	withCondition := in(ready, nil, nil)
+	require.NoError(t, unstructured.SetNestedSlice(withCondition.Object, []any{map[string]any{"type": "Mine"}}, "status", "conditions"))
 	const shrink = "entries of status.initializers can only be removed, and only while status.phase is Initializing"
 	for name, test := range map[string]struct {
 		before, after runtime.Object
 		denied        string
 	}{
-		"nothing":                        {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "b"}, nil), ""},
-		"a condition":                    {in(ready, nil, nil), told, ""},
-		"one initializer less":           {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"b"}, nil), ""},
-		"none left":                      {in(initializing, []string{"b"}, nil), in(initializing, nil, nil), ""},
-		"none left, and Ready":           {in(initializing, []string{"a", "b"}, nil), in(ready, nil, nil), ""},
-		"Ready too early":                {in(initializing, []string{"a", "b"}, nil), in(ready, []string{"a"}, nil), "status.phase must be Initializing until status.initializers is empty"},
-		"one initializer more":           {in(initializing, []string{"a"}, nil), in(initializing, []string{"a", "c"}, nil), shrink},
-		"another initializer":            {in(initializing, []string{"a"}, nil), in(initializing, []string{"c"}, nil), shrink},
-		"twice the same":                 {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "a"}, nil), shrink},
-		"an initializer of what is done": {in(ready, nil, nil), in(ready, []string{"a"}, nil), shrink},
-		"begins":                         {in(scheduling, nil, nil), in(initializing, []string{"a", "b"}, nil), ""},
-		"begins without":                 {in("", nil, nil), in(initializing, nil, nil), "status.initializers must start as spec.initializers"},
-		"begins at the end":              {in(scheduling, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
-		"back":                           {in(ready, nil, nil), in(initializing, []string{"a", "b"}, nil), "to Initializing: the next phases are"},
-		"further back":                   {in(ready, nil, nil), in(scheduling, nil, nil), "to Scheduling: the next phases are"},
-		"switched off":                   {in(ready, nil, nil), in(inactive, nil, nil), ""},
-		"switched on":                    {in(inactive, nil, nil), in(ready, nil, nil), ""},
-		"switched off too early":         {in(initializing, nil, nil), in(inactive, nil, nil), "to Inactive: the next phases are"},
-		"ended":                          {in(ready, nil, nil), in(corev1alpha1.LogicalClusterPhaseDeleting, nil, nil), "to Deleting: the next phases are"},
-		"one terminator less":            {in(terminating, nil, []string{"a", "b"}), in(terminating, nil, []string{"a"}), ""},
-		"a terminator too early":         {in(ready, nil, []string{"a"}), in(ready, nil, nil), "entries of status.terminators can only be removed, and only while status.phase is Terminating"},
-		"back from the end":              {in(terminating, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
-		"another URL":                    {in(ready, nil, nil), moved, "status.URL is set by the system"},
+		"unchanged":                           {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "b"}, nil), ""},
+		"condition added":                     {in(ready, nil, nil), withCondition, ""},
+		"initializer removed":                 {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"b"}, nil), ""},
+		"last initializer removed":            {in(initializing, []string{"b"}, nil), in(initializing, nil, nil), ""},
+		"all initializers removed, and Ready": {in(initializing, []string{"a", "b"}, nil), in(ready, nil, nil), ""},
+		"Ready too early":                     {in(initializing, []string{"a", "b"}, nil), in(ready, []string{"a"}, nil), "status.phase must be Initializing until status.initializers is empty"},
+		"initializer added":                   {in(initializing, []string{"a"}, nil), in(initializing, []string{"a", "c"}, nil), shrink},
+		"initializer replaced":                {in(initializing, []string{"a"}, nil), in(initializing, []string{"c"}, nil), shrink},
+		"initializer duplicated":              {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "a"}, nil), shrink},
+		"initializer added when Ready":        {in(ready, nil, nil), in(ready, []string{"a"}, nil), shrink},
+		"Scheduling to Initializing":          {in(scheduling, nil, nil), in(initializing, []string{"a", "b"}, nil), ""},
+		"Initializing without initializers":   {in("", nil, nil), in(initializing, nil, nil), "status.initializers must initially equal spec.initializers"},
+		"Scheduling to Ready":                 {in(scheduling, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
+		"Ready to Initializing":               {in(ready, nil, nil), in(initializing, []string{"a", "b"}, nil), "to Initializing: the next phases are"},
+		"Ready to Scheduling":                 {in(ready, nil, nil), in(scheduling, nil, nil), "to Scheduling: the next phases are"},
+		"Ready to Inactive":                   {in(ready, nil, nil), in(inactive, nil, nil), ""},
+		"Inactive to Ready":                   {in(inactive, nil, nil), in(ready, nil, nil), ""},
+		"Initializing to Inactive":            {in(initializing, nil, nil), in(inactive, nil, nil), "to Inactive: the next phases are"},
+		"Ready to Deleting":                   {in(ready, nil, nil), in(corev1alpha1.LogicalClusterPhaseDeleting, nil, nil), "to Deleting: the next phases are"},
+		"terminator removed":                  {in(terminating, nil, []string{"a", "b"}), in(terminating, nil, []string{"a"}), ""},
+		"terminator removed when Ready":       {in(ready, nil, []string{"a"}), in(ready, nil, nil), "entries of status.terminators can only be removed, and only while status.phase is Terminating"},
+		"Terminating to Ready":                {in(terminating, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
+		"URL changed":                         {in(ready, nil, nil), moved, "status.URL is set by the system"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, as := range []user.Info{admin, external} {
@@ -92,15 +92,15 @@ func TestFinalizersThroughVirtualWorkspaces(t *testing.T) {
 		after    *unstructured.Unstructured
 		denied   string
 	}{
-		"by an accepted claim":              {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, ""},
-		"with a finalizer of the system":    {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, system, "core.kcp.io/logicalcluster"},
-		"with what else it has":             {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, respecified, "spec is set by the system"},
-		"by a claim for others":             {logicalClusters, some, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
-		"by one of another logical cluster": {logicalClusters, all, "another", request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
-		"by a claim on something else":      {shards, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
-		"by an export of its own":           {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: consumer}, held, "accepted permission claim"},
-		"through a view of another kind":    {logicalClusters, all, consumer, request.Through{Mount: request.InitializingWorkspaces, Provider: provider}, held, "accepted permission claim"},
-		"without a view":                    {logicalClusters, all, consumer, request.Through{}, held, "accepted permission claim"},
+		"accepted claim":                     {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, ""},
+		"finalizer of the system":            {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, system, "core.kcp.io/logicalcluster"},
+		"changed spec":                       {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, respecified, "spec is set by the system"},
+		"claim that selects other objects":   {logicalClusters, some, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"claim in another logical cluster":   {logicalClusters, all, "another", request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"claim on another resource":          {shards, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"export of the same logical cluster": {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: consumer}, held, "accepted permission claim"},
+		"virtual workspace of another kind":  {logicalClusters, all, consumer, request.Through{Mount: request.InitializingWorkspaces, Provider: provider}, held, "accepted permission claim"},
+		"no virtual workspace":               {logicalClusters, all, consumer, request.Through{}, held, "accepted permission claim"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			selector, err := metav1.LabelSelectorAsSelector(&test.selector)

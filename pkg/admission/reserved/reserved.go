@@ -183,7 +183,7 @@ type Mutator interface {
 	Applies(ctx context.Context, a admission.Attributes) bool
 }
 
-var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a write of the system: it must not change them")
+var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a request of the system: it must not change them")
 
 // Guard prevents a plugin from changing reserved metadata and fields in writes of the system. For other
 // writes, Plugin rejects such changes afterwards, but it trusts the system.

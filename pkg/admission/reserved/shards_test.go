@@ -58,13 +58,13 @@ func TestShardsAreOfTheInstallation(t *testing.T) {
 		now, was runtime.Object
 		allowed  bool
 	}{
-		{"a new one", shards, annotated(scope, "region"), nil, false},
-		{"one that had none", shards, annotated(scope, "region"), annotated(), false},
-		{"one that says so", shards, annotated(scope, "region", "a", "b"), annotated(scope, "region"), true},
-		{"no more", shards, annotated(), annotated(scope, "region"), true},
-		{"of the installation", shards, annotated(scope, "installation"), nil, true},
-		{"its deletion", shards, nil, annotated(scope, "region"), true},
-		{"something else", corev1.Resource("configmaps"), annotated(scope, "region"), nil, true},
+		{"new", shards, annotated(scope, "region"), nil, false},
+		{"added", shards, annotated(scope, "region"), annotated(), false},
+		{"unchanged", shards, annotated(scope, "region", "a", "b"), annotated(scope, "region"), true},
+		{"removed", shards, annotated(), annotated(scope, "region"), true},
+		{"scope of the installation", shards, annotated(scope, "installation"), nil, true},
+		{"deleted", shards, nil, annotated(scope, "region"), true},
+		{"another resource", corev1.Resource("configmaps"), annotated(scope, "region"), nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := NewReserved().Validate(request.WithClusterName(t.Context(), "root"), attributes(tc.resource, "", tc.now, tc.was, virtual), nil)

@@ -32,25 +32,25 @@ func TestAdmit(t *testing.T) {
 	const owner = `{"username":"alice","uid":"1","groups":["team"],"extra":{"k":["v"]}}`
 	for _, tc := range []struct {
 		name, resource, subresource, want string
-		who                               user.Info
+		sender                            user.Info
 		operation                         admission.Operation
 		obj                               *unstructured.Unstructured
 		old                               runtime.Object
 	}{
-		{name: "creator", who: alice, operation: admission.Create, obj: workspace(""), want: owner},
-		{name: "creator who claims to be another", who: alice, operation: admission.Create, obj: workspace("forged"), want: owner},
-		{name: "created for another by the system", who: masters, operation: admission.Create, obj: workspace("bob"), want: "bob"},
-		{name: "created for nobody by the system", who: masters, operation: admission.Create, obj: workspace("")},
-		{name: "changed", who: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("bob"), want: "bob"},
-		{name: "added", who: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("")},
-		{name: "removed", who: alice, operation: admission.Update, obj: workspace(""), old: workspace("bob"), want: "bob"},
-		{name: "changed by the system", who: masters, operation: admission.Update, obj: workspace("carol"), old: workspace("bob"), want: "carol"},
-		{name: "status", who: alice, subresource: "status", operation: admission.Update, obj: workspace("x"), old: workspace("bob"), want: "x"},
-		{name: "other resources", who: alice, resource: "workspacetypes", operation: admission.Create, obj: workspace("")},
+		{name: "creator", sender: alice, operation: admission.Create, obj: workspace(""), want: owner},
+		{name: "creator with a forged owner", sender: alice, operation: admission.Create, obj: workspace("forged"), want: owner},
+		{name: "created for another by the system", sender: masters, operation: admission.Create, obj: workspace("bob"), want: "bob"},
+		{name: "created without an owner by the system", sender: masters, operation: admission.Create, obj: workspace("")},
+		{name: "changed", sender: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("bob"), want: "bob"},
+		{name: "added", sender: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("")},
+		{name: "removed", sender: alice, operation: admission.Update, obj: workspace(""), old: workspace("bob"), want: "bob"},
+		{name: "changed by the system", sender: masters, operation: admission.Update, obj: workspace("carol"), old: workspace("bob"), want: "carol"},
+		{name: "status", sender: alice, subresource: "status", operation: admission.Update, obj: workspace("x"), old: workspace("bob"), want: "x"},
+		{name: "other resources", sender: alice, resource: "workspacetypes", operation: admission.Create, obj: workspace("")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			resource := tenancyv1alpha1.SchemeGroupVersion.WithResource(cmp.Or(tc.resource, "workspaces"))
-			attributes := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.who)
+			attributes := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.sender)
 			require.NoError(t, workspaceowner.NewWorkspaceOwner().Admit(t.Context(), attributes, nil))
 			require.Equal(t, tc.want, tc.obj.GetAnnotations()[annotation])
 		})

@@ -68,7 +68,7 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 			case "lonely":
 				return tenancy.Family{known("lonely")}, errors.New("it allows no parents")
 			case "broken":
-				return tenancy.Family{known("broken")}, fmt.Errorf("%w: root:gone does not exist", tenancy.ErrExtends)
+				return tenancy.Family{known("broken")}, fmt.Errorf("%w: root:missing does not exist", tenancy.ErrExtends)
 			case "early":
 				return nil, fmt.Errorf("types of other shards: %w", client.ErrIncomplete)
 			default:
@@ -78,7 +78,7 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 		May: func(_ context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 			switch {
 			case t.Name == "flaky":
-				return false, errors.New("nobody answers")
+				return false, errors.New("connection refused")
 			case verb == "get":
 				return slices.Contains(reads[u.GetName()], t.Name), nil
 			default:
@@ -91,8 +91,8 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	})
 }
 
-// oneAnswer is the response to users who must not see the reason.
-const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
+// genericDenial is the response to users who must not see the reason.
+const genericDenial = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
 
 // isUnavailable reports whether clients retry the request.
 func isUnavailable(err error) bool {
@@ -104,50 +104,50 @@ func TestPlugin(t *testing.T) {
 	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}, "half": {"special", "broken"}, "user": {"base"}},
 		map[string][]string{"carla": {"special", "base"}, "half": {"special", "broken"}, "user": {"special"}, "reader": {"special", "base", "lonely", "root:none"}})
 	for _, tc := range []struct {
-		name, who, wantType, message string
-		groups                       []string
-		ws, old                      *unstructured.Unstructured
-		cluster                      logicalcluster.Name
-		refused                      func(error) bool
+		name, sender, wantType, message string
+		groups                          []string
+		ws, old                         *unstructured.Unstructured
+		cluster                         logicalcluster.Name
+		refused                         func(error) bool
 	}{
-		{name: "default", who: "bob", ws: typed("", ""), wantType: "base"},
-		{name: "named", who: "alice", ws: typed("special", ""), wantType: "special"},
-		{name: "no right", who: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "no right to what it extends", who: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "no right to the default", who: "carol", ws: typed("", ""), refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "there is none", who: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "not allowed", who: "alice", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "no right, and it may be read", who: "reader", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "cannot be used: you do not have the verb use on workspacetypes/special in root"},
-		{name: "no right to what it extends, and it may be read", who: "carla", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/base in root"},
-		{name: "not allowed, and it may be read", who: "reader", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "cannot be used: it allows no parents"},
-		{name: "there is none, and it would be seen", who: "reader", ws: typed("none", "root"), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
-		{name: "no right to what it extends, which may not be read", who: "half", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "no right, and what it extends may be used", who: "user", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/special in root"},
-		{name: "what it extends is not there", who: "half", ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "what it extends is not there, to an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: "root:gone does not exist"},
-		{name: "there is none on the way up", who: "reader", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "there is none, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
-		{name: "there is none, and who asks is the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
-		{name: "not allowed, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "it allows no parents"},
-		{name: "administrators need no rule", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
-		{name: "the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
-		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: isUnavailable, message: "nobody answers"},
-		{name: "not everything is known yet", who: "alice", ws: typed("early", ""), wantType: "early", refused: isUnavailable, message: "try again"},
-		{name: "no parent", who: "alice", cluster: "gone", ws: typed("base", ""), wantType: "base", refused: apierrors.IsForbidden},
-		{name: "unchanged", who: "bob", ws: typed("special", "root"), old: typed("special", "root"), wantType: "special"},
-		{name: "changed", who: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
-		{name: "taken off", who: "alice", ws: typed("", ""), old: typed("special", "root"), refused: apierrors.IsForbidden, message: "immutable"},
-		{name: "set later", who: "alice", ws: typed("base", "root"), old: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
-		{name: "a mount", who: "nobody", ws: mounting(typed("", ""), "x")},
-		{name: "a mount with a type", who: "alice", ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden, message: "no spec.type"},
-		{name: "a mount with a type, of an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
-		{name: "a mount with a type, of the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("base", ""), "x"), wantType: "base"},
-		{name: "a mount that has a type", who: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("base", ""), "x"), wantType: "base"},
-		{name: "a mount that gets a type", who: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
-		{name: "another mount", who: "alice", ws: mounting(typed("", ""), "y"), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
-		{name: "a mount no more", who: "alice", ws: typed("", ""), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
-		{name: "made a mount by the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("", ""), "x"), old: typed("", ""), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
-		{name: "set by the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("base", "root"), old: typed("", ""), wantType: "base"},
+		{name: "default", sender: "bob", ws: typed("", ""), wantType: "base"},
+		{name: "named", sender: "alice", ws: typed("special", ""), wantType: "special"},
+		{name: "no permission", sender: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no permission for an extended type", sender: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no permission for the default type", sender: "carol", ws: typed("", ""), refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no such type", sender: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "type not allowed", sender: "alice", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no permission, readable type", sender: "reader", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "cannot be used: you do not have the verb use on workspacetypes/special in root"},
+		{name: "no permission for an extended type, readable types", sender: "carla", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/base in root"},
+		{name: "type not allowed, readable type", sender: "reader", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "cannot be used: it allows no parents"},
+		{name: "no such type, would be readable", sender: "reader", ws: typed("none", "root"), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "no permission for an extended type, not readable", sender: "half", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no permission, but for the extended type", sender: "user", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/special in root"},
+		{name: "missing extended type", sender: "half", ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "missing extended type, administrator", sender: "root", groups: []string{"system:kcp:admin"}, ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: "root:missing does not exist"},
+		{name: "no such type in any parent", sender: "reader", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: genericDenial},
+		{name: "no such type, administrator", sender: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "no such type, system", sender: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "type not allowed, administrator", sender: "root", groups: []string{"system:kcp:admin"}, ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "it allows no parents"},
+		{name: "administrator without permission", sender: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
+		{name: "system", sender: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
+		{name: "failed authorization", sender: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: isUnavailable, message: "connection refused"},
+		{name: "incomplete data", sender: "alice", ws: typed("early", ""), wantType: "early", refused: isUnavailable, message: "try again"},
+		{name: "no such parent", sender: "alice", cluster: "missing", ws: typed("base", ""), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "unchanged", sender: "bob", ws: typed("special", "root"), old: typed("special", "root"), wantType: "special"},
+		{name: "changed", sender: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "removed", sender: "alice", ws: typed("", ""), old: typed("special", "root"), refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "added by an update", sender: "alice", ws: typed("base", "root"), old: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "mount", sender: "stranger", ws: mounting(typed("", ""), "x")},
+		{name: "mount with a type", sender: "alice", ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden, message: "no spec.type"},
+		{name: "mount with a type, administrator", sender: "root", groups: []string{"system:kcp:admin"}, ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "mount with a type, system", sender: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("base", ""), "x"), wantType: "base"},
+		{name: "unchanged mount with a type", sender: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("base", ""), "x"), wantType: "base"},
+		{name: "type added to a mount", sender: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "mount changed", sender: "alice", ws: mounting(typed("", ""), "y"), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
+		{name: "mount removed", sender: "alice", ws: typed("", ""), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
+		{name: "mount added by the system", sender: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("", ""), "x"), old: typed("", ""), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
+		{name: "type added by the system", sender: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("base", "root"), old: typed("", ""), wantType: "base"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			operation, old := admission.Create, runtime.Object(nil)
@@ -156,15 +156,15 @@ func TestPlugin(t *testing.T) {
 			}
 			ctx := request.WithClusterName(t.Context(), cmp.Or(tc.cluster, "here"))
 			a := admission.NewAttributesRecord(tc.ws, old, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
-				operation, nil, false, &user.DefaultInfo{Name: tc.who, Groups: tc.groups})
+				operation, nil, false, &user.DefaultInfo{Name: tc.sender, Groups: tc.groups})
 			before := tc.ws.DeepCopy()
 			admitted := p.Admit(ctx, a, nil)
 			if admitted != nil {
-				require.Equal(t, before, tc.ws, "it does not tell where the type is")
+				require.Equal(t, before, tc.ws, "a rejected object has changed, which discloses the path of the type")
 			}
 			_, mounts, _ := unstructured.NestedMap(tc.ws.Object, "spec", "mount")
 			require.Equal(t, tc.refused != nil && tc.old == nil && !mounts, admitted != nil,
-				"a type that cannot be used is refused before anything else looks at the object: %v", admitted)
+				"a type that cannot be used must be rejected before other plugins admit the object: %v", admitted)
 			got, _, err := unstructured.NestedString(tc.ws.Object, "spec", "type", "name")
 			require.NoError(t, err)
 			require.Equal(t, tc.wantType, got)
@@ -187,7 +187,7 @@ func TestOthers(t *testing.T) {
 	for _, tc := range []struct{ resource, subresource string }{{"workspacetypes", ""}, {"workspaces", "status"}} {
 		ws := typed("", "")
 		a := admission.NewAttributesRecord(ws, nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource(tc.resource), tc.subresource,
-			admission.Create, nil, false, &user.DefaultInfo{Name: "nobody"})
+			admission.Create, nil, false, &user.DefaultInfo{Name: "stranger"})
 		require.NoError(t, p.Admit(t.Context(), a, nil))
 		require.NoError(t, p.Validate(t.Context(), a, nil))
 		require.NotContains(t, ws.Object, "spec")
@@ -199,13 +199,13 @@ func TestOthers(t *testing.T) {
 // all cases.
 func TestNewTypes(t *testing.T) {
 	const timeout = 100 * time.Millisecond
-	asked := 0
+	lookups := 0
 	p := workspacetype.NewWorkspaceType(workspacetype.Config{
 		WouldSee: func(context.Context, user.Info, logicalcluster.Name, tenancyv1alpha1.WorkspaceTypeReference) bool {
 			return false
 		},
 		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
-			if asked++; ws.Spec.Type.Name == "none" || ws.Spec.Type.Name == "new" && asked < 3 {
+			if lookups++; ws.Spec.Type.Name == "none" || ws.Spec.Type.Name == "new" && lookups < 3 {
 				return nil, errors.New("it does not exist")
 			}
 			found := tenancy.Family{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}
@@ -220,7 +220,7 @@ func TestNewTypes(t *testing.T) {
 		Timeout: timeout,
 	})
 	for name, allowed := range map[string]bool{"new": true, "none": false, "forbidden": false, "lonely": false} {
-		asked = 0
+		lookups = 0
 		a := admission.NewAttributesRecord(typed(name, ""), nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
 			admission.Create, nil, false, &user.DefaultInfo{Name: "alice"})
 		bubble.Test(t, func(t *testing.T) {

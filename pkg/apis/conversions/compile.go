@@ -166,7 +166,7 @@ func (c *compiler) version(name string) (*structuralschema.Structural, error) {
 // find returns the schema of a field, which is nil if the field may have any value.
 func find(in *structuralschema.Structural, names []string) (*structuralschema.Structural, error) {
 	if names == nil {
-		return nil, errors.New("has no such field: a path is of names and dots only")
+		return nil, errors.New("has no such field: a path must consist of names and dots")
 	}
 	for i, name := range names {
 		if next, ok := in.Properties[name]; ok {
@@ -199,7 +199,7 @@ func (c *compiler) program(r *rule, from, expression string) (cel.Program, error
 		return nil, fmt.Errorf("its cost cannot be estimated: %w", err)
 	}
 	if cost.Min > costLimit {
-		return nil, fmt.Errorf("it costs %d or more, and the conversion of an object may cost %d: make it simpler", cost.Min, costLimit)
+		return nil, fmt.Errorf("it costs at least %d, at most %d allowed for the conversion of an object: simplify it", cost.Min, costLimit)
 	}
 	return env.Program(ast, cel.CostLimit(costLimit), cel.CostTracking(env.costs), cel.InterruptCheckFrequency(celconfig.CheckFrequency))
 }

@@ -135,7 +135,7 @@ func TestConvert(t *testing.T) {
 
 	// A rule removes its destination if there is no source.
 	none, err := r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {last: null}}`), "example.org/v2")
-	require.ErrorContains(t, err, "spec.conversions[0].rules[1] of the APIConversion", "the schema lets it be null, and the rule does not")
+	require.ErrorContains(t, err, "spec.conversions[0].rules[1] of the APIConversion", "the schema permits null, but the rule does not")
 	require.Nil(t, none)
 	none = mustConvert(t, r, person(t, "v1", `{metadata: {name: a}, spec: {name: {first: x}, tags: null}}`), "v2")
 	require.NotContains(t, none.Object["spec"], "joined")
@@ -223,7 +223,7 @@ func TestInvalidRules(t *testing.T) {
 		{`{from: v1, to: v2, rules: [{field: .spec.name, destination: .spec.same, transformation: self + 1}]}`, "spec.conversions[0].rules[0].transformation", "no matching overload"},
 		{`{from: v1, to: v2, rules: [{field: .spec.name, destination: .spec.same, transformation: other}]}`, "spec.conversions[0].rules[0].transformation", "undeclared reference"},
 		{`{from: v1, to: v2, rules: [{field: .spec.kind-of, destination: .spec.same, transformation: self.nope}]}`, "spec.conversions[0].rules[0].transformation", "undefined field"},
-		{`{from: v1, to: v2, rules: [{field: .spec.name, destination: .spec.anything, transformation: "` + loops(8) + `"}]}`, "spec.conversions[0].rules[0].transformation", "make it simpler"},
+		{`{from: v1, to: v2, rules: [{field: .spec.name, destination: .spec.anything, transformation: "` + loops(8) + `"}]}`, "spec.conversions[0].rules[0].transformation", "simplify it"},
 	} {
 		_, err := compile(t, "conversions: ["+row.conversion+"]")
 		require.ErrorContains(t, err, row.field, row.conversion)
@@ -275,9 +275,9 @@ func TestCosts(t *testing.T) {
 		{rule("a", "self[5000]"), "index out of bounds"},
 		{rule("a", "1 / (self.size() - 3000)"), "division by zero"},
 		{rule("a", "{1: 2}"), "keys that are not strings"},
-		{rule("a", "type(self)"), "objects do not have"},
-		{rule("a", "18446744073709551615u"), "64 bits"},
-		{rule("a", "1.0 / 0.0"), "JSON does not have"},
+		{rule("a", "type(self)"), "objects cannot contain"},
+		{rule("a", "18446744073709551615u"), "64-bit"},
+		{rule("a", "1.0 / 0.0"), "JSON cannot represent"},
 		{rule("a", "self[0].find(['a{0,1000}', 'a{0,1000}'].join())"), "at most 2500 allowed"},
 	} {
 		r := mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
@@ -294,7 +294,7 @@ func TestCosts(t *testing.T) {
 	mustConvert(t, mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+several[0]+"]}]}"), object, "v2")
 	r := mustCompile(t, "{conversions: [{from: v1, to: v2, rules: ["+strings.Join(several, ",")+"]}]}")
 	_, err = r.Convert(object, "example.org/v2")
-	require.ErrorContains(t, err, "the conversion of one object may cost 250000, and its rules cost more")
+	require.ErrorContains(t, err, "the rules cost more than 250000 for one object")
 }
 
 // FuzzConvert: invalid objects and rules affect only their own conversion.
@@ -334,7 +334,7 @@ func FuzzConvert(f *testing.F) {
 			}
 			before := in.DeepCopy()
 			out, err := r.Convert(in, "example.org/"+versions[1])
-			require.Equal(t, before, in, "the object that was given has changed")
+			require.Equal(t, before, in, "the conversion has changed its input")
 			if err != nil {
 				continue
 			}

@@ -20,7 +20,7 @@ const maxResultBytes = 3 << 20
 // valueBytes is the minimum size that is counted for a value.
 const valueBytes = 8
 
-var errTooLarge = fmt.Errorf("the rules make more than %d bytes of one object", maxResultBytes)
+var errTooLarge = fmt.Errorf("the rules produce more than %d bytes for one object", maxResultBytes)
 
 // budget is the remaining budget of one conversion.
 type budget struct {
@@ -30,7 +30,7 @@ type budget struct {
 
 func (b *budget) spend(cost uint64) error {
 	if cost > b.cost {
-		return fmt.Errorf("the conversion of one object may cost %d, and its rules cost more", costLimit)
+		return fmt.Errorf("the rules cost more than %d for one object", costLimit)
 	}
 	b.cost -= cost
 	return nil
@@ -58,14 +58,14 @@ func (b *budget) toJSON(value ref.Val) (any, error) {
 		return int64(v), nil
 	case types.Uint:
 		if v > math.MaxInt64 {
-			return nil, fmt.Errorf("the transformation gives %d, and objects have integers of 64 bits with a sign", v)
+			return nil, fmt.Errorf("the transformation returns %d, which exceeds a signed 64-bit integer", v)
 		}
 		return int64(v), nil
 	case types.Double:
 		if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
 			return f, nil
 		}
-		return nil, errors.New("the transformation gives a number that JSON does not have")
+		return nil, errors.New("the transformation returns a number that JSON cannot represent")
 	case types.String:
 		return string(v), b.take(len(v))
 	case types.Bytes:
@@ -89,7 +89,7 @@ func (b *budget) toJSON(value ref.Val) (any, error) {
 	case traits.Lister:
 		return b.listToJSON(v)
 	default:
-		return nil, fmt.Errorf("the transformation gives a %s, which objects do not have", value.Type().TypeName())
+		return nil, fmt.Errorf("the transformation returns a %s, which objects cannot contain", value.Type().TypeName())
 	}
 }
 
@@ -110,7 +110,7 @@ func (b *budget) mapToJSON(m traits.Mapper) (any, error) {
 	for it := m.Iterator(); it.HasNext() == types.True; {
 		key, ok := it.Next().(types.String)
 		if !ok {
-			return nil, errors.New("the transformation gives a map with keys that are not strings, which objects do not have")
+			return nil, errors.New("the transformation returns a map with keys that are not strings, which objects cannot contain")
 		}
 		if err := b.take(len(key)); err != nil {
 			return nil, err
@@ -155,6 +155,6 @@ func (b *budget) copy(part any) (any, error) {
 	case nil, bool, int64, float64:
 		return p, nil
 	default:
-		return nil, fmt.Errorf("a %T is not a part of an object", part)
+		return nil, fmt.Errorf("objects cannot contain a %T", part)
 	}
 }

@@ -26,7 +26,7 @@ func ValidateSelectable(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec 
 		names := apis.FieldPath(value)
 		for _, f := range selectable[version] {
 			if n := min(len(f), len(names)); slices.Equal(f[:n], names[:n]) {
-				errs = append(errs, field.Invalid(path, value, fmt.Sprintf("must not be, contain or be in a selectable field of version %s, because these are matched with what is stored", version)))
+				errs = append(errs, field.Invalid(path, value, fmt.Sprintf("must not be, contain or be in a selectable field of version %s, because field selectors are compared with stored objects", version)))
 				return
 			}
 		}

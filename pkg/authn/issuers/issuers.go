@@ -140,7 +140,7 @@ func (i *Issuers) Run(ctx context.Context) {
 func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Configuration, token string) (*authenticator.Response, bool, error) {
 	claims, err := unverified(token)
 	if err != nil {
-		return nil, false, nil // it is no JWT
+		return nil, false, nil // not a JWT
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -153,9 +153,9 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 				continue
 			}
 			if claims.distributed {
-				return nil, false, errors.New("the token has distributed claims, which are not supported: let the issuer include the claims in the token")
+				return nil, false, errors.New("the token has distributed claims, which are not supported: configure the issuer to include the claims in the token")
 			}
-			response, ok, err := i.ask(ctx, c, entry, token, sum)
+			response, ok, err := i.authenticate(ctx, c, entry, token, sum)
 			if ok && err == nil {
 				return response, true, nil
 			}
@@ -167,8 +167,8 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 	return nil, false, errors.Join(errs...)
 }
 
-// ask authenticates a token by an entry.
-func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
+// authenticate authenticates a token by an entry.
+func (i *Issuers) authenticate(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
 	key := remembering{digestOf(entry), sum}
 	if known, ok := i.remembered.Get(key); ok {
 		response, _ := known.(*authenticator.Response)
@@ -329,7 +329,7 @@ func unverified(token string) (claims, error) {
 	}
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return claims{}, errors.New("the token is no JWT")
+		return claims{}, errors.New("the token is not a JWT")
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {

@@ -45,9 +45,9 @@ func TestPlaces(t *testing.T) {
 	p := newSlots(3, 2)
 	require.NotNil(t, p.take("a"))
 	require.NotNil(t, p.take("a"))
-	require.Nil(t, p.take("a"), "its own are taken")
+	require.Nil(t, p.take("a"), "all slots of a logical cluster are taken")
 	require.NotNil(t, p.take("b"))
-	require.Nil(t, p.take("c"), "all are taken")
+	require.Nil(t, p.take("c"), "all slots are taken")
 	p.give("a")
 	require.NotNil(t, p.take("c"))
 	p.give("a")
@@ -99,10 +99,10 @@ func TestKeys(t *testing.T) {
 	require.Len(t, keys, 1)
 	require.Equal(t, "good", keys[0].KeyID)
 	for want, data := range map[string][]byte{
-		"not the JSON":    []byte("{"),
-		"there is none":   encoded(),
-		"there are 51":    encoded(make([]any, 51)...),
-		"has 8193 bits, ": encoded(jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 8192), E: 3}}),
+		"JSON Web Key Set": []byte("{"),
+		"none of them can": encoded(),
+		"51 keys":          encoded(make([]any, 51)...),
+		"has 8193 bits, ":  encoded(jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 8192), E: 3}}),
 	} {
 		_, err := parseKeys(data)
 		require.ErrorContains(t, err, want)
@@ -124,16 +124,16 @@ func TestSweep(t *testing.T) {
 		first := get("loud", 0)
 		for n := range 2 * maxProvidersEach {
 			keys := get("loud", n).keys
-			require.Same(t, i.keys[digestOf(keys.issuer)], keys, "shared")
-			require.Same(t, first, get("loud", 0), "it was asked for lately")
+			require.Same(t, i.keys[digestOf(keys.issuer)], keys, "keys are not shared")
+			require.Same(t, first, get("loud", 0), "a recently used provider was dropped")
 		}
 		require.Equal(t, 1+maxProvidersEach, len(i.providers)) //nolint:testifylint // the map is long where it fails
-		require.Same(t, quiet, get("quiet", 0), "another one has too many")
+		require.Same(t, quiet, get("quiet", 0), "the provider of another logical cluster was dropped")
 		for n := range 2 * maxProviders {
 			get(fmt.Sprint("other-", n%(maxProviders/10)), n)
 			require.LessOrEqual(t, len(i.providers), maxProviders)
 		}
-		require.Same(t, quiet, get("quiet", 0), "others have more")
+		require.Same(t, quiet, get("quiet", 0), "a provider of a logical cluster with few providers was dropped")
 		require.LessOrEqual(t, len(i.keys), 2+maxProviders/10)
 		time.Sleep(restFor - time.Second) //nolint:forbidigo // in a bubble
 		require.Same(t, quiet, get("quiet", 0))
@@ -148,7 +148,7 @@ func TestSweep(t *testing.T) {
 // TestPauses checks the backoff of fetches from a failing issuer. Tokens in between, and tokens with unknown
 // keys, cause no fetches.
 func TestPauses(t *testing.T) {
-	var asked atomic.Int64
+	var fetches atomic.Int64
 	var fails atomic.Bool
 	fails.Store(true)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -159,7 +159,7 @@ func TestPauses(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}})
 			return
 		}
-		asked.Add(1)
+		fetches.Add(1)
 		if fails.Load() {
 			http.Error(w, "", http.StatusServiceUnavailable)
 			return
@@ -190,12 +190,12 @@ func TestPauses(t *testing.T) {
 		require.False(t, ok)
 		require.ErrorContains(t, err, "status 503")
 	}
-	require.LessOrEqual(t, asked.Load(), atMost(0))
+	require.LessOrEqual(t, fetches.Load(), atMost(0))
 	k := i.provider(digestOf(configuration[0].Spec.JWT[0]), "home", &configuration[0].Spec.JWT[0]).keys
 	require.LessOrEqual(t, k.next, time.Now().Add(8*leastPause))
 	for range 20 {
-		k.asking = make(chan struct{})
-		k.answer(nil, errStopped)
+		k.fetched = make(chan struct{})
+		k.finish(nil, errStopped)
 	}
 	require.Greater(t, time.Until(k.next), mostPause-time.Second)
 	require.LessOrEqual(t, time.Until(k.next), mostPause)
@@ -206,16 +206,16 @@ func TestPauses(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, "jane", response.User.GetName())
-	before := asked.Load()
+	before := fetches.Load()
 	began = time.Now()
 	for n := range 100 {
 		_, _, err := i.AuthenticateToken(t.Context(), configuration, token(fmt.Sprint("unknown-", n)))
 		require.ErrorIs(t, err, errUnknownKey)
 	}
-	require.LessOrEqual(t, asked.Load(), atMost(before))
+	require.LessOrEqual(t, fetches.Load(), atMost(before))
 	server.Close()
 	_, ok, _ = i.AuthenticateToken(t.Context(), configuration, token("1"))
-	require.True(t, ok, "its keys are known")
+	require.True(t, ok, "cached keys must be used if the issuer is unreachable")
 }
 
 // TestLargePatterns checks that large regular expressions of a configuration are not compiled, because they

@@ -103,8 +103,8 @@ type keySet struct {
 	err      error
 	failures int
 	next     time.Time
-	// asking is closed at the end of a running fetch; nil if there is none.
-	asking chan struct{}
+	// fetched is closed at the end of a running fetch; nil if there is none.
+	fetched chan struct{}
 }
 
 // newer waits until the version of the keys is higher than the given one, and returns it. It fails if a fetch
@@ -115,12 +115,12 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 		now := time.Now()
 		if k.version > version {
 			if now.Sub(k.loaded) > keysLast && now.After(k.next) {
-				k.ask()
+				k.refresh()
 			}
 			defer k.mu.Unlock()
 			return k.version, nil
 		}
-		if k.asking == nil && now.Before(k.next) {
+		if k.fetched == nil && now.Before(k.next) {
 			err := k.err
 			if err == nil {
 				err = errUnknownKey // the keys have just been fetched
@@ -128,32 +128,32 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 			k.mu.Unlock()
 			return version, err
 		}
-		k.ask()
-		asking := k.asking
+		k.refresh()
+		fetched := k.fetched
 		k.mu.Unlock()
 		select {
-		case <-asking:
+		case <-fetched:
 		case <-ctx.Done():
 			return version, fmt.Errorf("the issuer %s did not return its keys in time", k.issuer.URL)
 		}
 	}
 }
 
-// ask starts a fetch unless one is running. The lock must be held.
-func (k *keySet) ask() {
-	if k.asking != nil {
+// refresh starts a fetch unless one is running. The lock must be held.
+func (k *keySet) refresh() {
+	if k.fetched != nil {
 		return
 	}
-	asking := make(chan struct{})
-	k.asking = asking
-	if !k.from.run(func(ctx context.Context) { k.answer(k.fetch(ctx)) }) {
-		k.err, k.next, k.asking = errStopped, time.Now().Add(mostPause), nil
-		close(asking)
+	fetched := make(chan struct{})
+	k.fetched = fetched
+	if !k.from.run(func(ctx context.Context) { k.finish(k.fetch(ctx)) }) {
+		k.err, k.next, k.fetched = errStopped, time.Now().Add(mostPause), nil
+		close(fetched)
 	}
 }
 
-// answer stores the result of a fetch and wakes up all waiting requests.
-func (k *keySet) answer(keys []jose.JSONWebKey, err error) {
+// finish stores the result of a fetch and wakes up all waiting requests.
+func (k *keySet) finish(keys []jose.JSONWebKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now, pause := time.Now(), leastPause
@@ -165,8 +165,8 @@ func (k *keySet) answer(keys []jose.JSONWebKey, err error) {
 		k.failures++
 	}
 	k.next = now.Add(pause)
-	close(k.asking)
-	k.asking = nil
+	close(k.fetched)
+	k.fetched = nil
 }
 
 func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
@@ -189,10 +189,10 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 		Keys   string `json:"jwks_uri"`
 	}
 	if json.Unmarshal(data, &discovery) != nil || discovery.Keys == "" {
-		return nil, fmt.Errorf("discovery document %s: it must be JSON with a jwks_uri", at)
+		return nil, fmt.Errorf("discovery document %s must be JSON with a jwks_uri", at)
 	}
 	if discovery.Issuer != k.issuer.URL {
-		return nil, fmt.Errorf("discovery document %s: it is of another issuer than %s", at, k.issuer.URL)
+		return nil, fmt.Errorf("discovery document %s belongs to another issuer than %s", at, k.issuer.URL)
 	}
 	if data, err = k.from.documents.Get(ctx, discovery.Keys, k.roots); err != nil {
 		return nil, fmt.Errorf("the keys of issuer %s, at jwks_uri: %w", k.issuer.URL, err)
@@ -210,10 +210,10 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if json.Unmarshal(data, &set) != nil {
-		return nil, errors.New("they are not the JSON of a set of keys")
+		return nil, errors.New("not a JSON Web Key Set")
 	}
 	if len(set.Keys) > maxKeys {
-		return nil, fmt.Errorf("there are %d, at most %d allowed", len(set.Keys), maxKeys)
+		return nil, fmt.Errorf("%d keys, at most %d allowed", len(set.Keys), maxKeys)
 	}
 	var keys []jose.JSONWebKey
 	for _, raw := range set.Keys {
@@ -222,12 +222,12 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 			continue // not usable for signatures here
 		}
 		if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() > maxKeyBits {
-			return nil, fmt.Errorf("one has %d bits, at most %d allowed", public.N.BitLen(), maxKeyBits)
+			return nil, fmt.Errorf("a key has %d bits, at most %d allowed", public.N.BitLen(), maxKeyBits)
 		}
 		keys = append(keys, jose.JSONWebKey{Key: key.Key, KeyID: key.KeyID}) // without certificates
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("there is none that signatures can be verified with")
+		return nil, errors.New("none of them can verify signatures")
 	}
 	return keys, nil
 }

@@ -109,7 +109,7 @@ func (p *provider) build() {
 	expressions := expressionsOf(&jwt)
 	n, bytes := len(jwt.ClaimValidationRules)+len(jwt.UserValidationRules)+len(jwt.ClaimMappings.Extra), len(strings.Join(expressions, ""))
 	if n > maxRules || bytes > maxExpressionBytes {
-		p.err = fmt.Errorf("it has %d rules and extra attributes, at most %d allowed, and %d bytes of expressions, at most %d allowed", n, maxRules, bytes, maxExpressionBytes)
+		p.err = fmt.Errorf("%d rules and extra attributes, at most %d allowed, and %d bytes of expressions, at most %d allowed", n, maxRules, bytes, maxExpressionBytes)
 		return
 	}
 	// Unauthenticated clients can send tokens that are matched with the patterns.
@@ -125,7 +125,7 @@ func (p *provider) build() {
 		return
 	}
 	if at := jwt.Issuer.DiscoveryURL; at == jwt.Issuer.URL {
-		p.err = errors.New("issuer.discoveryURL: it must be another URL than issuer.url")
+		p.err = errors.New("issuer.discoveryURL must differ from issuer.url")
 		return
 	}
 	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet

@@ -134,7 +134,7 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 		return nil, err
 	}
 	if _, ok := claimed.cluster(); !ok {
-		return nil, errors.New("the token does not name one logical cluster")
+		return nil, errors.New("the token must name exactly one logical cluster")
 	}
 	if len(token) <= longestRemembered {
 		ring.signed.Add(id, claims)
@@ -244,7 +244,7 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 	}
 	if secret.Type != corev1.SecretTypeServiceAccountToken ||
 		subtle.ConstantTimeCompare(secret.Data[corev1.ServiceAccountTokenKey], []byte(token)) != 1 {
-		return nil, errors.New("the token is no longer the one in its secret")
+		return nil, errors.New("the token does not match its secret")
 	}
 	return info, nil
 }
@@ -252,13 +252,13 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 // checkAccount checks that the claims name an existing account.
 func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject string) error {
 	if info.cluster == "" {
-		return errors.New("the token does not name one logical cluster in the claim of its kind")
+		return errors.New("the token does not name a logical cluster in the claim of its kind")
 	}
 	if info.Namespace == "" || info.Name == "" || info.UID == "" {
 		return errors.New("the token does not name a service account")
 	}
 	if subject != apiserverserviceaccount.MakeUsername(info.Namespace, info.Name) {
-		return errors.New("the token's subject is not the service account that it names")
+		return errors.New("the token's subject does not match its service account")
 	}
 	found, err := a.config.Accounts.ServiceAccount(ctx, info.cluster, info.Namespace, info.Name)
 	if err != nil {
@@ -270,7 +270,7 @@ func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject
 // alive checks that an object has the UID in the token and is not deleted.
 func (a *Authenticator) alive(kind string, object metav1.Object, uid string) error {
 	if string(object.GetUID()) != uid {
-		return fmt.Errorf("the token's %s has been deleted, and another one has its name", kind)
+		return fmt.Errorf("the token's %s has been deleted and recreated", kind)
 	}
 	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGracePeriod)) {
 		return fmt.Errorf("the token's %s has been deleted", kind)

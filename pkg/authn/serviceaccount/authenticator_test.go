@@ -185,7 +185,7 @@ func TestBoundTokens(t *testing.T) {
 		w.accepted(t, token)
 		w.robot.DeletionTimestamp = nil
 		w.robot.UID = "recreated"
-		w.refused(t, token, "another one has its name")
+		w.refused(t, token, "deleted and recreated")
 		w.robot.UID = "robot-uid"
 		delete(w.accounts.accounts, client.Key{Cluster: "one", Namespace: "ns", Name: "robot"})
 		w.refused(t, token, "does not exist")
@@ -207,7 +207,7 @@ func TestTokensBoundToSecrets(t *testing.T) {
 	token := w.issue(t, w.secret, "api")
 	w.accepted(t, token)
 	w.secret.UID = "recreated"
-	w.refused(t, token, "another one has its name")
+	w.refused(t, token, "deleted and recreated")
 	clear(w.accounts.secrets)
 	w.refused(t, token, "its secret does not exist")
 }
@@ -216,15 +216,15 @@ func TestLegacyTokens(t *testing.T) {
 	w := newWorld(t)
 	token, err := w.issuer.IssueLegacy("one", w.robot, w.secret)
 	require.NoError(t, err)
-	w.refused(t, token, "no longer the one in its secret")
+	w.refused(t, token, "does not match its secret")
 	w.secret.Data["token"] = []byte(token)
 	require.Equal(t, authenticator.Audiences{"api"}, w.accepted(t, token).Audiences)
 
 	w.secret.Type = corev1.SecretTypeOpaque
-	w.refused(t, token, "no longer the one in its secret")
+	w.refused(t, token, "does not match its secret")
 	w.secret.Type = corev1.SecretTypeServiceAccountToken
 	w.secret.Data["token"] = append([]byte(token), 'x')
-	w.refused(t, token, "no longer the one in its secret")
+	w.refused(t, token, "does not match its secret")
 	clear(w.accounts.secrets)
 	w.refused(t, token, "does not exist")
 }
@@ -273,18 +273,18 @@ func TestForgedTokens(t *testing.T) {
 			w.refused(t, token, "signature")
 		}
 	})
-	t.Run("claims that do not fit", func(t *testing.T) {
+	t.Run("inconsistent claims", func(t *testing.T) {
 		// Signed with the right key, e.g. by a faulty server.
 		for because, change := range map[string]func(c map[string]any){
-			"name one logical":   func(c map[string]any) { c["kubernetes.io/serviceaccount/clusterName"] = "two" },
-			"logical cluster":    func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "clusterName") },
-			"another one":        func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "two" },
-			"does not exist":     func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "three" },
-			"subject":            func(c map[string]any) { c["sub"] = "system:serviceaccount:ns:admin" },
-			"no expiration time": func(c map[string]any) { delete(c, "exp") },
-			"pod or node":        func(c map[string]any) { c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": "p"} },
-			"a service acc":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{} },
-			"target audiences":   func(c map[string]any) { delete(c, "aud") },
+			"exactly one logical": func(c map[string]any) { c["kubernetes.io/serviceaccount/clusterName"] = "two" },
+			"logical cluster":     func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "clusterName") },
+			"and recreated":       func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "two" },
+			"does not exist":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "three" },
+			"subject":             func(c map[string]any) { c["sub"] = "system:serviceaccount:ns:admin" },
+			"no expiration time":  func(c map[string]any) { delete(c, "exp") },
+			"pod or node":         func(c map[string]any) { c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": "p"} },
+			"a service acc":       func(c map[string]any) { c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{} },
+			"target audiences":    func(c map[string]any) { delete(c, "aud") },
 			"name its secret": func(c map[string]any) {
 				const prefix = "kubernetes.io/serviceaccount/"
 				c["iss"], c[prefix+"clusterName"], c[prefix+"namespace"] = LegacyIssuer, "one", "ns"
@@ -301,7 +301,7 @@ func TestForgedTokens(t *testing.T) {
 	for _, other := range []string{"", "x", "a.b.c", "user-1-token", encode(t, header) + "." + encode(t, map[string]any{"iss": "https://oidc.test"}) + ".c2ln", strings.Repeat("a", maxTokenSize+1)} {
 		_, ok, err := w.tokens.AuthenticateToken(t.Context(), other)
 		require.False(t, ok)
-		require.NoError(t, err, "tokens of others are theirs to judge")
+		require.NoError(t, err, "tokens of other issuers must not be rejected")
 	}
 }
 

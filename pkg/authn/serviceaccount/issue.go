@@ -47,7 +47,7 @@ func (i *Issuer) Reload() error {
 // token.
 func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error) {
 	if cluster == "" {
-		return "", "", errors.New("a token needs the logical cluster of its account")
+		return "", "", errors.New("the logical cluster of the account is required")
 	}
 	now, id := i.now(), uuid.NewString()
 	private := boundClaims{Kubernetes: kubernetesClaim{
@@ -73,7 +73,7 @@ func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccou
 // IssueLegacy issues a token without expiration that is valid while the Secret contains it.
 func (i *Issuer) IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	if cluster == "" {
-		return "", errors.New("a token needs the logical cluster of its account")
+		return "", errors.New("the logical cluster of the account is required")
 	}
 	return i.sign(&jwt.Claims{
 		Issuer:  LegacyIssuer,

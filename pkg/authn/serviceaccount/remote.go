@@ -58,22 +58,22 @@ func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namesp
 	})
 }
 
-// answer is an object or a NotFound error.
-type answer[T any] struct {
+// lookup is an object or a NotFound error.
+type lookup[T any] struct {
 	object T
 	err    error
 }
 
-// remember returns a cached answer or sends a request. Other errors are not cached.
+// remember returns a cached result or sends a request. Other errors are not cached.
 func remember[T any](ctx context.Context, r *Remote, key string, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
 	if known, ok := r.known.Get(key); ok {
-		a := known.(answer[T])
+		a := known.(lookup[T])
 		return a.object, a.err
 	}
 	result, err, _ := r.flight.Do(key, func() (any, error) {
-		// The answer is shared by several requests.
-		object, err := ask(context.WithoutCancel(ctx), r.where, cluster, get)
-		a := answer[T]{object: object, err: err}
+		// The result is shared by several requests.
+		object, err := lookUp(context.WithoutCancel(ctx), r.where, cluster, get)
+		a := lookup[T]{object: object, err: err}
 		if err == nil || apierrors.IsNotFound(err) {
 			r.known.Set(key, a, remoteTTL)
 		}
@@ -83,28 +83,28 @@ func remember[T any](ctx context.Context, r *Remote, key string, cluster logical
 		var none T
 		return none, err
 	}
-	a := result.(answer[T])
+	a := result.(lookup[T])
 	return a.object, a.err
 }
 
 var errNotAll = errors.New("not all shards are known yet, try again")
 
-// ask sends the request to all shards. NotFound is returned only after all have returned it.
-func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
+// lookUp sends the request to all shards. NotFound is returned only after all have returned it.
+func lookUp[T any](ctx context.Context, where Where, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
 	shards, all := where(cluster)
-	var asking sync.WaitGroup
-	defer asking.Wait()
+	var requests sync.WaitGroup
+	defer requests.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan answer[T], len(shards))
+	lookups := make(chan lookup[T], len(shards))
 	for _, shard := range shards {
-		asking.Go(func() {
-			var a answer[T]
+		requests.Go(func() {
+			var a lookup[T]
 			a.err = shard.Do(ctx, remoteTimeout, func(ctx context.Context) (err error) {
 				a.object, err = get(ctx, shard.Clients.Cluster(cluster.Path()))
 				return err
 			})
-			answers <- a
+			lookups <- a
 		})
 	}
 	missing := error(apierrors.NewNotFound(corev1.Resource("logicalclusters"), cluster.String()))
@@ -113,7 +113,7 @@ func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, g
 		failed = errNotAll
 	}
 	for range shards {
-		switch a := <-answers; {
+		switch a := <-lookups; {
 		case a.err == nil:
 			return a.object, nil
 		case apierrors.IsNotFound(a.err):

@@ -42,23 +42,23 @@ func shardAt(t *testing.T, url string) *peers.Peer {
 // TestRemote checks that an account is found on any shard, and that NotFound requires the responses of all
 // shards.
 func TestRemote(t *testing.T) {
-	away := httptest.NewServer(http.NotFoundHandler())
-	away.Close()
-	one, two, absent := shardWith(t, "one"), shardWith(t, "two"), shardAt(t, away.URL)
+	stopped := httptest.NewServer(http.NotFoundHandler())
+	stopped.Close()
+	one, two, unreachable := shardWith(t, "one"), shardWith(t, "two"), shardAt(t, stopped.URL)
 	for name, tc := range map[string]struct {
 		shards  []*peers.Peer
 		partial bool
 		// want is the UID of the account, "" if it does not exist, or "?" if this is unknown.
 		want string
 	}{
-		"found":                         {shards: []*peers.Peer{one, two}, want: "two"},
-		"nowhere":                       {shards: []*peers.Peer{one}},
-		"no shard":                      {},
-		"found beside one that is away": {shards: []*peers.Peer{absent, two}, want: "two"},
-		"one is away":                   {shards: []*peers.Peer{one, absent}, want: "?"},
-		"not all are known":             {shards: []*peers.Peer{one}, partial: true, want: "?"},
-		"none is known":                 {partial: true, want: "?"},
-		"found before all are known":    {shards: []*peers.Peer{two}, partial: true, want: "two"},
+		"found":                       {shards: []*peers.Peer{one, two}, want: "two"},
+		"nowhere":                     {shards: []*peers.Peer{one}},
+		"no shard":                    {},
+		"found, one unreachable":      {shards: []*peers.Peer{unreachable, two}, want: "two"},
+		"one unreachable":             {shards: []*peers.Peer{one, unreachable}, want: "?"},
+		"not all shards known":        {shards: []*peers.Peer{one}, partial: true, want: "?"},
+		"no shard known":              {partial: true, want: "?"},
+		"found, not all shards known": {shards: []*peers.Peer{two}, partial: true, want: "two"},
 	} {
 		remote := NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return tc.shards, !tc.partial })
 		account, err := remote.ServiceAccount(t.Context(), "two", "ns", "robot")

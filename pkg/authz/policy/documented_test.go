@@ -31,7 +31,7 @@ func TestDocumentedBindings(t *testing.T) {
 		require.Equal(t, role == "system:public-info-viewer", slices.Contains(groups, "system:unauthenticated"), role)
 	}
 	for _, role := range []string{"admin", "edit", "view"} {
-		require.Empty(t, bound[role], "user-facing roles are bound by users")
+		require.Empty(t, bound[role], "user-facing roles must not be bound by default")
 	}
 }
 

@@ -14,19 +14,19 @@ func TestPolicy(t *testing.T) {
 	system, root := policy.System(), policy.Root("system:authenticated")
 	known := map[string]bool{}
 	for _, role := range append(slices.Clone(system.ClusterRoles), root.ClusterRoles...) {
-		require.False(t, known[role.Name], "two roles are named %s", role.Name)
+		require.False(t, known[role.Name], "duplicate role %s", role.Name)
 		known[role.Name] = true
-		require.NotEqual(t, len(role.Rules) > 0, (role.AggregationRule != nil), "%s has rules of its own or of others", role.Name)
+		require.NotEqual(t, len(role.Rules) > 0, (role.AggregationRule != nil), "%s must have either rules or an aggregation rule", role.Name)
 		require.Equal(t, "true", role.Annotations[rbacv1.AutoUpdateAnnotationKey])
 	}
 	names := map[string]bool{}
 	for _, binding := range append(slices.Clone(system.ClusterRoleBindings), root.ClusterRoleBindings...) {
-		require.False(t, names[binding.Name], "two bindings are named %s", binding.Name)
+		require.False(t, names[binding.Name], "duplicate binding %s", binding.Name)
 		names[binding.Name] = true
-		require.True(t, known[binding.RoleRef.Name], "%s binds %s, which is not shipped", binding.Name, binding.RoleRef.Name)
+		require.True(t, known[binding.RoleRef.Name], "%s binds %s, which does not exist", binding.Name, binding.RoleRef.Name)
 		require.NotEmpty(t, binding.Subjects)
 		for _, subject := range binding.Subjects {
-			require.Equal(t, "Group", subject.Kind, "what is shipped knows no users")
+			require.Equal(t, "Group", subject.Kind, "default bindings must not contain users")
 		}
 	}
 	require.NotSame(t, policy.System().ClusterRoles[0], system.ClusterRoles[0])
@@ -40,10 +40,10 @@ func TestStrangers(t *testing.T) {
 		rules[role.Name] = role.Rules
 	}
 	for _, binding := range system.ClusterRoleBindings {
-		everybody := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool {
+		allUsers := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool {
 			return s.Name == "system:authenticated" || s.Name == "system:unauthenticated"
 		})
-		if !everybody {
+		if !allUsers {
 			continue
 		}
 		for _, rule := range rules[binding.RoleRef.Name] {
@@ -53,7 +53,7 @@ func TestStrangers(t *testing.T) {
 			for _, resource := range rule.Resources {
 				require.Contains(t, []string{"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}, resource, binding.Name)
 			}
-			require.NotContains(t, rule.NonResourceURLs, "/", "nobody enters by %s", binding.Name)
+			require.NotContains(t, rule.NonResourceURLs, "/", "%s must not grant access", binding.Name)
 			require.NotContains(t, rule.NonResourceURLs, "*", binding.Name)
 		}
 	}

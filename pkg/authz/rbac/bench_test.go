@@ -27,25 +27,25 @@ func BenchmarkAuthorize(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		z := f.Authorizer(system)
-		for _, who := range []struct {
+		for _, tc := range []struct {
 			name string
 			user user.DefaultInfo
 			want authorizer.Decision
 		}{
 			{"owner", user.DefaultInfo{Name: "owner", Groups: list("team", user.AllAuthenticated)}, authorizer.DecisionAllow},
 			{"member", user.DefaultInfo{Name: "user-5", Groups: list("team", user.AllAuthenticated)}, authorizer.DecisionAllow},
-			{"stranger", user.DefaultInfo{Name: "nobody", Groups: list("g1", "g2", "g3", "g4", user.AllAuthenticated)}, authorizer.DecisionNoOpinion},
+			{"stranger", user.DefaultInfo{Name: "stranger", Groups: list("g1", "g2", "g3", "g4", user.AllAuthenticated)}, authorizer.DecisionNoOpinion},
 			{"service account", user.DefaultInfo{
 				Name: "system:serviceaccount:default:x", Groups: list("system:serviceaccounts", "system:serviceaccounts:default", user.AllAuthenticated),
 				Extra: map[string][]string{request.ExtraClusterName: {"c0"}},
 			}, authorizer.DecisionNoOpinion},
 		} {
-			b.Run(fmt.Sprintf("clusters=%d/%s", n, who.name), func(b *testing.B) {
+			b.Run(fmt.Sprintf("clusters=%d/%s", n, tc.name), func(b *testing.B) {
 				ctx := request.WithClusterName(b.Context(), logicalcluster.Name(fmt.Sprintf("c%d", n/2)))
-				attributes := authorizer.AttributesRecord{User: &who.user, Verb: "get", Resource: "configmaps", Namespace: "default", ResourceRequest: true}
+				attributes := authorizer.AttributesRecord{User: &tc.user, Verb: "get", Resource: "configmaps", Namespace: "default", ResourceRequest: true}
 				b.ReportAllocs()
 				for b.Loop() {
-					if decision, _, err := z.Authorize(ctx, attributes); decision != who.want || err != nil {
+					if decision, _, err := z.Authorize(ctx, attributes); decision != tc.want || err != nil {
 						b.Fatal(decision, err)
 					}
 				}

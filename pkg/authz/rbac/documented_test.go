@@ -13,7 +13,7 @@ import (
 )
 
 type question struct {
-	who                                               user.DefaultInfo
+	user                                              user.DefaultInfo
 	verb, group, resource, sub, namespace, name, path string
 	allowed                                           bool
 }
@@ -35,76 +35,76 @@ func documented() []documentedCase {
 	}
 	urls := rbacv1.PolicyRule{Verbs: list("get", "post"), NonResourceURLs: list("/healthz", "/healthz/*", "/a/*/b")}
 	return []documentedCase{
-		{name: "a RoleBinding grants a Role in its namespace", feed: func(f rbac.Feed) {
+		{name: "RoleBinding of a Role", feed: func(f rbac.Feed) {
 			f.SetRules("a", "default", "pod-reader", rule(list("get", "watch", "list"), list(""), list("pods")))
 			f.Bind("a", "default", "bind-pod-reader", rbac.Role("pod-reader"), rbac.User("jane"))
 		}, about: []question{
-			{who: person("jane"), verb: "list", resource: "pods", namespace: "default", allowed: true},
-			{who: person("jane"), verb: "list", resource: "pods", namespace: "other"},
-			{who: person("jane"), verb: "list", resource: "pods"},
-			{who: person("jane"), verb: "delete", resource: "pods", namespace: "default"},
-			{who: person("jane"), verb: "list", group: "metrics.k8s.io", resource: "pods", namespace: "default"},
-			{who: person("Jane"), verb: "list", resource: "pods", namespace: "default"},
+			{user: person("jane"), verb: "list", resource: "pods", namespace: "default", allowed: true},
+			{user: person("jane"), verb: "list", resource: "pods", namespace: "other"},
+			{user: person("jane"), verb: "list", resource: "pods"},
+			{user: person("jane"), verb: "delete", resource: "pods", namespace: "default"},
+			{user: person("jane"), verb: "list", group: "metrics.k8s.io", resource: "pods", namespace: "default"},
+			{user: person("Jane"), verb: "list", resource: "pods", namespace: "default"},
 		}},
-		{name: "a RoleBinding grants a ClusterRole in its namespace only", feed: func(f rbac.Feed) {
+		{name: "RoleBinding of a ClusterRole", feed: func(f rbac.Feed) {
 			f.SetRules("a", "", "secret-reader", rule(list("get", "watch", "list"), list(""), list("secrets", "nodes")), urls)
 			f.Bind("a", "development", "bind-secret-reader", rbac.ClusterRole("secret-reader"), rbac.User("dave"))
 		}, about: []question{
-			{who: person("dave"), verb: "get", resource: "secrets", namespace: "development", allowed: true},
-			{who: person("dave"), verb: "get", resource: "secrets", namespace: "production"},
-			{who: person("dave"), verb: "get", resource: "nodes"},
-			{who: person("dave"), verb: "get", path: "/healthz"},
+			{user: person("dave"), verb: "get", resource: "secrets", namespace: "development", allowed: true},
+			{user: person("dave"), verb: "get", resource: "secrets", namespace: "production"},
+			{user: person("dave"), verb: "get", resource: "nodes"},
+			{user: person("dave"), verb: "get", path: "/healthz"},
 		}},
-		{name: "a ClusterRoleBinding grants it everywhere", feed: func(f rbac.Feed) {
+		{name: "ClusterRoleBinding", feed: func(f rbac.Feed) {
 			f.SetRules("a", "", "secret-reader", rule(list("get", "watch", "list"), list(""), list("secrets", "nodes")), urls)
 			f.Bind("a", "", "bind-secret-reader", rbac.ClusterRole("secret-reader"), subject("Group", "", "manager"))
 		}, about: []question{
-			{who: person("x", "manager"), verb: "get", resource: "secrets", namespace: "any", allowed: true},
-			{who: person("x", "manager"), verb: "list", resource: "secrets", allowed: true},
-			{who: person("x", "manager"), verb: "get", resource: "nodes", name: "n", allowed: true},
-			{who: person("manager"), verb: "get", resource: "secrets", namespace: "any"},
-			{who: person("x", "manager"), verb: "get", path: "/healthz", allowed: true},
-			{who: person("x", "manager"), verb: "post", path: "/healthz/etcd/x", allowed: true},
-			{who: person("x", "manager"), verb: "put", path: "/healthz"},
-			{who: person("x", "manager"), verb: "get", path: "/a/x/b"},
-			{who: person("x", "manager"), verb: "get", path: "/a/*/b", allowed: true},
+			{user: person("x", "manager"), verb: "get", resource: "secrets", namespace: "any", allowed: true},
+			{user: person("x", "manager"), verb: "list", resource: "secrets", allowed: true},
+			{user: person("x", "manager"), verb: "get", resource: "nodes", name: "n", allowed: true},
+			{user: person("manager"), verb: "get", resource: "secrets", namespace: "any"},
+			{user: person("x", "manager"), verb: "get", path: "/healthz", allowed: true},
+			{user: person("x", "manager"), verb: "post", path: "/healthz/etcd/x", allowed: true},
+			{user: person("x", "manager"), verb: "put", path: "/healthz"},
+			{user: person("x", "manager"), verb: "get", path: "/a/x/b"},
+			{user: person("x", "manager"), verb: "get", path: "/a/*/b", allowed: true},
 		}},
-		{name: "permissions are additive, and verbs may be of one's own", feed: func(f rbac.Feed) {
+		{name: "additive permissions and custom verbs", feed: func(f rbac.Feed) {
 			f.SetRules("a", "default", "one", rule(list("get"), list(""), list("pods")))
 			f.SetRules("a", "default", "two", rule(list("*"), list("example.com"), list("*")))
 			f.Bind("a", "default", "bind-one", rbac.Role("one"), rbac.User("jane"))
 			f.Bind("a", "default", "bind-two", rbac.Role("two"), rbac.User("jane"))
 			f.Bind("a", "default", "bind-three", rbac.Role("three"), rbac.User("jane"))
 		}, about: []question{
-			{who: person("jane"), verb: "get", resource: "pods", namespace: "default", allowed: true},
-			{who: person("jane"), verb: "use", group: "example.com", resource: "things", sub: "part", namespace: "default", allowed: true},
-			{who: person("jane"), verb: "use", resource: "pods", namespace: "default"},
+			{user: person("jane"), verb: "get", resource: "pods", namespace: "default", allowed: true},
+			{user: person("jane"), verb: "use", group: "example.com", resource: "things", sub: "part", namespace: "default", allowed: true},
+			{user: person("jane"), verb: "use", resource: "pods", namespace: "default"},
 		}},
 		{name: "groups of service accounts", feed: func(f rbac.Feed) {
 			f.SetRules("a", "", "view", rule(list("get"), list(""), list("pods")))
 			f.SetRules("a", "", "all-accounts", rule(list("get"), list(""), list("configmaps")))
-			f.SetRules("a", "", "everybody", rule(list("get"), list(""), list("services")))
+			f.SetRules("a", "", "all-users", rule(list("get"), list(""), list("services")))
 			f.Bind("a", "qa", "bind-view", rbac.ClusterRole("view"), subject("Group", "", "system:serviceaccounts:qa"))
 			f.Bind("a", "", "bind-all-accounts", rbac.ClusterRole("all-accounts"),
 				subject("Group", "", "system:serviceaccounts"))
-			f.Bind("a", "", "bind-everybody", rbac.ClusterRole("everybody"),
+			f.Bind("a", "", "bind-all-users", rbac.ClusterRole("all-users"),
 				subject("Group", "", user.AllAuthenticated), subject("Group", "", user.AllUnauthenticated))
 		}, about: []question{
-			{who: account("qa", "x"), verb: "get", resource: "pods", namespace: "qa", allowed: true},
-			{who: account("prod", "x"), verb: "get", resource: "pods", namespace: "qa"},
-			{who: account("prod", "x"), verb: "get", resource: "configmaps", namespace: "qa", allowed: true},
-			{who: person("jane"), verb: "get", resource: "configmaps", namespace: "qa"},
-			{who: person("jane"), verb: "get", resource: "services", namespace: "qa", allowed: true},
-			{who: user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, verb: "get", resource: "services", namespace: "qa", allowed: true},
+			{user: account("qa", "x"), verb: "get", resource: "pods", namespace: "qa", allowed: true},
+			{user: account("prod", "x"), verb: "get", resource: "pods", namespace: "qa"},
+			{user: account("prod", "x"), verb: "get", resource: "configmaps", namespace: "qa", allowed: true},
+			{user: person("jane"), verb: "get", resource: "configmaps", namespace: "qa"},
+			{user: person("jane"), verb: "get", resource: "services", namespace: "qa", allowed: true},
+			{user: user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, verb: "get", resource: "services", namespace: "qa", allowed: true},
 		}},
-		{name: "a service account is one of its namespace", feed: func(f rbac.Feed) {
+		{name: "namespace of a service account", feed: func(f rbac.Feed) {
 			f.SetRules("a", "", "view", rule(list("get"), list(""), list("pods")))
 			f.Bind("a", "my-namespace", "bind-view", rbac.ClusterRole("view"),
 				subject("ServiceAccount", "kube-system", "default"))
 		}, about: []question{
-			{who: account("kube-system", "default"), verb: "get", resource: "pods", namespace: "my-namespace", allowed: true},
-			{who: account("my-namespace", "default"), verb: "get", resource: "pods", namespace: "my-namespace"},
-			{who: account("kube-system", "default"), verb: "get", resource: "pods", namespace: "kube-system"},
+			{user: account("kube-system", "default"), verb: "get", resource: "pods", namespace: "my-namespace", allowed: true},
+			{user: account("my-namespace", "default"), verb: "get", resource: "pods", namespace: "my-namespace"},
+			{user: account("kube-system", "default"), verb: "get", resource: "pods", namespace: "kube-system"},
 		}},
 	}
 }
@@ -117,7 +117,7 @@ func TestDocumented(t *testing.T) {
 			z := f.Authorizer(system)
 			for _, q := range tc.about {
 				attributes := authorizer.AttributesRecord{
-					User: &q.who, Verb: q.verb, APIGroup: q.group, Resource: q.resource, Subresource: q.sub,
+					User: &q.user, Verb: q.verb, APIGroup: q.group, Resource: q.resource, Subresource: q.sub,
 					Namespace: q.namespace, Name: q.name, Path: q.path, ResourceRequest: q.path == "",
 				}
 				decision, reason, err := z.Authorize(request.WithClusterName(t.Context(), "a"), attributes)

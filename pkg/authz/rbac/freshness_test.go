@@ -25,7 +25,7 @@ func requireWaits(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-		t.Fatal("it does not wait")
+		t.Fatal("the wait ended too early")
 	case <-time.After(20 * time.Millisecond):
 	}
 }
@@ -35,7 +35,7 @@ func requireEnds(t *testing.T, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-time.After(30 * time.Second):
-		t.Fatal("it waits for ever")
+		t.Fatal("the wait does not end")
 	}
 }
 
@@ -75,7 +75,7 @@ func TestKnows(t *testing.T) {
 	f.wrote("a", "rolebindings", "10", later())
 	require.True(t, f.pendingIn("a", later()))
 	require.False(t, f.pendingIn("b", later()))
-	require.False(t, f.pendingIn("a", later().Add(2*freshnessTimeout)), "it waits no longer than decisions do")
+	require.False(t, f.pendingIn("a", later().Add(2*freshnessTimeout)), "expired writes must not be pending")
 	f.saw(resourceRoleBindings, 10)
 	require.False(t, f.pendingIn("a", later()))
 }
@@ -106,7 +106,7 @@ func TestFreshnessIsBounded(t *testing.T) {
 		f.wrote(logicalcluster.Name(fmt.Sprint(n)), "roles", "20", now.Add(-2*freshnessTimeout))
 	}
 	f.wrote("new", "roles", "20", now)
-	require.Equal(t, 1, len(f.pending), "those that nobody waits for any more make room") //nolint:testifylint // as above
+	require.Equal(t, 1, len(f.pending), "expired writes must be removed") //nolint:testifylint // as above
 }
 
 func TestFreshnessConcurrently(t *testing.T) {
@@ -120,7 +120,7 @@ func TestFreshnessConcurrently(t *testing.T) {
 				running.Go(func() { f.saw(resourceRoles, uint64(version)) })
 				f.wait(t.Context(), name)
 				if f.seen[resourceRoles].Load() < uint64(version) {
-					t.Errorf("version %d was not waited for", version)
+					t.Errorf("the wait for version %d ended too early", version)
 				}
 			}
 		})

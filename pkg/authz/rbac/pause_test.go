@@ -61,7 +61,7 @@ func TestManyBindingsGiveWay(t *testing.T) {
 	}))
 	require.Equal(t, map[string]int{"": last - 2, fmt.Sprint("x", pause): 1, fmt.Sprint("x", last-1): 1, fmt.Sprint("x", last): 1}, seen)
 	all := f.index.get("hog").subjects.get(subjectKey{kindUser, "jane", "default"}).all
-	require.LessOrEqual(t, len(all), 2*pause+4, "what has gone is left behind")
+	require.LessOrEqual(t, len(all), 2*pause+4, "removed bindings are kept in the list")
 
 	clear(seen)
 	require.NoError(t, visitHog(t.Context(), f, func(resource string) { seen[resource]++ }))
@@ -105,7 +105,7 @@ func TestManyBindingsCount(t *testing.T) {
 		bubble.Wait()
 		go visit(0)
 		bubble.Wait()
-		require.Empty(t, done, "the second waits for the first")
+		require.Empty(t, done, "the second visit must wait for the first")
 		few := 0
 		_, err := f.index.visit(t.Context(), "hog", "system:admin", []user.Info{&user.DefaultInfo{Name: "joe"}}, "default", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
 			few++
@@ -154,5 +154,5 @@ func TestList(t *testing.T) {
 		remove()
 	}
 	require.Empty(t, l.all)
-	require.LessOrEqual(t, copies, 12, "as often as the list halves")
+	require.LessOrEqual(t, copies, 12, "the list must only be copied when it is half empty")
 }

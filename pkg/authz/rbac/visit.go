@@ -306,10 +306,10 @@ func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
 // walk counts the values of a visit.
 type walk struct {
 	cluster *cluster
-	looked  int
+	visited int
 	// check is the count at which ctx is checked next.
-	check   int
-	entered bool
+	check     int
+	exclusive bool
 }
 
 func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bool, err error) {
@@ -332,27 +332,27 @@ func values(rule *rbacv1.PolicyRule) int {
 // step counts values before they are visited. If there are many, it waits for other visits of the logical
 // cluster. It fails if ctx ends.
 func (w *walk) step(ctx context.Context, values int) error {
-	w.looked += values
-	if w.looked < w.check {
+	w.visited += values
+	if w.visited < w.check {
 		return nil
 	}
-	w.check = w.looked + checkEvery
-	if w.looked >= manyValues && !w.entered && w.cluster != nil {
+	w.check = w.visited + checkEvery
+	if w.visited >= manyValues && !w.exclusive && w.cluster != nil {
 		select {
 		case w.cluster.busy <- struct{}{}:
-			w.entered = true
+			w.exclusive = true
 		case <-ctx.Done():
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("the request ended before all of the user's rules were looked at, which have more than %d values: %w", w.looked, err)
+		return fmt.Errorf("the request ended before all rules of the user were checked, which have more than %d values: %w", w.visited, err)
 	}
 	return nil
 }
 
 // leave allows the next visit of many rules.
 func (w *walk) leave() {
-	if w.entered {
+	if w.exclusive {
 		<-w.cluster.busy
 	}
 }
@@ -384,7 +384,7 @@ func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace strin
 }
 
 // errNotFound is used for missing roles beyond maxFailures.
-var errNotFound = errors.New("a role that is bound does not exist")
+var errNotFound = errors.New("a bound role does not exist")
 
 // notFound returns the error of a binding whose role does not exist.
 func notFound(ref rbacv1.RoleRef) error {
@@ -433,7 +433,7 @@ const (
 )
 
 // errManyRules reports that rules were omitted.
-var errManyRules = fmt.Errorf("there are more than %d rules, or more than %d MiB: further rules are omitted", maxRules, maxRulesBytes>>20)
+var errManyRules = fmt.Errorf("more than %d rules, or more than %d MiB: further rules are omitted", maxRules, maxRulesBytes>>20)
 
 // collected contains rules up to the limits.
 type collected struct {

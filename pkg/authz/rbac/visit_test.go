@@ -51,16 +51,16 @@ func TestEachRuleOnce(t *testing.T) {
 	require.Len(t, found, rules)
 	require.ErrorContains(t, err, "and 10 more")
 	require.Equal(t, maxFailures, strings.Count(err.Error(), "not found"))
-	looked := 0
+	visited := 0
 	more, err := z.Index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
 		if rule != nil {
-			looked++
+			visited++
 		}
 		return true
 	})
 	require.NoError(t, err)
 	require.True(t, more)
-	require.Equal(t, rules, looked)
+	require.Equal(t, rules, visited)
 	in, err := z.RulesIn(ctx, ClusterRole("many"), "")
 	require.NoError(t, err)
 	require.Len(t, in, rules)
@@ -151,12 +151,12 @@ func TestLongVisits(t *testing.T) {
 
 		// No lock is held: this would deadlock.
 		f.Unbind("hog", "", "b1")
-		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery/8 }), "few rules")
+		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery/8 }), "visits of few rules must not wait")
 
 		hurried, cancel := context.WithCancel(t.Context())
 		go func() { ended <- visit(hurried, f, func(int) bool { return true }) }()
 		bubble.Wait()
-		require.Empty(t, ended, "many rules wait for the first")
+		require.Empty(t, ended, "the second visit of many rules must wait for the first")
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 
@@ -189,13 +189,13 @@ func TestLargeRules(t *testing.T) {
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	looked := false
+	visited := false
 	_, err := z.Index.visit(ended, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
-		looked = true
+		visited = true
 		return true
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	require.False(t, looked)
+	require.False(t, visited)
 
 	found, err := z.RulesOf(ctx, jane, "")
 	require.ErrorIs(t, err, errManyRules)

@@ -94,20 +94,20 @@ func (c Config) validate(self string) error {
 		first, taken := names[relay.From.Name]
 		switch {
 		case taken:
-			wrong("from.name: relays[%d] has it already: a name is that of one cache server", first)
+			wrong("from.name: same as relays[%d]: names must be unique", first)
 		case !request.ValidName(relay.From.Name):
 			wrong("from.name: use up to %d lower-case letters, digits and hyphens", request.MaxNameLength)
 		case relay.From.Name == self:
-			wrong("from.name: it is the name of this cache server, which cannot relay from itself: give it another one with --%s", NameFlag)
+			wrong("from.name: must not be the name of this cache server, which cannot relay from itself: change its name with --%s", NameFlag)
 		}
 		names[relay.From.Name] = i
 		if relay.From.Kubeconfig == "" {
-			wrong("from.kubeconfig: it is required")
+			wrong("from.kubeconfig: must be specified")
 		} else if _, err := relay.From.client(); err != nil {
 			wrong("from.kubeconfig: %w", err)
 		}
 		if scope := relay.Select.Scope; scope != "" && scope != ScopeInstallation {
-			wrong("select.scope: %q is none: use %q, or leave it out; what is regional stays where it is", scope, ScopeInstallation)
+			wrong("select.scope: unsupported value %q: use %q or omit it; regional objects are not relayed", scope, ScopeInstallation)
 		}
 	}
 	return errors.Join(errs...)

@@ -31,11 +31,11 @@ func TestLoad(t *testing.T) {
 		{"none", "relays: []", "no cache server is specified"},
 		{"unknown field", "relays:\n- {to: {name: global}}", `unknown field "to"`},
 		{"no name", "relays:\n- {from: {kubeconfig: k}}", `relays[0] (""): from.name: use up to 63`},
-		{"no kubeconfig", "relays:\n- {from: {name: global}}", "from.kubeconfig: it is required"},
-		{"a kubeconfig that is not there", "relays:\n- {from: {name: global, kubeconfig: other}}", "other: no such file"},
+		{"no kubeconfig", "relays:\n- {from: {name: global}}", "from.kubeconfig: must be specified"},
+		{"missing kubeconfig", "relays:\n- {from: {name: global, kubeconfig: other}}", "other: no such file"},
 		{"itself", "relays:\n- {from: {name: eu, kubeconfig: k}}", "cannot relay from itself"},
-		{"twice", "relays:\n- {from: {name: us, kubeconfig: k}}\n- {from: {name: us, kubeconfig: k}}", "relays[0] has it already"},
-		{"scope", "relays:\n- {from: {name: us, kubeconfig: k}, select: {scope: region}}", `"region" is none: use "installation"`},
+		{"twice", "relays:\n- {from: {name: us, kubeconfig: k}}\n- {from: {name: us, kubeconfig: k}}", "same as relays[0]"},
+		{"scope", "relays:\n- {from: {name: us, kubeconfig: k}, select: {scope: region}}", `unsupported value "region": use "installation"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := filepath.Join(dir, "relays.yaml")
@@ -57,27 +57,27 @@ func TestLoad(t *testing.T) {
 // TestCheck checks the errors for sources that are not the expected cache server.
 func TestCheck(t *testing.T) {
 	for _, tc := range []struct {
-		name, answer, wrong string
-		status              int
-		behind              time.Duration
-		refused             bool
+		name, response, wrong string
+		status                int
+		behind                time.Duration
+		refused               bool
 	}{
-		{name: "the right one", status: 200, answer: `{"dataID":"1","name":"global","form":1}`},
-		{name: "an hour off", status: 200, answer: `{"dataID":"1","name":"global","form":1}`, behind: time.Hour},
-		{name: "itself", status: 200, answer: `{"dataID":"0","name":"eu","form":1}`, wrong: "this cache server itself", refused: true},
-		{name: "two of one name", status: 200, answer: `{"dataID":"1","name":"eu","form":1}`, wrong: "specify unique names with --cache-name", refused: true},
-		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `its name is "us" instead of "global"`, refused: true},
-		{name: "one without a name", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `its name is "" instead of "global"`, refused: true},
-		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "is not a cache server of this version", refused: true},
-		{name: "something else", status: 200, answer: `<html>`, wrong: "is not a cache server of this version", refused: true},
-		{name: "no reader", status: 403, answer: `no`, wrong: "must be for the group shardplane:cache:readers", refused: true},
-		{name: "one with an error", status: 500, answer: `etcd`, wrong: "request for digests: 500: etcd"},
+		{name: "expected cache server", status: 200, response: `{"dataID":"1","name":"global","form":1}`},
+		{name: "clock skew", status: 200, response: `{"dataID":"1","name":"global","form":1}`, behind: time.Hour},
+		{name: "itself", status: 200, response: `{"dataID":"0","name":"eu","form":1}`, wrong: "this cache server itself", refused: true},
+		{name: "duplicate name", status: 200, response: `{"dataID":"1","name":"eu","form":1}`, wrong: "specify unique names with --cache-name", refused: true},
+		{name: "other name", status: 200, response: `{"dataID":"1","name":"us","form":1}`, wrong: `its name is "us" instead of "global"`, refused: true},
+		{name: "no name", status: 200, response: `{"dataID":"1","form":1}`, wrong: `its name is "" instead of "global"`, refused: true},
+		{name: "a shard", status: 404, response: `404 page not found`, wrong: "is not a cache server of this version", refused: true},
+		{name: "another server", status: 200, response: `<html>`, wrong: "is not a cache server of this version", refused: true},
+		{name: "forbidden", status: 403, response: `no`, wrong: "must be for the group shardplane:cache:readers", refused: true},
+		{name: "internal error", status: 500, response: `etcd`, wrong: "request for digests: 500: etcd"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Date", time.Now().Add(-tc.behind).UTC().Format(http.TimeFormat))
 				w.WriteHeader(tc.status)
-				_, _ = w.Write([]byte(tc.answer))
+				_, _ = w.Write([]byte(tc.response))
 			}))
 			defer server.Close()
 			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, metrics: newMetrics(nil), factory: factoryOf(t, server)}
@@ -111,13 +111,13 @@ func TestChoose(t *testing.T) {
 		want *source
 	}{
 		{name: "none"},
-		{name: "none any more", now: up},
-		{name: "the nearest", ways: []way{{source: up}, {source: back}}, want: up},
-		{name: "not one that is away", ways: []way{{source: down}, {source: up}}, want: up},
-		{name: "it stays", ways: []way{{source: up}, {source: back}}, now: back, want: back},
-		{name: "until it is away for long", ways: []way{{source: down}, {source: up}}, now: down, want: up},
-		{name: "where nobody else has it", ways: []way{{source: down}}, now: down, want: down},
-		{name: "all away", ways: []way{{source: down}, {source: &source{trouble: context.DeadlineExceeded}}}, want: down},
+		{name: "none left", now: up},
+		{name: "nearest source", ways: []way{{source: up}, {source: back}}, want: up},
+		{name: "reachable source", ways: []way{{source: down}, {source: up}}, want: up},
+		{name: "current source briefly unreachable", ways: []way{{source: up}, {source: back}}, now: back, want: back},
+		{name: "current source unreachable for long", ways: []way{{source: down}, {source: up}}, now: down, want: up},
+		{name: "no other source", ways: []way{{source: down}}, now: down, want: down},
+		{name: "all unreachable", ways: []way{{source: down}, {source: &source{trouble: context.DeadlineExceeded}}}, want: down},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var now *relayedShard

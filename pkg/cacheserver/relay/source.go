@@ -92,7 +92,7 @@ func (s *source) run(ctx context.Context, changed func()) error {
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	answer, err := digest.Identify(ctx, s.factory, corev1alpha1.RootShard)
+	response, err := digest.Identify(ctx, s.factory, corev1alpha1.RootShard)
 	switch {
 	case errors.Is(err, digest.ErrRefused):
 		return fmt.Errorf("%w: %w: if %s is for a cache server, its certificate must be for the group %s or %s", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
@@ -101,14 +101,14 @@ func (s *source) check(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	s.measureSkew(ctx, answer.Date)
+	s.measureSkew(ctx, response.Date)
 	switch {
-	case answer.DataID == s.self.DataID:
+	case response.DataID == s.self.DataID:
 		return fmt.Errorf("%w: %s is for this cache server itself, or for another one with the same data: specify another cache server", errRefused, s.Kubeconfig)
-	case answer.Name == s.self.Name:
-		return fmt.Errorf("%w: it has the same name as this cache server, %q, but other data: specify unique names with --%s", errRefused, answer.Name, NameFlag)
-	case answer.Name != s.Name:
-		return fmt.Errorf("%w: its name is %q instead of %q as in the file of relays: correct the file, the kubeconfig %s, or its --%s", errRefused, answer.Name, s.Name, s.Kubeconfig, NameFlag)
+	case response.Name == s.self.Name:
+		return fmt.Errorf("%w: it has the same name as this cache server, %q, but other data: specify unique names with --%s", errRefused, response.Name, NameFlag)
+	case response.Name != s.Name:
+		return fmt.Errorf("%w: its name is %q instead of %q as in the relay configuration: correct the file, the kubeconfig %s, or its --%s", errRefused, response.Name, s.Name, s.Kubeconfig, NameFlag)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (s *source) measureSkew(ctx context.Context, date time.Time) {
 	defer s.mu.Unlock()
 	skewed := apart.Abs() > tolerableSkew
 	if skewed && !s.skewed {
-		klog.FromContext(ctx).Info("The clock of a cache server that is relayed from differs: synchronize both clocks",
+		klog.FromContext(ctx).Info("The clock of a source cache server differs: synchronize both clocks",
 			"cache", s.Name, "behind", apart.Round(time.Second).String())
 	}
 	s.skewed = skewed

@@ -67,12 +67,12 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 	_, _ = fmt.Fprintf(o.Progress, "Comparing the replicas of %d shards\n", len(o.Shards))
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = errors.New("stopped before everything was compared")
+			err = errors.New("stopped before the comparison was complete")
 		}
 	}()
 	cache, err := connect(o.Cache)
 	if err != nil {
-		return 0, fmt.Errorf("the cache server: %w", err)
+		return 0, fmt.Errorf("connecting to the cache server: %w", err)
 	}
 	defer cache.CloseIdleConnections()
 	shards := map[string]*client.Factory{}
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 		case err != nil:
 			return 0, fmt.Errorf("%s: %w", file, err)
 		case shards[name] != nil:
-			return 0, fmt.Errorf("%s is for the shard %s like another kubeconfig: specify one for each shard", file, name)
+			return 0, fmt.Errorf("%s and another kubeconfig are both for the shard %s: specify one for each shard", file, name)
 		}
 		shards[name] = shard
 		v.shards = append(v.shards, name)
@@ -191,7 +191,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	})
 	switch cached := apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":"); {
 	case cached && v.replicated[name].Has(resource.GroupVersionResource):
-		return fmt.Errorf("it does not serve %s, although its CachedResources are replicated: it has just started or is not the leading replica of the shard; use the kubeconfig of the leading replica", of.resource)
+		return fmt.Errorf("%s is not served although its CachedResources are replicated, because the server has just started or is not the leading replica of the shard: use the kubeconfig of the leading replica", of.resource)
 	case cached:
 		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
 		objects, replicas = 0, len(found)

@@ -34,4 +34,4 @@ func (e *example) Cleanup(f func()) { e.cleanups = append(e.cleanups, f) }
 func (*example) Context() context.Context { return context.Background() } //nolint:forbidigo // nothing else ends an example
 
 func (*example) Errorf(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
-func (*example) FailNow()                          { panic("the example has failed") }
+func (*example) FailNow()                          { panic("the example failed") }

@@ -20,7 +20,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	failing := s.failing
 	s.mu.Unlock()
 	if failing != 0 {
-		writeStatus(w, apierrors.NewGenericServerResponse(failing, r.Method, schema.GroupResource{}, "", "told to fail", 0, true))
+		writeStatus(w, apierrors.NewGenericServerResponse(failing, r.Method, schema.GroupResource{}, "", "injected failure", 0, true))
 		return
 	}
 	q, err := parseQuery(r)
@@ -76,11 +76,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
 		items = append(items, q.view(obj))
 	}
 	w.Header().Set("Content-Type", "application/json")
-	answer := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": q.kind() + "List", "metadata": meta, "items": items}
+	response := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": q.kind() + "List", "metadata": meta, "items": items}
 	if q.metadata {
-		answer["apiVersion"], answer["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
+		response["apiVersion"], response["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
-	_ = json.NewEncoder(w).Encode(answer)
+	_ = json.NewEncoder(w).Encode(response)
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {

@@ -83,7 +83,7 @@ func refusal(method string, q query, old *unstructured.Unstructured, preconditio
 	case old == nil:
 		return apierrors.NewNotFound(resource, q.name)
 	case differs((*string)(preconditions.UID), string(old.GetUID())), differs(preconditions.ResourceVersion, old.GetResourceVersion()):
-		return apierrors.NewConflict(resource, q.name, fmt.Errorf("it is at %s", old.GetResourceVersion()))
+		return apierrors.NewConflict(resource, q.name, fmt.Errorf("the object has version %s", old.GetResourceVersion()))
 	default:
 		return nil
 	}

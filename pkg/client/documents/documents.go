@@ -14,7 +14,7 @@ import (
 func Of(scope client.Scope) (discovery.DiscoveryInterface, error) {
 	c, err := discovery.NewDiscoveryClientForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a discovery client for logical cluster %q: %w", scope, err)
+		return nil, fmt.Errorf("cannot create a discovery client for logical cluster %q: %w", scope, err)
 	}
 	return c, nil
 }

@@ -25,12 +25,12 @@ func ExampleOf() {
 		return
 	}
 	defer factory.CloseIdleConnections()
-	asked, err := documents.Of(factory.Cluster(logicalcluster.NewPath("root:team")))
+	team, err := documents.Of(factory.Cluster(logicalcluster.NewPath("root:team")))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	version, err := asked.ServerVersion()
+	version, err := team.ServerVersion()
 	fmt.Println(version, err)
 	// Output: v1.37.2+shardplane <nil>
 }

@@ -79,7 +79,7 @@ type Config struct {
 var (
 	// ErrConfig is wrapped by errors of New about invalid configurations, and by errors of Run if the configuration
 	// differs from that of other members.
-	ErrConfig = errors.New("configuration of the ring")
+	ErrConfig = errors.New("invalid configuration of ring")
 	// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process
 	// must exit immediately, because other members are about to begin that work.
 	ErrOverrun = errors.New("work did not end in time")
@@ -91,7 +91,7 @@ func (c Config) complete() (Config, error) {
 	if c.ID == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return c, fmt.Errorf("%w: set ID, since the host has no name: %w", ErrConfig, err)
+			return c, fmt.Errorf("%w: set ID, because the host name cannot be determined: %w", ErrConfig, err)
 		}
 		c.ID = strings.ToLower(host)
 	}
@@ -122,34 +122,34 @@ func (c Config) problem() string {
 		{"LoadTimeout", c.LoadTimeout},
 	} {
 		if d.d < 0 {
-			return fmt.Sprintf("%s is %s: set a time above 0, or none for the default", d.name, d.d)
+			return fmt.Sprintf("%s is %s: must be positive, or 0 for the default", d.name, d.d)
 		}
 	}
 	switch {
 	case c.Name == "":
-		return "set Name, which all members of the ring share"
+		return "Name is required, and must be the same for all members of the ring"
 	case len(validation.IsDNS1123Label(c.Name)) > 0:
-		return "Name is to be the name of a Lease, and a label: " + validation.IsDNS1123Label(c.Name)[0]
+		return "Name must be valid as the name of a Lease and as a label: " + validation.IsDNS1123Label(c.Name)[0]
 	case len(validation.IsDNS1123Subdomain(leaseName(c.Name, c.ID+"-"+strings.Repeat("x", randomLength)))) > 0:
-		return fmt.Sprintf("ID %q is to be in the name of a Lease: set one of lower case letters, digits, - and .", c.ID)
+		return fmt.Sprintf("ID %q is part of the name of a Lease: use only lower-case letters, digits, - and .", c.ID)
 	case c.Leases == client.Scope{}:
-		return "set Leases to the logical cluster in which the members meet, such as factory.Cluster(path)"
+		return "Leases is required: set the logical cluster with the Leases of all members, e.g. factory.Cluster(path)"
 	case c.Leases.String() == "*":
-		return "Leases is all logical clusters: set the one in which the members meet, such as factory.Cluster(path)"
+		return "Leases must not be all logical clusters: set the one with the Leases of all members, e.g. factory.Cluster(path)"
 	case c.Namespace == "":
-		return "set Namespace, in which all members may write Leases"
+		return "Namespace is required, and all members must be allowed to write Leases in it"
 	case c.Weight < 0 || c.Weight > maxWeight:
-		return fmt.Sprintf("Weight is %d: set 1 to %d, in comparison with other members", c.Weight, maxWeight)
+		return fmt.Sprintf("Weight is %d: must be 1 to %d, relative to other members", c.Weight, maxWeight)
 	case c.MaxRanges < 0:
-		return fmt.Sprintf("MaxRanges is %d: set 1 or more, or none for %d", c.MaxRanges, defaultMaxRanges)
+		return fmt.Sprintf("MaxRanges is %d: must be 1 or more, or 0 for the default of %d", c.MaxRanges, defaultMaxRanges)
 	case c.RenewDeadline >= c.LeaseDuration:
-		return fmt.Sprintf("RenewDeadline is %s and LeaseDuration %s: set RenewDeadline lower, since a member has to stop before others take over", c.RenewDeadline, c.LeaseDuration)
+		return fmt.Sprintf("RenewDeadline is %s and LeaseDuration is %s: RenewDeadline must be lower, because a member must stop before others take over", c.RenewDeadline, c.LeaseDuration)
 	case c.RenewDeadline+c.GracePeriod > c.LeaseDuration/5*4:
-		return fmt.Sprintf("RenewDeadline and GracePeriod are %s, and LeaseDuration %s: make it %s at least, so that work has ended before others take over, whose clocks may run faster", c.RenewDeadline+c.GracePeriod, c.LeaseDuration, (c.RenewDeadline+c.GracePeriod)/4*5)
+		return fmt.Sprintf("RenewDeadline plus GracePeriod is %s and LeaseDuration is %s: LeaseDuration must be at least %s, so that work ends before members with faster clocks take over", c.RenewDeadline+c.GracePeriod, c.LeaseDuration, (c.RenewDeadline+c.GracePeriod)/4*5)
 	case c.RenewInterval > c.RenewDeadline/2:
-		return fmt.Sprintf("RenewInterval is %s: set half of RenewDeadline, which is %s, at most, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
+		return fmt.Sprintf("RenewInterval is %s: must be at most half of RenewDeadline, which is %s, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
 	case c.Isolation != Stop && c.Isolation != Continue:
-		return fmt.Sprintf("Isolation is %d: set Stop or Continue", c.Isolation)
+		return fmt.Sprintf("Isolation is %d: must be Stop or Continue", c.Isolation)
 	}
 	return ""
 }

@@ -240,7 +240,7 @@ func (m *machine) cleanUp(now time.Duration) *request {
 	return nil
 }
 
-func (m *machine) answeredCoordination(now time.Duration, r *request, a answer) {
+func (m *machine) handleCoordination(now time.Duration, r *request, a response) {
 	m.dirty = true
 	switch r.verb {
 	case writeTable:

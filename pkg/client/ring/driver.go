@@ -18,11 +18,11 @@ import (
 type driver struct {
 	*Ring
 
-	leases  *client.Informer[*coordinationv1.Lease]
-	synced  <-chan struct{}
-	answers chan func()
-	pending bool
-	running *sync.WaitGroup
+	leases    *client.Informer[*coordinationv1.Lease]
+	synced    <-chan struct{}
+	responses chan func()
+	pending   bool
+	running   *sync.WaitGroup
 }
 
 func (d *driver) loop(ctx, working context.Context) error {
@@ -49,8 +49,8 @@ func (d *driver) loop(ctx, working context.Context) error {
 				d.deliverSeen()
 				d.machine.sawAll()
 			})
-		case answered := <-d.answers:
-			d.locked(answered)
+		case handle := <-d.responses:
+			d.locked(handle)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	switch {
 	case late > 0:
 		d.metrics.overran(late)
-		return 0, fmt.Errorf("ring %q: %w: %d are running in slots that this member no longer owns, %s after the end of their contexts: the process must exit", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
+		return 0, fmt.Errorf("ring %q: %w: %d units of work in slots that this member no longer owns are still running %s after the end of their contexts: the process must exit", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
 	case m.phase == finished:
 		return -1, m.err
 	}
@@ -119,9 +119,9 @@ func (d *driver) send(ctx context.Context, r *request) {
 		if a.err != nil && ctx.Err() == nil {
 			logger.V(2).Info("Failed to access the Leases of the ring", "err", a.err)
 		}
-		d.answers <- func() {
+		d.responses <- func() {
 			d.pending = false
-			d.machine.answered(d.now(), r, a)
+			d.machine.handle(d.now(), r, a)
 		}
 	})
 }
@@ -168,7 +168,7 @@ func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error
 	r.mu.Lock()
 	if r.ran {
 		r.mu.Unlock()
-		return fmt.Errorf("ring %q was run already: make a new one", r.config.Name)
+		return fmt.Errorf("ring %q was already run: create a new one", r.config.Name)
 	}
 	r.ran = true
 	r.mu.Unlock()
@@ -224,7 +224,7 @@ func (r *Ring) take(ctx context.Context) error {
 			close(synced)
 		}
 	})
-	d := &driver{Ring: r, leases: leases, synced: synced, answers: make(chan func(), 1), running: &running}
+	d := &driver{Ring: r, leases: leases, synced: synced, responses: make(chan func(), 1), running: &running}
 	return d.loop(ctx, working)
 }
 

@@ -145,7 +145,7 @@ func (t *table) object(ring string, replaced stored, duration time.Duration, now
 func tableOf(object *coordinationv1.Lease) (stored, error) {
 	t, err := parseTable(object.Annotations[tableAnnotation])
 	if err != nil {
-		return stored{}, fmt.Errorf("annotation %s of Lease %s cannot be read: %w; delete the Lease to make all members join again", tableAnnotation, object.Name, err)
+		return stored{}, fmt.Errorf("annotation %s of Lease %s is invalid: %w: delete the Lease to make all members join again", tableAnnotation, object.Name, err)
 	}
 	if object.Spec.HolderIdentity != nil {
 		t.coordinator = *object.Spec.HolderIdentity

@@ -47,7 +47,7 @@ const (
 	failed
 )
 
-type answer struct {
+type response struct {
 	outcome outcome
 	// lease is the member's Lease after the request.
 	lease  lease

@@ -22,12 +22,12 @@ func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 		r := m.next(at, slots{})
 		require.Equal(t, verb, r.verb)
 		at += time.Second
-		a := answer{lease: r.lease}
+		a := response{lease: r.lease}
 		if verb == readTable {
 			a.outcome = notFound
 		}
 		a.lease.version = "1"
-		m.answered(at, r, a)
+		m.handle(at, r, a)
 	}
 	require.Equal(t, time.Minute+defaultRenewDeadline, m.until())
 }
@@ -50,7 +50,7 @@ func TestRangesAfterAFreeze(t *testing.T) {
 		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
 		share := func(slots int) {
 			require.NoError(t, testutil.CollectAndCompare(r.metrics, strings.NewReader(fmt.Sprintf(`
-# HELP shardplane_ring_share Part of all hashes that this member may work on, from 0 to 1.
+# HELP shardplane_ring_share Fraction of all hashes that this member may work on.
 # TYPE shardplane_ring_share gauge
 shardplane_ring_share{ring="frozen"} %v
 `, float64(slots)/slotCount)), "shardplane_ring_share"))

@@ -11,7 +11,7 @@ func newMetrics(r *Ring) *metrics {
 	return &metrics{
 		ring:     r,
 		members:  prometheus.NewDesc("shardplane_ring_members", "Members in the newest table that this member has read.", nil, labels),
-		share:    prometheus.NewDesc("shardplane_ring_share", "Part of all hashes that this member may work on, from 0 to 1.", nil, labels),
+		share:    prometheus.NewDesc("shardplane_ring_share", "Fraction of all hashes that this member may work on.", nil, labels),
 		ranges:   prometheus.NewDesc("shardplane_ring_ranges", "Ranges of hashes that this member may work on.", nil, labels),
 		epoch:    prometheus.NewDesc("shardplane_ring_epoch", "Epoch of the newest table that this member has read.", nil, labels),
 		isolated: prometheus.NewDesc("shardplane_ring_isolated", "1 if this member cannot renew its Lease.", nil, labels),
@@ -20,7 +20,7 @@ func newMetrics(r *Ring) *metrics {
 		}),
 		unowned: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "shardplane_ring_unowned_seconds_total", ConstLabels: labels,
-			Help: "Time without a worker, in seconds times the part of all hashes, measured by the coordinator.",
+			Help: "Time without a worker, in seconds times the fraction of all hashes, as measured by the coordinator.",
 		}),
 		overrun: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "shardplane_ring_overrun_total", Help: "Work of this member that did not end in time.", ConstLabels: labels,

@@ -53,7 +53,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	t.Logf("%d schedules; a crash left hashes without a worker for %s at most", n, slowest)
+	t.Logf("%d schedules; after a crash, hashes had no worker for at most %s", n, slowest)
 }
 
 type schedule struct {
@@ -117,7 +117,7 @@ func (s *schedule) worked() {
 		s.run(time.Second)
 	}
 	if n := s.data.undone(); n > 0 {
-		s.failf("%d of %d changes were not worked off", n, len(s.data.changes))
+		s.failf("%d of %d changes were not processed", n, len(s.data.changes))
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *schedule) calm() {
 	}
 	s.run(recovery)
 	if len(s.orphans) > 0 {
-		s.failf("%d slots have no worker %s after the last trouble", len(s.orphans), recovery)
+		s.failf("%d slots have no worker %s after the last fault", len(s.orphans), recovery)
 	}
 }
 
@@ -212,10 +212,10 @@ func (s *schedule) quiet() {
 		}
 	}
 	if s.table.epoch != epoch {
-		s.failf("%d tables were written though nothing has changed", s.table.epoch-epoch)
+		s.failf("%d tables were written without changes", s.table.epoch-epoch)
 	}
 	if most := len(s.live()) + 1; len(s.leases) > most {
-		s.failf("%d Leases of members are left of %d members", len(s.leases), len(s.live()))
+		s.failf("%d Leases exist of %d members", len(s.leases), len(s.live()))
 	}
 }
 
@@ -228,7 +228,7 @@ func (s *schedule) parts() {
 		owned := n.workable()
 		have, share := float64(owned.len()), float64(slotCount*n.m.Weight)/float64(weights)
 		if have > share+1 || have < share-1 {
-			s.failf("%s has %.0f of %d slots, and its part is %.1f", n.m.id, have, slotCount, share)
+			s.failf("%s has %.0f of %d slots, but its share is %.1f", n.m.id, have, slotCount, share)
 		}
 	}
 }

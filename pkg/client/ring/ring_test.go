@@ -54,7 +54,7 @@ func quick(factory *client.Factory) ring.Config {
 func expiring(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("nightly: Leases expire in real time; TestModel has the rules of a ring by a clock of its own")
+		t.Skip("nightly: Leases expire in real time; TestModel checks the same rules with a simulated clock")
 	}
 	t.Parallel()
 }
@@ -118,13 +118,13 @@ func TestRing(t *testing.T) {
 	config := quick(factory)
 	config.Metrics = registry
 	one := start(t, config)
-	eventually(t, "one has all", func() bool { return own(one) })
-	eventually(t, "it measures all", func() bool { return metric(t, registry, "shardplane_ring_share") == 1 })
+	eventually(t, "one member has all hashes", func() bool { return own(one) })
+	eventually(t, "the share metric is 1", func() bool { return metric(t, registry, "shardplane_ring_share") == 1 })
 	require.InDelta(t, 1, metric(t, registry, "shardplane_ring_members"), 0)
 
 	two := start(t, quick(factory))
-	eventually(t, "they divide all", func() bool { return own(one, two) })
-	eventually(t, "it measures its half", func() bool { return metric(t, registry, "shardplane_ring_share") == 0.5 })
+	eventually(t, "two members share all hashes", func() bool { return own(one, two) })
+	eventually(t, "the share metric is 0.5", func() bool { return metric(t, registry, "shardplane_ring_share") == 0.5 })
 
 	// The contexts of work end when its hash moves away.
 	begun := make(chan context.Context, 1)
@@ -143,27 +143,27 @@ func TestRing(t *testing.T) {
 	})
 	work := <-begun
 	three := start(t, quick(factory))
-	eventually(t, "three divide all", func() bool { return len(three.Status().Members) == 3 })
+	eventually(t, "three members share all hashes", func() bool { return len(three.Status().Members) == 3 })
 
 	two.stop()
 	select {
 	case <-work.Done():
 	case <-time.After(testTimeout):
-		t.Fatal("work goes on")
+		t.Fatal("work continues")
 	}
 	require.ErrorIs(t, context.Cause(work), ring.ErrNotOwned)
 	err := <-two.ended
-	require.ErrorIs(t, err, ring.ErrOverrun, "the work did not call end")
-	eventually(t, "the others take over after so long", func() bool { return own(one, three) })
+	require.ErrorIs(t, err, ring.ErrOverrun, "work that does not call end must fail the member")
+	eventually(t, "the other members take over", func() bool { return own(one, three) })
 
 	three.stop()
 	require.NoError(t, <-three.ended)
-	eventually(t, "one has all again", func() bool { return own(one) })
+	eventually(t, "one member has all hashes again", func() bool { return own(one) })
 	_, _, ok := three.Begin(t.Context(), 0)
 	require.False(t, ok)
 	list, err := kinds.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	eventually(t, "the Leases of those that went are deleted", func() bool {
+	eventually(t, "the Leases of removed members are deleted", func() bool {
 		list, err = kinds.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 2
 	})
@@ -229,27 +229,27 @@ func TestIsolation(t *testing.T) {
 			config := quick(factory)
 			config.Isolation = isolation
 			one := start(t, config)
-			eventually(t, "one has all", func() bool { return own(one) })
+			eventually(t, "one member has all hashes", func() bool { return own(one) })
 			gained := make(chan client.Ranges, 10)
 			defer one.OnGain(func(r client.Ranges) { gained <- r })()
 			all := <-gained
 			server.Fail(http.StatusInternalServerError)
 			// There is one request at a time, so with this error no other one is pending.
-			eventually(t, "it is isolated", func() bool {
+			eventually(t, "the member is isolated", func() bool {
 				s := one.Status()
-				return s.Isolated && s.LastError != nil && strings.Contains(s.LastError.Error(), "told to fail")
+				return s.Isolated && s.LastError != nil && strings.Contains(s.LastError.Error(), "injected failure")
 			})
 			_, end, ok := one.Begin(t.Context(), 1)
 			end()
 			require.Equal(t, isolation == ring.Continue, ok)
-			eventually(t, "its ranges say so, which are told after the gate was closed", func() bool {
+			eventually(t, "the ranges are updated after the gate was closed", func() bool {
 				owned, coming := one.Ranges()
 				return coming.Empty() == (isolation == ring.Continue) && owned.Empty() == (isolation == ring.Stop)
 			})
-			require.True(t, one.LoadedRanges().Ranges().Equal(all), "informers keep what they have")
+			require.True(t, one.LoadedRanges().Ranges().Equal(all), "informers must keep their loaded ranges")
 			require.Contains(t, one.Status().Waits, "cannot renew")
 			server.Fail(0)
-			eventually(t, "it goes on", func() bool { return own(one) })
+			eventually(t, "the member resumes", func() bool { return own(one) })
 			if isolation == ring.Stop {
 				require.True(t, all.Equal(<-gained))
 			}
@@ -262,16 +262,16 @@ func TestOtherConfiguration(t *testing.T) {
 	expiring(t)
 	_, factory := newServer(t)
 	one := start(t, quick(factory))
-	eventually(t, "one has all", func() bool { return own(one) })
+	eventually(t, "one member has all hashes", func() bool { return own(one) })
 	config := quick(factory)
 	config.Key = client.ByUID
 	err := <-start(t, config).ended
 	require.ErrorIs(t, err, ring.ErrConfig)
-	require.ErrorContains(t, err, `the table says "1 object.metadata.cluster lease=3s deadline=1.8s grace=500ms", this member has "1 object.metadata.uid lease`)
+	require.ErrorContains(t, err, `the table has "1 object.metadata.cluster lease=3s deadline=1.8s grace=500ms", but this member has "1 object.metadata.uid lease`)
 	one.stop()
 	require.NoError(t, <-one.ended)
 	other := start(t, config)
-	eventually(t, "nobody is left that had the former one", func() bool { return own(other) })
+	eventually(t, "members with the former configuration are removed", func() bool { return own(other) })
 }
 
 // TestRights: the error for missing permissions lists them.
@@ -280,7 +280,7 @@ func TestRights(t *testing.T) {
 	server, factory := newServer(t)
 	server.Fail(http.StatusForbidden)
 	err := <-start(t, quick(factory)).ended
-	require.ErrorContains(t, err, `has to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace "default" of logical cluster "root", and may not`)
+	require.ErrorContains(t, err, `must be allowed to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace "default" of logical cluster "root", but may not`)
 	server.Fail(http.StatusNotFound)
 	err = <-start(t, quick(factory)).ended
 	require.ErrorContains(t, err, `namespace "default" of logical cluster "root", for the Leases of ring "exporters", does not exist: create it`)
@@ -294,31 +294,31 @@ func TestUnreadableTable(t *testing.T) {
 		Name: "exporters", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "root", "ring.shardplane.io/table": "{}"},
 	}})
 	one := start(t, quick(factory))
-	eventually(t, "it says so", func() bool { return one.Status().LastError != nil })
+	eventually(t, "the error is reported", func() bool { return one.Status().LastError != nil })
 	require.ErrorContains(t, one.Status().LastError, "delete the Lease")
 	require.NoError(t, kinds.Leases.InNamespace(quick(factory).Leases, "default").Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
-	eventually(t, "it has all", func() bool { return own(one) })
+	eventually(t, "the member has all hashes", func() bool { return own(one) })
 }
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	_, factory := newServer(t)
 	for want, change := range map[string]func(*ring.Config){
-		"set Name":                                func(c *ring.Config) { c.Name = "" },
-		"Name is to be the name of a Lease":       func(c *ring.Config) { c.Name = "A b" },
-		`ID "A" is to be in the name`:             func(c *ring.Config) { c.ID = "A" },
-		"set Leases to the logical cluster":       func(c *ring.Config) { c.Leases = client.Scope{} },
-		"Leases is all logical clusters":          func(c *ring.Config) { c.Leases = factory.Wildcard() },
-		"set Namespace":                           func(c *ring.Config) { c.Namespace = "" },
-		"Weight is -1: set 1 to 1000":             func(c *ring.Config) { c.Weight = -1 },
-		"Weight is 1001":                          func(c *ring.Config) { c.Weight = 1001 },
-		"MaxRanges is -1":                         func(c *ring.Config) { c.MaxRanges = -1 },
-		"GracePeriod is -1ns: set a time above 0": func(c *ring.Config) { c.GracePeriod = -1 },
-		"RebalanceDelay is -1s":                   func(c *ring.Config) { c.RebalanceDelay = -time.Second },
-		"set RenewDeadline lower":                 func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
-		"make it 3.5s at least":                   func(c *ring.Config) { c.GracePeriod = time.Second },
-		"set half of RenewDeadline, which is ":    func(c *ring.Config) { c.RenewInterval = time.Second },
-		"Isolation is 7":                          func(c *ring.Config) { c.Isolation = 7 },
+		"Name is required":                          func(c *ring.Config) { c.Name = "" },
+		"Name must be valid as the name of a Lease": func(c *ring.Config) { c.Name = "A b" },
+		`ID "A" is part of the name of a Lease`:     func(c *ring.Config) { c.ID = "A" },
+		"Leases is required":                        func(c *ring.Config) { c.Leases = client.Scope{} },
+		"Leases must not be all logical clusters":   func(c *ring.Config) { c.Leases = factory.Wildcard() },
+		"Namespace is required":                     func(c *ring.Config) { c.Namespace = "" },
+		"Weight is -1: must be 1 to 1000":           func(c *ring.Config) { c.Weight = -1 },
+		"Weight is 1001":                            func(c *ring.Config) { c.Weight = 1001 },
+		"MaxRanges is -1":                           func(c *ring.Config) { c.MaxRanges = -1 },
+		"GracePeriod is -1ns: must be positive":     func(c *ring.Config) { c.GracePeriod = -1 },
+		"RebalanceDelay is -1s":                     func(c *ring.Config) { c.RebalanceDelay = -time.Second },
+		"RenewDeadline must be lower":               func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
+		"must be at least 3.5s":                     func(c *ring.Config) { c.GracePeriod = time.Second },
+		"at most half of RenewDeadline, which is ":  func(c *ring.Config) { c.RenewInterval = time.Second },
+		"Isolation is 7":                            func(c *ring.Config) { c.Isolation = 7 },
 	} {
 		config := quick(factory)
 		change(&config)

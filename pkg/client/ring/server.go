@@ -29,9 +29,9 @@ func newServer(c Config) *server {
 
 func (s *server) selector() string { return labels.Set{ringLabel: s.ring}.String() }
 
-func (s *server) do(ctx context.Context, r *request) answer {
+func (s *server) do(ctx context.Context, r *request) response {
 	var (
-		a      answer
+		a      response
 		object *coordinationv1.Lease
 		err    error
 	)
@@ -97,13 +97,13 @@ func outcomeOf(v verb, err error) outcome {
 }
 
 // errRights is wrapped by errors that a retry cannot fix.
-var errRights = errors.New("cannot have Leases")
+var errRights = errors.New("cannot use Leases")
 
 // explain adds the action to take to an error.
 func (s *server) explain(v verb, err error) error {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w: a member of ring %q has to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace %q of logical cluster %q, and may not %s: %w", errRights, s.ring, s.namespace, s.cluster, v, err)
+		return fmt.Errorf("%w: a member of ring %q must be allowed to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace %q of logical cluster %q, but may not %s: %w", errRights, s.ring, s.namespace, s.cluster, v, err)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: namespace %q of logical cluster %q, for the Leases of ring %q, does not exist: create it: %w", errRights, s.namespace, s.cluster, s.ring, err)
 	default:

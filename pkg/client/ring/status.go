@@ -101,19 +101,19 @@ func (m *machine) waits(s Status) string {
 	}
 	switch {
 	case m.phase == finished:
-		return "this member does not run"
+		return "this member is not running"
 	case m.phase == stopping:
-		return "this member was expelled, and joins again when its work has ended"
+		return "this member was expelled, and will join again when its work has ended"
 	case s.Isolated:
 		return fmt.Sprintf("this member cannot renew its Lease: %v", m.lastErr)
 	case !m.valid:
 		return "this member has not written its Lease yet"
 	case m.table.table == nil:
-		return fmt.Sprintf("there is no table: the first one is written after %s, when no member can be working by an older one", m.LeaseDuration)
+		return fmt.Sprintf("no table exists: the first one is written after %s, when no member can still use an older one", m.LeaseDuration)
 	case len(loading) > 0:
-		return "ranges move to " + strings.Join(slices.Sorted(maps.Keys(loading)), ", ") + ", where they are loaded first"
+		return "ranges are moving to " + strings.Join(slices.Sorted(maps.Keys(loading)), ", ") + ", where they must be loaded first"
 	case len(from) > 0:
-		return "ranges move away from " + strings.Join(slices.Sorted(maps.Keys(from)), ", ") + ", which end their work there first"
+		return "ranges are moving from " + strings.Join(slices.Sorted(maps.Keys(from)), ", ") + ", which must end their work first"
 	case !m.named():
 		return "this member is not in the table yet"
 	default:

@@ -24,7 +24,7 @@ func (m *machine) turn(now time.Duration, busy slots) {
 		m.phase = leaving
 	}
 	if m.phase == taking && m.table.table != nil && m.table.config != m.configDigest && m.foreign() {
-		m.err = fmt.Errorf("%w: the table says %q, this member has %q; give it another name, or stop the others first", ErrConfig, m.table.config, m.configDigest)
+		m.err = fmt.Errorf("%w: the table has %q, but this member has %q: use another name, or stop the other members first", ErrConfig, m.table.config, m.configDigest)
 		m.phase = finished
 	}
 	if m.phase == stopping && busy.empty() {
@@ -107,8 +107,8 @@ func (m *machine) renewal(l lease) *request {
 	return &request{verb: renewOwn, lease: l}
 }
 
-// answered processes the response to a request of next.
-func (m *machine) answered(now time.Duration, r *request, a answer) {
+// handle processes the response to a request of next.
+func (m *machine) handle(now time.Duration, r *request, a response) {
 	if a.outcome == failed {
 		m.lastErr = a.err
 		m.retryAt = now + m.retryInterval()
@@ -124,29 +124,29 @@ func (m *machine) answered(now time.Duration, r *request, a answer) {
 	m.retryAt = now
 	switch r.verb {
 	case createOwn, renewOwn, readOwn:
-		m.answeredOwn(now, r, a)
+		m.handleOwn(now, r, a)
 	case deleteOwn:
 		m.phase = finished
 	case readTable:
-		m.answeredTable(now, r, a)
+		m.handleTable(now, r, a)
 	default:
-		m.answeredCoordination(now, r, a)
+		m.handleCoordination(now, r, a)
 	}
 }
 
 var (
 	errExpelled = errors.New("this member was expelled: joining again")
-	errSetBack  = errors.New("the Leases were replaced: joining again")
+	errReplaced = errors.New("the Leases were replaced: joining again")
 )
 
-func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
+func (m *machine) handleOwn(now time.Duration, r *request, a response) {
 	if m.phase == stopping || m.phase == finished {
 		return
 	}
 	switch {
 	case a.outcome == notFound:
 		m.ownStale = false
-		m.lose(errSetBack)
+		m.lose(errReplaced)
 	case a.outcome != done:
 		m.ownStale = true
 	case r.verb == readOwn:
@@ -158,7 +158,7 @@ func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
 		// If others wrote the Lease, only its version has changed.
 		same := a.lease.renewals == m.own.renewals && a.lease.state == m.own.state && m.own.version != ""
 		if !same && (a.lease.renewals <= m.own.renewals || a.lease.renewals > m.sent) {
-			m.lose(errSetBack)
+			m.lose(errReplaced)
 			return
 		}
 		m.own, m.renewAt = a.lease, now
@@ -175,8 +175,8 @@ func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
 	}
 }
 
-// answeredTable processes a table that was read from the server, i.e. not from a watch.
-func (m *machine) answeredTable(now time.Duration, r *request, a answer) {
+// handleTable processes a table that was read from the server, i.e. not from a watch.
+func (m *machine) handleTable(now time.Duration, r *request, a response) {
 	if m.phase != taking {
 		return
 	}
@@ -187,7 +187,7 @@ func (m *machine) answeredTable(now time.Duration, r *request, a answer) {
 	}
 	switch epoch := read.epochOrNone(); {
 	case epoch < r.known, epoch > 0 && epoch == m.epoch() && !read.equal(m.table.table):
-		m.lose(errSetBack)
+		m.lose(errReplaced)
 		return
 	case epoch == 0:
 		if !m.noTable {

@@ -188,7 +188,7 @@ func parseTable(raw string) (*table, error) {
 	}
 	t := &table{epoch: text.Epoch, config: text.Config, members: text.Members}
 	if t.epoch < 1 {
-		return nil, fmt.Errorf("the epoch is %d", t.epoch)
+		return nil, fmt.Errorf("invalid epoch %d", t.epoch)
 	}
 	for n, member := range t.members {
 		if member == "" || n > 0 && member <= t.members[n-1] {
@@ -198,7 +198,7 @@ func parseTable(raw string) (*table, error) {
 	next := 0
 	for _, r := range text.Ranges {
 		if r.First != next || r.Last < r.First || r.Last >= slotCount {
-			return nil, fmt.Errorf("the range from %d to %d follows that up to %d", r.First, r.Last, next-1)
+			return nil, fmt.Errorf("invalid range from %d to %d after the one up to %d", r.First, r.Last, next-1)
 		}
 		next = r.Last + 1
 		a, err := t.assignmentOf(r)
@@ -216,8 +216,8 @@ func parseTable(raw string) (*table, error) {
 }
 
 var (
-	errNoMember = errors.New("it names an unknown member")
-	errBadMove  = errors.New("its move is invalid")
+	errNoMember = errors.New("unknown member")
+	errBadMove  = errors.New("invalid move")
 )
 
 func (t *table) assignmentOf(r rangeText) (assignment, error) {

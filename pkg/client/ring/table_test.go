@@ -36,14 +36,14 @@ func TestTablesThatAreRefused(t *testing.T) {
 	const whole = `"ranges":[{"first":0,"last":255}]}`
 	for raw, want := range map[string]string{
 		``:                             "unexpected end",
-		`{}`:                           "the epoch is 0",
+		`{}`:                           "invalid epoch 0",
 		`{"epoch":1}`:                  "the ranges end at -1",
 		`{"epoch":9223372036854775808`: "cannot unmarshal",
 		`{"epoch":1,"members":["b","a"],` + whole:                                                               `member "a" is not in order`,
 		`{"epoch":1,"members":["a","a"],` + whole:                                                               `member "a" is not in order`,
 		`{"epoch":1,"members":[""],` + whole:                                                                    `member "" is not in order`,
 		`{"epoch":1,"ranges":[{"first":0,"last":256}]}`:                                                         "from 0 to 256",
-		`{"epoch":1,"ranges":[{"first":0,"last":9},{"first":9,"last":255}]}`:                                    "from 9 to 255 follows that up to 9",
+		`{"epoch":1,"ranges":[{"first":0,"last":9},{"first":9,"last":255}]}`:                                    "from 9 to 255 after the one up to 9",
 		`{"epoch":1,"ranges":[{"first":0,"last":254}]}`:                                                         "end at 254",
 		`{"epoch":1,"ranges":[{"first":0,"last":255,"owner":"a"}]}`:                                             errNoMember.Error(),
 		`{"epoch":1,"members":["a"],"ranges":[{"first":0,"last":255,"owner":"a","move":{"epoch":2}}]}`:          errBadMove.Error(),
@@ -100,7 +100,7 @@ func TestPlan(t *testing.T) {
 				most = max(most, p.owned.runs())
 			}
 		}
-		require.LessOrEqual(t, most, 24, "ranges of one member")
+		require.LessOrEqual(t, most, 24, "too many ranges of one member")
 	}
 }
 
@@ -151,6 +151,6 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, 128, s.len())
 	require.Equal(t, 128, s.runs())
 	ranges := s.ranges(client.ByCluster)
-	require.Equal(t, 128, strings.Count(ranges.String(), "shardRange"), "as many as a selector may have")
+	require.Equal(t, 128, strings.Count(ranges.String(), "shardRange"), "the maximum number of ranges in a selector")
 	require.Equal(t, 255, slotOf(^uint64(0)))
 }

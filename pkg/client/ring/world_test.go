@@ -39,9 +39,9 @@ type world struct {
 	orphans map[int]time.Duration // since when a slot has no worker
 	data    data
 	jumps   *rand.Rand
-	// doubtful is the time until which members may not have detected a rollback, so that two may work on one slot.
-	doubtful time.Duration
-	problem  error
+	// tolerantUntil is the time until which members may not have detected a rollback, so that two may work on one slot.
+	tolerantUntil time.Duration
+	problem       error
 }
 
 type change struct {
@@ -123,8 +123,8 @@ func (w *world) check() {
 	var all slots
 	for _, n := range w.nodes {
 		mine := n.workable()
-		if twice := all.and(mine); !twice.empty() && w.now >= w.doubtful {
-			w.failf("two may work on the same: %s and another one", n.m.id)
+		if twice := all.and(mine); !twice.empty() && w.now >= w.tolerantUntil {
+			w.failf("two members may work on one slot: %s and another one", n.m.id)
 		}
 		all = all.or(mine)
 	}
@@ -151,7 +151,7 @@ type node struct {
 	dead, frozen, cut, stalled bool
 	thawed                     time.Duration
 	inbox                      []func()
-	asked                      *request
+	inFlight                   *request
 	wakeAt                     time.Duration
 	seen                       int
 	works                      map[*job]bool
@@ -162,7 +162,7 @@ type node struct {
 type job struct {
 	doing  []int
 	slot   int
-	ctx    context.Context //nolint:containedctx // what it looks at now and then
+	ctx    context.Context //nolint:containedctx // checked periodically by the work
 	end    func()
 	ending bool
 }
@@ -265,9 +265,9 @@ func (n *node) pump() {
 	}
 	now := n.local()
 	n.load()
-	if n.asked == nil {
-		if n.asked = n.m.step(now, n.g); n.asked != nil {
-			n.send(n.asked)
+	if n.inFlight == nil {
+		if n.inFlight = n.m.step(now, n.g); n.inFlight != nil {
+			n.send(n.inFlight)
 		}
 	} else {
 		n.g.set(n.m.grants(now, n.g.busy()))
@@ -281,13 +281,13 @@ func (n *node) pump() {
 	}
 	if over, _ := n.g.overdue(now); over > 0 {
 		if n.thawed == 0 && n.jumped == 0 {
-			n.failf("%s has work that is not over", n.m.id)
+			n.failf("%s has work that has not ended in time", n.m.id)
 		}
 		n.die() // the process was frozen, or its clock jumped, when it should have exited
 		return
 	}
 	at := n.m.nextWake(now, n.g.busy())
-	if at == never || n.asked != nil && at <= now {
+	if at == never || n.inFlight != nil && at <= now {
 		return
 	}
 	due := time.Duration(float64(at-n.offset)/n.rate) + time.Microsecond
@@ -370,7 +370,7 @@ func (n *node) thaw() {
 	n.pump()
 	for j := range n.works {
 		if j.ctx.Err() != nil {
-			n.finish(j) // it looks before it goes on
+			n.finish(j) // the work checks its context before it continues
 		}
 	}
 	n.pump()
@@ -395,7 +395,7 @@ func (n *node) stall(d time.Duration) {
 func (n *node) catchUp() {
 	n.when(func() {
 		n.watch(len(n.log))
-		n.told(len(n.data.changes))
+		n.receiveChanges(len(n.data.changes))
 	})
 }
 
@@ -407,7 +407,7 @@ func (w *world) live() []*node {
 
 func (n *node) send(r *request) {
 	n.after(time.Duration(float64(n.settings.requestTimeout())/n.rate), func() {
-		n.when(func() { n.receive(r, answer{outcome: failed, err: errors.New("timed out")}) })
+		n.when(func() { n.receive(r, response{outcome: failed, err: errors.New("timed out")}) })
 	})
 	lost := func() bool { return n.cut || n.down || n.rand.Float64() < n.loss }
 	if n.crash == r.verb && n.rand.IntN(2) == 0 {
@@ -431,9 +431,9 @@ func (n *node) send(r *request) {
 	})
 }
 
-func (n *node) receive(r *request, a answer) {
-	if n.asked == r {
-		n.asked = nil
-		n.m.answered(n.local(), r, a)
+func (n *node) receive(r *request, a response) {
+	if n.inFlight == r {
+		n.inFlight = nil
+		n.m.handle(n.local(), r, a)
 	}
 }

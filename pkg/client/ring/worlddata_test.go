@@ -8,10 +8,10 @@ import (
 
 // data are the objects that members process: changes, each in a slot. The version of a change is its index.
 type data struct {
-	changes        []int // their slots
-	done           map[int]bool
-	moves          map[move]time.Duration
-	swift, setBack bool
+	changes         []int // their slots
+	done            map[int]bool
+	moves           map[move]time.Duration
+	swift, restored bool
 }
 
 type move struct {
@@ -23,33 +23,33 @@ type move struct {
 func (d *data) undone() int { return len(d.changes) - len(d.done) }
 
 type replica struct {
-	told            int
+	received        int
 	todo            map[int]map[int]bool
 	loading, loaded map[move]bool
 	owned           slots
 	gain            *gain
 }
 
-func newReplica(told int) replica {
-	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: &gain{wake: make(chan struct{}, 1)}}
+func newReplica(received int) replica {
+	return replica{received: received, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: &gain{wake: make(chan struct{}, 1)}}
 }
 
 func (w *world) change(slot int) {
 	w.data.changes = append(w.data.changes, slot)
 	upTo := len(w.data.changes)
 	for _, n := range w.nodes {
-		w.after(w.upTo(w.delay), func() { n.when(func() { n.told(upTo) }) })
+		w.after(w.upTo(w.delay), func() { n.when(func() { n.receiveChanges(upTo) }) })
 	}
 }
 
-func (n *node) told(upTo int) {
+func (n *node) receiveChanges(upTo int) {
 	if n.cut || n.stalled || n.down {
 		return
 	}
 	holds := n.holds()
-	for ; n.replica.told < upTo; n.replica.told++ {
-		if slot := n.data.changes[n.replica.told]; holds.has(slot) {
-			n.replica.add(slot, n.replica.told)
+	for ; n.replica.received < upTo; n.replica.received++ {
+		if slot := n.data.changes[n.replica.received]; holds.has(slot) {
+			n.replica.add(slot, n.replica.received)
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (n *node) takeOver() {
 	}
 }
 
-// given checks that a slot is not released before the new owner has loaded it, unless LoadTimeout has passed.
-func (w *world) given(before stored, after *table) {
+// checkMoves checks that a slot is not released before the new owner has loaded it, unless LoadTimeout has passed.
+func (w *world) checkMoves(before stored, after *table) {
 	if w.data.moves == nil {
 		w.data.moves = map[move]time.Duration{}
 	}
@@ -164,7 +164,7 @@ func (w *world) given(before stored, after *table) {
 				w.data.moves[m] = w.now
 			}
 		}
-		if before.table == nil || w.data.setBack {
+		if before.table == nil || w.data.restored {
 			continue
 		}
 		was := before.slots[slot]
@@ -175,7 +175,7 @@ func (w *world) given(before stored, after *table) {
 		waited := time.Duration(1.05 * float64(w.now-w.data.moves[m]))
 		for _, n := range w.nodes {
 			if n.m.id == was.to && !n.replica.loaded[m] && waited < w.settings.LoadTimeout {
-				w.failf("slot %d moved after %s, and is not loaded", slot, waited)
+				w.failf("slot %d moved after %s, but is not loaded", slot, waited)
 			}
 		}
 	}

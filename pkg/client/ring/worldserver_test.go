@@ -6,52 +6,52 @@ import (
 	"strconv"
 )
 
-func (w *world) serve(r *request) answer {
+func (w *world) serve(r *request) response {
 	switch r.verb {
 	case readTable:
 		if w.table.table == nil {
-			return answer{outcome: notFound}
+			return response{outcome: notFound}
 		}
-		return answer{table: w.table}
+		return response{table: w.table}
 	case writeTable:
 		if w.table.version != r.replaced.version {
-			return answer{outcome: conflict}
+			return response{outcome: conflict}
 		}
 		if w.table.table != nil && r.table.epoch != w.table.epoch+1 {
-			w.failf("table %d follows table %d", r.table.epoch, w.table.epoch)
+			w.failf("table %d must not follow table %d", r.table.epoch, w.table.epoch)
 		}
 		if w.table.table == nil {
 			w.made = w.now
 		}
-		w.given(w.table, r.table)
+		w.checkMoves(w.table, r.table)
 		w.table = stored{table: r.table, version: w.version()}
-		w.tell(change{table: w.table})
-		return answer{table: w.table}
+		w.publish(change{table: w.table})
+		return response{table: w.table}
 	case listAll:
-		return answer{leases: slices.Collect(maps.Values(w.leases))}
+		return response{leases: slices.Collect(maps.Values(w.leases))}
 	default:
 		return w.serveMember(r)
 	}
 }
 
-func (w *world) serveMember(r *request) answer {
+func (w *world) serveMember(r *request) response {
 	there, found := w.leases[r.lease.id]
 	switch r.verb {
 	case createOwn, replace:
 		if found {
-			return answer{outcome: exists}
+			return response{outcome: exists}
 		}
 	case readOwn:
 		if !found {
-			return answer{outcome: notFound}
+			return response{outcome: notFound}
 		}
-		return answer{lease: there}
+		return response{lease: there}
 	default:
 		if !found {
-			return answer{outcome: notFound}
+			return response{outcome: notFound}
 		}
 		if there.version != r.lease.version {
-			return answer{outcome: conflict}
+			return response{outcome: conflict}
 		}
 	}
 	l := r.lease
@@ -60,23 +60,23 @@ func (w *world) serveMember(r *request) answer {
 		w.remove(l.id)
 	} else {
 		w.leases[l.id] = l
-		w.tell(change{lease: l})
+		w.publish(change{lease: l})
 	}
-	return answer{lease: l}
+	return response{lease: l}
 }
 
 func (w *world) remove(id string) {
 	delete(w.leases, id)
-	w.tell(change{lease: lease{id: id}, deleted: true})
+	w.publish(change{lease: lease{id: id}, deleted: true})
 }
 
 func (w *world) backUp() backup { return backup{w.now, w.revision, maps.Clone(w.leases), w.table} }
 
-// restore sets the server back, versions included.
+// restore restores the server from an older backup, including the versions.
 func (w *world) restore(b backup) {
 	w.revision, w.leases, w.table = b.revision, maps.Clone(b.leases), b.table
-	w.tell(change{all: b.leases})
-	w.doubtful, w.data.setBack = w.now+aware, true
+	w.publish(change{all: b.leases})
+	w.tolerantUntil, w.data.restored = w.now+aware, true
 }
 
 func (w *world) version() string {
@@ -84,7 +84,7 @@ func (w *world) version() string {
 	return strconv.Itoa(w.revision)
 }
 
-func (w *world) tell(c change) {
+func (w *world) publish(c change) {
 	w.log = append(w.log, c)
 	upTo := len(w.log)
 	for _, n := range w.nodes {

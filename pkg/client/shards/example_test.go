@@ -28,18 +28,18 @@ func ExampleMulti() {
 
 		source := shards.FromRoot(factoryOf(t, w.root.URL).Cluster(logicalcluster.NewPath("root")))
 		dial := shards.Access(insecure)
-		view, err := shards.New(source, kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{Dial: dial})
+		multi, err := shards.New(source, kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{Dial: dial})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- view.Run(ctx) }()
+		go func() { ended <- multi.Run(ctx) }()
 		which := shards.Reachable // or All
-		fmt.Println(view.WaitForSync(ctx, which))
-		fmt.Println(view.Lister().ShardOf("2x1k"))
-		missing := view.Missing()
+		fmt.Println(multi.WaitForSync(ctx, which))
+		fmt.Println(multi.Lister().ShardOf("2x1k"))
+		missing := multi.Missing()
 		fmt.Println(missing[0].Shard)
 		cancel()
 		fmt.Println(<-ended)
@@ -65,15 +65,15 @@ func ExampleNewWith() {
 			shards.FromCache(factoryOf(t, blue.URL)),
 			shards.Static(map[string]*rest.Config{"blue": blue.ClientConfig()}),
 		} {
-			view, err := shards.NewWith(source, open, shards.Options[*metav1.PartialObjectMetadata]{})
+			multi, err := shards.NewWith(source, open, shards.Options[*metav1.PartialObjectMetadata]{})
 			if err != nil {
 				fmt.Println(err)
 				return
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
-			go func() { ended <- view.Run(ctx) }()
-			fmt.Println(view.WaitForSync(ctx, shards.All), view.Lister().Len())
+			go func() { ended <- multi.Run(ctx) }()
+			fmt.Println(multi.WaitForSync(ctx, shards.All), multi.Lister().Len())
 			cancel()
 			fmt.Println(<-ended)
 		}

@@ -27,7 +27,7 @@ func TestShardsLeaveNothing(t *testing.T) {
 	for n := range 100 {
 		put(t, server, object(logicalcluster.Name(fmt.Sprint("c", n%20)), fmt.Sprint("x", n), "first"))
 	}
-	m, _ := view(t, w.source, options{})
+	m, _ := startMulti(t, w.source, options{})
 	changes := 50
 	if n, err := strconv.Atoi(os.Getenv("CHANGES")); err == nil {
 		changes = n
@@ -40,10 +40,10 @@ func TestShardsLeaveNothing(t *testing.T) {
 			has(t, m, key, name, "first")
 			if i%4 == 0 {
 				w.announce(t, name, other)
-				eventually(t, func() bool { return len(m.Missing()) == 0 }, "it is read at the other address")
+				eventually(t, func() bool { return len(m.Missing()) == 0 }, "the shard is read at the other address")
 			}
 			w.withdraw(t, name)
-			eventually(t, func() bool { return m.Lister().Len() == 0 && m.Of(name) == nil }, "it is gone")
+			eventually(t, func() bool { return m.Lister().Len() == 0 && m.Of(name) == nil }, "the shard is removed")
 		}
 		w.root.Compact()
 	}
@@ -58,6 +58,6 @@ func TestShardsLeaveNothing(t *testing.T) {
 	base, goroutines := memory(), runtime.NumGoroutine()
 	change(20, changes)
 	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
-	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory comes back") // each look is two collections
+	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory is released") // each check takes two garbage collections
 	runtime.KeepAlive(m)
 }

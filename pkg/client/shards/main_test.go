@@ -116,7 +116,7 @@ func keyOf(cluster logicalcluster.Name, name string) client.Key {
 	return client.Key{Cluster: cluster, Namespace: "default", Name: name}
 }
 
-func view(t testing.TB, source shards.Source, o options, before ...func(*shards.Multi[configMap])) (m *shards.Multi[configMap], stop func()) {
+func startMulti(t testing.TB, source shards.Source, o options, before ...func(*shards.Multi[configMap])) (m *shards.Multi[configMap], stop func()) {
 	t.Helper()
 	m, err := shards.New(source, kinds.ConfigMaps, o)
 	require.NoError(t, err)

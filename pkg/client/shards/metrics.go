@@ -8,8 +8,8 @@ type metrics struct {
 	count              func() (connected, missing int)
 }
 
-func newMetrics(view string, count func() (int, int)) *metrics {
-	labels := prometheus.Labels{"view": view}
+func newMetrics(set string, count func() (int, int)) *metrics {
+	labels := prometheus.Labels{"set": set}
 	return &metrics{
 		connected: prometheus.NewDesc("shardplane_shards_connected", "Connected shards, by name of the set of shards.", nil, labels),
 		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be watched, by name of the set of shards.", nil, labels),

@@ -26,7 +26,7 @@ type observer struct {
 	t *testing.T
 
 	mu       sync.Mutex
-	told     map[client.Key]configMap
+	notified map[client.Key]configMap
 	versions map[string]int
 	deleted  map[types.UID]bool
 	left     map[string]bool
@@ -37,16 +37,16 @@ func (o *observer) handler() client.Handler[configMap] {
 		OnAdd: func(obj configMap, _ bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			_, registry := o.told[client.KeyOf(obj)]
+			_, registry := o.notified[client.KeyOf(obj)]
 			o.check(!registry, "added twice: %s", client.KeyFor(obj))
 			o.is(obj)
 		},
 		OnUpdate: func(old, obj configMap) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.check(equality.Semantic.DeepEqual(o.told[client.KeyOf(obj)], old), "the old one was told: %s", client.KeyFor(obj))
-			o.check(old.UID == obj.UID, "an update is of one object: %s", client.KeyFor(obj))
-			o.check(old.ResourceVersion != obj.ResourceVersion || old.Labels["at"] != obj.Labels["at"], "nothing has changed: %s", client.KeyFor(obj))
+			o.check(equality.Semantic.DeepEqual(o.notified[client.KeyOf(obj)], old), "the old object was not notified: %s", client.KeyFor(obj))
+			o.check(old.UID == obj.UID, "the update replaces another object: %s", client.KeyFor(obj))
+			o.check(old.ResourceVersion != obj.ResourceVersion || old.Labels["at"] != obj.Labels["at"], "the update changes nothing: %s", client.KeyFor(obj))
 			o.is(obj)
 		},
 		OnDelete: func(last configMap, _ bool) {
@@ -69,13 +69,13 @@ func (o *observer) is(obj configMap) {
 	o.check(err == nil, "version %q", obj.ResourceVersion)
 	at := string(obj.UID) + "@" + obj.Labels["at"]
 	o.check(version >= o.versions[at], "%s went back from %d to %d", at, o.versions[at], version)
-	o.versions[at], o.told[client.KeyOf(obj)] = version, obj
+	o.versions[at], o.notified[client.KeyOf(obj)] = version, obj
 }
 
 func (o *observer) isNot(obj configMap) {
-	registry := o.told[client.KeyOf(obj)]
-	o.check(registry != nil && registry.UID == obj.UID, "it was told: %s", client.KeyFor(obj))
-	delete(o.told, client.KeyOf(obj))
+	registry := o.notified[client.KeyOf(obj)]
+	o.check(registry != nil && registry.UID == obj.UID, "the object was not notified: %s", client.KeyFor(obj))
+	delete(o.notified, client.KeyOf(obj))
 }
 
 func (o *observer) check(ok bool, format string, args ...any) {
@@ -101,7 +101,7 @@ type model struct {
 	*world
 	*observer
 	r      *rand.Rand
-	view   *shards.Multi[configMap]
+	multi  *shards.Multi[configMap]
 	shards []*modelled
 	next   int
 }
@@ -115,14 +115,14 @@ func TestModel(t *testing.T) {
 			t.Parallel()
 			m := &model{
 				world: newWorld(t), r: rand.New(rand.NewPCG(seed, 1)),
-				observer: &observer{t: t, told: map[client.Key]configMap{}, versions: map[string]int{}, deleted: map[types.UID]bool{}, left: map[string]bool{}},
+				observer: &observer{t: t, notified: map[client.Key]configMap{}, versions: map[string]int{}, deleted: map[types.UID]bool{}, left: map[string]bool{}},
 			}
 			for i := range 4 {
 				s := &modelled{Server: clienttest.New(t, kinds.Scheme), name: fmt.Sprintf("shard-%d", i), clusters: map[logicalcluster.Name]map[string]kept{}}
 				s.addresses = []string{s.URL, alias(t, s.Server)}
 				m.shards = append(m.shards, s)
 			}
-			m.view, _ = view(t, m.source, options{}, func(view *shards.Multi[configMap]) { view.AddEventHandler(m.handler()) })
+			m.multi, _ = startMulti(t, m.source, options{}, func(multi *shards.Multi[configMap]) { multi.AddEventHandler(m.handler()) })
 			for range 12 {
 				for range 25 {
 					m.step(t)
@@ -168,10 +168,10 @@ func (m *model) step(t *testing.T) {
 		m.mu.Unlock()
 		if s.announced {
 			m.withdraw(t, s.name)
-			eventually(t, func() bool { return m.view.Of(s.name) == nil }, s.name+" is gone")
+			eventually(t, func() bool { return m.multi.Of(s.name) == nil }, s.name+" is removed")
 		} else {
 			m.announce(t, s.name, s.addresses[0])
-			eventually(t, func() bool { return m.view.Of(s.name) != nil }, s.name+" has come")
+			eventually(t, func() bool { return m.multi.Of(s.name) != nil }, s.name+" is added")
 		}
 		s.announced = !s.announced
 	case n < 80:
@@ -256,7 +256,7 @@ func (m *model) same(t *testing.T, s *modelled) {
 		}
 	}
 	eventually(t, func() bool {
-		informer := m.view.Of(s.name)
+		informer := m.multi.Of(s.name)
 		if informer == nil {
 			return false
 		}
@@ -273,7 +273,7 @@ func (m *model) converge(t *testing.T) {
 	want := map[client.Key]string{}
 	for _, s := range m.shards {
 		if s.announced && s.failing {
-			require.NotNil(t, m.view.Of(s.name), "away is not gone")
+			require.NotNil(t, m.multi.Of(s.name), "an unreachable shard was removed")
 		}
 		s.failing = false
 		s.Fail(0)
@@ -287,23 +287,23 @@ func (m *model) converge(t *testing.T) {
 			}
 		}
 	}
-	waitSynced(t, m.view, shards.All)
+	waitSynced(t, m.multi, shards.All)
 	got := map[client.Key]string{}
-	for _, obj := range m.view.Lister().List(nil) {
+	for _, obj := range m.multi.Lister().List(nil) {
 		key := client.KeyOf(obj)
 		got[key] = obj.Labels["at"] + " " + string(obj.UID)
-		found, shard, err := m.view.Lister().Find(key)
+		found, shard, err := m.multi.Lister().Find(key)
 		require.NoError(t, err)
 		require.Equal(t, obj, found)
 		require.Equal(t, obj.Labels["at"], shard)
-		require.Equal(t, shard, m.view.Lister().ShardOf(key.Cluster))
+		require.Equal(t, shard, m.multi.Lister().ShardOf(key.Cluster))
 	}
 	require.Equal(t, want, got)
-	require.Equal(t, len(want), m.view.Lister().Len())
+	require.Equal(t, len(want), m.multi.Lister().Len())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	require.Len(t, m.told, len(want))
-	for key, obj := range m.told {
+	require.Len(t, m.notified, len(want))
+	for key, obj := range m.notified {
 		require.Equal(t, want[key], obj.Labels["at"]+" "+string(obj.UID))
 	}
 }

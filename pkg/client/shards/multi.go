@@ -65,7 +65,7 @@ func (m *Multi[T]) all() []*shard[T] {
 	return slices.SortedFunc(maps.Values(m.shards), func(a, b *shard[T]) int { return strings.Compare(a.name, b.name) })
 }
 
-// Name returns the name of the view.
+// Name returns the name of the set of shards.
 func (m *Multi[T]) Name() string { return m.name }
 
 // AddEventHandler adds a handler, as client.Informer.AddEventHandler does; see client.Union for objects that are on
@@ -85,7 +85,7 @@ func (m *Multi[T]) AddIndexers(indexers map[string]client.IndexFunc[T]) error {
 	defer m.indexing.Unlock()
 	for name := range indexers {
 		if m.indexers[name] != nil {
-			return fmt.Errorf("%s has an index %q already", m.name, name)
+			return fmt.Errorf("%s already has an index %q", m.name, name)
 		}
 	}
 	for _, shard := range m.union.Shards() {

@@ -60,15 +60,15 @@ func TestShardChanges(t *testing.T) {
 	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	w.announce(t, "one", one.URL+"/")
-	told, keys := &events{}, &events{}
-	m, _ := view(t, w.source, options{}, func(m *shards.Multi[configMap]) {
-		m.AddEventHandler(told.handler())
+	notified, keys := &events{}, &events{}
+	m, _ := startMulti(t, w.source, options{}, func(m *shards.Multi[configMap]) {
+		m.AddEventHandler(notified.handler())
 		m.AddKeyHandler(func(key client.Key) { keys.add("%s", key) }, func(key client.Key) { keys.add("left %s", key) })
 	})
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
 	require.Empty(t, m.Missing())
-	require.Equal(t, []string{"add x 1"}, told.take())
+	require.Equal(t, []string{"add x 1"}, notified.take())
 	require.Equal(t, []string{"one|a|default/x"}, keys.take())
 	_, err := m.Lister().Get(keyOf("a", "none"))
 	require.True(t, apierrors.IsNotFound(err), err)
@@ -80,17 +80,17 @@ func TestShardChanges(t *testing.T) {
 	w.announce(t, "two", two.URL)
 	has(t, m, keyOf("b", "y"), "two", "1")
 	eventually(t, func() bool { return m.Versions()["two"] != "" }, "version")
-	require.Equal(t, []string{"add y 1"}, told.take())
+	require.Equal(t, []string{"add y 1"}, notified.take())
 	late := &events{}
 	require.True(t, m.AddEventHandler(late.handler()).HasSynced())
-	require.ElementsMatch(t, []string{"add x 1", "add y 1"}, late.take(), "a late handler is told of all")
+	require.ElementsMatch(t, []string{"add x 1", "add y 1"}, late.take(), "a late handler must be notified of all objects")
 
 	// Another address with the same content causes no events, and following events are received.
 	w.announce(t, "one", alias(t, one))
 	eventually(t, func() bool { lists, watches := one.Requests(); return lists+watches > 1 && m.Of("one").Current() }, "moved")
 	put(t, one, object("a", "x", "2"))
 	has(t, m, keyOf("a", "x"), "one", "2")
-	require.Equal(t, []string{"update x 1>2"}, told.take())
+	require.Equal(t, []string{"update x 1>2"}, notified.take())
 
 	// Another address with other content: the differences are received.
 	other := clienttest.New(t, kinds.Scheme)
@@ -101,8 +101,8 @@ func TestShardChanges(t *testing.T) {
 	}
 	w.announce(t, "one", other.URL)
 	has(t, m, keyOf("a", "z"), "one", "1")
-	eventually(t, func() bool { return m.Lister().Len() == 2 }, "x has gone")
-	require.ElementsMatch(t, []string{"add z 1", "delete x 2 true"}, told.take())
+	eventually(t, func() bool { return m.Lister().Len() == 2 }, "x is removed")
+	require.ElementsMatch(t, []string{"add z 1", "delete x 2 true"}, notified.take())
 
 	// An invalid address is ignored.
 	w.announce(t, "one", "://")
@@ -114,19 +114,19 @@ func TestShardChanges(t *testing.T) {
 	has(t, m, keyOf("a", "z"), "one", "2")
 	w.announce(t, "one", other.URL)
 	eventually(t, func() bool { return len(m.Missing()) == 0 }, "usable again")
-	require.Equal(t, []string{"update z 1>2"}, told.take())
+	require.Equal(t, []string{"update z 1>2"}, notified.take())
 
 	keys.take()
 	w.withdraw(t, "one")
-	eventually(t, func() bool { return m.Of("one") == nil }, "gone")
-	require.Equal(t, []string{"leave z 2 ShardGone"}, told.take())
-	require.Equal(t, []string{"left one|a|default/z"}, keys.take(), "leaving is no change")
+	eventually(t, func() bool { return m.Of("one") == nil }, "the shard is removed")
+	require.Equal(t, []string{"leave z 2 ShardGone"}, notified.take())
+	require.Equal(t, []string{"left one|a|default/z"}, keys.take(), "a removed shard must not be notified as a change")
 	_, err = m.Lister().Get(keyOf("a", "z"))
 	require.True(t, apierrors.IsNotFound(err), err)
 	require.Empty(t, m.Lister().ShardOf("a"))
 	w.announce(t, "one", other.URL)
 	has(t, m, keyOf("a", "z"), "one", "2")
-	require.Equal(t, []string{"add z 2"}, told.take())
+	require.Equal(t, []string{"add z 2"}, notified.take())
 }
 
 // TestMigration migrates a logical cluster: handlers are notified of updates, not of deletions.
@@ -137,19 +137,19 @@ func TestMigration(t *testing.T) {
 		put(t, one, object("a", name, "one", "uid-"+"of-x"))
 	}
 	put(t, one, object("b", "still", "here"))
-	told := &events{}
-	m, _ := view(t, shards.Static(map[string]*rest.Config{"one": one.ClientConfig(), "two": two.ClientConfig()}), options{
+	notified := &events{}
+	m, _ := startMulti(t, shards.Static(map[string]*rest.Config{"one": one.ClientConfig(), "two": two.ClientConfig()}), options{
 		Informer: client.InformerOptions[configMap]{Indexers: map[string]client.IndexFunc[configMap]{
 			"content": func(obj configMap) []string { return []string{obj.Data["content"]} },
 		}},
-	}, func(m *shards.Multi[configMap]) { m.AddEventHandler(told.handler()) })
+	}, func(m *shards.Multi[configMap]) { m.AddEventHandler(notified.handler()) })
 	waitSynced(t, m, shards.All)
-	told.take()
+	notified.take()
 
 	put(t, two, object("a", "x", "two", "uid-of-x"))
 	has(t, m, keyOf("a", "x"), "two", "two")
 	has(t, m, keyOf("a", "y"), "one", "one")
-	require.Equal(t, []string{"update x one>two"}, told.take())
+	require.Equal(t, []string{"update x one>two"}, notified.take())
 	require.Equal(t, 3, m.Lister().Len())
 	require.Len(t, m.Lister().List(nil), 3)
 	require.Len(t, m.Lister().InCluster("a", nil), 2)
@@ -160,7 +160,7 @@ func TestMigration(t *testing.T) {
 		return len(found)
 	}
 	require.Equal(t, 1, of("two"))
-	require.Equal(t, 1, of("one"), "of x the copy on two counts")
+	require.Equal(t, 1, of("one"), "the object x of shard one must not be counted")
 	late := &events{}
 	m.AddEventHandler(late.handler())
 	require.ElementsMatch(t, []string{"add x two", "add y one", "add still here"}, late.take())
@@ -168,14 +168,14 @@ func TestMigration(t *testing.T) {
 	put(t, one, object("a", "x", "old")) // no events
 	put(t, two, object("a", "y", "two", "another"))
 	has(t, m, keyOf("a", "y"), "two", "two")
-	require.Equal(t, []string{"delete y one true", "add y two"}, told.take(), "another object of that name")
+	require.Equal(t, []string{"delete y one true", "add y two"}, notified.take(), "the object was replaced by another one with the same name")
 
 	remove(t, one, "a", "x")
 	remove(t, one, "a", "y")
 	put(t, two, object("a", "x", "three"))
 	has(t, m, keyOf("a", "x"), "two", "three")
-	eventually(t, func() bool { return len(m.Of("one").Lister().Cluster("a").List(nil)) == 0 }, "one has nothing left")
-	require.Equal(t, []string{"update x two>three"}, told.take())
+	eventually(t, func() bool { return len(m.Of("one").Lister().Cluster("a").List(nil)) == 0 }, "shard one has no objects")
+	require.Equal(t, []string{"update x two>three"}, notified.take())
 	require.Equal(t, "two", m.Lister().ShardOf("a"))
 
 	// The migration is canceled: the previous copy becomes valid again.
@@ -183,10 +183,10 @@ func TestMigration(t *testing.T) {
 	has(t, m, keyOf("a", "x"), "one", "back")
 	remove(t, one, "a", "x")
 	has(t, m, keyOf("a", "x"), "two", "three")
-	require.Equal(t, []string{"update x three>back", "update x back>three"}, told.take())
+	require.Equal(t, []string{"update x three>back", "update x back>three"}, notified.take())
 	remove(t, two, "a", "x")
 	eventually(t, func() bool { return m.Lister().Len() == 2 }, "deleted")
-	require.Equal(t, []string{"delete x three false"}, told.take())
+	require.Equal(t, []string{"delete x three false"}, notified.take())
 	_, err := m.Lister().ByIndex("none", "")
 	require.ErrorContains(t, err, "no index")
 }
@@ -212,7 +212,7 @@ func TestUnreachable(t *testing.T) {
 		w.announce(t, name, url)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	m, stop := view(t, w.source, options{Metrics: registry})
+	m, stop := startMulti(t, w.source, options{Metrics: registry})
 	added := m.AddEventHandler(client.Handler[configMap]{})
 	waitSynced(t, m, shards.Reachable)
 	<-added.Synced()
@@ -229,7 +229,7 @@ func TestUnreachable(t *testing.T) {
 	require.Contains(t, why["three"], "does not serve configmaps")
 	connected, err := testutil.GatherAndCount(registry, "shardplane_shards_connected", "shardplane_shards_missing", "shardplane_client_informer_objects")
 	require.NoError(t, err)
-	require.Equal(t, 5, connected, "of the view two, of three informers one")
+	require.Equal(t, 5, connected, "two metrics of the set, and one of each of three informers")
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	err = m.WaitForSync(short, shards.All)
@@ -237,7 +237,7 @@ func TestUnreachable(t *testing.T) {
 		require.ErrorContains(t, err, "shard "+name+": ")
 	}
 	_, err = m.Lister().Get(keyOf("b", "y"))
-	require.ErrorIs(t, err, client.ErrIncomplete, "nobody knows")
+	require.ErrorIs(t, err, client.ErrIncomplete, "the object may be on an unreachable shard")
 	_, err = m.Lister().Get(keyOf("a", "x"))
 	require.NoError(t, err)
 
@@ -245,13 +245,13 @@ func TestUnreachable(t *testing.T) {
 	two.Fail(0)
 	three.Fail(0)
 	waitSynced(t, m, shards.All)
-	eventually(t, func() bool { return len(m.Missing()) == 0 }, "all are back")
+	eventually(t, func() bool { return len(m.Missing()) == 0 }, "all shards are reachable again")
 	since := time.Now()
 	two.Fail(http.StatusServiceUnavailable)
 	two.Break()
 	w.root.Fail(http.StatusServiceUnavailable)
 	w.root.Break()
-	eventually(t, func() bool { return len(m.Missing()) == 2 }, "two and root are away")
+	eventually(t, func() bool { return len(m.Missing()) == 2 }, "shards two and root are unreachable")
 	missing := m.Missing()
 	require.Empty(t, missing[0].Shard)
 	require.ErrorContains(t, missing[0].Why, "the Shard objects: ")
@@ -279,28 +279,28 @@ func TestPartition(t *testing.T) {
 	}
 	w.announce(t, "one", one.URL, in("eu"))
 	w.announce(t, "two", "https://127.0.0.1:1", in("us"))
-	told := &events{}
+	notified := &events{}
 	ranges, err := client.PartOf(client.ByCluster, 0, 1)
 	require.NoError(t, err)
 	changing := client.NewChangingRanges(ranges)
-	m, _ := view(t, w.source, options{
+	m, _ := startMulti(t, w.source, options{
 		Partition: labels.SelectorFromSet(labels.Set{"region": "eu"}),
 		Ranges: func(shard string) client.RangeSource {
 			require.Equal(t, "one", shard)
 			return changing
 		},
-	}, func(m *shards.Multi[configMap]) { m.AddEventHandler(told.handler()) })
+	}, func(m *shards.Multi[configMap]) { m.AddEventHandler(notified.handler()) })
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
 	changing.Set(client.Ranges{})
-	eventually(t, func() bool { return m.Lister().Len() == 0 }, "nothing is held")
+	eventually(t, func() bool { return m.Lister().Len() == 0 }, "no objects are loaded")
 	_, err = m.Lister().Get(keyOf("a", "x"))
 	require.ErrorIs(t, err, client.ErrNotOwned)
 	changing.Set(ranges)
 	has(t, m, keyOf("a", "x"), "one", "1")
 	w.announce(t, "one", one.URL, in("us"))
-	eventually(t, func() bool { return m.Of("one") == nil }, "not selected any more")
-	require.Equal(t, []string{"add x 1", "leave x 1 RangeMoved", "add x 1", "leave x 1 ShardGone"}, told.take())
+	eventually(t, func() bool { return m.Of("one") == nil }, "the shard is no longer selected")
+	require.Equal(t, []string{"add x 1", "leave x 1 RangeMoved", "add x 1", "leave x 1 ShardGone"}, notified.take())
 }
 
 // TestSources tests the other sources of shards.
@@ -309,7 +309,7 @@ func TestSources(t *testing.T) {
 	one := clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	_, err := shards.New(shards.FromAny(), kinds.ConfigMaps, options{})
-	require.ErrorContains(t, err, "give FromAny one at least")
+	require.ErrorContains(t, err, "pass at least one to FromAny")
 	dead := factoryOf(t, "https://127.0.0.1:1")
 	_, err = shards.New(shards.FromAny(dead), kinds.ConfigMaps, options{Metrics: failing{}})
 	require.ErrorContains(t, err, "registering the metrics")
@@ -319,13 +319,13 @@ func TestSources(t *testing.T) {
 	for _, each := range []*world{w, other} {
 		each.announce(t, "one", one.URL)
 	}
-	m, _ := view(t, shards.FromAny(dead, factoryOf(t, w.root.URL), factoryOf(t, other.root.URL)), options{Dial: shards.Access(insecure)})
+	m, _ := startMulti(t, shards.FromAny(dead, factoryOf(t, w.root.URL), factoryOf(t, other.root.URL)), options{Dial: shards.Access(insecure)})
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
 	w.root.Fail(http.StatusServiceUnavailable)
 	w.root.Break()
 	other.announce(t, "two", one.URL)
-	eventually(t, func() bool { return m.Of("two") != nil }, "the third one is asked")
+	eventually(t, func() bool { return m.Of("two") != nil }, "the third server is used")
 
 	// A cache server has the Shards of root as replicas.
 	cache := clienttest.New(t, kinds.Scheme)
@@ -334,7 +334,7 @@ func TestSources(t *testing.T) {
 		Spec:       corev1alpha1.ShardSpec{BaseURL: one.URL},
 	}
 	cache.Put(t, kinds.Shards.GroupVersionResource, replica)
-	m, _ = view(t, shards.FromCache(factoryOf(t, cache.URL)), options{})
+	m, _ = startMulti(t, shards.FromCache(factoryOf(t, cache.URL)), options{})
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
 
@@ -362,7 +362,7 @@ func TestIndexesLater(t *testing.T) {
 	put(t, one, object("one", "a", "same"))
 	put(t, other, object("two", "a", "same"))
 	w.announce(t, "shard-1", one.URL)
-	m, _ := view(t, w.source, options{})
+	m, _ := startMulti(t, w.source, options{})
 	waitSynced(t, m, shards.All)
 	require.True(t, m.HasSynced(shards.All))
 	byContent := map[string]client.IndexFunc[configMap]{"content": func(obj configMap) []string { return []string{obj.Data["content"]} }}
@@ -375,7 +375,7 @@ func TestIndexesLater(t *testing.T) {
 	eventually(t, func() bool {
 		found, err := m.Lister().ByIndex("content", "same")
 		return err == nil && len(found) == 2
-	}, "the index is of the new shard, too")
+	}, "the index contains objects of the new shard")
 }
 
 // TestPause: the lister returns what handlers were notified of while no handler runs.
@@ -384,18 +384,18 @@ func TestPause(t *testing.T) {
 	w := newWorld(t)
 	one := clienttest.New(t, kinds.Scheme)
 	w.announce(t, "shard-1", one.URL)
-	told := 0
-	m, _ := view(t, w.source, options{}, func(m *shards.Multi[configMap]) {
-		m.AddEventHandler(client.Handler[configMap]{OnAdd: func(configMap, bool) { told++ }})
+	notified := 0
+	m, _ := startMulti(t, w.source, options{}, func(m *shards.Multi[configMap]) {
+		m.AddEventHandler(client.Handler[configMap]{OnAdd: func(configMap, bool) { notified++ }})
 	})
 	waitSynced(t, m, shards.All)
 	const objects = 200
 	agrees := func() (all bool) {
 		m.Pause(func() {
-			if held := m.Lister().Len(); held != told {
-				t.Errorf("the handler was told of %d objects, and %d are held", told, held)
+			if held := m.Lister().Len(); held != notified {
+				t.Errorf("the handler was notified of %d objects, but %d are loaded", notified, held)
 			}
-			all = told == objects
+			all = notified == objects
 		})
 		return all
 	}
@@ -403,5 +403,5 @@ func TestPause(t *testing.T) {
 		put(t, one, object("one", fmt.Sprint("a", n), ""))
 		agrees()
 	}
-	eventually(t, agrees, "all are told")
+	eventually(t, agrees, "the handler is notified of all objects")
 }

@@ -104,7 +104,7 @@ func (m *Multi[T]) reconcile(ctx context.Context) {
 	}
 	for _, s := range m.all() {
 		if wanted[s.name] == nil {
-			klog.FromContext(ctx).Info("Shard was removed", "view", m.name, "shard", s.name)
+			klog.FromContext(ctx).Info("Shard was removed", "set", m.name, "shard", s.name)
 			m.leave(s)
 		}
 	}

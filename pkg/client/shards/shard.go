@@ -23,7 +23,7 @@ func (s *shard[T]) follow(ctx context.Context, obj *corev1alpha1.Shard) {
 	defer s.mu.Unlock()
 	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
 		s.errSince = time.Now()
-		klog.FromContext(ctx).Error(err, "Failed to use a Shard object", "view", s.of.name, "shard", s.name)
+		klog.FromContext(ctx).Error(err, "Failed to use a Shard object", "set", s.of.name, "shard", s.name)
 	}
 	s.err = err
 }
@@ -46,7 +46,7 @@ func (s *shard[T]) reach(ctx context.Context, obj *corev1alpha1.Shard) error {
 			return err
 		}
 	} else {
-		klog.FromContext(ctx).Info("Shard address has changed", "view", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
+		klog.FromContext(ctx).Info("Shard address has changed", "set", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
 		s.stop()
 		if err := informer.MoveTo(clients.Wildcard()); err != nil {
 			return err
@@ -79,7 +79,7 @@ func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
 	running.Go(func() {
 		defer cancel()
 		if err := informer.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to follow a shard", "view", s.of.name, "shard", s.name)
+			klog.FromContext(ctx).Error(err, "Failed to follow a shard", "set", s.of.name, "shard", s.name)
 		}
 	})
 	running.Go(func() {

@@ -88,8 +88,8 @@ func (s Source) dial() Dial {
 }
 
 var (
-	errNoSource = errors.New("the source of the shards names no server to ask: give FromAny one at least")
-	errNoConfig = errors.New("the table of shards has no client configuration for it")
+	errNoSource = errors.New("the source of the shards contains no server: pass at least one to FromAny")
+	errNoConfig = errors.New("the table of shards has no client configuration for the shard")
 )
 
 type registry struct {

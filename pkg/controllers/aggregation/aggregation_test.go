@@ -59,10 +59,10 @@ func TestAggregate(t *testing.T) {
 		return got
 	}
 	got := from(role, others)
-	require.Equal(t, []string{"pods", "secrets"}, resources(got), "in the order of names, each once, of both selectors")
-	require.Same(t, got, from(got, others), "nothing is written when nothing changes")
-	require.Empty(t, from(got, nil).Rules, "what nothing grants any more goes away")
-	require.NotNil(t, from(got, nil).Rules, "a list that is null would not be sent")
+	require.Equal(t, []string{"pods", "secrets"}, resources(got), "rules of both selectors must be merged in the order of names, without duplicates")
+	require.Same(t, got, from(got, others), "unchanged rules must not be written")
+	require.Empty(t, from(got, nil).Rules, "rules that no selected role grants must be removed")
+	require.NotNil(t, from(got, nil).Rules, "null would be omitted from the request")
 }
 
 // TestAggregateEnds: aggregation stops when the context is done.
@@ -103,7 +103,7 @@ func TestReconcile(t *testing.T) {
 	}
 	view := client.Key{Cluster: "c", Name: "view"}
 	of := client.Key{Cluster: "c"}
-	require.Equal(t, []client.Key{of}, keysOf(all[1]), "a worker finds what selects it")
+	require.Equal(t, []client.Key{of}, keysOf(all[1]), "a worker determines the roles that select it")
 	require.Equal(t, []client.Key{view}, keysOf(all[0]))
 	require.Empty(t, keysOf(clusterRole("b", "")))
 	var queue noted
@@ -112,7 +112,7 @@ func TestReconcile(t *testing.T) {
 	_, err = r.reconcile(t.Context(), of)
 	require.NoError(t, err)
 	require.Equal(t, []client.Key{view}, queue.keys)
-	for _, name := range []string{"view", "a", "gone"} {
+	for _, name := range []string{"view", "a", "deleted"} {
 		_, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: name})
 		require.NoError(t, err)
 	}

@@ -89,7 +89,7 @@ func (r *aggregationReconciler) reconcile(ctx context.Context, key client.Key) (
 	switch {
 	case errors.Is(err, errTooLarge):
 		// A retry is useless until something changes, which requeues the role.
-		klog.FromContext(ctx).Info("Aggregated rules of a cluster role are too large, keeping the previous rules", "clusterRole", key, "most", maxBytes)
+		klog.FromContext(ctx).Info("Aggregated rules of a cluster role are too large, keeping the previous rules", "clusterRole", key, "limit", maxBytes)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("aggregating cluster role %s: %w", key, err)

@@ -35,21 +35,21 @@ func TestChangedMeanwhile(t *testing.T) {
 func TestObservedOnce(t *testing.T) {
 	t.Parallel()
 	w := bound(t)
-	export, looks := w.r.export, 0
+	export, reads := w.r.export, 0
 	w.r.export = func(key client.Key) (*apisv1alpha2.APIExport, error) {
-		looks++
+		reads++
 		return export(key)
 	}
 	for action, change := range map[string]func(){
-		"nothing":                     func() {},
-		"a schema, without a request": func() { w.offer(widgetsTwo, gadgets) },
-		"an annotation, by a request": func() { w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello"} },
-		"a binding that is new":       func() { w.bind("a") },
+		"no change":                   func() {},
+		"new schema, no request":      func() { w.offer(widgetsTwo, gadgets) },
+		"new annotation, one request": func() { w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello"} },
+		"new binding":                 func() { w.bind("a") },
 	} {
 		change()
-		looks = 0
+		reads = 0
 		w.mustReconcile(t, "a")
-		require.Equal(t, 1, looks, action)
+		require.Equal(t, 1, reads, action)
 		require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate), action)
 	}
 }

@@ -36,7 +36,7 @@ const (
 
 var (
 	errNone       = apierrors.NewNotFound(schema.GroupResource{}, "x")
-	errIncomplete = fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
+	errIncomplete = fmt.Errorf("%w: the cache server is unreachable", client.ErrIncomplete)
 )
 
 // world simulates a shard: stored objects, served resources, and faults.
@@ -172,9 +172,9 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	}
 	switch uid {
 	case "bad":
-		return "", fmt.Errorf("%w: it is bad", apis.ErrInvalidSchema)
+		return "", fmt.Errorf("%w: unknown type", apis.ErrInvalidSchema)
 	case "large":
-		return "", fmt.Errorf("%w: it is large", apis.ErrLimitReached)
+		return "", fmt.Errorf("%w: quota exceeded", apis.ErrLimitReached)
 	}
 	return "v1", w.Write(func() { w.pinned[uid] = true })
 }
@@ -183,9 +183,9 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 func (w *world) CheckReplacement(_ context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
 	switch uid := next.Schema.UID; {
 	case strings.HasPrefix(uid, "unlike.") && bound != nil:
-		return fmt.Errorf("%w: it cannot replace %s", apis.ErrInvalidSchema, bound.Schema.Name)
+		return fmt.Errorf("%w: cannot replace %s", apis.ErrInvalidSchema, bound.Schema.Name)
 	case strings.HasPrefix(uid, "unlike."):
-		return fmt.Errorf("%w: it cannot replace that of others", apis.ErrInUse)
+		return fmt.Errorf("%w: cannot replace the schemas of other bindings", apis.ErrInUse)
 	}
 	return nil
 }
@@ -198,11 +198,11 @@ func (w *world) Reserve(_ context.Context, _ logicalcluster.Name, binding string
 			return nil, "", err
 		}
 		if by := w.taken[name.Resource.Resource]; by != "" {
-			return nil, by + " has it", nil
+			return nil, by + " uses it", nil
 		}
 		for _, other := range w.bindings {
 			if other.Name != binding && slices.ContainsFunc(other.Status.BoundResources, func(b apisv1alpha2.BoundAPIResource) bool { return b.Resource == name.Resource.Resource }) {
-				return nil, other.Name + " has it", nil
+				return nil, other.Name + " uses it", nil
 			}
 		}
 	}
@@ -277,7 +277,7 @@ func (w *world) converge(t *testing.T) {
 			return
 		}
 	}
-	require.Fail(t, "it does not come to rest")
+	require.Fail(t, "the state does not converge")
 }
 
 // bindingTo returns a new binding to an export.
@@ -367,20 +367,20 @@ func TestAnyOrder(t *testing.T) {
 		}
 		require.Equal(t, bound, w.picture(), "seed %d", seed)
 		for _, resource := range w.bindings["b"].Status.BoundResources {
-			require.True(t, w.pinned[types.UID(resource.Schema.UID)], "nothing is bound that has no copy")
+			require.True(t, w.pinned[types.UID(resource.Schema.UID)], "bound schemas must be pinned")
 		}
 		w.play(t, random, ends())
 		if orphaned == nil {
 			orphaned = w.picture()
 			require.Equal(t, "APIExportNotFound", conditions.Get(w.bindings["b"], apisv1alpha2.APIExportValid).Reason)
-			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"), "what is bound goes on")
+			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"), "bound resources must stay available")
 			require.Empty(t, w.bindings["b"].Status.ExportPermissionClaims)
 			require.Empty(t, w.bindings["b"].Status.AppliedPermissionClaims)
 		}
 		require.Equal(t, orphaned, w.picture(), "seed %d", seed)
 		last = max(last, w.Calls)
 	}
-	require.Less(t, last, crashes/2, "each effect was crashed at")
+	require.Less(t, last, crashes/2, "the crash points do not cover all side effects")
 }
 
 // TestDeletion: a binding waits for the deletion of its objects, even after crashes, and another binding takes over the
@@ -422,7 +422,7 @@ func TestConflicts(t *testing.T) {
 	w := offering("b")
 	w.offer(widgetsOne, gadgets)
 	w.schemas[gadgets] = gadgets
-	w.taken["gadgets"] = "somebody"
+	w.taken["gadgets"] = "crd"
 	w.converge(t)
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer))
@@ -450,7 +450,7 @@ func TestConflicts(t *testing.T) {
 func TestConverged(t *testing.T) {
 	w := offering("b")
 	w.schemas[widgetsTwo] = widgetsTwo
-	look := func(want int, action string) {
+	expectReads := func(want int, action string) {
 		t.Helper()
 		w.reads = 0
 		for range 3 {
@@ -458,28 +458,28 @@ func TestConverged(t *testing.T) {
 		}
 		require.Equal(t, want, w.reads, action)
 	}
-	look(1, "it is new")
+	expectReads(1, "new binding")
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
 	w.yielded = 0
-	look(0, "it says all")
-	require.Equal(t, 3, w.yielded, "a definition may have come by its names")
+	expectReads(0, "complete status")
+	require.Equal(t, 3, w.yielded, "definitions may use its names meanwhile")
 	w.exports["e"].ResourceVersion = "2"
-	look(0, "nothing that it follows has changed")
+	expectReads(0, "unrelated change of the export")
 	w.offer(widgetsTwo)
-	look(0, "the schema: the status is written without reading it")
+	expectReads(0, "new schema: the status is written without reading it")
 	require.Equal(t, widgetsTwo, w.bindings["b"].Status.BoundResources[0].Schema.Name)
 	w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello", "other": "x"}
-	look(1, "an annotation for consumers")
+	expectReads(1, "annotation for consumers")
 	require.Equal(t, "hello", w.bindings["b"].Annotations[apis.MirroredPrefix+"note"])
 	w.exports["e"].Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{{GroupResource: apisv1alpha2.GroupResource{Resource: "secrets"}, Verbs: []string{"get"}}}
-	look(1, "a claim")
+	expectReads(1, "new claim")
 	w.bindings["b"].Spec.PermissionClaims = []apisv1alpha2.AcceptablePermissionClaim{{
 		ScopedPermissionClaim: apisv1alpha2.ScopedPermissionClaim{PermissionClaim: w.exports["e"].Spec.PermissionClaims[0]}, State: apisv1alpha2.ClaimAccepted,
 	}}
-	look(1, "its acceptance")
+	expectReads(1, "accepted claim")
 	delete(w.lc.Annotations, locks)
-	look(0, "the note on the LogicalCluster")
+	expectReads(0, "lost annotation of the LogicalCluster")
 	require.Contains(t, w.lc.Annotations, locks)
 	delete(w.exports, "e")
-	look(1, "the export is gone")
+	expectReads(1, "deleted export")
 }

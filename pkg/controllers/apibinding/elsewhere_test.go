@@ -61,7 +61,7 @@ func TestDeletionWhileIncomplete(t *testing.T) {
 	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }
 	w.remove("a")
 	require.True(t, w.mustReconcile(t, "a").Backoff)
-	require.Contains(t, conditions.GetMessage(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess), "the cache server is away")
+	require.Contains(t, conditions.GetMessage(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess), "the cache server is unreachable")
 	w.lc.DeletionTimestamp = new(metav1.Now())
 	w.mustReconcile(t, "a")
 	require.Nil(t, w.bindings["a"])
@@ -107,7 +107,7 @@ func TestWaitingIsReported(t *testing.T) {
 		for range 2 { // the second time, nothing changes
 			before := w.version
 			for _, name := range []string{"a", "b"} {
-				require.True(t, w.mustReconcile(t, name).Backoff || name == "a", "it goes on by itself")
+				require.True(t, w.mustReconcile(t, name).Backoff || name == "a", "the binding must be retried")
 			}
 			require.LessOrEqual(t, w.version, before+1)
 		}
@@ -122,7 +122,7 @@ func TestWaitingIsReported(t *testing.T) {
 		require.Equal(t, []string{apis.BindingFinalizer}, w.bindings["b"].Finalizers)
 	}
 	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }
-	reports("not everything is known yet: the cache server is away")
+	reports("not all objects are loaded yet: the cache server is unreachable")
 
 	// The location of a schema is part of the observed state.
 	w.r.resolve = resolve
@@ -137,10 +137,10 @@ func TestWaitingIsReported(t *testing.T) {
 		return nil, errors.New("connection refused by 10.0.0.1")
 	}
 	w.pinned = map[types.UID]bool{}
-	reports("resource widgets of APIExport e: not everything is known yet: the cache server did not return the APIResourceSchema " + widgetsOne + " of shard far")
+	reports("resource widgets of APIExport e: not all objects are loaded yet: the cache server did not return the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = func(context.Context, client.Key) (*apis.APIResourceSchema, error) { return nil, errNone }
-	reports("resource widgets of APIExport e: not everything is known yet: the cache server does not contain the APIResourceSchema " + widgetsOne + " of shard far")
+	reports("resource widgets of APIExport e: not all objects are loaded yet: the cache server does not contain the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = readSchema
 	w.remove("a")
@@ -151,7 +151,7 @@ func TestWaitingIsReported(t *testing.T) {
 // TestClaimsWhileIncomplete: bound resources stay bound, and claims are accepted and rejected, while other shards are unknown.
 func TestClaimsWhileIncomplete(t *testing.T) {
 	w := offering("b")
-	secrets := asksFor("secrets", "get", "list")
+	secrets := claimFor("secrets", "get", "list")
 	claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))(w)
 	w.converge(t)
 	before := w.bindings["b"].DeepCopy()

@@ -38,7 +38,7 @@ func TestSystemExports(t *testing.T) {
 		"mine":           {provider: "root", wanted: workspaces},
 	} {
 		_, _, err = w.r.reserve(t.Context(), key, bindingTo("root", name, "b"), p)
-		require.ErrorIs(t, err, errContested, "an export that is named so, or of root, is not one that offers the system's")
+		require.ErrorIs(t, err, errContested, "only system exports of root may use the names of the servers")
 	}
 	w.bind("a")
 	w.bindings["a"].Status.BoundResources = workspaces

@@ -23,12 +23,12 @@ func whole() [][]func(*world) {
 			func(w *world) { w.exports["e"].Status.IdentityHash = "h" },
 			func(w *world) { w.offer(widgetsTwo, gadgets) },
 			func(w *world) {
-				w.exports["e"].Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{asksFor("secrets", "get"), asksFor("configmaps", "get")}
+				w.exports["e"].Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimFor("secrets", "get"), claimFor("configmaps", "get")}
 			},
 		},
 		{schemaIs(widgetsOne)}, {schemaIs(widgetsTwo)}, {schemaIs(gadgets)},
 		{func(w *world) { w.bind("b") }, accept("secrets")},
-		{func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { delete(w.taken, "gadgets") }},
+		{func(w *world) { w.taken["gadgets"] = "crd" }, func(w *world) { delete(w.taken, "gadgets") }},
 	}
 }
 
@@ -36,7 +36,7 @@ func accept(resources ...string) func(*world) {
 	return func(w *world) {
 		w.bindings["b"].Spec.PermissionClaims = nil
 		for _, resource := range resources {
-			w.bindings["b"].Spec.PermissionClaims = append(w.bindings["b"].Spec.PermissionClaims, accepts(asksFor(resource), "get"))
+			w.bindings["b"].Spec.PermissionClaims = append(w.bindings["b"].Spec.PermissionClaims, accepts(claimFor(resource), "get"))
 		}
 	}
 }
@@ -83,15 +83,15 @@ func TestEveryCrash(t *testing.T) {
 		check  func(t *testing.T, w *world)
 	}{
 		"unbinding": {lines{{removed}}, emptied},
-		"unbinding what nobody offers any more": {lines{
+		"unbinding from a deleted export": {lines{
 			{removed}, {func(w *world) { delete(w.exports, "e") }}, {func(w *world) { delete(w.schemas, widgetsOne) }}, {func(w *world) { delete(w.schemas, gadgets) }},
 		}, emptied},
-		"unbinding with the logical cluster": {lines{{removed}, {func(w *world) { w.lc = nil }}}, func(t *testing.T, w *world) {
+		"deletion of the logical cluster": {lines{{removed}, {func(w *world) { w.lc = nil }}}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Empty(t, w.bindings)
 			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
 		}},
-		"another schema": {lines{{func(w *world) { w.offer(widgetsTwo) }, func(w *world) { w.offer(widgetsTwo, gadgets) }}}, func(t *testing.T, w *world) {
+		"new schema": {lines{{func(w *world) { w.offer(widgetsTwo) }, func(w *world) { w.offer(widgetsTwo, gadgets) }}}, func(t *testing.T, w *world) {
 			t.Helper()
 			status := w.bindings["a"].Status
 			require.Len(t, status.BoundResources, 2)
@@ -100,7 +100,7 @@ func TestEveryCrash(t *testing.T) {
 			require.Equal(t, 3, w.objects["widgets/"+widgetsOne])
 			require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate))
 		}},
-		"taking over": {lines{{func(w *world) { w.bind("b") }, removed}}, func(t *testing.T, w *world) {
+		"takeover": {lines{{func(w *world) { w.bind("b") }, removed}}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Len(t, w.bindings, 1)
 			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
@@ -108,18 +108,18 @@ func TestEveryCrash(t *testing.T) {
 			require.Equal(t, 2, w.objects["gadgets/"+gadgets])
 			require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
 		}},
-		"both go while one waits": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}}, emptied},
-		"both go, and one could never bind": {lines{{
-			func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") },
+		"two deleted bindings, one waiting": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}}, emptied},
+		"two deleted bindings, one never bound": {lines{{
+			func(w *world) { w.taken["gadgets"] = "crd" }, func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") },
 		}}, emptied},
-		"taking over by one of several": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}, {func(w *world) { w.bind("c") }}}, func(t *testing.T, w *world) {
+		"takeover by one of several bindings": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}, {func(w *world) { w.bind("c") }}}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Len(t, w.bindings, 1)
 			require.True(t, conditions.IsTrue(w.bindings["c"], "Ready"))
 			require.JSONEq(t, `{"widgets.example.org":{"n":"c"},"gadgets.example.org":{"n":"c"}}`, w.lc.Annotations[locks])
 		}},
-		"names that are taken meanwhile": {lines{
-			{removed}, {func(w *world) { w.offer(widgetsOne) }, func(w *world) { w.bind("b") }}, {func(w *world) { w.taken["gadgets"] = "somebody" }},
+		"names taken meanwhile": {lines{
+			{removed}, {func(w *world) { w.offer(widgetsOne) }, func(w *world) { w.bind("b") }}, {func(w *world) { w.taken["gadgets"] = "crd" }},
 		}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Len(t, w.bindings, 1)
@@ -143,7 +143,7 @@ func TestEveryCrash(t *testing.T) {
 				last = max(last, w.Calls)
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { flow.check(t, w) })
 			}
-			require.Less(t, last, crashes/2, "each effect was crashed at")
+			require.Less(t, last, crashes/2, "the crash points do not cover all side effects")
 		})
 	}
 }

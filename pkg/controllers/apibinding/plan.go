@@ -156,7 +156,7 @@ func noIdentity() *problem {
 func noSchema(name string) *problem {
 	return &problem{
 		export: true, reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The APIExport names the APIResourceSchema %s, which does not exist: the provider must create it, or reference another one", name),
+		message: fmt.Sprintf("The APIExport references the APIResourceSchema %s, which does not exist: the provider must create it, or reference another one", name),
 	}
 }
 
@@ -174,8 +174,8 @@ func conflicting(format string, args ...any) *problem {
 	}
 }
 
-func namingConflict(action string) *problem {
-	return conflicting("%s: delete it, or this binding. The resource is bound when the name is released", action)
+func namingConflict(conflict string) *problem {
+	return conflicting("%s: delete it, or this binding. The resource is bound when the name is released", conflict)
 }
 
 func noLogicalCluster() *problem {

@@ -26,7 +26,7 @@ func TestProvider(t *testing.T) {
 
 	binding.Labels[apis.ExportLabel] = apis.ExportLabelValue("permitted", "e")
 	binding.Status.APIExportClusterName = "permitted"
-	require.Equal(t, logicalcluster.Name("permitted"), of(binding), "once known it stays")
+	require.Equal(t, logicalcluster.Name("permitted"), of(binding), "the recorded provider must not change")
 	binding.Status.APIExportClusterName, binding.Spec.Reference.Export.Path = "", ""
 	require.Equal(t, logicalcluster.Name("consumer"), of(binding))
 }

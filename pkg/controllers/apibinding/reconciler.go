@@ -106,7 +106,7 @@ func (r *bindingReconciler) exportOf(provider logicalcluster.Name, binding *apis
 	return export, err
 }
 
-// noted returns a LogicalCluster, and its new state if the resources of a binding are not recorded yet.
+// recorded returns a LogicalCluster, and its new state if the resources of a binding are not recorded yet.
 func (r *bindingReconciler) recorded(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
 	cached, err := r.logicalCluster(cluster)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -121,7 +121,7 @@ func (r *bindingReconciler) recorded(cluster logicalcluster.Name, binding string
 	return lc, updated, err
 }
 
-// note records the resources of a binding in the LogicalCluster, for clients that read the annotation.
+// record records the resources of a binding in the LogicalCluster, for clients that read the annotation.
 func (r *bindingReconciler) record(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
 	defer r.recording.lock(cluster)()
 	lc, updated, err := r.recorded(cluster, binding, resources)

@@ -34,7 +34,7 @@ func (w *racing) CheckReplacement(_ context.Context, _, next *apisv1alpha2.Bound
 	for _, b := range w.bindings {
 		for _, r := range b.Status.BoundResources {
 			if r.Schema.Name != next.Schema.Name && r.Schema.Name != widgetsOne {
-				return fmt.Errorf("%w: it cannot replace %s", apis.ErrInUse, r.Schema.Name)
+				return fmt.Errorf("%w: cannot replace %s", apis.ErrInUse, r.Schema.Name)
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func (*racing) Reserve(context.Context, logicalcluster.Name, string, []types.UID
 // with the same schema do not wait for each other.
 func TestReplacementsAreSerialized(t *testing.T) {
 	t.Parallel()
-	for name, before := range map[string]string{"a new binding": "", "a binding that has bound a former schema": widgetsOne} {
+	for name, before := range map[string]string{"a new binding": "", "a binding with a previous schema": widgetsOne} {
 		for _, other := range []string{widgetsTwo, widgetsThree} {
 			t.Run(name+" and "+other, func(t *testing.T) {
 				t.Parallel()
@@ -97,7 +97,7 @@ func TestReplacementsAreSerialized(t *testing.T) {
 					require.Len(t, w.bindings["b"].Status.BoundResources, 1)
 					return
 				}
-				require.Empty(t, w.bindings["b"].Status.BoundResources, "only one of both schemas may be bound")
+				require.Empty(t, w.bindings["b"].Status.BoundResources, "two incompatible schemas are bound")
 				require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
 			})
 		}
@@ -130,7 +130,7 @@ func TestReplacementsWait(t *testing.T) {
 	}()
 	start(of("things", "one", "h"))() // the waiting one has registered nothing
 	first()
-	require.NotNil(t, s.tryStart([]apisv1alpha2.BoundAPIResource{of("widgets", "two", "h")}), "there is one more")
+	require.NotNil(t, s.tryStart([]apisv1alpha2.BoundAPIResource{of("widgets", "two", "h")}), "the second replacement is still pending")
 	second()
 	require.NoError(t, <-started)
 	require.Empty(t, s.pending)

@@ -31,8 +31,8 @@ const (
 	cannotYet = "False WaitingForEstablished Info: The APIExport cannot be bound yet: see the condition APIExportValid"
 )
 
-// told is a sequence of events and the resulting conditions of binding b; all others are true or missing.
-type told struct {
+// conditionTest contains a sequence of events and the resulting conditions of binding b; all others are true or missing.
+type conditionTest struct {
 	happens func(w *world)
 	// later is called after everything was bound.
 	later func(w *world)
@@ -59,14 +59,14 @@ func deleted(remainder int, waits map[string]int, err error) func(*world) {
 	}
 }
 
-func claims(asked []apisv1alpha2.PermissionClaim, accepted ...apisv1alpha2.AcceptablePermissionClaim) func(*world) {
+func claims(claimed []apisv1alpha2.PermissionClaim, accepted ...apisv1alpha2.AcceptablePermissionClaim) func(*world) {
 	return func(w *world) {
-		w.exports["e"].Spec.PermissionClaims = asked
+		w.exports["e"].Spec.PermissionClaims = claimed
 		w.bindings["b"].Spec.PermissionClaims = accepted
 	}
 }
 
-func asksFor(resource string, verbs ...string) apisv1alpha2.PermissionClaim {
+func claimFor(resource string, verbs ...string) apisv1alpha2.PermissionClaim {
 	return apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Resource: resource}, Verbs: verbs}
 }
 
@@ -78,18 +78,18 @@ func accepts(claim apisv1alpha2.PermissionClaim, verbs ...string) apisv1alpha2.A
 	return accepted
 }
 
-func allTold() map[string]told {
-	secrets, selected := asksFor("secrets", "get", "list"), asksFor("secrets", "get")
+func conditionTests() map[string]conditionTest {
+	secrets, selected := claimFor("secrets", "get", "list"), claimFor("secrets", "get")
 	selected.DefaultSelector = &apisv1alpha2.PermissionClaimSelector{LabelSelector: metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}
 	const otherClaim = "False PermissionClaimsMismatch Warning: secrets is accepted with other verbs, or for other objects, than the APIExport claims, and only the intersection is effective: change spec.permissionClaims, unless this is intended"
 	const noCluster = "False LogicalClusterNotFound Error: The LogicalCluster was not found: if it was just created, binding is retried, otherwise it is being deleted with this binding"
-	bad, large := "False APIResourceSchemaInvalid Error: The APIResourceSchema v1.widgets.example.org cannot be bound, the provider must reference another one in the APIExport: the APIResourceSchema cannot be served: it is bad",
-		"False APIResourceSchemaInvalid Error: The APIResourceSchema v1.widgets.example.org cannot be bound, the provider must reference another one in the APIExport: the APIResourceSchema cannot be served now: it is large"
-	conflict := "False NamingConflicts Error: somebody has it: delete it, or this binding. The resource is bound when the name is released"
+	bad, large := "False APIResourceSchemaInvalid Error: The APIResourceSchema v1.widgets.example.org cannot be bound, the provider must reference another one in the APIExport: the APIResourceSchema cannot be served: unknown type",
+		"False APIResourceSchemaInvalid Error: The APIResourceSchema v1.widgets.example.org cannot be bound, the provider must reference another one in the APIExport: the APIResourceSchema cannot be served now: quota exceeded"
+	conflict := "False NamingConflicts Error: crd uses it: delete it, or this binding. The resource is bound when the name is released"
 	tooLong := fmt.Sprintf("False InternalError Error: The annotation %s of the LogicalCluster, which records the bound resources, would have more than %d bytes: delete other bindings", locks, maxLocksBytes)
-	replicas := "False WaitingForReplicas Info: Waiting for the state of other shards: not everything is known yet: the cache server is away"
-	return map[string]told{
-		"all is well": {},
+	replicas := "False WaitingForReplicas Info: Waiting for the state of other shards: not all objects are loaded yet: the cache server is unreachable"
+	return map[string]conditionTest{
+		"no problem": {},
 		"no export": {happens: func(w *world) { delete(w.exports, "e") }, want: map[string]string{
 			exportCondition: "False APIExportNotFound Error: The APIExport does not exist: create it, or delete the binding", initial: cannotYet, upToDate: cannotYet,
 		}},
@@ -97,12 +97,12 @@ func allTold() map[string]told {
 			exportCondition: "False MissingIdentityHash Warning: The APIExport has no identity yet: see its condition IdentityValid", initial: cannotYet, upToDate: cannotYet,
 		}},
 		"no schema": {happens: func(w *world) { delete(w.schemas, widgetsOne) }, want: map[string]string{
-			exportCondition: "False InternalError Error: The APIExport names the APIResourceSchema v1.widgets.example.org, which does not exist: the provider must create it, or reference another one",
+			exportCondition: "False InternalError Error: The APIExport references the APIResourceSchema v1.widgets.example.org, which does not exist: the provider must create it, or reference another one",
 			initial:         cannotYet, upToDate: cannotYet,
 		}},
-		"the export goes":      {later: func(w *world) { delete(w.exports, "e") }, want: map[string]string{exportCondition: "False APIExportNotFound Error: The APIExport does not exist: create it, or delete the binding"}},
-		"names in use":         {happens: func(w *world) { w.taken["widgets"] = "somebody" }, want: map[string]string{initial: conflict, upToDate: conflict}},
-		"further names in use": {later: func(w *world) { w.taken["gadgets"] = "somebody"; w.offer(widgetsOne, gadgets) }, want: map[string]string{upToDate: conflict}},
+		"deleted export":       {later: func(w *world) { delete(w.exports, "e") }, want: map[string]string{exportCondition: "False APIExportNotFound Error: The APIExport does not exist: create it, or delete the binding"}},
+		"names in use":         {happens: func(w *world) { w.taken["widgets"] = "crd" }, want: map[string]string{initial: conflict, upToDate: conflict}},
+		"further names in use": {later: func(w *world) { w.taken["gadgets"] = "crd"; w.offer(widgetsOne, gadgets) }, want: map[string]string{upToDate: conflict}},
 		"another identity": {later: func(w *world) { w.exports["e"].Status.IdentityHash = "other" }, want: map[string]string{
 			upToDate: "False NamingConflicts Error: widgets.example.org is bound with the previous identity of the APIExport, which its objects keep: delete the binding with its objects, and bind again",
 		}},
@@ -111,40 +111,40 @@ func allTold() map[string]told {
 		}, want: map[string]string{
 			upToDate: "False NamingConflicts Error: widgets.example.org is bound with the previous storage of the APIExport, virtual or not, which cannot change: delete the binding with its objects, and bind again",
 		}},
-		"a bad schema": {happens: func(w *world) { w.schemas[widgetsOne] = "bad" }, want: map[string]string{initial: bad, upToDate: bad}},
-		"no room":      {happens: func(w *world) { w.schemas[widgetsOne] = "large" }, want: map[string]string{initial: large, upToDate: large}},
-		"too much is bound": {happens: func(w *world) {
+		"invalid schema": {happens: func(w *world) { w.schemas[widgetsOne] = "bad" }, want: map[string]string{initial: bad, upToDate: bad}},
+		"no capacity":    {happens: func(w *world) { w.schemas[widgetsOne] = "large" }, want: map[string]string{initial: large, upToDate: large}},
+		"too many bound resources": {happens: func(w *world) {
 			w.lc.Annotations[locks] = fmt.Sprintf(`{"x":{"n":%q}}`, strings.Repeat("o", maxLocksBytes))
 		}, want: map[string]string{initial: tooLong, upToDate: tooLong}},
 		"no logical cluster": {happens: func(w *world) { w.lc = nil }, want: map[string]string{initial: noCluster, upToDate: noCluster}},
-		"others are not known": {happens: func(w *world) {
+		"incomplete state of other shards": {happens: func(w *world) {
 			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, errIncomplete }
 		}, want: map[string]string{exportCondition: "", claimsValid: "", claimsApplied: "", initial: replicas, upToDate: replicas}},
-		"a claim nobody makes": {happens: claims(nil, accepts(secrets, "get")), want: map[string]string{
+		"unclaimed permission": {happens: claims(nil, accepts(secrets, "get")), want: map[string]string{
 			claimsValid: "False InvalidPermissionClaims Error: secrets is accepted, but the APIExport does not claim it: remove it from spec.permissionClaims, or wait for the provider",
 		}},
-		"a claim that goes": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { w.exports["e"].Spec.PermissionClaims = nil }, want: map[string]string{
+		"removed claim": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { w.exports["e"].Spec.PermissionClaims = nil }, want: map[string]string{
 			claimsValid: "False InvalidPermissionClaims Error: secrets is accepted, but the APIExport does not claim it: remove it from spec.permissionClaims, or wait for the provider",
 		}},
-		"a claim whose export goes": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { delete(w.exports, "e") }, want: map[string]string{
+		"claim of a deleted export": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { delete(w.exports, "e") }, want: map[string]string{
 			exportCondition: "False APIExportNotFound Error: The APIExport does not exist: create it, or delete the binding",
 			claimsValid:     "False InvalidPermissionClaims Error: secrets is accepted, but the APIExport does not claim it: remove it from spec.permissionClaims, or wait for the provider",
 		}},
-		"other verbs":        {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "get", "delete")), want: map[string]string{claimsValid: otherClaim}},
-		"other objects":      {happens: claims([]apisv1alpha2.PermissionClaim{selected}, accepts(selected, "get")), want: map[string]string{claimsValid: otherClaim}},
-		"the same claim":     {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "list", "get"))},
-		"all verbs":          {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))},
-		"nothing accepted":   {happens: claims([]apisv1alpha2.PermissionClaim{secrets})},
-		"objects remain":     {later: deleted(3, nil, nil), want: map[string]string{emptied: "False SomeResourcesRemain Info: Objects remain: 3 of widgets.example.org. Their deletion continues automatically"}},
-		"finalizers remain":  {later: deleted(3, map[string]int{"a/b": 2, "c/d": 1}, nil), want: map[string]string{emptied: "False SomeFinalizersRemain Info: Objects remain: 3 of widgets.example.org. They wait for finalizers, which their owners must remove: a/b has 2 of widgets.example.org, c/d has 1 of widgets.example.org"}},
-		"deletion is failed": {later: deleted(3, nil, errors.New("a webhook refuses it")), want: map[string]string{emptied: "False ResourceDeletionFailed Error: Failed to delete the bound objects, retrying: a webhook refuses it"}},
+		"other verbs":       {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "get", "delete")), want: map[string]string{claimsValid: otherClaim}},
+		"other objects":     {happens: claims([]apisv1alpha2.PermissionClaim{selected}, accepts(selected, "get")), want: map[string]string{claimsValid: otherClaim}},
+		"the same claim":    {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "list", "get"))},
+		"all verbs":         {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))},
+		"nothing accepted":  {happens: claims([]apisv1alpha2.PermissionClaim{secrets})},
+		"objects remain":    {later: deleted(3, nil, nil), want: map[string]string{emptied: "False SomeResourcesRemain Info: Objects remain: 3 of widgets.example.org. Their deletion continues automatically"}},
+		"finalizers remain": {later: deleted(3, map[string]int{"a/b": 2, "c/d": 1}, nil), want: map[string]string{emptied: "False SomeFinalizersRemain Info: Objects remain: 3 of widgets.example.org. They wait for finalizers, which their owners must remove: a/b has 2 of widgets.example.org, c/d has 1 of widgets.example.org"}},
+		"failed deletion":   {later: deleted(3, nil, errors.New("rejected by a webhook")), want: map[string]string{emptied: "False ResourceDeletionFailed Error: Failed to delete the bound objects, retrying: rejected by a webhook"}},
 	}
 }
 
 // TestConditions: each condition reports a reason and a solution, and the documentation contains all reasons.
 func TestConditions(t *testing.T) {
 	seen := map[string]bool{}
-	for name, test := range allTold() {
+	for name, test := range conditionTests() {
 		t.Run(name, func(t *testing.T) {
 			w := offering("b")
 			w.schemas[gadgets] = gadgets
@@ -170,7 +170,7 @@ func TestConditions(t *testing.T) {
 			require.Equal(t, conditionOf(b, initial), conditionOf(b, "Ready"))
 		})
 	}
-	require.ElementsMatch(t, documented.Conditions(t, "APIBinding"), slices.Collect(maps.Keys(seen)), "of the conditions in the documentation and the reasons above none is missing")
+	require.ElementsMatch(t, documented.Conditions(t, "APIBinding"), slices.Collect(maps.Keys(seen)), "the documented conditions differ from those of the tests")
 }
 
 func conditionOf(b *apisv1alpha2.APIBinding, kind string) string {
@@ -189,7 +189,7 @@ func TestLogicalClusterComes(t *testing.T) {
 	w := offering("b")
 	lc := w.lc
 	w.lc = nil
-	require.True(t, w.mustReconcile(t, "b").Backoff, "nothing else has it looked at again")
+	require.True(t, w.mustReconcile(t, "b").Backoff, "the binding must be retried, because no event requeues it")
 	w.lc = lc
 	require.False(t, w.mustReconcile(t, "b").Backoff)
 	require.Equal(t, "True", conditionOf(w.bindings["b"], "Ready"))

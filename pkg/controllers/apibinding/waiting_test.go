@@ -24,7 +24,7 @@ func TestNoRoom(t *testing.T) {
 	require.Empty(t, w.r.overCapacity.everywhere())
 	w.schemas[widgetsOne] = "bad"
 	w.converge(t)
-	require.Empty(t, w.r.overCapacity.everywhere(), "to wait does not help")
+	require.Empty(t, w.r.overCapacity.everywhere(), "capacity does not fix an invalid schema")
 }
 
 // TestTooManyBound: the bound resources of a logical cluster must fit in an annotation.
@@ -35,7 +35,7 @@ func TestTooManyBound(t *testing.T) {
 	w.converge(t)
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
 	require.Equal(t, others, w.lc.Annotations[locks])
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "it is looked at again when another one goes")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "the binding must be retried when another one is deleted")
 	w.lc.Annotations[locks] = ""
 	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
@@ -57,9 +57,9 @@ func TestIncompatibleSchema(t *testing.T) {
 	require.NotNil(t, condition)
 	require.Equal(t, "APIResourceSchemaInvalid", condition.Reason)
 	require.Contains(t, condition.Message, "cannot replace "+widgetsOne)
-	require.True(t, conditions.IsTrue(kept, "Ready"), "what is bound is served")
+	require.True(t, conditions.IsTrue(kept, "Ready"), "bound resources must stay available")
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere(), "it is tried again when others do not use the former schema")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere(), "the binding must be retried when no other one uses the previous schema")
 	w.offer(widgetsTwo, gadgets)
 	delete(w.bindings, "b")
 	w.converge(t)

@@ -117,15 +117,15 @@ func TestMadeIdentity(t *testing.T) {
 	require.NotNil(t, secret)
 	require.Equal(t, &corev1.SecretReference{Namespace: "kcp-system", Name: "e"}, w.export.Spec.Identity.SecretRef)
 	require.Equal(t, apis.IdentityHash(secret.Data["key"]), w.export.Status.IdentityHash)
-	require.Equal(t, 2, w.writes, "a secret and a slice")
+	require.Equal(t, 2, w.writes, "expected a secret and a slice")
 	w.reconcile(t)
-	require.Equal(t, 2, w.writes, "nothing is left to do")
+	require.Equal(t, 2, w.writes, "a complete export must not be written")
 
 	// A lost secret is not recreated; after it was restored, it is valid again.
 	hash := w.export.Status.IdentityHash
 	delete(w.secrets, "kcp-system/e")
 	w.reconcile(t)
-	w.valid(t, "IdentityVerificationFailed", "does not exist any more")
+	w.valid(t, "IdentityVerificationFailed", "no longer exists")
 	require.Equal(t, hash, w.export.Status.IdentityHash)
 	require.Empty(t, w.secrets)
 	w.secrets["kcp-system/e"] = secret
@@ -144,12 +144,12 @@ func TestOwnIdentity(t *testing.T) {
 	w.export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &corev1.SecretReference{Namespace: "there", Name: "own"}}
 	w.reconcile(t)
 	w.valid(t, "IdentityVerificationFailed", "there/own does not exist: create it")
-	require.Empty(t, w.secrets, "none is made in its place")
+	require.Empty(t, w.secrets, "a referenced secret must not be created")
 	require.Empty(t, w.export.Status.IdentityHash)
 
 	w.secrets["there/own"] = &corev1.Secret{Data: map[string][]byte{"other": []byte("x")}}
 	w.reconcile(t)
-	w.valid(t, "IdentityVerificationFailed", `nothing under "key"`)
+	w.valid(t, "IdentityVerificationFailed", `no value under "key"`)
 
 	w.secrets["there/own"] = &corev1.Secret{Data: map[string][]byte{"key": []byte("abc")}}
 	w.reconcile(t)
@@ -170,7 +170,7 @@ func TestOwnIdentity(t *testing.T) {
 	// Without a reference, the default secret is used, and not created.
 	w.export.Spec.Identity = nil
 	w.reconcile(t)
-	w.valid(t, "IdentityVerificationFailed", "kcp-system/e does not exist any more")
+	w.valid(t, "IdentityVerificationFailed", "kcp-system/e no longer exists")
 	require.Equal(t, hash, w.export.Status.IdentityHash)
 }
 
@@ -178,7 +178,7 @@ func TestGenerationFails(t *testing.T) {
 	w := newWorld()
 	w.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "e", errors.New("exceeded quota"))
 	_, err := w.exportReconciler().reconcile(t.Context(), key)
-	require.ErrorContains(t, err, "exceeded quota", "it is tried again")
+	require.ErrorContains(t, err, "exceeded quota", "the reconcile must be retried")
 	w.valid(t, "IdentityGenerationFailed", "exceeded quota")
 	w.refuse = nil
 	w.reconcile(t)
@@ -192,7 +192,7 @@ func TestSlices(t *testing.T) {
 	require.Equal(t, types.UID("export"), w.slice.OwnerReferences[0].UID)
 	w.slice = nil
 	w.reconcile(t)
-	require.NotNil(t, w.slice, "it is made again")
+	require.NotNil(t, w.slice, "a deleted slice must be recreated")
 
 	// The export was replaced, and then deleted.
 	w.export.UID = "another"
@@ -220,7 +220,7 @@ func TestSlices(t *testing.T) {
 	w = newWorld()
 	w.export.DeletionTimestamp = new(metav1.Now())
 	w.reconcile(t)
-	require.Zero(t, w.writes, "what goes is left alone")
+	require.Zero(t, w.writes, "an export that is being deleted must not be changed")
 }
 
 // TestEveryCrash: despite crashes and in any order of events, an export has the identity of its secret and one slice, and
@@ -235,7 +235,7 @@ func TestEveryCrash(t *testing.T) {
 				return
 			}
 		}
-		require.Fail(t, "it does not come to rest")
+		require.Fail(t, "the state does not converge")
 	}
 	for seed := range uint64(5 * crashes) {
 		w := newWorld()
@@ -270,8 +270,8 @@ func TestEveryCrash(t *testing.T) {
 		}
 		converge(t, w)
 		require.Nil(t, w.slice, "seed %d", seed)
-		require.NotContains(t, w.secrets, "kcp-system/e", "no identity is made in place of a lost one")
-		require.Less(t, w.Calls, crashes/2, "each effect was crashed at")
+		require.NotContains(t, w.secrets, "kcp-system/e", "a lost identity must not be replaced")
+		require.Less(t, w.Calls, crashes/2, "the crash points do not cover all side effects")
 	}
 }
 

@@ -33,13 +33,13 @@ func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret
 	case secret == nil && export.Status.IdentityHash == "":
 		problem = fmt.Sprintf("The secret %s does not exist: create it with the identity under %q", where, apis.IdentityKey)
 	case secret == nil:
-		problem = fmt.Sprintf("The secret %s does not exist any more: create it again with the same identity under %q", where, apis.IdentityKey)
+		problem = fmt.Sprintf("The secret %s no longer exists: recreate it with the same identity under %q", where, apis.IdentityKey)
 	case len(key) == 0:
-		problem = fmt.Sprintf("The secret %s has nothing under %q: put the identity there", where, apis.IdentityKey)
+		problem = fmt.Sprintf("The secret %s has no value under %q: store the identity there", where, apis.IdentityKey)
 	case export.Status.IdentityHash == "":
 		export.Status.IdentityHash = apis.IdentityHash(key)
 	case export.Status.IdentityHash != apis.IdentityHash(key):
-		problem = fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes: name the secret that has the former one, or put it back", where)
+		problem = fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes: reference the secret with the previous identity, or restore it", where)
 	}
 	if problem == "" {
 		conditions.MarkTrue(export, apisv1alpha2.APIExportIdentityValid)

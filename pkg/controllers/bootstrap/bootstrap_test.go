@@ -23,7 +23,7 @@ func TestClusters(t *testing.T) {
 
 	root := logicalClusterOf("root", "root")
 	require.Equal(t, map[string]string{"kcp.io/path": "root", "core.kcp.io/shard": "root", "internal.tenancy.kcp.io/type": "root:root"}, root.Annotations)
-	require.Empty(t, root.Finalizers, "nothing deletes root")
+	require.Empty(t, root.Finalizers, "root is never deleted")
 	admin := logicalClusterOf("system:admin", "shard-1")
 	require.Equal(t, map[string]string{"kcp.io/path": "system:admin", "core.kcp.io/shard": "shard-1"}, admin.Annotations)
 }
@@ -46,32 +46,32 @@ func TestUpdated(t *testing.T) {
 	edited := want.DeepCopy()
 	edited.Spec.LimitAllowedParents = nil
 	edited.Annotations["mine"] = "x"
-	require.Equal(t, edited, workspaceTypes.updated(edited, want), "edits stay")
+	require.Equal(t, edited, workspaceTypes.updated(edited, want), "edits must be retained")
 
 	older := edited.DeepCopy()
 	older.Annotations[contentAnnotation] = "older"
 	got := workspaceTypes.updated(older, want)
-	require.Equal(t, want.Spec, got.Spec, "a new version brings its content")
+	require.Equal(t, want.Spec, got.Spec, "a new version must update the content")
 	require.Equal(t, "x", got.Annotations["mine"])
 
 	newer := want.DeepCopy()
 	newer.Annotations[tenancy.ContentVersionAnnotation], newer.Annotations[contentAnnotation] = "2", "newer"
 	newer.Spec.LimitAllowedParents = nil
-	require.Equal(t, newer, workspaceTypes.updated(newer, want), "an older replica leaves a newer one's content alone")
+	require.Equal(t, newer, workspaceTypes.updated(newer, want), "an older replica must not change newer content")
 	upgraded := workspaceTypes.updated(want, newer)
-	require.Equal(t, newer.Spec, upgraded.Spec, "which a newer one brings")
+	require.Equal(t, newer.Spec, upgraded.Spec, "a newer replica must update the content")
 	for _, replica := range []*tenancyv1alpha1.WorkspaceType{want, newer} {
-		require.Equal(t, upgraded, workspaceTypes.updated(upgraded, replica), "neither replica writes again")
+		require.Equal(t, upgraded, workspaceTypes.updated(upgraded, replica), "replicas must not overwrite each other's content")
 	}
 
 	unversioned := want.DeepCopy()
 	delete(unversioned.Annotations, tenancy.ContentVersionAnnotation)
 	unversioned.Spec.LimitAllowedParents = nil
-	require.Equal(t, edited.Spec, workspaceTypes.updated(unversioned, want).Spec, "edits stay when versions come")
+	require.Equal(t, edited.Spec, workspaceTypes.updated(unversioned, want).Spec, "edits must be retained when the version annotation is introduced")
 	require.Equal(t, "1", workspaceTypes.updated(unversioned, want).Annotations[tenancy.ContentVersionAnnotation])
 
 	foreign := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
-	require.Equal(t, want.Spec, workspaceTypes.updated(foreign, want).Spec, "one that somebody else created first is taken over")
+	require.Equal(t, want.Spec, workspaceTypes.updated(foreign, want).Spec, "an object that was created by a user must be taken over")
 }
 
 // TestVersions: content and version must change together. After a change of config/workspacetypes/<name>.yaml, increase the

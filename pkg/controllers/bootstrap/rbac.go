@@ -88,7 +88,7 @@ func mergeRole(existing, want *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) 
 // mergeBinding adds missing subjects, unless existing opts out.
 func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
 	if existing.RoleRef != want.RoleRef {
-		return nil, fmt.Errorf("it binds %s instead of %s: delete it, and it is created again", existing.RoleRef.Name, want.RoleRef.Name)
+		return nil, fmt.Errorf("it references %s instead of %s: delete it, then it is recreated", existing.RoleRef.Name, want.RoleRef.Name)
 	}
 	compared, err := (&reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},

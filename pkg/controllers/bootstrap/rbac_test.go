@@ -20,7 +20,7 @@ func TestMergeRole(t *testing.T) {
 	for _, want := range policy.System().ClusterRoles {
 		merged, err := mergeRole(want, want)
 		require.NoError(t, err)
-		require.Same(t, want, merged, "nothing is written when nothing is missing")
+		require.Same(t, want, merged, "complete roles must not be written")
 	}
 	want := policy.System().ClusterRoles[1]
 	require.Equal(t, "system:discovery", want.Name)
@@ -30,7 +30,7 @@ func TestMergeRole(t *testing.T) {
 	existing.Labels = map[string]string{"mine": "x"}
 	merged, err := mergeRole(existing, want)
 	require.NoError(t, err)
-	require.Contains(t, merged.Rules, more, "what somebody has added stays")
+	require.Contains(t, merged.Rules, more, "added rules must be retained")
 	require.Greater(t, len(merged.Rules), 1)
 	require.Equal(t, "x", merged.Labels["mine"])
 	require.Equal(t, "rbac-defaults", merged.Labels["kubernetes.io/bootstrapping"])
@@ -71,7 +71,7 @@ func TestMergeBinding(t *testing.T) {
 		existing.Subjects = []rbacv1.Subject{mine}
 		merged, err := mergeBinding(existing, homes)
 		require.NoError(t, err)
-		require.Equal(t, homes.Subjects, merged.Subjects, "only whom the flag says")
+		require.Equal(t, homes.Subjects, merged.Subjects, "the subjects must be those of the flag")
 	}
 
 	existing.RoleRef.Name = "other"

@@ -24,9 +24,9 @@ const (
 	// ClusterName is that of ClusterCachedResources.
 	ClusterName = "clustercachedresource"
 
-	// lookAgain is the interval for checking state without events, e.g. whether the resource is still served.
+	// recheckInterval is the interval for checking state without events, e.g. whether the resource is still served.
 	recheckInterval = time.Minute
-	// countAgain is the interval for counting objects without a write, with a request to the shard and one to a cache server. Both
+	// recountInterval is the interval for counting objects without a write, with a request to the shard and one to a cache server. Both
 	// are compared continuously, so the counts differ only briefly.
 	recountInterval = time.Hour
 	// minSoon and maxSoon bound the interval for checking whether replicas have been deleted.

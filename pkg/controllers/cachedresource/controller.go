@@ -60,7 +60,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	case c.Cache == nil:
 		updated := object.DeepCopy()
 		conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, reasonNoCache, conditionsv1alpha1.ConditionSeverityError,
-			"This installation has no cache server: nothing is replicated")
+			"This installation has no cache server: objects are not replicated")
 		_, err := c.commit(ctx, object, updated)
 		return reconcile.Result{}, err
 	}
@@ -167,12 +167,12 @@ func soon(object *cachev1alpha1.CachedResource) time.Duration {
 
 // deleting reports that the replicas are being deleted, and whether this currently fails.
 func deleting(object *cachev1alpha1.CachedResource, err error) *cachev1alpha1.CachedResource {
-	updated, reportConflict := object.DeepCopy(), "Its replicas are being deleted"
+	updated, message := object.DeepCopy(), "Its replicas are being deleted"
 	if err != nil {
-		reportConflict += ". The cache server is unreachable or has not deleted them yet, retrying"
+		message += ". The cache server is unreachable or has not deleted them yet, retrying"
 	}
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
-	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", reportConflict)
+	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
 	return updated
 }
 

@@ -30,14 +30,14 @@ func TestNoClientForNothing(t *testing.T) {
 func TestDeletionGoesOnSoon(t *testing.T) {
 	t.Parallel()
 	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)
-	away, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	unreachable, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
-	of.Cache = away
+	of.Cache = unreachable
 	deleted := cachedOf("c", "one", 0, withReplicas, func(cached *cachev1alpha1.CachedResource) {
 		cached.Finalizers = []string{cachev1alpha1.CachedResourceFinalizer}
 		cached.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
 	})
-	result, err := of.finish(t.Context(), deleting(deleted, errors.New("it is away")))
+	result, err := of.finish(t.Context(), deleting(deleted, errors.New("unreachable")))
 	require.NoError(t, err)
 	require.False(t, result.Backoff)
 	require.Equal(t, maxSoon, result.RequeueAfter)

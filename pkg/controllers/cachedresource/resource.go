@@ -42,7 +42,7 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 	case served.Namespaced:
 		return invalid(cachev1alpha1.ResourceNotClusterScoped, "%s is namespaced: only cluster-scoped resources can be replicated", resource)
 	case served.Converted:
-		return invalid(reasonConverted, "A webhook converts %s into the version %s: name the version in which objects are stored", resource.GroupResource(), resource.Version)
+		return invalid(reasonConverted, "A webhook converts %s into the version %s: specify the version in which objects are stored", resource.GroupResource(), resource.Version)
 	}
 	conditions.MarkTrue(object, cachev1alpha1.CachedResourceValid)
 	return served, true, nil
@@ -88,8 +88,8 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wait := func(reportConflict string) {
-		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", reportConflict)
+	wait := func(message string) {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
 	}
 	if !replicates(object) && c.incomplete(p.Replicated().GroupResource()) {
 		wait("Waiting for other cached resources with this identity, which had replicas before the shard started")

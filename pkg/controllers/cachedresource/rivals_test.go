@@ -141,8 +141,8 @@ func TestAlready(t *testing.T) {
 		require.Nil(t, of.conflict(none), none.Name)
 	}
 	require.True(t, ofCluster.sharesReplicas(loser))
-	require.False(t, of.sharesReplicas(second), "it has an identity of its own")
-	require.False(t, of.sharesReplicas(winner), "they are its own")
+	require.False(t, of.sharesReplicas(second), "another identity has separate replicas")
+	require.False(t, of.sharesReplicas(winner), "the winner must not share its replicas")
 }
 
 // TestIncomplete: after a start, nothing changes under an identity until all cached resources with replicas have been
@@ -152,7 +152,7 @@ func TestIncomplete(t *testing.T) {
 	deleting := func(cached *cachev1alpha1.CachedResource) {
 		cached.DeletionTimestamp, cached.Finalizers = new(metav1.Now()), []string{cachev1alpha1.CachedResourceFinalizer}
 	}
-	reportConflict := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
+	withCondition := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
 		return func(cached *cachev1alpha1.CachedResource) {
 			if is {
 				conditions.MarkTrue(cached, condition)
@@ -169,18 +169,18 @@ func TestIncomplete(t *testing.T) {
 		cachedOf("d", "new", 0),
 		cachedOf("e", "empty", 0, hasBegun),
 		cachedOf("f", "deleting", 0, withReplicas, deleting),
-		cachedOf("g", "invalid", 0, withReplicas, reportConflict(false, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceValidNoResources)),
-		cachedOf("h", "already", 0, withReplicas, reportConflict(false, cachev1alpha1.ReplicationStarted, reasonAlreadyCached)),
+		cachedOf("g", "invalid", 0, withReplicas, withCondition(false, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceValidNoResources)),
+		cachedOf("h", "already", 0, withReplicas, withCondition(false, cachev1alpha1.ReplicationStarted, reasonAlreadyCached)),
 	}, []*cachev1alpha1.CachedResource{
-		cachedOf("i", "started", 0, hasBegun, reportConflict(true, cachev1alpha1.ReplicationStarted, "")),
-		cachedOf("j", "waiting", 0, withReplicas, reportConflict(false, cachev1alpha1.ReplicationStarted, reasonWaiting), inVersion("v2")),
+		cachedOf("i", "started", 0, hasBegun, withCondition(true, cachev1alpha1.ReplicationStarted, "")),
+		cachedOf("j", "waiting", 0, withReplicas, withCondition(false, cachev1alpha1.ReplicationStarted, reasonWaiting), inVersion("v2")),
 	})
 	initialPublishers := []apis.Publisher{
 		{Resource: apis.ClusterCachedResources, Cluster: "i", Name: "started"}, {Resource: apis.CachedResources, Cluster: "c", Name: "had"}, {Resource: apis.ClusterCachedResources, Cluster: "j", Name: "waiting"},
 	}
 	for _, c := range []*controller{of, ofCluster} {
 		clear(published)
-		require.False(t, c.incomplete(resource), "it has not begun")
+		require.False(t, c.incomplete(resource), "no publishers are awaited before the start")
 		_, err := c.remember(t.Context(), nil)
 		require.NoError(t, err)
 		require.ElementsMatch(t, initialPublishers, c.initialPublishers.of[resource])
@@ -191,7 +191,7 @@ func TestIncomplete(t *testing.T) {
 		}
 		require.False(t, c.incomplete(resource))
 		clear(published)
-		require.False(t, c.incomplete(resource), "who comes later is not waited for")
+		require.False(t, c.incomplete(resource), "publishers that are added later must not be awaited")
 		require.True(t, c.incomplete(schema.GroupResource{Group: "g.io", Resource: "flavors:f01"}))
 	}
 }
@@ -215,13 +215,13 @@ func TestNothingBeforeAllAreKnown(t *testing.T) {
 	}
 	replicate(late)
 	require.Empty(t, published)
-	require.Equal(t, one.Status, replicate(one).Status, "it says what is still true")
+	require.Equal(t, one.Status, replicate(one).Status, "the status must not change while other publishers are unknown")
 	require.Len(t, published, 1)
 	require.Empty(t, table.all)
 	require.Equal(t, reasonWaiting, conditions.GetReason(replicate(late), cachev1alpha1.ReplicationStarted))
 	deleted, err := of.empty(t.Context(), two)
 	require.NoError(t, err)
-	require.False(t, deleted, "one that goes has nothing deleted either")
+	require.False(t, deleted, "replicas must not be deleted while other publishers are unknown")
 	require.Empty(t, table.all)
 
 	replicate(two)

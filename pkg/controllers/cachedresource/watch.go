@@ -30,14 +30,12 @@ type watches struct {
 	verified bool
 	// secretChanges counts changes of the secret.
 	secretChanges int
-	// counted is the state at the last count, if the objects have not changed since; written counts their changes.
+	// counted is the state at the last count, if the objects have not changed since; objectChanges counts their changes.
 	counted       counted
 	objectChanges int
 }
 
-// Served describes a served resource.
-
-// Served is what a logical cluster serves under the name of a resource.
+// Served describes a resource that a logical cluster serves.
 type Served struct {
 	Kind       string
 	Namespaced bool
@@ -191,11 +189,11 @@ func verify(object *cachev1alpha1.CachedResource, ref corev1.SecretReference, se
 	key := secret.Data[apis.IdentityKey]
 	switch {
 	case len(key) == 0:
-		return fmt.Sprintf("The secret %s has nothing under %q: put the identity there", where, apis.IdentityKey)
+		return fmt.Sprintf("The secret %s has no value under %q: store the identity there", where, apis.IdentityKey)
 	case object.Status.IdentityHash == "":
 		object.Status.IdentityHash = apis.IdentityHash(key)
 	case object.Status.IdentityHash != apis.IdentityHash(key):
-		return fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes and under which the objects stay replicated: put the former one back, or make another object", where)
+		return fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes and with which the objects stay replicated: restore the previous identity, or create another object", where)
 	}
 	return ""
 }

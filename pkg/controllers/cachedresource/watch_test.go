@@ -25,7 +25,7 @@ func TestWatched(t *testing.T) {
 	}
 	notify("/g/as/c/n")
 	w.verify(one)()
-	require.False(t, w.verified(one), "nobody has said where the secret is")
+	require.False(t, w.verified(one), "the secret has not been recorded")
 	for _, key := range []client.Key{one, two} {
 		w.secret(key, secret)
 		w.objects(key, "/g/"+key.Name+"/c/")
@@ -42,7 +42,7 @@ func TestWatched(t *testing.T) {
 	require.True(t, notify("/core/secrets/c/ns/s", one, two))
 	require.False(t, w.verified(one))
 	read()
-	require.False(t, w.verified(two), "it was written after it was read")
+	require.False(t, w.verified(two), "the secret was written after it was read")
 	w.verify(two)()
 	w.objects(two, "/g/others/c/")
 	require.True(t, w.verified(two))
@@ -77,37 +77,37 @@ func TestUnchanged(t *testing.T) {
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 3, Cache: 3}
 	key, served := client.KeyOf(object), Served{Kind: "Thing", Prefix: "/g/things/c/"}
 	c.watched.objects(key, served.Prefix)
-	require.False(t, c.unchanged(object, served), "they were never counted")
+	require.False(t, c.unchanged(object, served), "the objects were never counted")
 	count := func(at time.Time, between ...string) {
 		done := c.watched.count(key)
-		for _, objectChanges := range between {
-			c.watched.notify(objectChanges)
+		for _, changed := range between {
+			c.watched.notify(changed)
 		}
 		done(counted{version: "1", served: served, at: at})
 	}
 	count(time.Now(), "/g/things/c/n")
-	require.False(t, c.unchanged(object, served), "one was written while they were counted")
+	require.False(t, c.unchanged(object, served), "an object was written during the count")
 	count(time.Now(), "/g/things/d/n")
 	require.True(t, c.unchanged(object, served))
-	for _, objectChanges := range []string{"/g/things/c/n", ""} {
+	for _, changed := range []string{"/g/things/c/n", ""} {
 		count(time.Now())
-		c.watched.notify(objectChanges)
-		require.False(t, c.unchanged(object, served), "%q was written", objectChanges)
+		c.watched.notify(changed)
+		require.False(t, c.unchanged(object, served), "%q was written", changed)
 	}
 	count(time.Now().Add(-recountInterval))
-	require.False(t, c.unchanged(object, served), "it is long ago")
+	require.False(t, c.unchanged(object, served), "the last count is too old")
 
 	count(time.Now())
 	require.False(t, c.unchanged(object, Served{Kind: "Thing", Prefix: served.Prefix, API: "other"}), "another API is bound")
 	store.bytes = 21
-	require.False(t, c.unchanged(object, served), "they may be too large")
+	require.False(t, c.unchanged(object, served), "the objects may exceed the limit of bytes")
 	store.bytes, store.known = 10, false
-	require.False(t, c.unchanged(object, served), "they may be too large")
+	require.False(t, c.unchanged(object, served), "the objects may exceed the limit of bytes")
 	store.known = true
 	c.Limit = 2
-	require.False(t, c.unchanged(object, served), "they are too many")
+	require.False(t, c.unchanged(object, served), "the objects may exceed the limit")
 	c.Limit = 3
 	require.True(t, c.unchanged(object, served))
 	object.ResourceVersion = "2"
-	require.False(t, c.unchanged(object, served), "it was changed")
+	require.False(t, c.unchanged(object, served), "the cached resource was changed")
 }

@@ -145,7 +145,7 @@ func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport
 	if logicalcluster.From(export) == logicalcluster.From(slice) && slices.ContainsFunc(export.Spec.Resources, refers) {
 		return nil
 	}
-	invalid.message = "The APIExport has no resource whose storage.virtual refers to this slice: add it to spec.resources. Both have to be in one workspace"
+	invalid.message = "The APIExport has no resource whose storage.virtual refers to this slice: add it to spec.resources. Both must be in one workspace"
 	return invalid
 }
 

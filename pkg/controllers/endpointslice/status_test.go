@@ -41,21 +41,21 @@ func TestStatus(t *testing.T) {
 		before, consumed, urls             []string
 		partition, selector, export, valid string
 	}{
-		"nobody":                           {state: state{export: export}, valid: "True", export: "True"},
-		"all shards with consumers":        {state: state{export: export}, consumed: []string{"two", "one", "broken", "alias"}, urls: []string{one, two}, valid: "True", export: "True"},
-		"without consumers any more":       {state: state{export: export}, before: []string{one, two}, consumed: []string{"two"}, urls: []string{two}, valid: "True", export: "True"},
-		"no export":                        {state: state{}, before: []string{one}, consumed: []string{"one"}, valid: "True", export: "False APIExportNotFound"},
-		"no partition":                     {partition: "p", state: state{export: export}, before: []string{one}, consumed: []string{"one"}, valid: "False PartitionInvalidReference", export: "True"},
-		"neither":                          {partition: "p", state: state{}, before: []string{one}, consumed: []string{"one"}, valid: "False PartitionInvalidReference", export: "False APIExportNotFound"},
-		"of a partition":                   {partition: "p", state: state{export: export, partition: eu}, consumed: []string{"one", "two"}, urls: []string{two}, selector: "region=eu", valid: "True", export: "True"},
-		"stopped matching, with consumers": {partition: "p", state: state{export: export, partition: eu}, before: []string{one, two}, consumed: []string{"one", "two"}, urls: []string{one, two}, selector: "region=eu", valid: "True", export: "True"},
-		"stopped matching, without":        {partition: "p", state: state{export: export, partition: eu}, before: []string{one, two}, consumed: []string{"two"}, urls: []string{two}, selector: "region=eu", valid: "True", export: "True"},
-		"of everything":                    {partition: "p", state: state{export: export, partition: partition(nil)}, consumed: []string{"one"}, urls: []string{one}, valid: "True", export: "True"},
-		"bad selector": {
+		"no consumers":                          {state: state{export: export}, valid: "True", export: "True"},
+		"all shards with consumers":             {state: state{export: export}, consumed: []string{"two", "one", "broken", "alias"}, urls: []string{one, two}, valid: "True", export: "True"},
+		"consumers removed":                     {state: state{export: export}, before: []string{one, two}, consumed: []string{"two"}, urls: []string{two}, valid: "True", export: "True"},
+		"no export":                             {state: state{}, before: []string{one}, consumed: []string{"one"}, valid: "True", export: "False APIExportNotFound"},
+		"no partition":                          {partition: "p", state: state{export: export}, before: []string{one}, consumed: []string{"one"}, valid: "False PartitionInvalidReference", export: "True"},
+		"neither export nor partition":          {partition: "p", state: state{}, before: []string{one}, consumed: []string{"one"}, valid: "False PartitionInvalidReference", export: "False APIExportNotFound"},
+		"partition":                             {partition: "p", state: state{export: export, partition: eu}, consumed: []string{"one", "two"}, urls: []string{two}, selector: "region=eu", valid: "True", export: "True"},
+		"no longer matching, with consumers":    {partition: "p", state: state{export: export, partition: eu}, before: []string{one, two}, consumed: []string{"one", "two"}, urls: []string{one, two}, selector: "region=eu", valid: "True", export: "True"},
+		"no longer matching, without consumers": {partition: "p", state: state{export: export, partition: eu}, before: []string{one, two}, consumed: []string{"two"}, urls: []string{two}, selector: "region=eu", valid: "True", export: "True"},
+		"partition without a selector":          {partition: "p", state: state{export: export, partition: partition(nil)}, consumed: []string{"one"}, urls: []string{one}, valid: "True", export: "True"},
+		"invalid selector": {
 			partition: "p", state: state{export: export, partition: partition(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "x"}}})},
 			consumed: []string{"one"}, valid: "False PartitionInvalidReference", export: "True",
 		},
-		"a shard that is gone": {state: state{export: export}, before: []string{"https://gone/services/apiexport/provider/e"}, consumed: []string{"gone"}, valid: "True", export: "True"},
+		"removed shard": {state: state{export: export}, before: []string{"https://removed/services/apiexport/provider/e"}, consumed: []string{"removed"}, valid: "True", export: "True"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			slice := &apisv1alpha1.APIExportEndpointSlice{Spec: apisv1alpha1.APIExportEndpointSliceSpec{Partition: test.partition}}
@@ -72,9 +72,9 @@ func TestStatus(t *testing.T) {
 			}
 			require.Equal(t, test.urls, urls)
 			require.Equal(t, test.selector, after.Status.ShardSelector)
-			require.Equal(t, test.export, said(after, string(apisv1alpha2.APIExportValid)))
-			require.Equal(t, test.valid, said(after, string(apisv1alpha1.PartitionValid)))
-			require.Equal(t, after, OfExports.advance(after, test.state), "once is enough")
+			require.Equal(t, test.export, conditionOf(after, string(apisv1alpha2.APIExportValid)))
+			require.Equal(t, test.valid, conditionOf(after, string(apisv1alpha1.PartitionValid)))
+			require.Equal(t, after, OfExports.advance(after, test.state), "a second reconcile must not change the slice")
 		})
 	}
 }
@@ -97,13 +97,13 @@ func TestStatusOfCached(t *testing.T) {
 		urls         []string
 		valid, found string
 	}{
-		"all is there":              {in("here", "CachedResourceEndpointSlice", "s"), true, []string{"https://one/services/replication/here/s"}, "True", "True"},
-		"no cached resource":        {in("here", "CachedResourceEndpointSlice", "s"), false, nil, "True", "False CachedResourceNotFound"},
-		"no export":                 {nil, true, nil, "False APIExportInvalidReference", "True"},
-		"another slice":             {in("here", "CachedResourceEndpointSlice", "t"), true, nil, "False APIExportInvalidReference", "True"},
-		"a slice of the other name": {in("here", "ClusterCachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
-		"another kind":              {in("here", "Other", "s"), true, nil, "False APIExportInvalidReference", "True"},
-		"another workspace":         {in("there", "CachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
+		"complete":                       {in("here", "CachedResourceEndpointSlice", "s"), true, []string{"https://one/services/replication/here/s"}, "True", "True"},
+		"no cached resource":             {in("here", "CachedResourceEndpointSlice", "s"), false, nil, "True", "False CachedResourceNotFound"},
+		"no export":                      {nil, true, nil, "False APIExportInvalidReference", "True"},
+		"another slice":                  {in("here", "CachedResourceEndpointSlice", "t"), true, nil, "False APIExportInvalidReference", "True"},
+		"slice of the other cached kind": {in("here", "ClusterCachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
+		"another kind":                   {in("here", "Other", "s"), true, nil, "False APIExportInvalidReference", "True"},
+		"another workspace":              {in("there", "CachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			slice := &cachev1alpha1.CachedResourceEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"kcp.io/cluster": "here"}}}
@@ -114,13 +114,13 @@ func TestStatusOfCached(t *testing.T) {
 				consumed: func(shard string) bool { return shard == "one" },
 			})
 			require.Equal(t, test.urls, OfCached.URLs(after))
-			require.Equal(t, test.valid, said(after, "APIExportValid"))
-			require.Equal(t, test.found, said(after, "ResourceValid"))
+			require.Equal(t, test.valid, conditionOf(after, "APIExportValid"))
+			require.Equal(t, test.found, conditionOf(after, "ResourceValid"))
 		})
 	}
 }
 
-func said(slice Slice, kind string) string {
+func conditionOf(slice Slice, kind string) string {
 	for _, c := range conditions.Getter(slice).GetConditions() {
 		if string(c.Type) == kind {
 			if c.Reason != "" {
@@ -134,13 +134,13 @@ func said(slice Slice, kind string) string {
 
 // TestWaiting: a new slice reports that it waits for its export; the condition of others does not change.
 func TestWaiting(t *testing.T) {
-	why := fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
+	why := fmt.Errorf("%w: the cache is unreachable", client.ErrIncomplete)
 	slice := waitingFor(&apisv1alpha1.APIExportEndpointSlice{}, why)
 	valid := conditions.Get(slice, apisv1alpha2.APIExportValid)
-	require.Equal(t, "Unknown WaitingForReplicas Waiting for the state of other shards: not everything is known yet: the cache is away", strings.Join([]string{string(valid.Status), valid.Reason, valid.Message}, " "))
+	require.Equal(t, "Unknown WaitingForReplicas Waiting for the state of other shards: not all objects are loaded yet: the cache is unreachable", strings.Join([]string{string(valid.Status), valid.Reason, valid.Message}, " "))
 	require.Equal(t, slice, waitingFor(slice, why))
 	later := waitingFor(slice, client.ErrIncomplete)
-	require.Equal(t, "Waiting for the state of other shards: not everything is known yet", conditions.GetMessage(later, apisv1alpha2.APIExportValid))
+	require.Equal(t, "Waiting for the state of other shards: not all objects are loaded yet", conditions.GetMessage(later, apisv1alpha2.APIExportValid))
 	known := OfExports.advance(later, state{})
 	require.Equal(t, apisv1alpha2.APIExportNotFoundReason, conditions.GetReason(known, apisv1alpha2.APIExportValid))
 	require.Equal(t, known, waitingFor(known, why))
@@ -149,12 +149,12 @@ func TestWaiting(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	why := client.ErrIncomplete
 	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
-	nobody := func(string) bool { return false }
+	noConsumers := func(string) bool { return false }
 	of := &apisv1alpha1.APIExportEndpointSlice{Spec: apisv1alpha1.APIExportEndpointSliceSpec{Partition: "p"}}
 	cached := &cachev1alpha1.CachedResourceEndpointSlice{}
 	cached.Spec.CachedResource.Name, cached.Spec.Partition = "c", "p"
 	require.ElementsMatch(t, documented.Conditions(t, "APIExportEndpointSlice"), documented.Reported(
-		OfExports.advance(of, state{consumed: nobody}), OfExports.advance(of, state{export: export, consumed: nobody}), waitingFor(of, why)))
+		OfExports.advance(of, state{consumed: noConsumers}), OfExports.advance(of, state{export: export, consumed: noConsumers}), waitingFor(of, why)))
 	require.ElementsMatch(t, documented.Conditions(t, "CachedResourceEndpointSlice"), documented.Reported(
-		OfCached.advance(cached, state{consumed: nobody}), waitingFor(cached, why)))
+		OfCached.advance(cached, state{consumed: noConsumers}), waitingFor(cached, why)))
 }

@@ -23,9 +23,9 @@ import (
 
 // model is an in-memory backend. The collector observes the changes of each resource with a different delay.
 type model struct {
-	// The collector crashes, or goes on after a write that fails temporarily.
+	// The collector crashes, or continues after a write that fails temporarily.
 	crash.Process
-	goesOn bool
+	continues bool
 
 	t       *testing.T
 	random  *rand.Rand
@@ -45,11 +45,11 @@ type model struct {
 	writing func()
 }
 
-var errNoAnswer = errors.New("etcd does not answer in time")
+var errTimeout = errors.New("etcd request timed out")
 
 func (m *model) failing() error {
 	if m.unreadable && m.random.IntN(3) == 0 {
-		return errNoAnswer
+		return errTimeout
 	}
 	return nil
 }
@@ -125,8 +125,8 @@ func (m *model) inOtherNamespace(_ context.Context, at Item, uid types.UID) bool
 
 func (m *model) report(_ context.Context, _ storage.Kind, item Item, _ object, r metav1.OwnerReference) {
 	// A repeated Event already exists.
-	if says := fmt.Sprintf("%s: %s", item, r.Name); !slices.Contains(m.events, says) {
-		m.events = append(m.events, says)
+	if event := fmt.Sprintf("%s: %s", item, r.Name); !slices.Contains(m.events, event) {
+		m.events = append(m.events, event)
 	}
 }
 
@@ -163,7 +163,7 @@ func (m *model) set(item Item, o object) {
 }
 
 var (
-	errGone     = apierrors.NewNotFound(schema.GroupResource{}, "")
+	errNotFound = apierrors.NewNotFound(schema.GroupResource{}, "")
 	errConflict = apierrors.NewConflict(schema.GroupResource{}, "", nil)
 )
 
@@ -172,7 +172,7 @@ func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, p
 	is := m.stored[item]
 	switch {
 	case is.uid == "":
-		return errGone
+		return errNotFound
 	case o.uid != is.uid, o.version != is.version:
 		return errConflict
 	}
@@ -205,7 +205,7 @@ func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p 
 	is := m.stored[item]
 	switch {
 	case is.uid == "":
-		return errGone
+		return errNotFound
 	case o.uid != is.uid, o.version != is.version:
 		return errConflict
 	}
@@ -239,12 +239,12 @@ func (m *model) step() bool {
 			delete(m.queue, item)
 			_, err := m.c.collect(m.t.Context(), item)
 			switch {
-			case errors.Is(err, crash.Err) && m.goesOn:
+			case errors.Is(err, crash.Err) && m.continues:
 				m.At, m.queue[item] = 0, true
 			case errors.Is(err, crash.Err):
 				m.crash()
 			case err != nil:
-				require.True(m.t, apierrors.IsConflict(err) || errors.Is(err, errNoAnswer), "%v", err)
+				require.True(m.t, apierrors.IsConflict(err) || errors.Is(err, errTimeout), "%v", err)
 				m.queue[item] = true
 			}
 		})
@@ -263,7 +263,7 @@ func (m *model) rest() {
 			return
 		}
 	}
-	m.t.Fatal("it does not come to rest")
+	m.t.Fatal("the collector does not become idle")
 }
 
 func (m *model) names() []string {

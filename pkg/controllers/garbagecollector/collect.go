@@ -15,7 +15,7 @@ import (
 )
 
 // errUnserved is returned for objects that cannot be written because their API is not served.
-var errUnserved = errors.New("nothing serves the object")
+var errUnserved = errors.New("the object is not served")
 
 // collect processes an object: its owner references, or its dependents if it is being deleted.
 func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, error) {
@@ -98,7 +98,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 // it waits for the dependent.
 func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o object) error {
 	// Dependents that were observed to wait must not be read in an older state.
-	circle, err := c.anyDependent(ctx, item, o, c.backend.read, func(_ dependent, of *object) bool { return of.waits() })
+	cycle, err := c.anyDependent(ctx, item, o, c.backend.read, func(_ dependent, of *object) bool { return of.waits() })
 	references := slices.Clone(o.references)
 	blocking := false
 	for i := range references {
@@ -107,7 +107,7 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 			references[i].BlockOwnerDeletion = new(bool)
 		}
 	}
-	if err != nil || !circle || !blocking {
+	if err != nil || !cycle || !blocking {
 		return err
 	}
 	err = c.backend.patch(ctx, kind, item, o, patch{references: references})
@@ -222,7 +222,7 @@ func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item I
 }
 
 // errRetry requeues an object with its new state.
-var errRetry = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("it was changed by the collector"))
+var errRetry = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("the collector changed it"))
 
 // Backoff as in Kubernetes.
 const (

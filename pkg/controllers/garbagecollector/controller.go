@@ -32,9 +32,9 @@ const (
 	timeout = 5 * time.Minute
 	// catchUpTimeout limits the wait for the watch to deliver all writes.
 	catchUpTimeout = 10 * time.Second
-	// beginAgain is the delay before the start is retried.
+	// retryInterval is the delay before the start is retried.
 	retryInterval = 100 * time.Millisecond
-	// complainAfter is the time after which a failing start is logged as an error, and the interval of these errors.
+	// errorInterval is the time after which a failing start is logged as an error, and the interval of these errors.
 	errorInterval = time.Minute
 	// maxKeys and maxNamespaces limit the search for an owner in other namespaces. The result is only reported.
 	maxKeys, maxNamespaces = 1000, 20
@@ -101,7 +101,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer unfollow()
 	running.Go(func() { c.feed.run(following) })
-	complain := time.Now().Add(errorInterval)
+	nextError := time.Now().Add(errorInterval)
 	for {
 		err := c.feed.catchUp(ctx)
 		if err == nil {
@@ -113,9 +113,9 @@ func (c *Controller) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil // stopped
 		}
-		if now := time.Now(); now.After(complain) {
+		if now := time.Now(); now.After(nextError) {
 			logger.Error(err, "Failed to start garbage collection, retrying")
-			complain = now.Add(errorInterval)
+			nextError = now.Add(errorInterval)
 		} else {
 			logger.V(2).Info("Failed to start garbage collection, retrying", "err", err)
 		}
@@ -218,12 +218,12 @@ func (s *shard) inOtherNamespace(ctx context.Context, owner Item, uid types.UID)
 	if err != nil {
 		return false
 	}
-	looked := 0
+	tried := 0
 	for _, key := range keys {
-		if Item(key).place().Name != place.Name || looked == maxNamespaces {
+		if Item(key).place().Name != place.Name || tried == maxNamespaces {
 			continue
 		}
-		looked++
+		tried++
 		if o, err := s.get(ctx, Item(key)); err == nil && o.uid == uid {
 			return true
 		}

@@ -29,17 +29,17 @@ func (m *model) mustBeGarbage(item Item, o object) {
 	m.t.Helper()
 	for _, r := range o.references {
 		_, err := schema.ParseGroupVersion(r.APIVersion)
-		require.NoError(m.t, err, "%s is deleted and refers to nothing that can be", item)
+		require.NoError(m.t, err, "%s was deleted although a reference is invalid", item)
 		kind, served := worldKinds[r.Kind]
 		served = served && !m.unserved[kind.Prefix]
-		require.True(m.t, served || m.removed[r.UID], "%s is deleted and may be owned by %s %s", item, r.Kind, r.Name)
+		require.True(m.t, served || m.removed[r.UID], "%s was deleted although it may be owned by %s %s", item, r.Kind, r.Name)
 		namespace := ""
 		if kind.Namespaced {
 			namespace = item.place().Namespace
-			require.NotEmpty(m.t, namespace, "%s is deleted for an owner in a namespace", item)
+			require.NotEmpty(m.t, namespace, "%s was deleted although it is cluster-scoped and its owner is not", item)
 		}
 		owner := m.stored[in(item.LogicalCluster(), namespace, r.Kind, r.Name)]
-		require.False(m.t, owner.uid == r.UID && !owner.waits(), "%s is deleted and owned by %s %s", item, r.Kind, r.Name)
+		require.False(m.t, owner.uid == r.UID && !owner.waits(), "%s was deleted although it is owned by %s %s", item, r.Kind, r.Name)
 	}
 }
 
@@ -53,8 +53,8 @@ func TestEveryCrash(t *testing.T) {
 				crashed = false
 				for seed := range uint64(8) {
 					m := newModel(t, seed)
-					m.At, m.Lost, m.goesOn = at, seed%2 == 1, seed%4 > 1
-					s.play(t, m, fmt.Sprintf("seed %d, write %d, done: %t, the collector goes on: %t", seed, at, m.Lost, m.goesOn))
+					m.At, m.Lost, m.continues = at, seed%2 == 1, seed%4 > 1
+					s.play(t, m, fmt.Sprintf("seed %d, write %d, done: %t, the collector continues: %t", seed, at, m.Lost, m.continues))
 					if m.At == 0 {
 						crashed = true
 						crashes++
@@ -104,7 +104,7 @@ func TestChangeOfLeader(t *testing.T) {
 		})
 	}
 	require.Greater(t, changes, 8*len(scenarios))
-	require.Greater(t, late, len(scenarios), "the other one writes first, often enough")
+	require.Greater(t, late, len(scenarios), "the other collector must write first in enough cases")
 }
 
 // TestUnreadable: an owner that cannot be read, or is of an unknown kind, is not considered absent, and failed operations

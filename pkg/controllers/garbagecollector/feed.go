@@ -214,7 +214,6 @@ func (f *feed) allReadable(cluster logicalcluster.Name) error {
 var errUnreadable = errors.New("an object in the logical cluster, which may be a dependent, cannot be decoded")
 
 // together shares a wait between concurrent callers. Each caller gets the result of a wait that began after its call.
-// after it had come.
 type together struct {
 	wait func(ctx context.Context) error
 

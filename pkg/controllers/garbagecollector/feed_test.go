@@ -17,8 +17,8 @@ import (
 type changed struct {
 	follower usage.Follower
 	stopped  bool
-	// asked are the revisions of reads.
-	asked map[string]uint64
+	// revisions are the revisions of reads, by key.
+	revisions map[string]uint64
 }
 
 func (s *changed) Follow(f usage.Follower) func() {
@@ -39,7 +39,7 @@ func (*changed) Header(_ context.Context, key string, stored []byte) (h storage.
 }
 
 func (s *changed) SeenHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
-	s.asked[key] = revision
+	s.revisions[key] = revision
 	return storage.Header{}, nil
 }
 
@@ -49,7 +49,7 @@ func (*changed) ReadHeader(context.Context, string) (storage.Header, error) {
 
 func startFeed(t *testing.T) (*changed, *feed) {
 	t.Helper()
-	s := &changed{asked: map[string]uint64{}}
+	s := &changed{revisions: map[string]uint64{}}
 	f := newFeed(s, newGraph(), &parked{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -75,9 +75,9 @@ func TestFeedBeginsAnew(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
 	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)
-	s.follower.Changed("/core/secrets/c/n/b", nil, owns("gone"), 2)
+	s.follower.Changed("/core/secrets/c/n/b", nil, owns("other"), 2)
 	s.follower.Changed("/core/events/c/n/e", nil, owns("o"), 2)
-	require.Empty(t, dependentsOf(f, "o"), "not all is told")
+	require.Empty(t, dependentsOf(f, "o"), "the resync is not complete")
 	s.follower.Complete(3)
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
 	require.Len(t, f.graph.take().items, 2)
@@ -87,7 +87,7 @@ func TestFeedBeginsAnew(t *testing.T) {
 	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)
 	s.follower.Complete(9)
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
-	require.Empty(t, dependentsOf(f, "gone"))
+	require.Empty(t, dependentsOf(f, "other"))
 	require.Equal(t, 1, f.graph.size())
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, f.graph.take().items)
 
@@ -105,7 +105,7 @@ func TestFeedReadsObservedRevision(t *testing.T) {
 		_, err := f.get(t.Context(), item)
 		require.NoError(t, err)
 	}
-	require.Equal(t, map[string]uint64{"/core/secrets/d/n/b": 8, "/core/pods/c/n/a": 5}, s.asked)
+	require.Equal(t, map[string]uint64{"/core/secrets/d/n/b": 8, "/core/pods/c/n/a": 5}, s.revisions)
 }
 
 // TestUnreadableDependents: while an object in a logical cluster cannot be decoded, no owner there is considered without
@@ -128,9 +128,9 @@ func TestUnreadableDependents(t *testing.T) {
 
 	s.follower.Changed("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
 	require.ErrorIs(t, catchUp("c"), errUnreadable)
-	require.NotEmpty(t, dependentsOf(f, "o"), "it may still refer to it")
+	require.NotEmpty(t, dependentsOf(f, "o"), "the unreadable object may still refer to the owner")
 	s.follower.Changed("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
-	require.NoError(t, catchUp("c"), "what is gone refers to nobody")
+	require.NoError(t, catchUp("c"), "a deleted object has no references")
 }
 
 // TestRedefined: the feed reports logical clusters in which the served APIs may have changed.

@@ -104,7 +104,7 @@ func (c *Controller) garbage(ctx context.Context, reads func() error) (map[Item]
 			if err := reads(); err != nil {
 				return nil, fmt.Errorf("counting garbage: %w", err)
 			}
-			klog.FromContext(ctx).Error(err, "Failed to judge an object: if it turns out to be garbage, it is deleted after the initial delay", "object", item)
+			klog.FromContext(ctx).Error(err, "Failed to determine whether an object is garbage: if it is, it will be deleted after the initial delay", "object", item)
 		}
 		if err != nil || remove {
 			found[item] = o.uid

@@ -33,12 +33,12 @@ type shardOf struct {
 
 	data    *clienttest.Server
 	clients *client.Factory
-	// noted counts writes of the start time, and refuse makes them fail.
-	noted  int
-	refuse bool
-	// unreadable makes reads of one object fail, and away all reads.
-	unreadable Item
-	away       atomic.Bool
+	// recorded counts writes of the start time, and refuse makes them fail.
+	recorded int
+	refuse   bool
+	// unreadable makes reads of one object fail, and unreachable all reads.
+	unreadable  Item
+	unreachable atomic.Bool
 }
 
 const delay = time.Hour
@@ -48,7 +48,7 @@ func newShard(t *testing.T) *shardOf {
 	s := &shardOf{model: newModel(t, 1), data: clienttest.New(t, kinds.Scheme)}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPatch {
-			if s.away.Load() {
+			if s.unreachable.Load() {
 				http.Error(w, "no", http.StatusInternalServerError)
 				return
 			}
@@ -60,7 +60,7 @@ func newShard(t *testing.T) *shardOf {
 			http.Error(w, "no", http.StatusInternalServerError)
 			return
 		}
-		s.noted++
+		s.recorded++
 		s.exists(t, body.Metadata.Annotations[begunAnnotation])
 		r.Method = http.MethodGet
 		s.data.Config.Handler.ServeHTTP(w, r)
@@ -100,7 +100,7 @@ func (s *shardOf) start() *Controller {
 }
 
 func (s *shardOf) get(ctx context.Context, item Item) (object, error) {
-	if s.unreadable == item || s.away.Load() {
+	if s.unreadable == item || s.unreachable.Load() {
 		return object{}, errors.New("cannot read")
 	}
 	return s.model.get(ctx, item)
@@ -129,16 +129,16 @@ func TestBegin(t *testing.T) {
 		t.Helper()
 		require.WithinDuration(t, want, got, time.Minute)
 	}
-	t.Run("a shard that has never stored anything", func(t *testing.T) {
+	t.Run("an empty shard", func(t *testing.T) {
 		s := newShard(t)
 		c := s.start()
-		require.Error(t, c.begin(t.Context()), "its own logical cluster is not there yet")
+		require.Error(t, c.begin(t.Context()), "its own logical cluster does not exist yet")
 		s.exists(t, "")
 		s.set(oldGarbage, thing("old", ref("Secret", "never")))
 		require.NoError(t, s.catchUp(t.Context(), "", object{}))
 		require.NoError(t, c.begin(t.Context()))
 		near(t, time.Now(), s.since(t))
-		require.Zero(t, s.held(oldGarbage), "this is not from before")
+		require.Zero(t, s.held(oldGarbage), "garbage that was created later must not be retained")
 	})
 	t.Run("old data without garbage", func(t *testing.T) {
 		s := withGarbage(t)
@@ -156,7 +156,7 @@ func TestBegin(t *testing.T) {
 		s.set(newGarbage, thing("new", ref("Secret", "never")))
 		s.delete(at("Secret", "a"), background)
 		s.rest()
-		require.Equal(t, []string{"old"}, s.names(), "nothing else waits")
+		require.Equal(t, []string{"old"}, s.names(), "only old garbage must be retained")
 		result, err := s.c.collect(t.Context(), oldGarbage)
 		require.NoError(t, err)
 		require.Positive(t, result.RequeueAfter)
@@ -164,7 +164,7 @@ func TestBegin(t *testing.T) {
 		// A start during the delay does not change it.
 		require.NoError(t, s.start().begin(t.Context()))
 		require.Equal(t, until, s.since(t))
-		require.Equal(t, 1, s.noted)
+		require.Equal(t, 1, s.recorded)
 		near(t, until, time.Now().Add(s.held(oldGarbage)))
 		s.rest()
 		require.Equal(t, []string{"old"}, s.names())
@@ -172,12 +172,12 @@ func TestBegin(t *testing.T) {
 		// A start after the delay retains nothing.
 		s.exists(t, time.Now().Add(-time.Second).UTC().Format(time.RFC3339))
 		require.NoError(t, s.start().begin(t.Context()))
-		require.Equal(t, 1, s.noted)
+		require.Equal(t, 1, s.recorded)
 		require.Zero(t, s.held(oldGarbage))
 		s.rest()
 		require.Empty(t, s.names())
 	})
-	t.Run("what the shard says cannot be read", func(t *testing.T) {
+	t.Run("invalid start time", func(t *testing.T) {
 		s := withGarbage(t)
 		s.exists(t, "yesterday")
 		require.NoError(t, s.start().begin(t.Context()))
@@ -195,10 +195,10 @@ func TestBegin(t *testing.T) {
 			s := withGarbage(t)
 			s.unreadable = unreadable
 			logger, logged := logs.New(t)
-			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "it does not stop the collector for all others")
+			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "an unreadable object must not stop the collector")
 			require.Positive(t, s.held(oldGarbage))
 			require.Positive(t, s.held(at("ConfigMap", "owned")))
-			require.Regexp(t, `Failed to judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
+			require.Regexp(t, `Failed to determine whether an object is garbage.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
 
 			// When it can be read again, it is deleted after the delay, too.
 			s.unreadable = ""
@@ -211,16 +211,16 @@ func TestBegin(t *testing.T) {
 			require.Empty(t, s.names())
 		})
 	}
-	t.Run("what cannot be counted, or noted, is no start", func(t *testing.T) {
+	t.Run("failed reads and writes", func(t *testing.T) {
 		s := withGarbage(t)
 		c := s.start()
 		// etcd becomes unreachable.
-		s.c.backend = &goesAway{shardOf: s}
+		s.c.backend = &becomesUnreachable{shardOf: s}
 		require.ErrorContains(t, c.begin(t.Context()), "counting garbage")
-		s.away.Store(false)
+		s.unreachable.Store(false)
 		s.c.backend, s.refuse = s, true
 		require.ErrorContains(t, c.begin(t.Context()), "recording the start time")
-		require.Zero(t, s.noted)
+		require.Zero(t, s.recorded)
 		s.refuse = false
 		require.NoError(t, c.begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
@@ -228,18 +228,18 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-// goesAway is a shard with an etcd that becomes unreachable at the first read.
-type goesAway struct{ *shardOf }
+// becomesUnreachable is a shard with an etcd that becomes unreachable at the first read.
+type becomesUnreachable struct{ *shardOf }
 
-func (s *goesAway) get(ctx context.Context, item Item) (object, error) {
-	s.away.Store(true)
+func (s *becomesUnreachable) get(ctx context.Context, item Item) (object, error) {
+	s.unreachable.Store(true)
 	return s.shardOf.get(ctx, item)
 }
 
 type revisionless struct{ changed }
 
 func (*revisionless) Revision(context.Context) (uint64, error) {
-	return 0, errors.New("etcd does not answer")
+	return 0, errors.New("etcd is unreachable")
 }
 
 // TestCannotBegin: a failing start is logged as an error once a minute.
@@ -249,13 +249,13 @@ func TestCannotBegin(t *testing.T) {
 		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*errorInterval/2)
 		defer cancel()
 		require.NoError(t, NewGarbageCollector(Config{Store: &revisionless{}}).Run(ctx))
-		says := 0
+		count := 0
 		for _, entry := range logged.Data() {
 			if entry.Type == ktesting.LogError {
-				says++
-				require.EqualError(t, entry.Err, "etcd does not answer")
+				count++
+				require.EqualError(t, entry.Err, "etcd is unreachable")
 			}
 		}
-		require.Equal(t, 2, says)
+		require.Equal(t, 2, count)
 	})
 }

@@ -155,10 +155,10 @@ func (g *graph) referLocked(item Item, before, after object) {
 	}
 	was, is := uidsOf(before), uidsOf(after)
 	cluster := item.LogicalCluster()
-	look := false
+	examine := false
 	for uid, blocks := range is {
 		if blocked, known := was[uid]; !known || blocked != blocks {
-			look = g.addLocked(ownerOf(cluster, uid), item, blocks) || look
+			examine = g.addLocked(ownerOf(cluster, uid), item, blocks) || examine
 		}
 	}
 	for uid := range was {
@@ -167,11 +167,11 @@ func (g *graph) referLocked(item Item, before, after object) {
 		}
 	}
 	// Other fields of a reference are relevant, too.
-	look = look || after.uid != "" && !slices.EqualFunc(before.references, after.references, sameReference)
-	if look {
+	examine = examine || after.uid != "" && !slices.EqualFunc(before.references, after.references, sameReference)
+	if examine {
 		g.added[item] = struct{}{}
 	}
-	if look || after.uid != "" && (before.orphaning != after.orphaning || before.foreground != after.foreground) {
+	if examine || after.uid != "" && (before.orphaning != after.orphaning || before.foreground != after.foreground) {
 		g.todo.items = append(g.todo.items, item)
 	}
 }
@@ -184,7 +184,7 @@ func (g *graph) addLocked(o owner, item Item, blocks bool) bool {
 		g.references++
 	}
 	g.owners[o] = d
-	g.lookAtWaitingLocked(o)
+	g.enqueueWaitingLocked(o)
 	return added
 }
 
@@ -199,11 +199,11 @@ func (g *graph) dropLocked(o owner, item Item) {
 	} else {
 		g.owners[o] = d
 	}
-	g.lookAtWaitingLocked(o)
+	g.enqueueWaitingLocked(o)
 }
 
-// lookAtWaitingLocked enqueues an owner that waits for its dependents.
-func (g *graph) lookAtWaitingLocked(o owner) {
+// enqueueWaitingLocked enqueues an owner that waits for its dependents.
+func (g *graph) enqueueWaitingLocked(o owner) {
 	if waiting, ok := g.waiting[o]; ok {
 		g.todo.items = append(g.todo.items, waiting)
 	}

@@ -59,7 +59,7 @@ type backend interface {
 	read(ctx context.Context, item Item) (object, error)
 	// catchUp returns after the graph has processed all writes in the item's logical cluster up to the version of the object.
 	catchUp(ctx context.Context, item Item, o object) error
-	// elsewhere reports whether the owner exists in another namespace.
+	// inOtherNamespace reports whether the owner exists in another namespace.
 	inOtherNamespace(ctx context.Context, owner Item, uid types.UID) bool
 
 	remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error

@@ -56,7 +56,7 @@ var scenarios = []scenario{
 		m.set(at("Secret", "other"), thing("other"))
 		m.delete(at("Cluster", "a"), background)
 	}, remaining: []string{"other"}},
-	{name: "absent, from the start and added later", do: func(m *model) {
+	{name: "absent owner, in the first and in a later version", do: func(m *model) {
 		m.set(at("ConfigMap", "a"), thing("a", ref("Secret", "never")))
 		m.set(at("ConfigMap", "b"), thing("b"))
 		m.rest()
@@ -80,13 +80,13 @@ var scenarios = []scenario{
 		m.set(at("ConfigMap", "b"), thing("b", ref("ConfigMap", "a")))
 		m.set(at("ConfigMap", "good"), thing("good", ref("Secret", "a")))
 	}, remaining: []string{"a", "good"}},
-	{name: "solid beside dangling and repeated ones", do: func(m *model) {
+	{name: "existing, dangling and duplicate owners", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "never"), ref("Secret", "a"), wrongUID(ref("Secret", "a")), ref("Secret", "never")))
 	}, remaining: []string{"a", "b"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"a"}, references(t, m, at("ConfigMap", "b")))
 	}},
-	{name: "foreground, with what blocks and what does not", do: func(m *model) {
+	{name: "foreground, blocking and other dependents", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		b := thing("b", blocking(ref("Secret", "a")))
 		b.finalizers = []string{"example.com/mine"}
@@ -101,14 +101,14 @@ var scenarios = []scenario{
 		m.rest()
 		require.Empty(t, m.names())
 	}},
-	{name: "foreground does not wait for what has finalizers and does not block", do: func(m *model) {
+	{name: "foreground, finalizer of a dependent that does not block", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		b := thing("b", ref("Secret", "a"))
 		b.finalizers = []string{"example.com/mine"}
 		m.set(at("ConfigMap", "b"), b)
 		m.delete(at("Secret", "a"), foreground)
 	}, remaining: []string{"b"}},
-	{name: "foreground, a deep chain that blocks", do: func(m *model) {
+	{name: "foreground, chain of blocking dependents", do: func(m *model) {
 		m.set(at("Cluster", "a"), thing("a"))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Cluster", "a"))))
 		m.set(at("Bound", "d"), thing("d", blocking(ref("ConfigMap", "b"))))
@@ -126,7 +126,7 @@ var scenarios = []scenario{
 		m.rest()
 		require.Empty(t, m.names())
 	}},
-	{name: "foreground, a solid second owner", do: func(m *model) {
+	{name: "foreground, existing second owner", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		m.set(at("Secret", "second"), thing("second"))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a")), ref("Secret", "second")))
@@ -134,12 +134,12 @@ var scenarios = []scenario{
 	}, remaining: []string{"b", "second"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, []string{"second"}, references(t, m, at("ConfigMap", "b")))
 	}},
-	{name: "foreground, a circle", do: func(m *model) {
+	{name: "foreground, cycle", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a", blocking(ref("ConfigMap", "b"))))
 		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a"))))
 		m.delete(at("Secret", "a"), foreground)
 	}},
-	{name: "a circle that nobody deletes", do: func(m *model) {
+	{name: "cycle that is not deleted", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a", ref("ConfigMap", "b")))
 		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
 	}, remaining: []string{"a", "b"}},
@@ -168,7 +168,7 @@ var scenarios = []scenario{
 		m.rest()
 		m.delete(at("Secret", "a"), background)
 	}, remaining: []string{"d"}},
-	{name: "a kind that nobody serves", do: func(m *model) {
+	{name: "unserved owner", do: func(m *model) {
 		m.unserved["/example.com/bounds/"] = true
 		m.set(at("ConfigMap", "b"), thing("b", ref("Bound", "never"), ref("Secret", "never")))
 		m.set(at("ConfigMap", "d"), thing("d", metav1.OwnerReference{APIVersion: "a/b/c", Kind: "None", Name: "x", UID: "y"}))
@@ -177,7 +177,7 @@ var scenarios = []scenario{
 		m.rest()
 		require.Equal(t, []string{"d"}, m.names())
 	}},
-	{name: "an object that nobody serves", do: func(m *model) {
+	{name: "unserved object", do: func(m *model) {
 		m.unserved["/example.com/bounds/"] = true
 		m.set(at("Bound", "b"), thing("b", ref("Secret", "never")))
 	}, remaining: []string{"b"}, also: func(t *testing.T, m *model) {
@@ -213,14 +213,14 @@ var scenarios = []scenario{
 	}, remaining: []string{"a", "b"}, also: func(t *testing.T, m *model) {
 		require.Equal(t, types.UID("uid-a"), m.stored[in("other", "n", "Secret", "a")].uid)
 	}},
-	{name: "what is being deleted is not judged", do: func(m *model) {
+	{name: "object that is being deleted", do: func(m *model) {
 		b := thing("b", ref("Secret", "never"), ref("Secret", "never2"))
 		b.finalizers, b.deleting = []string{"example.com/mine"}, true
 		m.set(at("ConfigMap", "b"), b)
 	}, remaining: []string{"b"}, also: func(t *testing.T, m *model) {
 		require.Len(t, references(t, m, at("ConfigMap", "b")), 2)
 	}},
-	{name: "a LogicalCluster is never owned, but owns", do: func(m *model) {
+	{name: "LogicalCluster as dependent and as owner", do: func(m *model) {
 		m.set(at("LogicalCluster", "cluster"), thing("cluster", ref("Cluster", "never")))
 		m.c.graph.todo.items = append(m.c.graph.todo.items, at("LogicalCluster", "cluster"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("LogicalCluster", "cluster")))
@@ -244,7 +244,7 @@ func (s *scenario) play(t *testing.T, m *model, where string) {
 	if s.also != nil {
 		s.also(t, m)
 	}
-	require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, "+where)
+	require.Equal(t, countReferences(m), m.c.graph.size(), "the graph must contain the stored references, "+where)
 }
 
 // TestScenarios runs each scenario in many orders of events.
@@ -305,16 +305,16 @@ func countReferences(m *model) int {
 func TestLanes(t *testing.T) {
 	var l lanes
 	for _, cluster := range []logicalcluster.Name{"a", "b", "c", "d", "e"} {
-		done, err := l.enter(cluster)
+		done, err := l.acquire(cluster)
 		require.NoError(t, err)
 		done(apierrors.NewTimeoutError("", 0))
 	}
 	for range slowWorkers {
-		_, err := l.enter("a")
+		_, err := l.acquire("a")
 		require.NoError(t, err)
 	}
-	_, err := l.enter("b")
+	_, err := l.acquire("b")
 	require.ErrorIs(t, err, errBusy)
-	_, err = l.enter("quick")
+	_, err = l.acquire("quick")
 	require.NoError(t, err)
 }

@@ -26,7 +26,7 @@ const (
 	component = "garbage-collector-controller"
 	// reasonInvalidOwner is the reason of the Event for an invalid reference.
 	reasonInvalidOwner = "OwnerRefInvalidNamespace"
-	// tellAgain is the minimum interval between two identical Events for an object.
+	// eventInterval is the minimum interval between two identical Events for an object.
 	eventInterval = time.Minute
 )
 
@@ -77,7 +77,7 @@ func (*writer) of(f *client.Factory, kind storage.Kind, item Item) (metadata.Res
 
 // remove deletes exactly this version of an object.
 func (w *writer) remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
-	done, err := w.lanes.enter(item.LogicalCluster())
+	done, err := w.lanes.acquire(item.LogicalCluster())
 	if err != nil {
 		return err
 	}
@@ -147,8 +147,8 @@ type lanes struct {
 	taken int
 }
 
-// enter begins a deletion, which done ends. It returns errBusy if slow logical clusters use all of their workers.
-func (l *lanes) enter(cluster logicalcluster.Name) (done func(error), err error) {
+// acquire begins a deletion, which done ends. It returns errBusy if slow logical clusters use all of their workers.
+func (l *lanes) acquire(cluster logicalcluster.Name) (done func(error), err error) {
 	began := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,14 +18,14 @@ import (
 )
 
 type store struct {
-	lease   *coordinationv1.Lease
-	version int
-	asked   []string
-	fail    error
+	lease    *coordinationv1.Lease
+	version  int
+	requests []string
+	fail     error
 }
 
 func (s *store) Get(_ context.Context, name string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
-	s.asked = append(s.asked, "get")
+	s.requests = append(s.requests, "get")
 	if s.lease == nil {
 		return &coordinationv1.Lease{}, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
 	}
@@ -38,14 +38,14 @@ func (s *store) Create(_ context.Context, lease *coordinationv1.Lease, _ metav1.
 
 func (s *store) Update(_ context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	if s.lease == nil || s.lease.ResourceVersion != lease.ResourceVersion {
-		s.asked = append(s.asked, "conflict")
+		s.requests = append(s.requests, "conflict")
 		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("changed"))
 	}
 	return s.write("update", lease)
 }
 
 func (s *store) write(what string, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	s.asked = append(s.asked, what)
+	s.requests = append(s.requests, what)
 	if s.fail != nil {
 		return nil, s.fail
 	}
@@ -66,11 +66,11 @@ func TestBeat(t *testing.T) {
 	h.done = func(err error) { results = append(results, err) }
 	beat := func(want ...string) error {
 		t.Helper()
-		s.asked = nil
+		s.requests = nil
 		now = now.Add(time.Second)
 		results = nil
 		result, err := h.beat(t.Context(), "a")
-		require.Equal(t, want, s.asked)
+		require.Equal(t, want, s.requests)
 		require.Len(t, results, 1)
 		require.Equal(t, err == nil, results[0] == nil)
 		if err == nil {
@@ -84,24 +84,24 @@ func TestBeat(t *testing.T) {
 	}
 	s.fail = apierrors.NewNotFound(corev1.Resource("namespaces"), "kube-system")
 	result, err := h.beat(t.Context(), "a")
-	require.NoError(t, err, "root is being made")
+	require.NoError(t, err, "root is not complete yet")
 	require.Empty(t, results)
 	require.Equal(t, reconcile.Result{RequeueAfter: rootWait}, result)
 	s.fail = nil
 	require.NoError(t, beat("get", "create"))
 	_, known := shardload.OfLease(s.lease)
-	require.False(t, known, "it is not known yet")
+	require.False(t, known, "the load is not known yet")
 	load = &shardload.Load{Workspaces: shardload.Amount{Used: 5}}
 	require.NoError(t, beat("update"))
-	told, _ := shardload.OfLease(s.lease)
-	require.Equal(t, *load, told)
+	reported, _ := shardload.OfLease(s.lease)
+	require.Equal(t, *load, reported)
 
 	s.fail = errors.New("connection refused")
 	require.ErrorIs(t, beat("update"), s.fail)
 	require.ErrorIs(t, beat("get"), s.fail)
 	s.fail = nil
 	require.NoError(t, beat("get", "update"))
-	s.lease.ResourceVersion = "of somebody else"
+	s.lease.ResourceVersion = "other"
 	require.True(t, apierrors.IsConflict(beat("conflict")))
 	require.NoError(t, beat("get", "update"))
 	s.lease = nil

@@ -126,7 +126,7 @@ func (r *logicalClusterReconciler) bindOwner(ctx context.Context, lc *corev1alph
 		return nil
 	}
 	if err := r.createBinding(ctx, cluster, binding); err != nil {
-		return fmt.Errorf("making the owner the administrator: %w", err)
+		return fmt.Errorf("binding the owner to cluster-admin: %w", err)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 	}{
 		"quick":              {initializers: own, want: []string{"write Ready"}},
 		"slow":               {initializers: own, later: 2 * time.Second, want: []string{"write Initializing", "write Ready"}},
-		"others are waiting": {initializers: append([]corev1alpha1.LogicalClusterInitializer{"root:one"}, own...), want: []string{"write Initializing", "write Ready"}},
+		"other initializers": {initializers: append([]corev1alpha1.LogicalClusterInitializer{"root:one"}, own...), want: []string{"write Initializing", "write Ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bound := false
@@ -150,11 +150,11 @@ func TestBringUp(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	r := f.controller()
 	mustReconcile(t, r)
-	require.Equal(t, []string{"create default", "write Ready"}, f.log, "the namespace first")
+	require.Equal(t, []string{"create default", "write Ready"}, f.log, "the namespace must be created first")
 
 	result := mustReconcile(t, r)
 	require.Len(t, f.log, 2)
-	require.Positive(t, result.RequeueAfter, "the namespace may not have arrived yet")
+	require.Positive(t, result.RequeueAfter, "the namespace may not have been observed yet")
 
 	f.namespace = true
 	require.Equal(t, reconcile.Result{}, mustReconcile(t, r))
@@ -163,7 +163,7 @@ func TestBringUp(t *testing.T) {
 	f.namespace = false
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
 	mustReconcile(t, r)
-	require.Equal(t, "create default", f.log[2], "a namespace that was deleted comes back")
+	require.Equal(t, "create default", f.log[2], "a deleted namespace must be recreated")
 }
 
 func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
@@ -185,7 +185,7 @@ func TestUniversalNamespaces(t *testing.T) {
 	f = &fake{lc: newCluster(phase("Ready")), universal: true}
 	r := f.controller()
 	require.Zero(t, r.namespaces.turns.Wait("another", time.Now()))
-	require.Greater(t, mustReconcile(t, r).RequeueAfter, 50*time.Second, "after the other")
+	require.Greater(t, mustReconcile(t, r).RequeueAfter, 50*time.Second, "the namespace must be created at a limited rate")
 	require.NotContains(t, f.log, "create kube-system")
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
 	mustReconcile(t, r)
@@ -238,14 +238,14 @@ func (f *fake) deletionReconciler(results ...result) *deletionReconciler {
 
 func TestDelete(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0))}
-	remaining := result{reason: reasonRemaining, detail: "two left"}
+	remaining := result{reason: reasonRemaining, detail: "two objects"}
 	r := f.deletionReconciler(result{reason: reasonRemaining, underWay: true}, remaining, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
 
 	require.Positive(t, mustReconcile(t, r).RequeueAfter)
-	require.Equal(t, []string{"write Deleting", "delete content"}, f.log, "the phase first: nobody may write any more")
+	require.Equal(t, []string{"write Deleting", "delete content"}, f.log, "the phase, which rejects writes, must be written before the content is deleted")
 
 	require.True(t, mustReconcile(t, r).Backoff)
-	require.Equal(t, "two left", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+	require.Equal(t, "two objects", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 	require.Equal(t, "Deleting", f.lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel])
 
 	_, err := r.reconcile(t.Context(), key)
@@ -259,7 +259,7 @@ func TestDelete(t *testing.T) {
 // TestDeleteReadsTheServer: content is deleted only if the LogicalCluster is being deleted according to the server.
 func TestDeleteReadsTheServer(t *testing.T) {
 	for name, live := range map[string]*corev1alpha1.LogicalCluster{
-		"gone":     nil,
+		"deleted":  nil,
 		"restored": newCluster(phase("Ready"), func(lc *corev1alpha1.LogicalCluster) { lc.UID = "restored" }),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -309,10 +309,10 @@ func TestDeleteWaitsForProviders(t *testing.T) {
 		lc.Finalizers = append(lc.Finalizers, "example.com/keep")
 	})}
 	r := f.deletionReconciler(result{})
-	require.True(t, mustReconcile(t, r).Backoff, "claims that are rejected tell nobody")
+	require.True(t, mustReconcile(t, r).Backoff, "no event reports that a claim is rejected")
 	require.NotContains(t, f.log, "delete content")
 	require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
-	require.Contains(t, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted), "which an APIBinding lets the provider set: example.com/keep")
+	require.Contains(t, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted), "which an APIBinding allows the provider to set: example.com/keep")
 
 	f.claimed = false
 	mustReconcile(t, r)
@@ -323,7 +323,7 @@ func TestDeleteWaitsForProviders(t *testing.T) {
 	require.False(t, mayWriteLogicalCluster(lets))
 	claim := apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Group: "core.kcp.io", Resource: "logicalclusters"}, Verbs: []string{"get", "list"}}
 	lets.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{{PermissionClaim: claim}}
-	require.False(t, mayWriteLogicalCluster(lets), "who only reads holds nothing")
+	require.False(t, mayWriteLogicalCluster(lets), "a read-only claim must not delay the deletion")
 	lets.Status.AppliedPermissionClaims[0].Verbs = []string{"get", "patch"}
 	require.True(t, mayWriteLogicalCluster(lets))
 	lets.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -381,13 +381,13 @@ func TestDeleteContentInStages(t *testing.T) {
 		want      result
 		stages    int
 	}{
-		"nothing left":          {outcomes: make([]purge.Outcome, 6), stages: 6},
-		"bindings remain":       {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", underWay: true}},
-		"something is new":      {outcomes: []purge.Outcome{{}, {}, {}, {}, {}, remaining}, stages: 6, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
-		"children remain":       {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
-		"namespaces remain":     {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
-		"something fails":       {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
-		"not all is discovered": {discovery: errCannot, want: result{reason: reasonDiscoveryFailed, detail: errCannot.Error(), err: errCannot}},
+		"no remaining objects": {outcomes: make([]purge.Outcome, 6), stages: 6},
+		"bindings remain":      {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", underWay: true}},
+		"new objects":          {outcomes: []purge.Outcome{{}, {}, {}, {}, {}, remaining}, stages: 6, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"children remain":      {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
+		"namespaces remain":    {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"failed deletion":      {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
+		"failed discovery":     {discovery: errCannot, want: result{reason: reasonDiscoveryFailed, detail: errCannot.Error(), err: errCannot}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stages []string
@@ -418,7 +418,7 @@ func TestObjectsReadable(t *testing.T) {
 	require.Nil(t, conditions.Get(f.lc, objectsReadable))
 
 	description = "widgets.example.com default/large: too large"
-	require.Equal(t, recheck, mustReconcile(t, r).RequeueAfter, "nothing else says that they were deleted")
+	require.Equal(t, recheck, mustReconcile(t, r).RequeueAfter, "no event reports that the objects were deleted")
 	require.True(t, conditions.IsFalse(f.lc, objectsReadable))
 	require.Equal(t, description, conditions.GetMessage(f.lc, objectsReadable))
 

@@ -155,7 +155,7 @@ func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 				require.Equal(w.t, corev1alpha1.LogicalClusterPhaseDeleting, w.lc.Status.Phase)
 				require.Empty(w.t, w.lc.Status.Terminators)
 				for _, other := range resources {
-					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.remaining(other) > 0, "%s go before %s", r.Resource, other.Resource)
+					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.remaining(other) > 0, "%s must not be deleted before %s", r.Resource, other.Resource)
 				}
 				w.content[r.Resource]--
 				if r.GroupResource() == workspacesResource {
@@ -185,11 +185,11 @@ func (w *world) remaining(r purge.Resource) int {
 func (w *world) step() {
 	w.t.Helper()
 	for n := range 2 {
-		logicalClusterReconciler := w.up.reconcile
+		run := w.up.reconcile
 		if n == 1 {
-			logicalClusterReconciler = w.down.reconcile
+			run = w.down.reconcile
 		}
-		_, err := logicalClusterReconciler(w.t.Context(), key)
+		_, err := run(w.t.Context(), key)
 		if w.Ended() {
 			require.ErrorIs(w.t, err, crash.Err)
 			w.restart()
@@ -211,7 +211,7 @@ func (w *world) check() {
 	}
 	if w.lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
 		for _, what := range []string{"namespace default", "namespace kube-system", "binding workspace-admin", "default bindings"} {
-			require.True(w.t, w.started[what], "%s is there before it is Ready", what)
+			require.True(w.t, w.started[what], "%s must exist before the logical cluster is Ready", what)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 		for range 12 {
 			w.step()
 		}
-		require.Nil(t, w.lc, "the logical cluster is gone")
+		require.Nil(t, w.lc, "the logical cluster must be deleted")
 		return w, ready
 	}
 	reference, ready := play(t, crash.Process{})
@@ -274,7 +274,7 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
 			w, state := play(t, crash.Point(point))
 			require.Equal(t, ready, state)
-			require.Zero(t, w.At, "the process has ended once")
+			require.Zero(t, w.At, "the process must crash once")
 		})
 	}
 }

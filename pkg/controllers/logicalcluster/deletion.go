@@ -166,7 +166,7 @@ func (r *deletionReconciler) delete(ctx context.Context, lc *corev1alpha1.Logica
 	// If the finalizers belong to a provider that is authorized by a binding, it could not remove them after the binding
 	// was deleted.
 	if others := othersFinalizers(lc); len(others) > 0 && r.claimed(logicalcluster.From(lc)) {
-		waiting := result{reason: reasonFinalizers, detail: "before the content is deleted; waiting for finalizers of the LogicalCluster, which an APIBinding lets the provider set: " + strings.Join(others, ", ")}
+		waiting := result{reason: reasonFinalizers, detail: "the content is not deleted yet; waiting for finalizers of the LogicalCluster, which an APIBinding allows the provider to set: " + strings.Join(others, ", ")}
 		_, err = r.write(ctx, lc, report(lc, waiting))
 		return reconcile.Result{Backoff: true}, reconcile.IgnoreNotFound(err)
 	}

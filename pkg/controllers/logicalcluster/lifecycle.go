@@ -22,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// advance performs the next step of the status of a LogicalCluster that is not being deleted and has its initial objects
+// advance performs the next step of the status of a LogicalCluster that is not being deleted and whose initial objects
 // exist. Metadata does not change.
 func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()

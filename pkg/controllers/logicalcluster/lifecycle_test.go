@@ -53,15 +53,15 @@ func TestAdvance(t *testing.T) {
 		initializers []corev1alpha1.LogicalClusterInitializer
 		initialized  corev1.ConditionStatus
 	}{
-		"new":                         {lc: newCluster(), want: "Ready", initialized: corev1.ConditionTrue},
-		"new, as defaulted":           {lc: newCluster(phase("Scheduling")), want: "Ready", initialized: corev1.ConditionTrue},
-		"new with initializers":       {lc: newCluster(initializers(one, nil)), want: "Initializing", initializers: one, initialized: corev1.ConditionFalse},
-		"initializers left":           {lc: newCluster(phase("Initializing"), initializers(one, one)), want: "Initializing", initializers: one, initialized: corev1.ConditionFalse},
-		"the last initializer is off": {lc: newCluster(phase("Initializing"), initializers(one, nil)), want: "Ready", initialized: corev1.ConditionTrue},
-		"ready stays":                 {lc: newCluster(phase("Ready")), want: "Ready"},
-		"switched off":                {lc: newCluster(phase("Ready"), inactive), want: "Inactive"},
-		"switched on":                 {lc: newCluster(phase("Inactive")), want: "Ready"},
-		"unavailable is not ours":     {lc: newCluster(phase("Unavailable")), want: "Unavailable"},
+		"new":                      {lc: newCluster(), want: "Ready", initialized: corev1.ConditionTrue},
+		"new, defaulted phase":     {lc: newCluster(phase("Scheduling")), want: "Ready", initialized: corev1.ConditionTrue},
+		"new with initializers":    {lc: newCluster(initializers(one, nil)), want: "Initializing", initializers: one, initialized: corev1.ConditionFalse},
+		"remaining initializers":   {lc: newCluster(phase("Initializing"), initializers(one, one)), want: "Initializing", initializers: one, initialized: corev1.ConditionFalse},
+		"last initializer removed": {lc: newCluster(phase("Initializing"), initializers(one, nil)), want: "Ready", initialized: corev1.ConditionTrue},
+		"ready":                    {lc: newCluster(phase("Ready")), want: "Ready"},
+		"deactivated":              {lc: newCluster(phase("Ready"), inactive), want: "Inactive"},
+		"activated":                {lc: newCluster(phase("Inactive")), want: "Ready"},
+		"unavailable":              {lc: newCluster(phase("Unavailable")), want: "Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := advance(tc.lc, "https://proxy/")
@@ -74,11 +74,11 @@ func TestAdvance(t *testing.T) {
 			} else {
 				require.Nil(t, c)
 			}
-			require.Equal(t, got, advance(got, "https://proxy"), "doing it twice changes nothing")
+			require.Equal(t, got, advance(got, "https://proxy"), "advance must be idempotent")
 		})
 	}
 	ending := []corev1alpha1.LogicalClusterTerminator{"root:one"}
-	require.Equal(t, ending, advance(newCluster(terminators(ending, nil)), "https://proxy").Status.Terminators, "from initialization on")
+	require.Equal(t, ending, advance(newCluster(terminators(ending, nil)), "https://proxy").Status.Terminators, "terminators must be set during the initialization")
 	unreachable := newCluster()
 	delete(unreachable.Annotations, "kcp.io/path")
 	require.Equal(t, "https://proxy/clusters/abc", advance(unreachable, "https://proxy").Status.URL)
@@ -92,17 +92,17 @@ func TestTerminate(t *testing.T) {
 	}{
 		"without terminators":     {lc: newCluster(phase("Ready")), want: "Deleting"},
 		"with terminators":        {lc: newCluster(phase("Ready"), terminators(one, nil)), want: "Terminating"},
-		"before it was ready":     {lc: newCluster(terminators(one, nil)), want: "Terminating"},
-		"terminators left":        {lc: newCluster(phase("Terminating"), terminators(one, one)), want: "Terminating"},
-		"the last terminator off": {lc: newCluster(phase("Terminating"), terminators(one, nil)), want: "Deleting"},
+		"deleted before ready":    {lc: newCluster(terminators(one, nil)), want: "Terminating"},
+		"remaining terminators":   {lc: newCluster(phase("Terminating"), terminators(one, one)), want: "Terminating"},
+		"last terminator removed": {lc: newCluster(phase("Terminating"), terminators(one, nil)), want: "Deleting"},
 		"inactive":                {lc: newCluster(phase("Inactive"), inactive), want: "Deleting"},
-		"once deleting, always":   {lc: newCluster(phase("Deleting"), terminators(one, nil)), want: "Deleting"},
+		"deleting":                {lc: newCluster(phase("Deleting"), terminators(one, nil)), want: "Deleting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := terminate(tc.lc)
 			require.Equal(t, tc.want, got.Status.Phase)
 			require.False(t, corev1alpha1.IsLogicalClusterInactive(got.Annotations))
-			require.Equal(t, got, terminate(got), "doing it twice changes nothing")
+			require.Equal(t, got, terminate(got), "terminate must be idempotent")
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestLabel(t *testing.T) {
 	ik, iv := initialization.InitializerToLabel("a:b")
 	tk, tv := termination.TerminatorToLabel("c:d")
 	require.Equal(t, map[string]string{"mine": "y", ik: iv, tk: tv, "tenancy.kcp.io/phase": "Terminating"}, label(lc).Labels)
-	require.Contains(t, lc.Labels, stale, "the given object is shared and stays as it is")
+	require.Contains(t, lc.Labels, stale, "the given object is shared and must not be changed")
 }
 
 func TestDocumented(t *testing.T) {

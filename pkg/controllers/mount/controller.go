@@ -104,7 +104,7 @@ func (c *controller) readMount(ctx context.Context, key client.Key, ref tenancyv
 	obj, err := objects.Resource(kind.Resource).Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", notFound("there is no %s %q", ref.Kind, ref.Name), nil
+		return "", notFound("the %s %q does not exist", ref.Kind, ref.Name), nil
 	case err != nil:
 		return "", nil, fmt.Errorf("%s %s: %w", ref.Kind, ref.Name, err)
 	}

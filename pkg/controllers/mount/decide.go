@@ -30,7 +30,7 @@ func notReady(format string, args ...any) *problem {
 func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served bool) *problem {
 	switch {
 	case !served:
-		return notFound("no kind %s of %s is served here", ref.Kind, ref.APIVersion)
+		return notFound("the kind %s of %s is not served in this workspace", ref.Kind, ref.APIVersion)
 	case kind.Namespaced && ref.Namespace == "":
 		return notFound("the kind %s is namespaced, and spec.mount.ref has no namespace", ref.Kind)
 	case !kind.Namespaced && ref.Namespace != "":

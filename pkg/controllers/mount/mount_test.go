@@ -69,7 +69,7 @@ func TestTarget(t *testing.T) {
 	require.Nil(t, misnamed(ref, storage.Kind{}, true))
 	require.Nil(t, misnamed(inNamespace, storage.Kind{Namespaced: true}, true))
 	for want, p := range map[string]*problem{
-		"no kind Link of example.org/v1 is served here": misnamed(ref, storage.Kind{}, false),
+		"the kind Link of example.org/v1 is not served in this workspace": misnamed(ref, storage.Kind{}, false),
 		"is namespaced":     misnamed(ref, storage.Kind{Namespaced: true}, true),
 		"is not namespaced": misnamed(inNamespace, storage.Kind{}, true),
 	} {

@@ -51,18 +51,18 @@ func TestReconcile(t *testing.T) {
 		since time.Duration
 		wait  time.Duration
 	}{
-		"gone":                     {},
-		"alive":                    {ns: alive},
-		"another by now":           {ns: terminating(corev1.FinalizerKubernetes), live: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: replacement}}},
-		"gone by now":              {ns: terminating(corev1.FinalizerKubernetes), live: terminating()},
-		"somebody else's":          {ns: terminating("other")},
-		"empty":                    {ns: terminating(corev1.FinalizerKubernetes), want: []string{"empty", "finalize []"}},
-		"empty, another waits too": {ns: terminating(corev1.FinalizerKubernetes, "other"), want: []string{"empty", "finalize [other]"}},
-		"something is left":        {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: remaining}, want: []string{"empty", "report"}, backoff: true},
-		"something fails":          {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: purge.Outcome{Err: errCannot}}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
-		"emptied as a whole":       {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: time.Second, wait: 9 * time.Second},
-		"emptied for long":         {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: 10 * time.Second, want: []string{"empty", "finalize []"}},
-		"not all is known":         {ns: terminating(corev1.FinalizerKubernetes), round: round{discovery: errCannot}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
+		"deleted":                          {},
+		"alive":                            {ns: alive},
+		"replaced on the server":           {ns: terminating(corev1.FinalizerKubernetes), live: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: replacement}}},
+		"finalized on the server":          {ns: terminating(corev1.FinalizerKubernetes), live: terminating()},
+		"other finalizer":                  {ns: terminating("other")},
+		"empty":                            {ns: terminating(corev1.FinalizerKubernetes), want: []string{"empty", "finalize []"}},
+		"empty, with another finalizer":    {ns: terminating(corev1.FinalizerKubernetes, "other"), want: []string{"empty", "finalize [other]"}},
+		"remaining objects":                {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: remaining}, want: []string{"empty", "report"}, backoff: true},
+		"failed deletion":                  {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: purge.Outcome{Err: errCannot}}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
+		"emptied with the logical cluster": {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: time.Second, wait: 9 * time.Second},
+		"not emptied with the logical cluster in time": {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: 10 * time.Second, want: []string{"empty", "finalize []"}},
+		"failed discovery": {ns: terminating(corev1.FinalizerKubernetes), round: round{discovery: errCannot}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log []string
@@ -127,7 +127,7 @@ func TestReport(t *testing.T) {
 	require.Equal(t, "Some content in the namespace has finalizers remaining: x in 2 objects", get(ns, corev1.NamespaceFinalizersRemaining).Message)
 	require.Equal(t, corev1.ConditionFalse, get(ns, corev1.NamespaceDeletionContentFailure).Status)
 
-	require.Equal(t, ns, report(ns, round{Outcome: remaining}, later), "the same news changes nothing")
+	require.Equal(t, ns, report(ns, round{Outcome: remaining}, later), "an unchanged outcome must not change the conditions")
 
 	failed := report(ns, round{discovery: errCannot, Outcome: purge.Outcome{Err: errCannot}}, later)
 	require.Equal(t, later, get(failed, corev1.NamespaceDeletionDiscoveryFailure).LastTransitionTime)

@@ -132,5 +132,5 @@ func withStatus(set *topologyv1alpha1.PartitionSet, count int, invalid, failed e
 }
 
 func takenError(name string) error {
-	return fmt.Errorf("the Partition %s exists and is not of this set: delete it, or rename the set", name)
+	return fmt.Errorf("the Partition %s exists and does not belong to this set: delete it, or rename the set", name)
 }

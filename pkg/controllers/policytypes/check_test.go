@@ -22,16 +22,16 @@ func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 		names[i] = fmt.Sprint("n", i)
 	}
 	for name, test := range map[string]struct {
-		spec        admissionregistrationv1.ValidatingAdmissionPolicySpec
-		field, says string
+		spec           admissionregistrationv1.ValidatingAdmissionPolicySpec
+		field, warning string
 	}{
-		"all combinations of names of nothing": {
+		"too many combinations of names": {
 			admissionregistrationv1.ValidatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
 				RuleWithOperations: admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: names, APIVersions: names, Resources: names}},
 			}}}},
 			"spec.matchConstraints.resourceRules", "1000000000 combinations",
 		},
-		"many variables": {
+		"too many variables": {
 			admissionregistrationv1.ValidatingAdmissionPolicySpec{Variables: make([]admissionregistrationv1.Variable, maxVariables+1)},
 			"spec.variables", "101 variables",
 		},
@@ -43,7 +43,7 @@ func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 			r := &policyReconciler{
 				get: func(client.Key) (*admissionregistrationv1.ValidatingAdmissionPolicy, error) { return policy, nil },
 				discover: func(client.Key) (discovery.DiscoveryInterface, error) {
-					t.Error("it is looked at")
+					t.Error("the policy is checked")
 					return nil, context.Canceled
 				},
 				updateStatus: func(_ context.Context, _ client.Key, updated *admissionregistrationv1.ValidatingAdmissionPolicy) error {
@@ -55,7 +55,7 @@ func TestOneAuthorDoesNotKeepTheWorker(t *testing.T) {
 			require.EqualValues(t, 3, written.Status.ObservedGeneration)
 			require.Len(t, written.Status.TypeChecking.ExpressionWarnings, 1)
 			require.Equal(t, test.field, written.Status.TypeChecking.ExpressionWarnings[0].FieldRef)
-			require.Contains(t, written.Status.TypeChecking.ExpressionWarnings[0].Warning, test.says)
+			require.Contains(t, written.Status.TypeChecking.ExpressionWarnings[0].Warning, test.warning)
 		})
 	}
 

@@ -14,20 +14,20 @@ func TestRules(t *testing.T) {
 		verbs, groups, resources []string
 		want                     []string
 	}{
-		"bind":                      {[]string{"bind"}, []string{"apis.kcp.io"}, []string{"apiexports"}, []string{apis}},
-		"bind among others":         {[]string{"get", "bind"}, []string{"x", "apis.kcp.io"}, []string{"a", "apiexports"}, []string{apis}},
-		"get exports":               {[]string{"get"}, []string{"apis.kcp.io"}, []string{"apiexports"}, nil},
-		"bind of another group":     {[]string{"bind"}, []string{"rbac.authorization.k8s.io"}, []string{"apiexports"}, nil},
-		"content, any verb":         {[]string{"get"}, []string{"apis.kcp.io"}, []string{"apiexports/content"}, []string{apis}},
-		"content of everything":     {[]string{"list"}, []string{"apis.kcp.io"}, []string{"*/content"}, []string{apis}},
-		"content without a verb":    {nil, []string{"apis.kcp.io"}, []string{"apiexports/content"}, nil},
-		"any verb on exports":       {[]string{"*"}, []string{"apis.kcp.io"}, []string{"apiexports"}, []string{apis}},
-		"get anything":              {[]string{"get"}, []string{"*"}, []string{"*"}, []string{apis}},
-		"all":                       {[]string{"*"}, []string{"*"}, []string{"*"}, []string{apis, tenancy}},
-		"use":                       {[]string{"use"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes"}, []string{tenancy}},
-		"initialize and terminate":  {[]string{"terminate"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes"}, []string{tenancy}},
-		"use of its status":         {[]string{"use"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes/status"}, nil},
-		"nothing to do with either": {[]string{"get"}, []string{""}, []string{"configmaps"}, nil},
+		"bind":                     {[]string{"bind"}, []string{"apis.kcp.io"}, []string{"apiexports"}, []string{apis}},
+		"bind and other verbs":     {[]string{"get", "bind"}, []string{"x", "apis.kcp.io"}, []string{"a", "apiexports"}, []string{apis}},
+		"get exports":              {[]string{"get"}, []string{"apis.kcp.io"}, []string{"apiexports"}, nil},
+		"bind in another group":    {[]string{"bind"}, []string{"rbac.authorization.k8s.io"}, []string{"apiexports"}, nil},
+		"content, any verb":        {[]string{"get"}, []string{"apis.kcp.io"}, []string{"apiexports/content"}, []string{apis}},
+		"content of all resources": {[]string{"list"}, []string{"apis.kcp.io"}, []string{"*/content"}, []string{apis}},
+		"content without a verb":   {nil, []string{"apis.kcp.io"}, []string{"apiexports/content"}, nil},
+		"any verb on exports":      {[]string{"*"}, []string{"apis.kcp.io"}, []string{"apiexports"}, []string{apis}},
+		"get anything":             {[]string{"get"}, []string{"*"}, []string{"*"}, []string{apis}},
+		"all":                      {[]string{"*"}, []string{"*"}, []string{"*"}, []string{apis, tenancy}},
+		"use":                      {[]string{"use"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes"}, []string{tenancy}},
+		"initialize and terminate": {[]string{"terminate"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes"}, []string{tenancy}},
+		"use of the status":        {[]string{"use"}, []string{"tenancy.kcp.io"}, []string{"workspacetypes/status"}, nil},
+		"unrelated rule":           {[]string{"get"}, []string{""}, []string{"configmaps"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			role := &rbacv1.ClusterRole{
@@ -46,8 +46,8 @@ func TestRulesToEnter(t *testing.T) {
 	}{
 		"access":                 {[]string{"access"}, []string{"/"}, []string{"core.kcp.io|c|r"}},
 		"any verb, any URL":      {[]string{"*"}, []string{"*"}, []string{"core.kcp.io|c|r"}},
-		"all that begins with /": {[]string{"access"}, []string{"/*"}, []string{"core.kcp.io|c|r"}},
-		"access among others":    {[]string{"get", "access"}, []string{"/healthz", "/"}, []string{"core.kcp.io|c|r"}},
+		"any path":               {[]string{"access"}, []string{"/*"}, []string{"core.kcp.io|c|r"}},
+		"access and other verbs": {[]string{"get", "access"}, []string{"/healthz", "/"}, []string{"core.kcp.io|c|r"}},
 		"get":                    {[]string{"get"}, []string{"/"}, nil},
 		"access to other URLs":   {[]string{"access"}, []string{"/api", "/apis/*"}, nil},
 	} {

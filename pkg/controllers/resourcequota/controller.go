@@ -25,11 +25,11 @@ const Name = "resourcequota"
 
 const (
 	workers = 4
-	// landing is the maximum delay between the admission of a write and its storage.
+	// admissionDelay is the maximum delay between the admission of a write and its storage.
 	admissionDelay = time.Second
-	// recount is the interval for counting without observed changes.
+	// recountInterval is the interval for counting without observed changes.
 	recountInterval = 5 * time.Minute
-	// unserved is this interval if a counted resource is not served, because it may be served later.
+	// unservedInterval is this interval if a counted resource is not served, because it may be served later.
 	unservedInterval = time.Minute
 )
 

@@ -85,8 +85,8 @@ func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.Re
 	for name, count := range now {
 		quantity, known := quota.Status.Used[name]
 		if used := quantity.Value(); known && used > count {
-			if gone := before[name] - count; gone > 0 {
-				used = max(count, used-gone)
+			if deleted := before[name] - count; deleted > 0 {
+				used = max(count, used-deleted)
 			}
 			if used > count {
 				above[name] = used

@@ -118,7 +118,7 @@ func TestVersion(t *testing.T) {
 	list := func(version, resource string, namespaced bool) string {
 		return fmt.Sprintf(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":%q,"resources":[{"name":%q,"namespaced":%t,"verbs":["list","watch"]}]}`, version, resource, namespaced)
 	}
-	answers := map[string]string{
+	responses := map[string]string{
 		"/clusters/c/api":                 `{"kind":"APIVersions","apiVersion":"v1","versions":["v1","v1alpha1"]}`,
 		"/clusters/c/apis":                `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v2","version":"v2"},{"groupVersion":"example.com/v1","version":"v1"}]}]}`,
 		"/clusters/c/api/v1":              list("v1", "secrets", true),
@@ -127,13 +127,13 @@ func TestVersion(t *testing.T) {
 		"/clusters/c/apis/example.com/v1": list("example.com/v1", "widgets", true),
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, ok := answers[r.URL.Path]
+		response, ok := responses[r.URL.Path]
 		w.Header().Set("Content-Type", "application/json")
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
-			answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+			response = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
 		}
-		_, _ = w.Write([]byte(answer))
+		_, _ = w.Write([]byte(response))
 	}))
 	t.Cleanup(server.Close)
 	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
@@ -159,7 +159,7 @@ func TestVersion(t *testing.T) {
 
 // TestUncountable: only a new entry that cannot be counted denies writes. All other entries are counted.
 func TestUncountable(t *testing.T) {
-	things, broken := schema.GroupResource{Group: "example.com", Resource: "things"}, errors.New("the webhook does not answer")
+	things, broken := schema.GroupResource{Group: "example.com", Resource: "things"}, errors.New("the webhook timed out")
 	const counting = corev1.ResourceName("count/things.example.com")
 	one, both := quotaOf(10, 5), quotaOf(10, 5)
 	both.Name, both.Status = "both", corev1.ResourceQuotaStatus{}
@@ -188,14 +188,14 @@ func TestUncountable(t *testing.T) {
 		_, err := r.reconcile(t.Context(), namespace{Cluster: "c", Name: "n"})
 		return err
 	}
-	require.ErrorIs(t, reconcile(), broken, "it is tried again")
+	require.ErrorIs(t, reconcile(), broken, "the reconcile must be retried")
 	require.Equal(t, map[corev1.ResourceName]int64{"secrets": 8}, used("q"))
-	require.Equal(t, map[corev1.ResourceName]int64{"secrets": 8}, used("both"), "admission denies what it knows no use of")
+	require.Equal(t, map[corev1.ResourceName]int64{"secrets": 8}, used("both"), "usage that is not counted must not be reported, so that admission denies writes")
 	require.Contains(t, written["both"].Status.Hard, counting)
 	failed = nil
 	require.NoError(t, reconcile())
 	require.EqualValues(t, 2, used("both")[counting])
 	failed = map[schema.GroupResource]error{things: broken}
 	require.ErrorIs(t, reconcile(), broken)
-	require.EqualValues(t, 2, used("both")[counting], "admission counts on from what was known")
+	require.EqualValues(t, 2, used("both")[counting], "the last count must be retained for admission")
 }

@@ -93,7 +93,7 @@ func TestOneWatch(t *testing.T) {
 
 	drain(changed)
 	put("uncounted", "one")
-	require.Equal(t, namespace{Cluster: "c"}, <-changed, "nobody counts in that namespace")
+	require.Equal(t, namespace{Cluster: "c"}, <-changed, "no quota of that namespace exists")
 	put("n1", "two")
 	require.ElementsMatch(t, []namespace{{Cluster: "c"}, {Cluster: "c", Name: "n1"}}, []namespace{<-changed, <-changed})
 
@@ -106,10 +106,10 @@ func TestOneWatch(t *testing.T) {
 		}})
 	}
 	require.EqualValues(t, 3, count("n1", schema.GroupResource{Resource: "secrets"}))
-	require.EqualValues(t, 2, count("n1", configMaps), "what is watched is not listed")
+	require.EqualValues(t, 2, count("n1", configMaps), "watched resources must not be listed")
 	require.Len(t, w.clusters["c"], maxCounters)
 	_, watches = server.Requests()
-	require.Equal(t, 1, watches, "what is beyond is not watched")
+	require.Equal(t, 1, watches, "resources beyond the limit must not be watched")
 	clear(w.clusters["c"])
 }
 

@@ -189,7 +189,7 @@ const (
 	// perSecond limits the writes of a sweep, and timeout the duration of each of them.
 	perSecond = 100
 	timeout   = 30 * time.Second
-	// again is the delay before the next sweep after a failed write.
+	// retryDelay is the delay before the next sweep after a failed write.
 	retryDelay = 30 * time.Second
 )
 

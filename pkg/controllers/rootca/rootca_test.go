@@ -151,20 +151,20 @@ func TestReconcile(t *testing.T) {
 		namespace    *corev1.Namespace
 		found, known *corev1.ConfigMap
 		does         string
-		gone         bool
+		absent       bool
 	}{
-		"missing":                  {does: "create one|ns"},
-		"right":                    {found: with(func(*corev1.ConfigMap) {})},
-		"described otherwise":      {found: with(func(m *corev1.ConfigMap) { m.Annotations[descriptionAnnotation] = "mine" })},
-		"another CA":               {found: with(func(m *corev1.ConfigMap) { m.Data[dataKey] = "wrong" }), does: "update one|ns"},
-		"more data":                {found: with(func(m *corev1.ConfigMap) { m.Data["more"] = "x" }), does: "update one|ns"},
-		"no data":                  {found: with(func(m *corev1.ConfigMap) { m.Data = nil }), does: "update one|ns"},
-		"no description":           {found: with(func(m *corev1.ConfigMap) { m.Annotations = nil }), does: "update one|ns"},
-		"immutable and right":      {found: with(func(m *corev1.ConfigMap) { m.Immutable = new(true) })},
-		"immutable":                {found: with(func(m *corev1.ConfigMap) { m.Immutable, m.Data = new(true), nil }), does: "delete one|ns", gone: true},
-		"right, not known yet":     {found: with(func(*corev1.ConfigMap) {}), known: with(func(m *corev1.ConfigMap) { m.Data = nil })},
-		"namespace gone":           {namespace: namespace("two", "ns"), gone: true},
-		"namespace is terminating": {namespace: terminating, gone: true},
+		"missing":                 {does: "create one|ns"},
+		"up to date":              {found: with(func(*corev1.ConfigMap) {})},
+		"other description":       {found: with(func(m *corev1.ConfigMap) { m.Annotations[descriptionAnnotation] = "mine" })},
+		"another CA":              {found: with(func(m *corev1.ConfigMap) { m.Data[dataKey] = "wrong" }), does: "update one|ns"},
+		"more data":               {found: with(func(m *corev1.ConfigMap) { m.Data["more"] = "x" }), does: "update one|ns"},
+		"no data":                 {found: with(func(m *corev1.ConfigMap) { m.Data = nil }), does: "update one|ns"},
+		"no description":          {found: with(func(m *corev1.ConfigMap) { m.Annotations = nil }), does: "update one|ns"},
+		"immutable, up to date":   {found: with(func(m *corev1.ConfigMap) { m.Immutable = new(true) })},
+		"immutable":               {found: with(func(m *corev1.ConfigMap) { m.Immutable, m.Data = new(true), nil }), does: "delete one|ns", absent: true},
+		"up to date, stale cache": {found: with(func(*corev1.ConfigMap) {}), known: with(func(m *corev1.ConfigMap) { m.Data = nil })},
+		"deleted namespace":       {namespace: namespace("two", "ns"), absent: true},
+		"terminating namespace":   {namespace: terminating, absent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &shard{namespaces: []*corev1.Namespace{namespace("one", "ns")}, configMaps: map[client.Key]*corev1.ConfigMap{}}
@@ -180,19 +180,19 @@ func TestReconcile(t *testing.T) {
 			before := tc.found.DeepCopy()
 			_, err := s.configMapReconciler(ca).reconcile(t.Context(), key)
 			require.NoError(t, err)
-			require.Equal(t, before, tc.found, "what was read is not changed")
+			require.Equal(t, before, tc.found, "the read object must not be changed")
 			if tc.does == "" {
 				require.Empty(t, s.log)
 			} else {
 				require.Equal(t, []string{tc.does}, s.log)
 			}
-			if tc.gone {
+			if tc.absent {
 				require.Empty(t, s.configMaps)
 				return
 			}
 			require.Equal(t, map[string]string{"ca.crt": string(ca.Content())}, s.configMaps[key].Data)
 			require.NotEmpty(t, s.configMaps[key].Annotations["kubernetes.io/description"])
-			require.Equal(t, tc.found != nil, s.configMaps[key].Labels["mine"] == "too", "what else it has stays")
+			require.Equal(t, tc.found != nil, s.configMaps[key].Labels["mine"] == "too", "labels of users must be retained")
 		})
 	}
 }
@@ -206,11 +206,11 @@ func TestErrors(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"namespace gone":   {err: notFound()},
-		"namespace ending": {err: ending},
-		"made by another":  {err: apierrors.NewAlreadyExists(corev1.Resource("configmaps"), ConfigMap)},
-		"no quota":         {err: apierrors.NewForbidden(corev1.Resource("configmaps"), ConfigMap, errTest), want: true},
-		"broken":           {err: errTest, want: true},
+		"deleted namespace":     {err: notFound()},
+		"terminating namespace": {err: ending},
+		"created concurrently":  {err: apierrors.NewAlreadyExists(corev1.Resource("configmaps"), ConfigMap)},
+		"no quota":              {err: apierrors.NewForbidden(corev1.Resource("configmaps"), ConfigMap, errTest), want: true},
+		"other error":           {err: errTest, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &shard{namespaces: []*corev1.Namespace{namespace("one", "ns")}, fails: tc.err}
@@ -236,23 +236,23 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, []string{"update one|wrong", "create two|missing"}, s.log)
 	require.Equal(t, []int{0, 1}, turns)
 	require.Zero(t, sweeper.sweep(t.Context()))
-	require.Len(t, s.log, 2, "nothing is left to do")
+	require.Len(t, s.log, 2, "current ConfigMaps must not be written")
 
 	s.fails = errTest
 	clear(s.configMaps)
-	require.Equal(t, 3, sweeper.sweep(t.Context()), "one that fails does not keep it from the others")
+	require.Equal(t, 3, sweeper.sweep(t.Context()), "a failed write must not prevent the others")
 
 	sweeper.wait = func(context.Context) error { return context.Canceled }
 	written := len(s.log)
 	sweeper.sweep(t.Context())
-	require.Len(t, s.log, written, "it stops at the end")
+	require.Len(t, s.log, written, "the sweep must stop with the context")
 }
 
 func TestLimit(t *testing.T) {
 	limit := newLimit()
 	require.InDelta(t, 100, limit.QPS(), 0)
 	require.True(t, limit.TryAccept())
-	require.False(t, limit.TryAccept(), "there is no burst")
+	require.False(t, limit.TryAccept(), "bursts must be rejected")
 }
 
 // TestFile: a new CA causes a sweep, and invalid content is ignored.

@@ -25,9 +25,9 @@ func TestDefaultAccounts(t *testing.T) {
 		exists, creates bool
 	}{
 		"missing":               {namespace: &corev1.Namespace{}, creates: true},
-		"there":                 {namespace: &corev1.Namespace{}, exists: true},
-		"namespace terminating": {namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}},
-		"namespace gone":        {err: apierrors.NewNotFound(corev1.Resource("namespaces"), "ns")},
+		"existing":              {namespace: &corev1.Namespace{}, exists: true},
+		"terminating namespace": {namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}},
+		"deleted namespace":     {err: apierrors.NewNotFound(corev1.Resource("namespaces"), "ns")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			created := false
@@ -75,17 +75,17 @@ func TestTokens(t *testing.T) {
 		want           func(*corev1.Secret)
 		removed, fails bool
 	}{
-		"empty":                 {secret: secret(func(*corev1.Secret) {}), want: filled},
-		"complete":              {secret: secret(filled)},
-		"other ca":              {secret: secret(func(s *corev1.Secret) { filled(s); s.Data["ca.crt"] = []byte("old") }), want: filled},
-		"the token stays":       {secret: secret(func(s *corev1.Secret) { s.Data = map[string][]byte{"token": []byte("mine")} }), want: func(s *corev1.Secret) { filled(s); s.Data["token"] = []byte("mine") }},
-		"account gone":          {secret: secret(filled), err: apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "robot"), removed: true},
-		"account replaced":      {secret: secret(func(s *corev1.Secret) { filled(s); s.Annotations[corev1.ServiceAccountUIDKey] = "former" }), removed: true},
-		"account not known yet": {secret: secret(filled), cached: "former"},
-		"account unknown":       {secret: secret(filled), err: errTest, fails: true},
-		"being deleted":         {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = new(metav1.Now()) })},
-		"no account named":      {secret: secret(func(s *corev1.Secret) { delete(s.Annotations, corev1.ServiceAccountNameKey) })},
-		"token is not issued":   {secret: secret(func(*corev1.Secret) {}), issueErr: errTest, fails: true},
+		"empty":                      {secret: secret(func(*corev1.Secret) {}), want: filled},
+		"complete":                   {secret: secret(filled)},
+		"other ca":                   {secret: secret(func(s *corev1.Secret) { filled(s); s.Data["ca.crt"] = []byte("old") }), want: filled},
+		"existing token":             {secret: secret(func(s *corev1.Secret) { s.Data = map[string][]byte{"token": []byte("mine")} }), want: func(s *corev1.Secret) { filled(s); s.Data["token"] = []byte("mine") }},
+		"deleted account":            {secret: secret(filled), err: apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "robot"), removed: true},
+		"replaced account":           {secret: secret(func(s *corev1.Secret) { filled(s); s.Annotations[corev1.ServiceAccountUIDKey] = "former" }), removed: true},
+		"stale account in the cache": {secret: secret(filled), cached: "former"},
+		"unreadable account":         {secret: secret(filled), err: errTest, fails: true},
+		"being deleted":              {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = new(metav1.Now()) })},
+		"no account annotation":      {secret: secret(func(s *corev1.Secret) { delete(s.Annotations, corev1.ServiceAccountNameKey) })},
+		"token is not issued":        {secret: secret(func(*corev1.Secret) {}), issueErr: errTest, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var updated *corev1.Secret
@@ -120,7 +120,7 @@ func TestTokens(t *testing.T) {
 			_, err := r.reconcile(t.Context(), key)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.Equal(t, tc.removed, removed)
-			require.Equal(t, before, tc.secret, "what the informer holds is not changed")
+			require.Equal(t, before, tc.secret, "cached objects must not be changed")
 			if tc.want == nil {
 				require.Nil(t, updated)
 				return

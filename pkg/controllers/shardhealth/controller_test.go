@@ -119,7 +119,7 @@ func (w *world) work() {
 	}
 }
 
-func (w *world) says(shard string) string {
+func (w *world) readyOf(shard string) string {
 	ready := conditions.Get(w.shards[shard], conditionsv1alpha1.ReadyCondition)
 	if ready == nil {
 		return "nothing"
@@ -136,40 +136,40 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	pass(10)
-	require.Equal(t, "True", w.says("root"))
-	require.Equal(t, "nothing", w.says("b"), "it is of an earlier version, which has no heartbeats")
+	require.Equal(t, "True", w.readyOf("root"))
+	require.Equal(t, "nothing", w.readyOf("b"), "shards of earlier versions have no heartbeats")
 
 	w.beat("b", none)
-	require.Equal(t, "nothing", w.says("b"), "what is there may be old")
+	require.Equal(t, "nothing", w.readyOf("b"), "the first observed heartbeat may be old")
 	w.beat("b", none)
-	require.Equal(t, "True", w.says("b"))
+	require.Equal(t, "True", w.readyOf("b"))
 	pass(shardload.Missed - 1)
-	require.Equal(t, "True", w.says("b"))
+	require.Equal(t, "True", w.readyOf("b"))
 	writes := w.writes
 	pass(1)
-	require.Equal(t, "FalseHeartbeatMissing", w.says("b"))
+	require.Equal(t, "FalseHeartbeatMissing", w.readyOf("b"))
 	require.Contains(t, conditions.GetMessage(w.shards["b"], conditionsv1alpha1.ReadyCondition), "for 40s: check that the shard is running")
 	pass(10)
 	require.Equal(t, writes+1, w.writes)
-	require.Equal(t, "True", w.says("root"))
+	require.Equal(t, "True", w.readyOf("root"))
 
 	w.start()
-	require.Equal(t, "FalseHeartbeatMissing", w.says("b"), "who judges next knows no better")
+	require.Equal(t, "FalseHeartbeatMissing", w.readyOf("b"), "a restart must not reset the condition")
 	pass(shardload.Missed - 1)
 	w.beat("b", none)
-	require.Equal(t, "True", w.says("b"))
+	require.Equal(t, "True", w.readyOf("b"))
 	w.start()
 	pass(shardload.Missed)
-	require.Equal(t, "FalseHeartbeatMissing", w.says("b"), "it has died while nobody looked")
+	require.Equal(t, "FalseHeartbeatMissing", w.readyOf("b"), "heartbeats that are missing since a restart must be detected")
 
 	// The shard is downgraded, and its Lease is deleted.
 	last := w.leases["b"]
 	delete(w.leases, "b")
 	w.handler.OnDelete(last, false)
 	w.work()
-	require.Equal(t, "nothing", w.says("b"))
+	require.Equal(t, "nothing", w.readyOf("b"))
 	pass(10)
-	require.Equal(t, "nothing", w.says("b"))
+	require.Equal(t, "nothing", w.readyOf("b"))
 }
 
 // TestSuspendedRootShard: while the heartbeat of the root shard cannot be stored, no other one is considered missing.
@@ -183,7 +183,7 @@ func TestSuspendedRootShard(t *testing.T) {
 	w.handler.OnUpdate(w.leases["root"], w.leases["root"]) // no renewal
 	w.work()
 	w.beat("root", none)
-	require.Equal(t, "True", w.says("b"))
+	require.Equal(t, "True", w.readyOf("b"))
 }
 
 // TestLoad: a load that affects scheduling is written immediately, and other changes at a limited rate.
@@ -197,34 +197,34 @@ func TestLoad(t *testing.T) {
 	load := shardload.Load{Workspaces: shardload.Amount{Used: 3, Limit: 100}, Objects: shardload.Amount{Used: 1000}, Storage: shardload.Amount{Used: 1 << 30, Limit: 8 << 30}}
 	w.beat("b", load)
 	require.Equal(t, load, reported())
-	tell := func(change func(), after time.Duration, want bool) {
+	changeLoad := func(change func(), after time.Duration, want bool) {
 		t.Helper()
 		change()
 		w.now = w.now.Add(after)
 		w.beat("b", load)
 		require.Equal(t, want, equality.Semantic.DeepEqual(reported(), load), "%+v", load)
 	}
-	tell(func() { load.Workspaces.Used = 4 }, time.Second, false)
-	tell(func() {}, loadInterval, true)
-	tell(func() { load.Objects.Used += 99 }, loadInterval, false)
-	tell(func() { load.Objects.Used += 2 }, loadInterval, true)
-	tell(func() { load.Storage.Used += 1 << 20 }, loadInterval, false)
-	tell(func() { load.Workspaces.Used = 90 }, time.Second, true)
-	tell(func() { load.Workspaces.Used = 100 }, time.Second, true)
-	tell(func() { load.Workspaces.Used = 99 }, time.Second, true)
+	changeLoad(func() { load.Workspaces.Used = 4 }, time.Second, false)
+	changeLoad(func() {}, loadInterval, true)
+	changeLoad(func() { load.Objects.Used += 99 }, loadInterval, false)
+	changeLoad(func() { load.Objects.Used += 2 }, loadInterval, true)
+	changeLoad(func() { load.Storage.Used += 1 << 20 }, loadInterval, false)
+	changeLoad(func() { load.Workspaces.Used = 90 }, time.Second, true)
+	changeLoad(func() { load.Workspaces.Used = 100 }, time.Second, true)
+	changeLoad(func() { load.Workspaces.Used = 99 }, time.Second, true)
 	writes := w.writes
-	tell(func() {}, time.Hour, true)
-	require.Equal(t, writes, w.writes, "an idle shard costs no writes")
+	changeLoad(func() {}, time.Hour, true)
+	require.Equal(t, writes, w.writes, "an idle shard must not cause writes")
 
 	load.Full = true
 	w.beat("b", load)
-	require.Equal(t, "FalseStorageFull", w.says("b"))
+	require.Equal(t, "FalseStorageFull", w.readyOf("b"))
 	load.Full = false
-	w.fail = errors.New("etcd is away")
+	w.fail = errors.New("etcd is unreachable")
 	w.beat("b", load)
 	w.fail = nil
 	w.beat("b", load)
-	require.Equal(t, "True", w.says("b"))
+	require.Equal(t, "True", w.readyOf("b"))
 }
 
 // TestCachesReady: Shards report unusable cache servers.
@@ -236,18 +236,18 @@ func TestCachesReady(t *testing.T) {
 		}
 		return conditions.Get(w.shards["root"], shardload.CachesReady)
 	}
-	require.Nil(t, ready(nil), "the shard has not checked them yet, or is of an earlier release")
+	require.Nil(t, ready(nil), "the shard has not checked its cache servers yet, or is of an earlier release")
 	require.EqualValues(t, "True", ready(map[string]string{"a": "", "b": ""}).Status)
 	refused := ready(map[string]string{"a": "", "b": "Refused", "c": "NotACacheServer"})
 	require.EqualValues(t, "False", refused.Status)
 	require.Equal(t, "Refused", refused.Reason)
 	require.Contains(t, refused.Message, "b (Refused), c (NotACacheServer)")
-	require.Equal(t, "True", w.says("root"), "the shard is ready nevertheless")
+	require.Equal(t, "True", w.readyOf("root"), "unusable cache servers must not affect the readiness")
 	none := ready(map[string]string{})
 	require.EqualValues(t, "False", none.Status)
 	require.Equal(t, "NoCache", none.Reason)
 	delete(w.shards, "b")
-	require.Nil(t, ready(map[string]string{}), "a single shard needs no cache")
+	require.Nil(t, ready(map[string]string{}), "a single shard needs no cache server")
 }
 
 // TestDocumented: the documentation contains all reasons of the conditions, except those of the cache servers.

@@ -11,7 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// hearing contains the last heartbeat of each shard. Time is measured in heartbeats of the root shard.
+// heartbeats contains the last heartbeat of each shard. Time is measured in heartbeats of the root shard.
 type heartbeats struct {
 	self string
 
@@ -55,7 +55,7 @@ func (h *heartbeats) of(shard string) verdict {
 }
 
 // observe records a heartbeat, and reports whether it is a new one of the root shard, which affects the state of all shards.
-func (h *heartbeats) observe(shard string, lease *coordinationv1.Lease) (healthReconciler bool) {
+func (h *heartbeats) observe(shard string, lease *coordinationv1.Lease) (isRenewalOfRoot bool) {
 	if lease.Spec.RenewTime == nil {
 		return false
 	}

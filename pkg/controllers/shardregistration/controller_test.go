@@ -25,10 +25,10 @@ func TestDesired(t *testing.T) {
 	edited.Labels = map[string]string{"name": "b", "region": "eu"}
 	edited.Annotations = map[string]string{"experimental.core.kcp.io/unschedulable": "true"}
 	edited.Spec = corev1alpha1.ShardSpec{BaseURL: "https://wrong"}
-	mended := desired(edited, settings)
-	require.Equal(t, got.Spec, mended.Spec)
-	require.Equal(t, map[string]string{"name": "a", "region": "eu"}, mended.Labels)
-	require.Equal(t, edited.Annotations, mended.Annotations)
+	corrected := desired(edited, settings)
+	require.Equal(t, got.Spec, corrected.Spec)
+	require.Equal(t, map[string]string{"name": "a", "region": "eu"}, corrected.Labels)
+	require.Equal(t, edited.Annotations, corrected.Annotations)
 
 	alone := desired(&corev1alpha1.Shard{}, Config{ShardName: "a", BaseURL: "https://a:6444"})
 	require.Equal(t, corev1alpha1.ShardSpec{BaseURL: "https://a:6444", ExternalURL: "https://a:6444", VirtualWorkspaceURL: "https://a:6444"}, alone.Spec)
@@ -48,14 +48,14 @@ func TestReconcile(t *testing.T) {
 		fail, wantErr error
 		want          string
 	}{
-		"new":                   {want: "create"},
-		"root does not answer":  {fail: down, want: "create", wantErr: down},
-		"the informer is late":  {fail: apierrors.NewAlreadyExists(corev1alpha1.Resource("shards"), "a"), want: "create"},
-		"existing":              {existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
-		"root answers no more":  {existing: desired(&corev1alpha1.Shard{}, settings), fail: down, want: "commit", wantErr: down},
-		"being deleted for now": {existing: deleting},
-		"removed":               {removed: true},
-		"removed, and back":     {removed: true, existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
+		"new":                      {want: "create"},
+		"root unreachable, create": {fail: down, want: "create", wantErr: down},
+		"stale informer":           {fail: apierrors.NewAlreadyExists(corev1alpha1.Resource("shards"), "a"), want: "create"},
+		"existing":                 {existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
+		"root unreachable, update": {existing: desired(&corev1alpha1.Shard{}, settings), fail: down, want: "commit", wantErr: down},
+		"being deleted":            {existing: deleting},
+		"removed":                  {removed: true},
+		"removed and recreated":    {removed: true, existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			did := ""

@@ -35,22 +35,22 @@ func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shar
 func TestTheLessUsedGetsMore(t *testing.T) {
 	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0))))
 	even := placing(t, 300, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0)))
-	require.InDelta(t, 100, even["a"], 1, "its own claims count")
+	require.InDelta(t, 100, even["a"], 1, "claims must count as load")
 	require.InDelta(t, 200, even["b"], 1)
 
 	several := []*corev1alpha1.Shard{shard("a", workspaces(9000, 0)), shard("b", workspaces(6000, 0)), shard("c", workspaces(3000, 0)), shard("d", workspaces(0, 0))}
 	got := placing(t, 3000, &claims{}, several...)
-	require.Zero(t, got["a"], "it is the more used one of any two")
+	require.Zero(t, got["a"], "the most used shard must never be chosen")
 	require.Greater(t, got["c"], got["b"])
 	require.Greater(t, got["d"], got["c"])
-	require.Equal(t, got, placing(t, 3000, &claims{}, several[3], several[1], several[0], several[2]), "the same again, in whatever order")
+	require.Equal(t, got, placing(t, 3000, &claims{}, several[3], several[1], several[0], several[2]), "the order of shards must not matter")
 
 	limited := placing(t, 100, &claims{}, shard("a", workspaces(60, 100)), shard("b", workspaces(500, 10000)))
-	require.Equal(t, map[string]int{"b": 100}, limited, "what counts is the part of the limit")
+	require.Equal(t, map[string]int{"b": 100}, limited, "shares of the limits must be compared")
 	fat := holding(shardload.Load{Storage: shardload.Amount{Used: 4 << 30, Limit: 8 << 30}})
-	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", fat), shard("b", workspaces(500, 10000))), "so does storage")
+	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", fat), shard("b", workspaces(500, 10000))), "shares of the storage must be compared")
 	unknown := placing(t, 1000, &claims{}, shard("a", workspaces(500, 0)), shard("b"))
-	require.InDelta(t, 500, unknown["a"], 100, "nothing is known of the other")
+	require.InDelta(t, 500, unknown["a"], 100, "shards with an unknown load must be chosen equally")
 }
 
 // TestHomesStayOnTwoShards: the hash of the user selects two shards for a home, and only their load decides between them.
@@ -100,7 +100,7 @@ func TestClaims(t *testing.T) {
 	now := time.Now()
 	r := &workspaceReconciler{now: func() time.Time { return now }, silent: func(string) bool { return false }}
 	count := func() int64 { return r.observed(shard("a")).claims }
-	tells := func(before, after int64) {
+	reports := func(before, after int64) {
 		r.dropClaims(shard("a", workspaces(before, 0)), shard("a", workspaces(after, 0)))
 	}
 	for range 3 {
@@ -108,23 +108,23 @@ func TestClaims(t *testing.T) {
 	}
 	require.EqualValues(t, 3, count())
 	require.Zero(t, r.observed(shard("b")).claims)
-	tells(3, 4)
-	require.EqualValues(t, 2, count(), "two are still to be made")
-	tells(4, 2)
-	require.EqualValues(t, 2, count(), "others have gone meanwhile")
-	tells(2, 9)
+	reports(3, 4)
+	require.EqualValues(t, 2, count(), "two claims must stay pending")
+	reports(4, 2)
+	require.EqualValues(t, 2, count(), "a decreased count must not drop claims")
+	reports(2, 9)
 	require.Zero(t, count())
-	tells(9, 10)
+	reports(9, 10)
 	r.claims.add("a", now)
-	require.EqualValues(t, 1, count(), "what others have made is not held against what comes")
+	require.EqualValues(t, 1, count(), "reports before a claim must not drop it")
 
 	now = now.Add(claimTTL - 1)
 	r.claims.add("a", now)
 	require.EqualValues(t, 2, count())
 	now = now.Add(1)
-	require.EqualValues(t, 1, count(), "each counts for a minute")
+	require.EqualValues(t, 1, count(), "each claim must expire after claimTTL")
 	now = now.Add(claimTTL)
 	require.Zero(t, count())
-	tells(0, 1)
+	reports(0, 1)
 	require.Empty(t, r.claims.by)
 }

@@ -376,7 +376,7 @@ func requestedLogicalCluster(ws *tenancyv1alpha1.Workspace) (*corev1alpha1.Logic
 	}
 	lc := &corev1alpha1.LogicalCluster{}
 	if err := json.Unmarshal([]byte(ws.Annotations[tenancy.PlacementAnnotation]), lc); err != nil {
-		return nil, fmt.Errorf("annotation %s is not a LogicalCluster: %w", tenancy.PlacementAnnotation, err)
+		return nil, fmt.Errorf("annotation %s does not contain a LogicalCluster: %w", tenancy.PlacementAnnotation, err)
 	}
 	if !owns(ws, lc) {
 		return nil, fmt.Errorf("annotation %s contains a LogicalCluster of another workspace", tenancy.PlacementAnnotation)

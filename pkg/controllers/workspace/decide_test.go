@@ -72,14 +72,14 @@ func TestClaim(t *testing.T) {
 
 	retry, p := claim(got, factsOf(t, shard("b"), shard("a")))
 	require.Nil(t, p)
-	require.Equal(t, got, retry, "a claim is for ever")
+	require.Equal(t, got, retry, "a claim must not change")
 
 	half := newWorkspace("w")
 	half.Annotations[tenancy.ClusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
 	got, p = claim(half, factsOf(t, shard("b"), shard("a", unschedulable)))
 	require.Nil(t, p)
-	require.Equal(t, "older", got.Spec.Cluster, "what was claimed stays")
-	require.Equal(t, "a", got.Annotations[shardAnnotation], "the chosen shard is not chosen again")
+	require.Equal(t, "older", got.Spec.Cluster, "the claimed name must not change")
+	require.Equal(t, "a", got.Annotations[shardAnnotation], "the chosen shard must not change")
 
 	_, p = claim(half, factsOf(t, shard("b")))
 	require.NotNil(t, p)
@@ -119,7 +119,7 @@ func TestClaimKeepsAUsersType(t *testing.T) {
 	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}
 	got, p := claim(ws, factsOf(t, shard("a")))
 	require.Nil(t, p)
-	require.Empty(t, got.Spec.Type.Path, "the path of a type is immutable, its absence too")
+	require.Empty(t, got.Spec.Type.Path, "the path of a type is immutable, even if it is absent")
 }
 
 func TestLogicalClusterFor(t *testing.T) {
@@ -143,7 +143,7 @@ func TestLogicalClusterFor(t *testing.T) {
 
 	other := ws.DeepCopy()
 	other.UID = "another"
-	require.False(t, owns(other, lc), "a workspace of the same name is another one")
+	require.False(t, owns(other, lc), "a workspace with the same name and another UID must not be the owner")
 
 	ws.Annotations[ownerAnnotation] = "alice"
 	_, p = logicalClusterFor(ws, w, "here")
@@ -178,7 +178,7 @@ func TestMirror(t *testing.T) {
 			} else {
 				require.Nil(t, c)
 			}
-			require.Equal(t, got, mirror(got, lc), "telling it twice changes nothing")
+			require.Equal(t, got, mirror(got, lc), "mirror must be idempotent")
 		})
 	}
 }
@@ -192,17 +192,17 @@ func TestMirrorReportsDefaultBindings(t *testing.T) {
 	ws := mirror(newWorkspace("w"), lc)
 	require.Equal(t, "create it", conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
-	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized), "another initializer may be left")
+	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized), "another initializer may remain")
 	lc.Status.Phase, lc.Status.Initializers = "Ready", nil
 	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 }
 
 func TestMirrorTellsTheProgressOfADeletion(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: "Ready"}}
-	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two left")
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two objects")
 	got := mirror(newWorkspace("w"), ending(lc))
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseDeleting, got.Status.Phase)
-	require.Equal(t, "two left", conditions.GetMessage(got, tenancyv1alpha1.WorkspaceContentDeleted))
+	require.Equal(t, "two objects", conditions.GetMessage(got, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
 func TestLabel(t *testing.T) {
@@ -215,14 +215,14 @@ func TestLabel(t *testing.T) {
 	got := label(ws)
 	require.Equal(t, map[string]string{"mine": "x", key: value, tenancyv1alpha1.WorkspacePhaseLabel: "Initializing"}, got.Labels)
 	require.Equal(t, got, label(got))
-	require.Contains(t, ws.Labels, stale, "the given object is shared and stays as it is")
+	require.Contains(t, ws.Labels, stale, "the given object is shared and must not be changed")
 }
 
 func TestUnfinished(t *testing.T) {
-	waits, ready, goes := newWorkspace("waits"), newWorkspace("ready"), newWorkspace("goes")
-	ready.Status.Phase, goes.Status.Phase = "Ready", "Ready"
-	goes.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-	require.Len(t, unfinished([]*tenancyv1alpha1.Workspace{waits, ready, goes}), 2)
+	waits, ready, deleting := newWorkspace("waits"), newWorkspace("ready"), newWorkspace("deleting")
+	ready.Status.Phase, deleting.Status.Phase = "Ready", "Ready"
+	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	require.Len(t, unfinished([]*tenancyv1alpha1.Workspace{waits, ready, deleting}), 2)
 }
 
 func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {
@@ -237,7 +237,7 @@ func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&ws.ObjectMeta, "authorization.kcp.io/required-groups", "d")
 	lc, p = logicalClusterFor(ws, w, "here")
 	require.Nil(t, p)
-	require.Equal(t, "d", lc.Annotations["authorization.kcp.io/required-groups"], "its own")
+	require.Equal(t, "d", lc.Annotations["authorization.kcp.io/required-groups"], "the groups of the workspace must take precedence")
 }
 
 // TestOwnerIsShortened: the owner annotation of a Workspace that is Ready contains only the user name.
@@ -247,11 +247,11 @@ func TestOwnerIsShortened(t *testing.T) {
 		phase           corev1alpha1.LogicalClusterPhaseType
 		owner, expected string
 	}{
-		"Ready":        {corev1alpha1.LogicalClusterPhaseReady, full, `{"username":"alice"}`},
-		"shortened":    {corev1alpha1.LogicalClusterPhaseReady, `{"username":"alice"}`, `{"username":"alice"}`},
-		"Initializing": {corev1alpha1.LogicalClusterPhaseInitializing, full, full},
-		"nobody's":     {corev1alpha1.LogicalClusterPhaseReady, "", ""},
-		"no user":      {corev1alpha1.LogicalClusterPhaseReady, "alice", "alice"},
+		"Ready":         {corev1alpha1.LogicalClusterPhaseReady, full, `{"username":"alice"}`},
+		"shortened":     {corev1alpha1.LogicalClusterPhaseReady, `{"username":"alice"}`, `{"username":"alice"}`},
+		"Initializing":  {corev1alpha1.LogicalClusterPhaseInitializing, full, full},
+		"no owner":      {corev1alpha1.LogicalClusterPhaseReady, "", ""},
+		"invalid owner": {corev1alpha1.LogicalClusterPhaseReady, "alice", "alice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := newWorkspace("x")

@@ -26,17 +26,17 @@ func TestWords(t *testing.T) {
 		conditions []conditionsv1alpha1.Condition
 		want       []notice
 	}{
-		"ready":        {phase: "Ready", age: time.Hour},
-		"just created": {age: time.Second, next: 4 * time.Second},
-		"nothing said": {phase: "Scheduling", age: time.Minute, want: []notice{{"Normal", "WaitingForLogicalCluster", "the workspace has no logical cluster yet"}}},
-		"claimed":      {phase: "Initializing", age: time.Minute, cluster: "c", want: []notice{{"Normal", "WaitingForLogicalCluster", `logical cluster c on shard "a" is not ready yet`}}},
-		"refused": {phase: "Scheduling", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
+		"ready":         {phase: "Ready", age: time.Hour},
+		"just created":  {age: time.Second, next: 4 * time.Second},
+		"no conditions": {phase: "Scheduling", age: time.Minute, want: []notice{{"Normal", "WaitingForLogicalCluster", "the workspace has no logical cluster yet"}}},
+		"claimed":       {phase: "Initializing", age: time.Minute, cluster: "c", want: []notice{{"Normal", "WaitingForLogicalCluster", `logical cluster c on shard "a" is not ready yet`}}},
+		"failed condition": {phase: "Scheduling", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
 			conditions: []conditionsv1alpha1.Condition{condition(5*time.Second, "False", "Error"), condition(time.Minute, "True", "")}},
-		"refused just now": {phase: "Scheduling", age: time.Minute, next: 2 * time.Second,
+		"recently failed condition": {phase: "Scheduling", age: time.Minute, next: 2 * time.Second,
 			conditions: []conditionsv1alpha1.Condition{condition(3*time.Second, "False", "Error")}},
-		"waits for others": {phase: "Initializing", age: time.Minute, want: []notice{{"Normal", "Why", "because"}}, next: time.Second,
+		"informational condition": {phase: "Initializing", age: time.Minute, want: []notice{{"Normal", "Why", "because"}}, next: time.Second,
 			conditions: []conditionsv1alpha1.Condition{condition(4*time.Second, "False", "Info"), condition(time.Minute, "False", "Info")}},
-		"is not deleted": {phase: "Deleting", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
+		"failed deletion": {phase: "Deleting", age: time.Minute, want: []notice{{"Warning", "Why", "because"}},
 			conditions: []conditionsv1alpha1.Condition{condition(time.Minute, "False", "Warning")}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -47,25 +47,25 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 		// reported is set if an administrator must act.
 		reported bool
 	}{
-		"nobody has used it": {},
-		"there is another Workspace of the name": {change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
+		"unused": {},
+		"another Workspace has the name": {change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			f.ws = newWorkspace("w")
 			f.ws.UID = "another"
 		}},
-		"somebody has used it": {stays: true, reported: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
-		"it is old": {stays: true, reported: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
+		"used": {stays: true, reported: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
+		"old": {stays: true, reported: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
 			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
 		}},
-		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
+		"Workspace of another shard": {stays: true, change: func(_ *fake, _ *workspaceReconciler, late *corev1alpha1.LogicalCluster) {
 			late.Labels[tenancy.OwnerShardLabel] = "elsewhere"
 		}},
-		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
+		"Workspace missing only in the informer": {stays: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return true, nil }
 		}},
-		"the Workspace cannot be asked for": {stays: true, fails: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
+		"unreadable Workspace": {stays: true, fails: true, change: func(_ *fake, r *workspaceReconciler, _ *corev1alpha1.LogicalCluster) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return false, errCannot }
 		}},
-		"its shard is away": {stays: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
+		"unreachable shard": {stays: true, change: func(f *fake, _ *workspaceReconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -84,7 +84,7 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			r = f.process()
 			f.delete()
 			f.sync(r)
-			require.Nil(t, f.ws, "the Workspace has gone")
+			require.Nil(t, f.ws, "the Workspace must be deleted")
 			f.clusters[cluster] = late
 			if tc.change != nil {
 				tc.change(f, r, late)
@@ -92,7 +92,7 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			before := orphaned(t, r.orphans)
 			result, err := f.reconcile(r)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
-			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
+			require.True(t, !f.down || result.RequeueAfter > 0, "an unreachable shard must be retried")
 			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
 			if !tc.reported {
 				require.Equal(t, before, orphaned(t, r.orphans))
@@ -100,10 +100,10 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			}
 			require.Equal(t, before+1, orphaned(t, r.orphans))
 			f.sync(r)
-			require.Equal(t, before+1, orphaned(t, r.orphans), "it is one")
+			require.Equal(t, before+1, orphaned(t, r.orphans), "an orphan must be counted once")
 			delete(f.clusters, cluster)
 			f.sync(r)
-			require.Equal(t, before, orphaned(t, r.orphans), "until somebody has deleted it")
+			require.Equal(t, before, orphaned(t, r.orphans), "a deleted orphan must not be counted")
 		})
 	}
 }

@@ -23,17 +23,17 @@ type readOnly struct{ *fake }
 func (s readOnly) isRemote() bool { return true }
 
 func (s readOnly) create(context.Context, logicalcluster.Name, *corev1alpha1.LogicalCluster) error {
-	require.Fail(s.t, "the Workspace's shard creates on another one")
+	require.Fail(s.t, "the Workspace's shard must not create on another one")
 	return nil
 }
 
 func (s readOnly) remove(context.Context, logicalcluster.Name, *corev1alpha1.LogicalCluster) error {
-	require.Fail(s.t, "the Workspace's shard deletes on another one")
+	require.Fail(s.t, "the Workspace's shard must not delete on another one")
 	return nil
 }
 
 func (s readOnly) unused(context.Context, logicalcluster.Name) (bool, error) {
-	require.Fail(s.t, "the Workspace's shard looks for orphans on another one")
+	require.Fail(s.t, "the Workspace's shard must not look for orphans on another one")
 	return false, nil
 }
 
@@ -130,9 +130,9 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	f := newPlaced(t)
 	f.ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["staff"]}`
 	r := f.process()
-	require.Positive(t, f.sync(r).RequeueAfter, "for the case that nothing is heard")
+	require.Positive(t, f.sync(r).RequeueAfter, "the reconcile must be repeated if no event is received")
 	require.Equal(t, f.ws.Annotations[shardAnnotation], f.ws.Labels[tenancy.TargetLabel])
-	require.NotContains(t, f.ws.Annotations[tenancy.PlacementAnnotation], "alice", "the Workspace says that for as long as it is needed")
+	require.NotContains(t, f.ws.Annotations[tenancy.PlacementAnnotation], "alice", "the owner annotation of the Workspace must be the only copy")
 	parent, err := r.parent(key.Cluster)
 	require.NoError(t, err)
 	want, p := logicalClusterFor(f.ws, facts{parent: parent, types: r.types}, "here")
@@ -140,7 +140,7 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 
 	placing, _ := f.target()
 	f.place(placing)
-	require.Equal(t, want, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)], "as if the Workspace's shard had created it")
+	require.Equal(t, want, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)], "the LogicalCluster must equal one that the Workspace's shard creates")
 	for range 3 {
 		f.place(placing)
 	}
@@ -148,10 +148,10 @@ func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
 	f.sync(r)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	require.NotContains(t, f.ws.Annotations, tenancy.PlacementAnnotation)
-	require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel], "its deletion has to be seen")
+	require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel], "the target must observe the deletion")
 	require.Equal(t, []string{"write workspace", "create logical cluster", "write workspace"}, f.log)
 	f.sync(r)
-	require.Len(t, f.log, 3, "nothing more to do")
+	require.Len(t, f.log, 3, "a Ready workspace must not be written")
 	require.Empty(t, r.starts.at)
 
 	f.delete()
@@ -179,13 +179,13 @@ func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
 		change       func(f *fake, p *placement)
 		fails, retry bool
 	}{
-		"it is deleted by now":            {change: func(f *fake, _ *placement) { f.delete() }},
-		"it has gone":                     {change: func(f *fake, _ *placement) { f.ws = nil }},
-		"it has one already":              {change: func(f *fake, _ *placement) { f.ws.Status.Phase = corev1alpha1.LogicalClusterPhaseReady }},
-		"it waits for another shard":      {change: func(_ *fake, p *placement) { p.self = "c" }},
-		"its shard is away":               {change: func(f *fake, _ *placement) { f.down = true }, retry: true},
-		"it is another of that name":      {change: func(f *fake, _ *placement) { f.ws.UID = "another" }, fails: true},
-		"it names what is no workspace's": {change: func(f *fake, _ *placement) { f.ws.Annotations[tenancy.ClusterAnnotation] = "root" }, fails: true},
+		"deleting":                         {change: func(f *fake, _ *placement) { f.delete() }},
+		"deleted":                          {change: func(f *fake, _ *placement) { f.ws = nil }},
+		"ready":                            {change: func(f *fake, _ *placement) { f.ws.Status.Phase = corev1alpha1.LogicalClusterPhaseReady }},
+		"claimed for another shard":        {change: func(_ *fake, p *placement) { p.self = "c" }},
+		"unreachable shard":                {change: func(f *fake, _ *placement) { f.down = true }, retry: true},
+		"replaced":                         {change: func(f *fake, _ *placement) { f.ws.UID = "another" }, fails: true},
+		"name of a system logical cluster": {change: func(f *fake, _ *placement) { f.ws.Annotations[tenancy.ClusterAnnotation] = "root" }, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newPlaced(t)
@@ -234,7 +234,7 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 
 // TestADeletionWhileTheTargetCreates: the Workspace is deleted between the target's last read and its create.
 func TestADeletionWhileTheTargetCreates(t *testing.T) {
-	for _, kept := range []string{"", "used", "old", "still there"} {
+	for _, kept := range []string{"", "used", "old", "existing"} {
 		t.Run(kept, func(t *testing.T) {
 			f := newPlaced(t)
 			r := f.process()
@@ -245,7 +245,7 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				o.before = nil
 				f.delete()
 				f.sync(r)
-				require.Nil(t, f.ws, "its shard has seen that there is no logical cluster")
+				require.Nil(t, f.ws, "its shard has observed that the logical cluster does not exist")
 			}
 			f.place(placing)
 			require.Contains(t, f.clusters, cluster)
@@ -255,7 +255,7 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.used = true
 			case "old":
 				f.clusters[cluster].CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
-			case "still there":
+			case "existing":
 				f.ws = claimed.DeepCopy()
 				delete(f.ws.Labels, tenancy.TargetLabel) // hides it from the watch
 			}
@@ -283,7 +283,7 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // without events
 	require.Positive(t, f.sync(r).RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
-	require.NotEmpty(t, f.ws.Annotations[tenancy.PlacementAnnotation], "it is asked all the same, and sees so when it comes")
+	require.NotEmpty(t, f.ws.Annotations[tenancy.PlacementAnnotation], "an unreachable target must observe the request when it is reachable")
 
 	f.down = false
 	placing, _ := f.target()

@@ -207,7 +207,7 @@ func (f *fake) othersWork() {
 func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
-	require.Positive(t, f.sync(r).RequeueAfter, "for the case that nothing is heard")
+	require.Positive(t, f.sync(r).RequeueAfter, "the reconcile must be repeated if no event is received")
 	for range 3 {
 		f.sync(r) // own writes cause events, and the watch may be late
 	}
@@ -222,12 +222,12 @@ func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 		"write workspace",        // Ready
 	}, f.log)
 	f.sync(r)
-	require.Len(t, f.log, 3, "nothing more to do")
+	require.Len(t, f.log, 3, "a Ready workspace must not be written")
 	require.Empty(t, r.starts.at)
 }
 
 func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
-	for name, blind := range map[string]bool{"seen by the watch": false, "not seen": true} {
+	for name, blind := range map[string]bool{"observed": false, "not observed": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			f.blind = blind
@@ -240,7 +240,7 @@ func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
 			require.True(t, conditions.IsTrue(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 		})
 	}
-	t.Run("with initializers, at once", func(t *testing.T) {
+	t.Run("with initializers", func(t *testing.T) {
 		f := newFake(t)
 		r := f.process()
 		f.sync(r)
@@ -288,15 +288,15 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 					step()
 				}
 				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
-				require.Len(t, created, 1, "one workspace, one logical cluster")
+				require.Len(t, created, 1, "a workspace must have one logical cluster")
 				f.delete()
 				for range 6 {
 					step()
 				}
-				require.Nil(t, f.ws, "the workspace is gone")
-				require.Empty(t, f.clusters, "and so is its logical cluster")
+				require.Nil(t, f.ws, "the workspace must be deleted")
+				require.Empty(t, f.clusters, "the logical cluster must be deleted")
 				require.Len(t, created, 1)
-				require.Zero(t, f.At, "a process has ended once")
+				require.Zero(t, f.At, "the process must crash once")
 			})
 		}
 	}
@@ -310,7 +310,7 @@ func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	writes := len(f.log)
 	f.sync(r)
-	require.Len(t, f.log, writes, "the same news is written once")
+	require.Len(t, f.log, writes, "an unchanged condition must not be written again")
 
 	f.down = false
 	for range 2 {
@@ -331,7 +331,7 @@ func TestAnUnschedulableWorkspaceWaits(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	r.shards = func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a", unschedulable)} }
-	require.Equal(t, reconcile.Result{}, f.sync(r), "shards that come wake it up")
+	require.Equal(t, reconcile.Result{}, f.sync(r), "events of shards requeue the workspace")
 	require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	require.Empty(t, f.ws.Finalizers)
 	f.delete()
@@ -370,13 +370,13 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 	}
 	name := func(f *fake) logicalcluster.Name { return logicalcluster.Name(f.ws.Spec.Cluster) }
 
-	t.Run("deleted: the workspace goes too", func(t *testing.T) {
+	t.Run("deleted: the workspace is deleted", func(t *testing.T) {
 		f, r := ready(t)
 		require.NoError(t, f.remove(t.Context(), name(f), nil))
 		f.sync(r)
 		require.NotNil(t, f.ws.DeletionTimestamp)
 	})
-	t.Run("vanished: the workspace is unavailable, and stays", func(t *testing.T) {
+	t.Run("disappeared: the workspace is unavailable and retained", func(t *testing.T) {
 		f, r := ready(t)
 		delete(f.clusters, name(f))
 		f.sync(r)
@@ -384,13 +384,13 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseUnavailable, f.ws.Status.Phase)
 		require.Equal(t, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceInitialized))
 	})
-	t.Run("not seen by the watch: nothing is decided", func(t *testing.T) {
+	t.Run("not observed: the workspace does not change", func(t *testing.T) {
 		f, r := ready(t)
 		f.blind = true
 		require.Positive(t, f.sync(r).RequeueAfter)
 		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
 	})
-	t.Run("not seen by the watch in a deletion: it is asked for", func(t *testing.T) {
+	t.Run("not observed while deleting: it is read from the server", func(t *testing.T) {
 		f, r := ready(t)
 		f.blind = true
 		f.delete()
@@ -401,7 +401,7 @@ func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 		f.sync(r)
 		require.Nil(t, f.ws)
 	})
-	t.Run("mounted: there is none", func(t *testing.T) {
+	t.Run("mounted: no logical cluster", func(t *testing.T) {
 		f := newFake(t)
 		f.ws.Spec.Mount = &tenancyv1alpha1.Mount{}
 		f.sync(f.process())

@@ -120,7 +120,7 @@ func rejectionReason(shard *corev1alpha1.Shard, selector labels.Selector, claims
 	case unready != "":
 		return fmt.Sprintf("is not ready (%s)", unready)
 	case full != "":
-		return fmt.Sprintf("is full by --max-%s", full)
+		return fmt.Sprintf("has reached --max-%s", full)
 	default:
 		return ""
 	}

@@ -40,7 +40,7 @@ func unready(s *corev1alpha1.Shard) {
 	conditions.MarkFalse(s, conditionsv1alpha1.ReadyCondition, shardload.ReasonHeartbeatMissing, conditionsv1alpha1.ConditionSeverityError, "")
 }
 
-func heardOf(s *corev1alpha1.Shard) { conditions.MarkTrue(s, conditionsv1alpha1.ReadyCondition) }
+func isReady(s *corev1alpha1.Shard) { conditions.MarkTrue(s, conditionsv1alpha1.ReadyCondition) }
 
 func holding(load shardload.Load) func(*corev1alpha1.Shard) { return load.SetOnShard }
 
@@ -71,44 +71,44 @@ func TestChooseShard(t *testing.T) {
 		want, problem string
 		retry         time.Duration
 	}{
-		"the only one":           {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
-		"the selected one":       {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
-		"an empty selector":      {ws: selecting(&metav1.LabelSelector{}), shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
-		"the schedulable one":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable), shard("b")}, want: "b"},
-		"the one that stays":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
-		"the one with a URL":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
-		"none is registered":     {ws: anywhere, problem: "no shard is registered"},
-		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: none matches spec.location.selector, use labels of an existing shard, or remove it"},
-		"all are unschedulable":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: each is unschedulable"},
-		"the one that is ready":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b", heardOf)}, want: "b"},
-		"one that never said it": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b")}, want: "b"},
-		"the one with room":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(3, 3)), shard("b", workspaces(9, 0))}, want: "b"},
-		"without those claimed":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3)), shard("b", workspaces(9, 0))}, want: "b"},
-		"none is ready":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready)}, problem: "no shard is available: each is not ready (HeartbeatMissing)"},
-		"all are full": {
+		"one shard":                        {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"selected shard":                   {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
+		"empty selector":                   {ws: selecting(&metav1.LabelSelector{}), shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"schedulable shard":                {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable), shard("b")}, want: "b"},
+		"shard that is not being deleted":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
+		"shard with a URL":                 {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
+		"no shards":                        {ws: anywhere, problem: "no shard is registered"},
+		"no matching shard":                {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: none matches spec.location.selector, use labels of an existing shard, or remove it"},
+		"all unschedulable":                {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: each is unschedulable"},
+		"ready shard":                      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b", isReady)}, want: "b"},
+		"shard without readiness":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b")}, want: "b"},
+		"shard with capacity":              {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(3, 3)), shard("b", workspaces(9, 0))}, want: "b"},
+		"shard that is not full by claims": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3)), shard("b", workspaces(9, 0))}, want: "b"},
+		"no ready shard":                   {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready)}, problem: "no shard is available: each is not ready (HeartbeatMissing)"},
+		"all full": {
 			ws: anywhere,
 			shards: []*corev1alpha1.Shard{
 				shard("b", holding(shardload.Load{Objects: shardload.Amount{Used: 11, Limit: 10}})),
 				shard("c", holding(shardload.Load{Storage: shardload.Amount{Used: 3 << 20, Limit: 3 << 20}})), shard("a", workspaces(3, 3)),
 			},
-			problem: "no shard is available: each is full by --max-objects, or is full by --max-storage, or is full by --max-workspaces",
+			problem: "no shard is available: each has reached --max-objects, or has reached --max-storage, or has reached --max-workspaces",
 		},
-		"those selected by name": {
+		"selected by name": {
 			ws:      selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: "In", Values: []string{"b", "c", "other"}}}}),
 			shards:  []*corev1alpha1.Shard{shard("c", unready), shard("a"), shard("b", unschedulable)},
 			problem: "no shard is available: b is unschedulable, c is not ready (HeartbeatMissing)",
 		},
-		"one of them, and others": {
+		"one of several selected by name": {
 			ws:      selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: "Exists"}, {Key: "region", Operator: "NotIn", Values: []string{"b"}}}}),
 			shards:  []*corev1alpha1.Shard{shard("c", unready), shard("d", unready), shard("b", unschedulable)},
 			problem: "no shard is available: b is unschedulable, each other one is not ready (HeartbeatMissing)",
 		},
-		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "each is full by --max-workspaces", retry: claimTTL},
-		"not the nearly full one": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(90, 100)), shard("b", workspaces(89, 100))}, want: "b"},
-		"the nearly full, if all": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
-		"not the silent one":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
-		"the silent, if alone":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b", unready)}, want: "silent"},
-		"a selector that is wrong": {
+		"full by claims":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "each has reached --max-workspaces", retry: claimTTL},
+		"not a nearly full shard": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(90, 100)), shard("b", workspaces(89, 100))}, want: "b"},
+		"all nearly full":         {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
+		"not a silent shard":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
+		"only a silent shard":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b", unready)}, want: "silent"},
+		"invalid selector": {
 			ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}), shards: []*corev1alpha1.Shard{shard("a")},
 			problem: "spec.location.selector is invalid",
 		},
@@ -121,7 +121,7 @@ func TestChooseShard(t *testing.T) {
 				require.Contains(t, p.message, tc.problem)
 				for _, shard := range tc.shards {
 					if tc.ws.Spec.Location == nil {
-						require.NotContains(t, p.message, shard.Name+" ", "names of shards are nobody's business")
+						require.NotContains(t, p.message, shard.Name+" ", "the message contains the name of a shard")
 					}
 				}
 				require.Equal(t, tc.retry, p.retry)
@@ -142,7 +142,7 @@ func TestChooseShardSpreadsAndRepeats(t *testing.T) {
 		got, p := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, shards, nothing)
 		require.Nil(t, p)
 		retry, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]}, nothing)
-		require.Equal(t, got.Name, retry.Name, "the order of the shards does not matter")
+		require.Equal(t, got.Name, retry.Name, "the order of shards must not matter")
 		counts[got.Name]++
 	}
 	for name, count := range counts {

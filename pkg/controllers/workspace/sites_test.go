@@ -75,7 +75,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		require.Equal(t, "parent|"+workspace, (<-queue).String())
 	}
 	expect("ours")
-	require.Len(t, s.remote.by, 1, "the own shard is not followed as another one")
+	require.Len(t, s.remote.by, 1, "the local shard must not be watched as a remote one")
 	own, err := s.at("here")
 	require.NoError(t, err)
 	require.Same(t, s.local, own)
@@ -84,7 +84,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	_, found := other.cached("one")
 	require.True(t, found)
 	_, found = other.cached("two")
-	require.False(t, found, "only what is owned here is watched")
+	require.False(t, found, "only owned logical clusters must be watched")
 
 	there.Break()
 	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("three", "later", "here"))

@@ -25,18 +25,18 @@ func TestStatus(t *testing.T) {
 			{URL: base + "/services/terminatingworkspaces/home:apps", Type: tenancyv1alpha1.VirtualWorkspaceTypeTerminating},
 		}
 	}
-	told := advance(of, []*corev1alpha1.Shard{shard("b", "https://b:6443/x/"), shard("a", "https://a"), shard("new", ""), shard("same", "https://a")})
-	require.Equal(t, append(ends("https://a"), ends("https://b:6443/x")...), told.Status.VirtualWorkspaces)
-	require.True(t, conditions.IsTrue(told, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady))
-	require.True(t, conditions.IsTrue(told, conditionsv1alpha1.ReadyCondition))
-	require.Equal(t, told, advance(told, []*corev1alpha1.Shard{shard("a", "https://a"), shard("b", "https://b:6443/x")}), "nothing to write")
+	updated := advance(of, []*corev1alpha1.Shard{shard("b", "https://b:6443/x/"), shard("a", "https://a"), shard("new", ""), shard("same", "https://a")})
+	require.Equal(t, append(ends("https://a"), ends("https://b:6443/x")...), updated.Status.VirtualWorkspaces)
+	require.True(t, conditions.IsTrue(updated, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady))
+	require.True(t, conditions.IsTrue(updated, conditionsv1alpha1.ReadyCondition))
+	require.Equal(t, updated, advance(updated, []*corev1alpha1.Shard{shard("a", "https://a"), shard("b", "https://b:6443/x")}), "an unchanged status must not be written")
 	require.Empty(t, of.Status.Conditions)
 
-	left := advance(told, []*corev1alpha1.Shard{shard("a", "https://a"), shard("wrong", "nothing")})
-	require.Equal(t, ends("https://a"), left.Status.VirtualWorkspaces)
-	require.Equal(t, tenancyv1alpha1.ErrorGeneratingURLsReason, conditions.GetReason(left, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady))
-	require.Contains(t, conditions.GetMessage(left, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady), "wrong")
-	require.True(t, conditions.IsFalse(left, conditionsv1alpha1.ReadyCondition))
+	remaining := advance(updated, []*corev1alpha1.Shard{shard("a", "https://a"), shard("wrong", "nothing")})
+	require.Equal(t, ends("https://a"), remaining.Status.VirtualWorkspaces)
+	require.Equal(t, tenancyv1alpha1.ErrorGeneratingURLsReason, conditions.GetReason(remaining, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady))
+	require.Contains(t, conditions.GetMessage(remaining, tenancyv1alpha1.WorkspaceTypeVirtualWorkspaceURLsReady), "wrong")
+	require.True(t, conditions.IsFalse(remaining, conditionsv1alpha1.ReadyCondition))
 }
 
 func TestDocumented(t *testing.T) {

@@ -29,7 +29,7 @@ func WidgetCRD(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextens
 		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 			Type: "object",
 			Properties: map[string]apiextensionsv1.JSONSchemaProps{
-				"spec": {Type: "object", Description: "What the widget is to be.", Properties: spec},
+				"spec": {Type: "object", Description: "Desired state of the widget.", Properties: spec},
 				"status": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
 					"replicas": {Type: "integer"}, "phase": {Type: "string"},
 				}},

@@ -88,7 +88,7 @@ func definitionOf(obj any) (*apiextensions.CustomResourceDefinition, error) {
 	}
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok {
-		return nil, fmt.Errorf("the storage of definitions gave a %T", obj)
+		return nil, fmt.Errorf("the storage of definitions returned a %T", obj)
 	}
 	return crd, nil
 }

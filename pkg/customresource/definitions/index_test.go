@@ -149,5 +149,5 @@ func TestStoredColumns(t *testing.T) {
 	require.Len(t, served, 32)
 	require.Equal(t, columns[2:34], served)
 	require.Len(t, schema.TerminatingCRD().Spec.Versions[0].AdditionalPrinterColumns, 32)
-	require.Len(t, crd.Spec.Versions[0].AdditionalPrinterColumns, len(columns), "the definition is shared")
+	require.Len(t, crd.Spec.Versions[0].AdditionalPrinterColumns, len(columns), "the shared definition must not change")
 }

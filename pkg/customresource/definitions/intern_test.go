@@ -82,7 +82,7 @@ func TestFindSpec(t *testing.T) {
 		}
 	}
 	_, _, ok := findSpec([]byte(`{"apiVersion":"v1","kind":"X","metadata":{},"spec":{},"status":{}}`))
-	require.False(t, ok, "something else")
+	require.False(t, ok, "another kind must not be found")
 }
 
 // TestSpecIsNotMistaken: bytes that only resemble a spec are not interned.

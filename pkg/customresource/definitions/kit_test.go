@@ -93,8 +93,8 @@ func withFault(ctx context.Context, f fault) context.Context {
 
 func (f faulty) check(ctx context.Context) error {
 	f.writes.Add(1)
-	if asked, ok := ctx.Value(faultKey{}).(fault); ok {
-		return asked()
+	if injected, ok := ctx.Value(faultKey{}).(fault); ok {
+		return injected()
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-var errRefused = errors.New("refused by the test")
+var errRefused = errors.New("rejected by the test")
 
 // refusal is a request in a logical cluster with the definition others.example.com that must not store a
 // definition.
@@ -88,15 +88,15 @@ var refusals = map[string]refusal{
 		crd.GenerateName = "widgets.example.com-"
 		return create(t, s, cluster, crd, metav1.CreateOptions{})
 	},
-	"a large name of a list kind": func(t *testing.T, s *testServer, cluster string) error {
+	"a large list kind": func(t *testing.T, s *testServer, cluster string) error {
 		crd := greedy("gizmos.example.com", "example.com")
 		crd.Spec.Names.ListKind = strings.Repeat("L", 1<<20)
 		return create(t, s, cluster, crd, metav1.CreateOptions{})
 	},
-	"a definition that exists": func(t *testing.T, s *testServer, cluster string) error {
+	"an existing definition": func(t *testing.T, s *testServer, cluster string) error {
 		return create(t, s, cluster, greedy("others.example.com", "example.com"), metav1.CreateOptions{})
 	},
-	"a dry run of a creation": func(t *testing.T, s *testServer, cluster string) error {
+	"a dry run of a create": func(t *testing.T, s *testServer, cluster string) error {
 		require.NoError(t, create(t, s, cluster, greedy("gizmos.example.com", "example.com"), metav1.CreateOptions{DryRun: dryRun}))
 		return errRefused
 	},
@@ -110,7 +110,7 @@ var refusals = map[string]refusal{
 	"an update of an old version": func(t *testing.T, s *testServer, cluster string) error {
 		return change(t, s, cluster, metav1.UpdateOptions{}, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.ResourceVersion = "1" })
 	},
-	"a patch that is invalid": func(t *testing.T, s *testServer, cluster string) error {
+	"an invalid patch": func(t *testing.T, s *testServer, cluster string) error {
 		patch := []byte(`{"spec":{"group":"elsewhere.com","names":{"shortNames":["wd"]}}}`)
 		_, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), "others.example.com", types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
@@ -129,7 +129,7 @@ var refusals = map[string]refusal{
 		})
 		return errRefused
 	},
-	"a client that gives up": func(t *testing.T, s *testServer, cluster string) error {
+	"a canceled request": func(t *testing.T, s *testServer, cluster string) error {
 		ctx, cancel := context.WithCancel(clusterContext(t, cluster))
 		ctx = withFault(ctx, func() error {
 			cancel()
@@ -137,7 +137,7 @@ var refusals = map[string]refusal{
 		})
 		return directly(ctx, t, s, rest.ValidateAllObjectFunc)
 	},
-	"an error of storage": func(t *testing.T, s *testServer, cluster string) error {
+	"a storage error": func(t *testing.T, s *testServer, cluster string) error {
 		return directly(withFault(clusterContext(t, cluster), func() error { return errRefused }), t, s, rest.ValidateAllObjectFunc)
 	},
 	"a panic in storage": func(t *testing.T, s *testServer, cluster string) error {
@@ -146,7 +146,7 @@ var refusals = map[string]refusal{
 		})
 		return errRefused
 	},
-	"an error of an update": func(t *testing.T, s *testServer, cluster string) error {
+	"a storage error of an update": func(t *testing.T, s *testServer, cluster string) error {
 		info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 			crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
 			require.True(t, ok)
@@ -162,8 +162,8 @@ var refusals = map[string]refusal{
 // TestRefusedDefinitionsReleaseNames: a request that does not store a definition reserves no names afterwards.
 func TestRefusedDefinitionsReleaseNames(t *testing.T) {
 	t.Parallel()
-	var asked counters
-	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
+	var calls counters
+	s := startServer(t, customresourcetest.NewData(t), calls.wrap)
 	n := 0
 	for name, refused := range refusals {
 		n++
@@ -185,7 +185,7 @@ func TestRefusedDefinitionsReleaseNames(t *testing.T) {
 
 func (s *testServer) requireNothingReserved(t *testing.T) {
 	t.Helper()
-	require.Zero(t, s.reservations(), "names are still reserved")
+	require.Zero(t, s.reservations(), "names must not remain reserved")
 }
 
 // reservations returns the number of groups with reserved names.
@@ -200,8 +200,8 @@ func (s *testServer) reservations() int {
 // definition failed, in either order.
 func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 	t.Parallel()
-	var asked counters
-	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
+	var calls counters
+	s := startServer(t, customresourcetest.NewData(t), calls.wrap)
 	for _, failsFirst := range []bool{true, false} {
 		t.Run(fmt.Sprintf("fails first %t", failsFirst), func(t *testing.T) {
 			cluster := fmt.Sprintf("cluster-%t", failsFirst)
@@ -228,7 +228,7 @@ func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 			require.NoError(t, err)
 			created, ok := out.(*apiextensions.CustomResourceDefinition)
 			require.True(t, ok)
-			require.False(t, apiextensions.IsCRDConditionTrue(created, apiextensions.NamesAccepted), "the names are reserved")
+			require.False(t, apiextensions.IsCRDConditionTrue(created, apiextensions.NamesAccepted), "names reserved by another write must not be accepted")
 			if !failsFirst {
 				ending()
 			}
@@ -267,13 +267,13 @@ func TestNamesFreedWhileStopped(t *testing.T) {
 // TestUnknownNamesAreNotAccepted: writes fail while definitions or preceding sources cannot be read.
 func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	t.Parallel()
-	var asked counters
+	var calls counters
 	backend := customresourcetest.NewData(t).Backend(t, false)
 	t.Cleanup(backend.Close)
 	s, err := NewDefinitionStorage(Config{
-		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Sources: NewSources(&System{}),
+		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, calls.wrap), Table: NewTable(), Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
-			return nil, errors.New("does not serve yet")
+			return nil, errors.New("is not ready yet")
 		},
 	})
 	require.NoError(t, err)
@@ -282,21 +282,21 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	ctx, cancel := context.WithCancel(clusterContext(t, "one"))
 	cancel() // does not wait for lists
 	require.True(t, apierrors.IsTooManyRequests(directly(ctx, t, ts, rest.ValidateAllObjectFunc)))
-	require.Zero(t, asked.writes.Load())
+	require.Zero(t, calls.writes.Load())
 
 	s.objects.advance(1, true)
 	err = directly(clusterContext(t, "one"), t, ts, rest.ValidateAllObjectFunc)
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	require.ErrorContains(t, err, "does not serve yet", "it cannot tell the names of built-in resources")
-	require.Zero(t, asked.writes.Load())
+	require.ErrorContains(t, err, "is not ready yet", "the names of built-in resources are unknown")
+	require.Zero(t, calls.writes.Load())
 }
 
 // TestEventsNeedNoLists: the index applies events of definitions, and lists definitions once.
 func TestEventsNeedNoLists(t *testing.T) {
 	t.Parallel()
-	var asked counters
-	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
-	before := asked.lists.Load()
+	var calls counters
+	s := startServer(t, customresourcetest.NewData(t), calls.wrap)
+	before := calls.lists.Load()
 	for i := range 20 {
 		s.CreateCRD(t, fmt.Sprintf("cluster-%d", i), widgetCRD(nil))
 	}
@@ -306,7 +306,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 		defer s.Index().mu.RUnlock()
 		return len(s.Index().byName["widgets.example.com"]) == 19
 	}, deadline, tick)
-	require.Equal(t, before, asked.lists.Load())
+	require.Equal(t, before, calls.lists.Load())
 	require.NotZero(t, before)
 }
 
@@ -349,7 +349,7 @@ func TestDefinitionYieldsToSource(t *testing.T) {
 	source, wanted := othersOfKind(t)
 	tests := map[string]func(t *testing.T, s *testServer) (free func()){
 		"serves": func(_ *testing.T, s *testServer) func() { return s.names.sources.Add(source) },
-		"is about to": func(t *testing.T, s *testServer) func() {
+		"reserves": func(t *testing.T, s *testServer) func() {
 			release, conflict, err := s.Reserve(t.Context(), "one", source.Owner, source, wanted)
 			require.NoError(t, err)
 			require.Nil(t, conflict)
@@ -371,10 +371,10 @@ func TestDefinitionYieldsToSource(t *testing.T) {
 				after, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
 				require.NoError(t, err)
 				return !apihelpers.IsCRDConditionTrue(after, apiextensionsv1.Established) && apihelpers.IsCRDConditionFalse(after, apiextensionsv1.NamesAccepted)
-			}, deadline, tick, "the definition yields")
-			require.Eventually(t, func() bool { return !s.serves(t, "one", widgets) }, deadline, tick, "it is not served")
+			}, deadline, tick, "the definition must yield")
+			require.Eventually(t, func() bool { return !s.serves(t, "one", widgets) }, deadline, tick, "the definition must not be served")
 			free()
-			require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the names are free again")
+			require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "released names must be accepted")
 		})
 	}
 }
@@ -403,5 +403,5 @@ func TestLaterWriteYields(t *testing.T) {
 	s.DeleteCRD(t, "one", stored[0].Name)
 	require.Eventually(t, func() bool {
 		return s.serves(t, "one", schema.GroupResource{Group: "example.com", Resource: "widgets1"})
-	}, deadline, tick, "names that are free again are given")
+	}, deadline, tick, "released names must be accepted")
 }

@@ -129,7 +129,7 @@ func NewSystem(
 			return nil, fmt.Errorf("system definition %s: %w", crd.Name, err)
 		}
 		if _, ok := s.byResource[sch.Resource]; ok {
-			return nil, fmt.Errorf("system definition %s is given twice", crd.Name)
+			return nil, fmt.Errorf("system definition %s is specified twice", crd.Name)
 		}
 		d := &Definition{Schema: sch}
 		s.definitions = append(s.definitions, d)

@@ -264,7 +264,7 @@ func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateOb
 	}
 	definitions, ok := obj.(*apiextensions.CustomResourceDefinitionList)
 	if !ok {
-		return nil, fmt.Errorf("listing definitions gave a %T", obj)
+		return nil, fmt.Errorf("listing definitions returned a %T", obj)
 	}
 	for i := range definitions.Items {
 		var each *metav1.DeleteOptions // deleting changes the options

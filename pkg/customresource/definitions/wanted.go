@@ -71,7 +71,7 @@ func (c *Storage) storedConflict(ctx context.Context, cluster logicalcluster.Nam
 	}
 	list, ok := obj.(*apiextensions.CustomResourceDefinitionList)
 	if !ok {
-		return nil, fmt.Errorf("listing definitions gave a %T", obj)
+		return nil, fmt.Errorf("listing definitions returned a %T", obj)
 	}
 	taken := map[string]claims{}
 	for i := range list.Items {

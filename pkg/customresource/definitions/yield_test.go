@@ -57,12 +57,12 @@ func (b *beginning) List(ctx context.Context, cluster request.Cluster) ([]*Defin
 func TestSourceBegins(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(ctx context.Context, t *testing.T, s *testServer) (lost bool){
-		"definition that asks": func(ctx context.Context, t *testing.T, s *testServer) bool {
+		"new definition": func(ctx context.Context, t *testing.T, s *testServer) bool {
 			after, err := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Create(ctx, widgetCRD(nil), metav1.CreateOptions{DryRun: dryRun})
 			require.NoError(t, err)
 			return apihelpers.IsCRDConditionFalse(after, apiextensionsv1.NamesAccepted)
 		},
-		"definition that has them": func(ctx context.Context, t *testing.T, s *testServer) bool {
+		"accepted definition": func(ctx context.Context, t *testing.T, s *testServer) bool {
 			crd := internalCRD(t, widgetCRD(nil))
 			accept(crd, newClaims())
 			lost, err := s.names.lostToSource(ctx, "one", crd)
@@ -119,7 +119,7 @@ func TestReserveReadsStored(t *testing.T) {
 	require.False(t, known)
 	require.Nil(t, free)
 	require.Equal(t, &Conflict{Group: widgets.Group, Name: "Widget", By: "CustomResourceDefinition " + crd.Name}, conflict)
-	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the definition keeps its names")
+	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the definition must keep its names")
 }
 
 // TestCrashBeforeYielding: if two servers of the shard gave the same name to two definitions, the later one
@@ -133,7 +133,7 @@ func TestCrashBeforeYielding(t *testing.T) {
 		crd.Name, crd.Spec.Names.Plural, crd.UID = plural+".example.com", plural, types.UID(plural)
 		acceptedElsewhere(ctx, t, s, crd)
 	}
-	require.Eventually(t, func() bool { return !s.established(t, "seconds.example.com") }, deadline, tick, "the later one yields")
+	require.Eventually(t, func() bool { return !s.established(t, "seconds.example.com") }, deadline, tick, "the later definition must yield")
 	require.True(t, s.established(t, "firsts.example.com"))
 }
 

@@ -102,7 +102,7 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 		return loaded, nil
 	}
 	if b.Next == nil {
-		return nil, errors.New("the server does not serve yet")
+		return nil, errors.New("the server is not ready yet")
 	}
 	loaded := &builtInDiscovery{
 		versions:  map[schema.GroupVersion]bool{},
@@ -136,7 +136,7 @@ func (b *BuiltIns) groupsBelow(ctx context.Context, path string) ([]apidiscovery
 		return nil, nil
 	}
 	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery below %s answered %d", path, status)
+		return nil, fmt.Errorf("the built-in discovery below %s returned %d", path, status)
 	}
 	var list apidiscoveryv2.APIGroupDiscoveryList
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -267,7 +267,7 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	}
 	status, body := get(ctx, b.Next, "/"+pathOf(gv), http.Header{"Accept": {"application/json"}})
 	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
+		return nil, fmt.Errorf("the built-in discovery of %s returned %d", gv, status)
 	}
 	var list metav1.APIResourceList
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -324,7 +324,7 @@ func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
 	case http.StatusNotFound:
 		return nil, nil
 	default:
-		return nil, fmt.Errorf("the built-in document %s answered %d", path, status)
+		return nil, fmt.Errorf("the built-in document %s returned %d", path, status)
 	}
 }
 

@@ -116,7 +116,7 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 	if len(loaded.core) > 0 {
 		status, body := get(ctx, s.builtIns.Next, "/"+apiPrefix, http.Header{"Accept": {"application/json"}})
 		if status != http.StatusOK {
-			return nil, fmt.Errorf("the built-in discovery of /%s answered %d", apiPrefix, status)
+			return nil, fmt.Errorf("the built-in discovery of /%s returned %d", apiPrefix, status)
 		}
 		if err := json.Unmarshal(body, &plain); err != nil {
 			return nil, fmt.Errorf("reading the built-in discovery of /%s: %w", apiPrefix, err)

@@ -44,7 +44,7 @@ func TestVerbs(t *testing.T) {
 			"widgets": {"get"}, "widgets/status": documents.SubresourceVerbs,
 		}},
 	} {
-		ask := func(path, accept string, into any) {
+		get := func(path, accept string, into any) {
 			for _, only := range []bool{false, true} {
 				ctx := t.Context()
 				if tc.verbs != nil {
@@ -63,7 +63,7 @@ func TestVerbs(t *testing.T) {
 			}
 		}
 		var plain metav1.APIResourceList
-		ask("/apis/example.com/v1", "application/json", &plain)
+		get("/apis/example.com/v1", "application/json", &plain)
 		got := map[string][]string{}
 		for _, r := range plain.APIResources {
 			got[r.Name] = r.Verbs
@@ -71,7 +71,7 @@ func TestVerbs(t *testing.T) {
 		require.Equal(t, tc.want, got, name)
 
 		var aggregated apidiscoveryv2.APIGroupDiscoveryList
-		ask("/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", &aggregated)
+		get("/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", &aggregated)
 		clear(got)
 		for _, r := range aggregated.Items[0].Versions[0].Resources {
 			got[r.Resource] = r.Verbs

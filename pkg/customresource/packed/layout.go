@@ -101,15 +101,15 @@ func (l *layout) object(values []any) map[string]any {
 
 // written estimates the length of the JSON.
 func (l *layout) written(values []any) int64 {
-	const marks, other = 4, 8 // quotes, a colon and a comma; numbers etc.
+	const punctuation, other = 4, 8 // quotes, a colon and a comma; numbers etc.
 	switch {
 	case l == nil:
 		if text, ok := values[0].(string); ok {
-			return marks + int64(len(text))
+			return punctuation + int64(len(text))
 		}
 		return other
 	case l.isList:
-		sum := int64(marks)
+		sum := int64(punctuation)
 		for i := range l.length {
 			item := l.item(i)
 			sum += item.written(values)
@@ -117,9 +117,9 @@ func (l *layout) written(values []any) int64 {
 		}
 		return sum
 	default:
-		sum := int64(marks)
+		sum := int64(punctuation)
 		for i, name := range l.names {
-			sum += marks + int64(len(name)) + l.below[i].written(values[l.starts[i]:])
+			sum += punctuation + int64(len(name)) + l.below[i].written(values[l.starts[i]:])
 		}
 		return sum
 	}

@@ -114,7 +114,7 @@ func TestForgets(t *testing.T) {
 
 	before := len(p.texts.young)
 	pack(t, p, widget(fmt.Sprintf(`"spec":%q`, strings.Repeat("x", 50000))))
-	require.Len(t, p.texts.young, before, "what is large is not kept")
+	require.Len(t, p.texts.young, before, "large strings must not be interned")
 }
 
 // TestTexts: equal strings, and equal maps of them, are interned.

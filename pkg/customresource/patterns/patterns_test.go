@@ -28,13 +28,13 @@ func TestTrim(t *testing.T) {
 		require.LessOrEqual(t, kept(), int64(limit))
 		most = max(most, len(load()))
 	}
-	require.Greater(t, most, 10, "patterns in use stay compiled")
+	require.Greater(t, most, 10, "used patterns must remain compiled")
 
 	require.Nil(t, validate.Pattern("", "", "a", "^((a|c){0,300}){0,3}$"))
-	require.NotEmpty(t, load(), "the library keeps it")
+	require.NotEmpty(t, load(), "the library must cache the pattern")
 	b.Trim()
-	require.Empty(t, load(), "a pattern that is larger than all may be")
-	require.Nil(t, validate.Pattern("", "", "a", "^a$"), "patterns can be used as before")
+	require.Empty(t, load(), "a pattern above the limit must be removed")
+	require.Nil(t, validate.Pattern("", "", "a", "^a$"), "patterns must be usable after Trim")
 }
 
 // TestTrimWhileUsed is for the race detector.

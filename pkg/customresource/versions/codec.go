@@ -39,7 +39,7 @@ func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into ru
 	}
 	v, ok := transit.objects.LoadAndDelete(binary.BigEndian.Uint64(data[1:]))
 	if !ok {
-		return nil, nil, errors.New("an object was lost on its way through its codec")
+		return nil, nil, errors.New("the object to decode was not found")
 	}
 	u, _ := v.(*unstructured.Unstructured)
 	gvk := u.GroupVersionKind()
@@ -91,7 +91,7 @@ func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version s
 	}
 	out, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("a custom resource became a %T", obj)
+		return nil, fmt.Errorf("the codec of a custom resource returned a %T", obj)
 	}
 	return out, nil
 }

@@ -157,7 +157,7 @@ func (v *versionStore) convert(ctx context.Context, u *unstructured.Unstructured
 	defer done()
 	out, err := decodeObject(v.codec, u, v.gvk.GroupVersion())
 	if err != nil {
-		err = fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+		err = fmt.Errorf("%s %s cannot be read with its current definition: %w", v.gvk.Kind, name, err)
 		if !called { // a webhook may succeed the next time
 			err = &unreadable.Error{Reason: unreadable.Conversion, Err: err}
 		}
@@ -169,7 +169,7 @@ func (v *versionStore) convert(ctx context.Context, u *unstructured.Unstructured
 func (v *versionStore) decodeInto(ctx context.Context, stored *packed.Object, into runtime.Object) error {
 	target, ok := into.(*unstructured.Unstructured)
 	if !ok {
-		return fmt.Errorf("%T cannot take a custom resource", into)
+		return fmt.Errorf("cannot decode a custom resource into a %T", into)
 	}
 	if stored.IsZero() { // not found, which the caller ignores
 		target.Object = map[string]any{}
@@ -194,7 +194,7 @@ func (v *versionStore) encode(ctx context.Context, obj runtime.Object) (*unstruc
 		return nil, fmt.Errorf("%T is not a custom resource", obj)
 	}
 	if v.metadataOnly || v.projection != nil {
-		return nil, errors.New("metadata of all schemas, and projections of other objects, can only be read")
+		return nil, errors.New("metadata of all schemas and projections of other objects are read-only")
 	}
 	done, err := v.beginConversion(ctx, v.gvk.GroupVersion(), v.stored)
 	if err != nil {

@@ -127,7 +127,7 @@ func (f schemaConverter) RoundTrip(r *http.Request) (*http.Response, error) {
 	convert := f(r.URL.Path)
 	if convert == nil {
 		_ = r.Body.Close()
-		return nil, errors.New("the schema is not served any more, try again")
+		return nil, errors.New("the schema is no longer served, try again")
 	}
 	return Convert(convert).RoundTrip(r)
 }

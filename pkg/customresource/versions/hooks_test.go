@@ -47,7 +47,7 @@ func TestHooks(t *testing.T) {
 			arrived <- struct{}{}
 			<-r.Context().Done()
 		}
-		_, _ = io.WriteString(w, "answer")
+		_, _ = io.WriteString(w, "response")
 	}))
 	defer server.Close()
 	h := NewHooks(nil, nil)
@@ -65,7 +65,7 @@ func TestHooks(t *testing.T) {
 	}
 	data, err := get("/")
 	require.NoError(t, err)
-	require.Equal(t, "answer", data)
+	require.Equal(t, "response", data)
 
 	gave := make(chan error, 1)
 	go func() {
@@ -85,7 +85,7 @@ func TestInProcess(t *testing.T) {
 	t.Parallel()
 	h := NewHooks(map[string]Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		if in.GetName() == "bad" {
-			return nil, errors.New("it cannot be said")
+			return nil, errors.New("not convertible")
 		}
 		out := in.DeepCopy()
 		out.SetAPIVersion(to)
@@ -137,7 +137,7 @@ func TestInProcess(t *testing.T) {
 
 	list.Items = append(list.Items, *object("bad"))
 	_, err = convert.ConvertToVersion(list, v2)
-	require.ErrorContains(t, err, "it cannot be said")
+	require.ErrorContains(t, err, "not convertible")
 
 	_, _, err = factory.NewConverter(crd("https://elsewhere.example"))
 	require.ErrorIs(t, err, outside)

@@ -67,7 +67,7 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	}
 	list, ok := obj.(*unstructured.UnstructuredList)
 	if !ok {
-		return nil, fmt.Errorf("%T is no list of custom resources", obj)
+		return nil, fmt.Errorf("%T is not a list of custom resources", obj)
 	}
 	return &jsonList{UnstructuredList: *list, items: items.items}, nil
 }

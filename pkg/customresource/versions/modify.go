@@ -30,7 +30,7 @@ func (s *Stores) Modify(ctx context.Context, sch *definitions.Schema, name strin
 	err = v.GuaranteedUpdate(ctx, key, written, false, nil, storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) {
 		u, ok := in.(*unstructured.Unstructured)
 		if !ok {
-			return nil, fmt.Errorf("storage of custom resources holds a %T", in)
+			return nil, fmt.Errorf("the storage of custom resources returned a %T", in)
 		}
 		return u, change(u)
 	}), nil)

@@ -28,7 +28,7 @@ type Replicas struct {
 	store *genericregistry.Store
 }
 
-var errNoReplica = errors.New("what is stored is no custom resource")
+var errNoReplica = errors.New("the stored object is not a custom resource")
 
 var (
 	_ rest.GracefulDeleter   = &Replicas{}
@@ -94,8 +94,8 @@ func (r *Replicas) Delete(ctx context.Context, name string, validate rest.Valida
 		return nil, false, err
 	}
 	preconditions := &storage.Preconditions{}
-	if asked := options.Preconditions; asked != nil {
-		preconditions.UID, preconditions.ResourceVersion = asked.UID, asked.ResourceVersion
+	if requested := options.Preconditions; requested != nil {
+		preconditions.UID, preconditions.ResourceVersion = requested.UID, requested.ResourceVersion
 	}
 	err = r.store.Storage.Delete(ctx, key, r.store.NewFunc(), preconditions, storage.ValidateObjectFunc(validate), dryrun.IsDryRun(options.DryRun), nil, storage.DeleteOptions{})
 	return nil, err == nil, storeerr.InterpretDeleteError(err, r.store.DefaultQualifiedResource, name)

@@ -51,12 +51,12 @@ func TestMemoryBudget(t *testing.T) {
 	require.Greater(t, large.size(), int64(1000))
 	for _, m := range small {
 		value, ok := m.get(stateOf(0, "1"))
-		require.True(t, ok, "the small ones keep what they have")
+		require.True(t, ok, "small caches must keep their entries")
 		require.Equal(t, 7, value)
 	}
 	large.put(stateOf(1, "3"), 1, limit)
 	_, ok := large.get(stateOf(1, "3"))
-	require.False(t, ok, "what would drive out too much is not remembered")
+	require.False(t, ok, "a result as large as the limit must not be cached")
 
 	for _, m := range many {
 		m.close()
@@ -83,7 +83,7 @@ func TestMemoryForgets(t *testing.T) {
 	claimed := stateOf(1, "2")
 	claimed.claims = "label=value"
 	_, ok = m.get(claimed)
-	require.False(t, ok, "claims change what is shown without a new version")
+	require.False(t, ok, "claims change the result without a new resource version")
 
 	m.evictIdle()
 	m.evictIdle()
@@ -92,7 +92,7 @@ func TestMemoryForgets(t *testing.T) {
 	m.evictIdle()
 	m.evictIdle()
 	_, ok = m.get(stateOf(1, "2"))
-	require.True(t, ok, "it was of use in between")
+	require.True(t, ok, "an entry with hits must be kept")
 	for range 3 {
 		m.evictIdle()
 	}

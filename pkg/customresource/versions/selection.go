@@ -136,7 +136,7 @@ func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 func storedObject(obj runtime.Object) (*packed.Object, error) {
 	stored, ok := obj.(*packed.Object)
 	if !ok {
-		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+		return nil, fmt.Errorf("the storage of custom resources returned a %T", obj)
 	}
 	return stored, nil
 }

@@ -58,7 +58,7 @@ func FuzzShape(f *testing.F) {
 		`{"spec":{"size":2,"list":[],"bare":[1,"a"],"map":{},"alt":{"a":"b"}}}`, `{"spec":{"size":2,"list":[{"b":"y"},{"a":"","b":"z"}],"map":{"x":{"a":"b"}}}}`,
 		`{"spec":"none","status":[]}`,
 	}
-	asked := []string{
+	irregular := []string{
 		`{"spec":{}}`, `{"spec":null}`, `{"status":null}`, `{"more":1}`, `{"spec":{"size":null}}`, `{"spec":{"size":2,"more":1}}`, `{"spec":{"size":2,"name":{"a":1}}}`,
 		`{"spec":{"size":2,"list":[{"a":"b"}]}}`, `{"spec":{"size":2,"list":[{"b":"y","c":"d"}]}}`, `{"spec":{"size":2,"list":[null]}}`,
 		`{"spec":{"size":2,"bare":[{"a":1}]}}`, `{"spec":{"size":2,"map":{"x":{"b":1}}}}`, `{"spec":{"size":2,"map":{"x":null}}}`,
@@ -73,7 +73,7 @@ func FuzzShape(f *testing.F) {
 		object["apiVersion"], object["kind"] = "g/v1", "K"
 		return object, shape.isNormalObject(object), true
 	}
-	for i, text := range slices.Concat(left, asked) {
+	for i, text := range slices.Concat(left, irregular) {
 		_, is, ok := parse([]byte(text))
 		require.True(f, ok && is == (i < len(left)), text)
 		f.Add([]byte(text))
@@ -134,10 +134,10 @@ properties:
 	one := of(`{` + set + `,"list":[{}]}`)
 	require.Positive(t, one)
 	require.Equal(t, 3*one, of(`{`+set+`,"list":[{},{},{}]}`))
-	require.Greater(t, of(`{`+set+`,"list":[null]}`), one, "null items are replaced by the default")
+	require.Greater(t, of(`{`+set+`,"list":[null]}`), one, "defaults of null items must be counted")
 	require.Positive(t, of(`{`+set+`,"more":{"a":{}}}`))
 	require.Positive(t, of(`{`+set+`,"more":{"a":null}}`))
-	require.Greater(t, of(`{"none":null}`), of(`{"none":null,"leaf":{}}`), "a default has defaults")
+	require.Greater(t, of(`{"none":null}`), of(`{"none":null,"leaf":{}}`), "defaults of defaults must be counted")
 
 	// Nested defaults of a few bytes that would be 10^18 values.
 	text := `{type: integer, default: 1}`

@@ -100,7 +100,7 @@ func (v *versionStore) Get(ctx context.Context, key string, opts storage.GetOpti
 func (v *versionStore) GetList(ctx context.Context, key string, opts storage.ListOptions, out runtime.Object) error {
 	list, ok := out.(*unstructured.UnstructuredList)
 	if !ok {
-		return fmt.Errorf("%T cannot take a list of custom resources", out)
+		return fmt.Errorf("cannot list custom resources into a %T", out)
 	}
 	key, opts = v.listRequest(key, opts)
 	var stored packed.List
@@ -166,7 +166,7 @@ func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, lis
 			size = bytesOf(u.Object)
 		}
 		if grown += max(0, size-expansionFactor*stored[i].Bytes()); grows && grown > listExpansion {
-			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("defaults add more than %d bytes to the objects of the list: use the parameter limit", listExpansion))
+			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("defaults add more than %d bytes to the objects of the list: set the limit parameter", listExpansion))
 		}
 	}
 	return nil
@@ -180,7 +180,7 @@ func (v *versionStore) GuaranteedUpdate(ctx context.Context, key string, out run
 		if _, _, err := update(found, storage.ResponseMeta{ResourceVersion: 1}); err != nil {
 			return err
 		}
-		return errors.New("a trial was not refused")
+		return errors.New("a trial update must return an error")
 	}
 	updateStored := func(in runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		before, err := storedObject(in)

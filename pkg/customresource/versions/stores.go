@@ -54,11 +54,11 @@ type Stores struct {
 	// packer packs the objects in watch caches.
 	packer *packed.Packer
 
-	mu     sync.Mutex
-	closed bool
-	stores map[schema.GroupResource]*rawStore
-	views  map[*versionStore]versionKey
-	byKey  map[versionKey]*versionStore
+	mu      sync.Mutex
+	closed  bool
+	stores  map[schema.GroupResource]*rawStore
+	byStore map[*versionStore]versionKey
+	byKey   map[versionKey]*versionStore
 	// destroying are the stores that are being destroyed.
 	destroying sync.WaitGroup
 
@@ -101,14 +101,14 @@ func NewVersionStores(cfg Config) *Stores {
 	packer := packed.NewPacker()
 	codec := packedCodec{newRawCodec(), packer}
 	return &Stores{
-		config: cfg,
-		packer: packer,
-		calls:  &calls{webhooktransport.NewCalls(cfg.Calls), webhooktransport.NewCalls(cfg.Calls)},
-		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
-		stores: map[schema.GroupResource]*rawStore{},
-		views:  map[*versionStore]versionKey{},
-		byKey:  map[versionKey]*versionStore{},
-		opened: make(chan schema.GroupResource, 64),
+		config:  cfg,
+		packer:  packer,
+		calls:   &calls{webhooktransport.NewCalls(cfg.Calls), webhooktransport.NewCalls(cfg.Calls)},
+		getter:  cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
+		stores:  map[schema.GroupResource]*rawStore{},
+		byStore: map[*versionStore]versionKey{},
+		byKey:   map[versionKey]*versionStore{},
+		opened:  make(chan schema.GroupResource, 64),
 
 		decoded: newBudget(decodedBytes),
 		encoded: newBudget(encodedBytes),
@@ -144,7 +144,7 @@ func (s *Stores) open(sch *definitions.Schema, version string) (v *versionStore,
 	}
 	registry, ok := instances.(*customresource.REST)
 	if v, done = s.use(sch, version); v == nil || !ok {
-		return nil, nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version)
+		return nil, nil, done, fmt.Errorf("no storage exists for %s in version %s", sch.Resource, version)
 	}
 	return v, registry, done, nil
 }
@@ -153,7 +153,7 @@ func (s *Stores) open(sch *definitions.Schema, version string) (v *versionStore,
 func (s *Stores) EvictIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for v := range s.views {
+	for v := range s.byStore {
 		v.decoded.evictIdle()
 		v.encoded.evictIdle()
 	}
@@ -234,7 +234,7 @@ func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOpt
 		v.selects = projectedAttributes(v.projection)
 	}
 	known := versionKey{sch.Hash, v.gvk.Version}
-	s.views[v] = known
+	s.byStore[v] = known
 	s.byKey[known] = v
 	return v, sync.OnceFunc(func() { s.drop(v) }), nil
 }
@@ -275,7 +275,7 @@ func (s *Stores) openLocked(resource schema.GroupResource, shared generic.RESTOp
 func (s *Stores) drop(v *versionStore) {
 	v.close()
 	s.mu.Lock()
-	if known := s.views[v]; s.byKey[known] == v {
+	if known := s.byStore[v]; s.byKey[known] == v {
 		delete(s.byKey, known)
 	}
 	v.dropped = true
@@ -290,7 +290,7 @@ func (s *Stores) endLocked(v *versionStore) (destroy func()) {
 	if !v.dropped || v.uses > 0 {
 		return func() {}
 	}
-	delete(s.views, v)
+	delete(s.byStore, v)
 	v.raw.users--
 	if v.raw.users > 0 || s.closed {
 		return func() {}
@@ -310,7 +310,7 @@ func (s *Stores) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for v := range s.views {
+	for v := range s.byStore {
 		v.close()
 	}
 	for resource, raw := range s.stores {

@@ -19,7 +19,7 @@ func (s *Stores) addVersionStore(sch *definitions.Schema, destroy func()) *versi
 	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, destroy: destroy, users: 1}
 	s.stores[sch.Resource] = raw
 	v := newVersionStore(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, nil, s.decoded, s.encoded)
-	s.views[v] = versionKey{sch.Hash, "v1"}
+	s.byStore[v] = versionKey{sch.Hash, "v1"}
 	s.byKey[versionKey{sch.Hash, "v1"}] = v
 	return v
 }
@@ -51,12 +51,12 @@ func TestDestroyingDoesNotBlockOthers(t *testing.T) {
 	case other := <-used:
 		require.NotNil(t, other)
 	case <-time.After(customresourcetest.Deadline):
-		t.Error("another resource waits for the store")
+		t.Error("another resource waited for the destruction of the store")
 	}
 	close(end)
 	<-ended
-	gone, _ := s.use(one, "v1")
-	require.Nil(t, gone)
+	removed, _ := s.use(one, "v1")
+	require.Nil(t, removed)
 }
 
 // TestListKeepsStore: if upstream's handler drops a store during a list, the store is destroyed after the
@@ -70,14 +70,14 @@ func TestListKeepsStore(t *testing.T) {
 	_, second := s.use(sch, "v1")
 	s.drop(v)
 	none, _ := s.use(sch, "v1")
-	require.Nil(t, none, "new lists get another view")
+	require.Nil(t, none, "new lists must not get the dropped store")
 	first()
 	first()
 	require.Zero(t, destroyed)
 	second()
 	require.Equal(t, 1, destroyed)
 	require.Empty(t, s.stores)
-	require.Empty(t, s.views)
+	require.Empty(t, s.byStore)
 }
 
 func newStores() *Stores {

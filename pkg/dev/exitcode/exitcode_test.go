@@ -17,5 +17,5 @@ func TestOf(t *testing.T) {
 	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrDataDirFormat)))
 	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrDataDirCorrupt)))
 	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrIdentity)))
-	require.Equal(t, Failure, Of(etcd.ErrDataDirInUse), "whoever uses it may end")
+	require.Equal(t, Failure, Of(etcd.ErrDataDirInUse), "a retry may succeed when the other process has stopped")
 }

@@ -75,7 +75,7 @@ func TestRSAAuthority(t *testing.T) {
 
 	again, err := NewStore(dir, at(today.Add(authorityLifetime))).RSAAuthority("ca")
 	require.NoError(t, err)
-	require.Equal(t, ca.KeyPEM, again.KeyPEM, "a renewal keeps the key")
+	require.Equal(t, ca.KeyPEM, again.KeyPEM, "a renewal must keep the key")
 	leaf, err := NewStore(dir, at(today)).Certificate("leaf", again, serving)
 	require.NoError(t, err)
 	require.NoError(t, leaf.cert.CheckSignatureFrom(again.cert))
@@ -85,7 +85,7 @@ func TestRSAAuthority(t *testing.T) {
 	require.NoError(t, err)
 	kept, err := NewStore(other, at(today)).RSAAuthority("ca")
 	require.NoError(t, err)
-	require.Equal(t, old.CertPEM, kept.CertPEM, "what it has signed stays valid")
+	require.Equal(t, old.CertPEM, kept.CertPEM, "certificates that the authority has signed must remain valid")
 }
 
 func TestTakesAgainWhatIsThere(t *testing.T) {
@@ -106,9 +106,9 @@ func TestRenewsBeforeExpiry(t *testing.T) {
 
 	later := NewStore(dir, at(today.Add(certificateLifetime-renewBefore/2)))
 	caLater, pairLater := fill(t, later)
-	require.Equal(t, ca.CertPEM, caLater.CertPEM, "the authority lives longer")
+	require.Equal(t, ca.CertPEM, caLater.CertPEM, "the authority must not be renewed yet")
 	require.NotEqual(t, pair.CertPEM, pairLater.CertPEM)
-	require.Equal(t, pair.KeyPEM, pairLater.KeyPEM, "a renewal keeps the key")
+	require.Equal(t, pair.KeyPEM, pairLater.KeyPEM, "a renewal must keep the key")
 	require.Equal(t, []string{"certificate leaf renewed: it would have expired on 2027-11-20"}, later.Notes())
 
 	muchLater := NewStore(dir, at(today.Add(authorityLifetime+time.Hour)))
@@ -119,7 +119,7 @@ func TestRenewsBeforeExpiry(t *testing.T) {
 	}, muchLater.Notes())
 	require.NoError(t, pairMuchLater.cert.CheckSignatureFrom(caMuchLater.cert))
 	require.NoError(t, pairLater.cert.CheckSignatureFrom(caMuchLater.cert),
-		"what the old authority signed is valid under the renewed one")
+		"certificates of the old authority must be valid under the renewed one")
 }
 
 func TestNeverOutlivesItsAuthority(t *testing.T) {
@@ -188,12 +188,12 @@ func TestRefusesWhatIsCorrupt(t *testing.T) {
 		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (no PEM block)"},
 		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (no PEM block): remove ca.crt and ca.key"},
 		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: `contains a PEM block "X"`},
-		"cut certificate": {
+		"truncated certificate": {
 			file:     "leaf.crt",
 			contents: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
 			want:     "leaf.crt is corrupt (x509: ",
 		},
-		"lost key": {remove: "ca.key", want: "ca.crt is corrupt (its key ca.key is missing): restore the key, or remove the certificate"},
+		"missing key": {remove: "ca.key", want: "ca.crt is corrupt (its key ca.key is missing): restore the key, or remove the certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -215,7 +215,7 @@ func TestRefusesWhatIsCorrupt(t *testing.T) {
 		})
 	}
 
-	t.Run("mixed up files", func(t *testing.T) {
+	t.Run("swapped files", func(t *testing.T) {
 		dir := t.TempDir()
 		ca, _ := fill(t, NewStore(dir, at(today)))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "leaf.crt"), ca.CertPEM, 0o600))

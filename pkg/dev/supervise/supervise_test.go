@@ -112,7 +112,7 @@ func component(dir, name, mode string) Component {
 				return err
 			}
 			if !strings.HasSuffix(string(starts), string(ready)+"\n") {
-				return errors.New("not started again yet")
+				return errors.New("not restarted yet")
 			}
 			return nil
 		},
@@ -134,7 +134,7 @@ func (r *recorder) notify(e Event) {
 func (r *recorder) await(t *testing.T, name string, kind EventKind, n int) []Event {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(r.of(name, kind)) >= n }, deadline, time.Millisecond,
-		"no %d events of kind %d of %s", n, kind, name)
+		"fewer than %d events of kind %d of %s", n, kind, name)
 	return r.of(name, kind)
 }
 
@@ -175,10 +175,10 @@ func pidOf(t *testing.T, dir, name string) int {
 	return pid
 }
 
-func requireGone(t *testing.T, pid int) {
+func requireExited(t *testing.T, pid int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, deadline, 10*time.Millisecond,
-		"process %d is still there", pid)
+		"process %d still exists", pid)
 }
 
 func TestStopsInReverseOrderOfStages(t *testing.T) {
@@ -197,7 +197,7 @@ func TestStopsInReverseOrderOfStages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "third\nsecond\nfirst\n", string(stops))
 	for _, c := range components {
-		requireGone(t, pidOf(t, dir, c.Name))
+		requireExited(t, pidOf(t, dir, c.Name))
 	}
 }
 
@@ -245,29 +245,29 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 			require.Equal(t, "bad", failed.Component)
 			require.Len(t, r.of("bad", Starting), starts)
 			pids, err := os.ReadFile(filepath.Join(dir, "good.starts"))
-			if err == nil { // it may have been stopped before it left a mark
+			if err == nil { // it may have been stopped before it wrote the file
 				pid, err := strconv.Atoi(strings.TrimSpace(string(pids)))
 				require.NoError(t, err)
-				requireGone(t, pid)
+				requireExited(t, pid)
 			}
 		})
 	}
 
-	t.Run("no program", func(t *testing.T) {
+	t.Run("missing program", func(t *testing.T) {
 		c := component(t.TempDir(), "c", "serve")
 		c.Path = "/no/such/program"
 		err := Run(t.Context(), []Component{c}, Config{Backoff: Backoff{Initial: time.Millisecond}})
 		require.ErrorIs(t, err, os.ErrNotExist)
 	})
-	t.Run("too slow", func(t *testing.T) {
+	t.Run("start timeout", func(t *testing.T) {
 		c := component(t.TempDir(), "c", "serve")
-		c.Ready = func(context.Context) error { return errors.New("still dreaming") }
+		c.Ready = func(context.Context) error { return errors.New("still starting") }
 		r := &recorder{}
 		err := Run(t.Context(), []Component{c}, Config{StartTimeout: 300 * time.Millisecond, SlowAfter: time.Millisecond, Notify: r.notify})
-		require.EqualError(t, err, "c did not start: not ready after 300ms: still dreaming")
-		require.EqualError(t, r.of("c", Waiting)[0].Err, "still dreaming")
+		require.EqualError(t, err, "c did not start: not ready after 300ms: still starting")
+		require.EqualError(t, r.of("c", Waiting)[0].Err, "still starting")
 	})
-	t.Run("cannot say that it is ready", func(t *testing.T) {
+	t.Run("failing AllReady", func(t *testing.T) {
 		full := errors.New("disk full")
 		err := Run(t.Context(), []Component{component(t.TempDir(), "c", "serve")}, Config{AllReady: func() error { return full }})
 		require.ErrorIs(t, err, full)
@@ -275,13 +275,13 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 }
 
 func TestKillsWhatDoesNotStop(t *testing.T) {
-	t.Run("in time", func(t *testing.T) {
+	t.Run("after the stop timeout", func(t *testing.T) {
 		dir := t.TempDir()
 		stop, r := start(t, Config{StopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))
 		r.await(t, "c", Ready, 1)
 		require.NoError(t, stop())
 		require.Len(t, r.of("c", Killed), 1)
-		requireGone(t, pidOf(t, dir, "c"))
+		requireExited(t, pidOf(t, dir, "c"))
 	})
 	t.Run("when forced", func(t *testing.T) {
 		dir := t.TempDir()
@@ -328,7 +328,7 @@ func TestNoOrphansOfAKilledSupervisor(t *testing.T) {
 	require.NoError(t, cmd.Process.Kill())
 	require.EqualError(t, cmd.Wait(), "signal: killed")
 	for _, pid := range pids {
-		requireGone(t, pid)
+		requireExited(t, pid)
 	}
 }
 

@@ -45,7 +45,7 @@ func (s Source) Validate() error {
 	case (s.Kubeconfig == "") == (s.DataDir == ""):
 		return errors.New("a source is required: --kubeconfig of a running server, or --data-dir of a stopped one")
 	case s.Context != "" && s.Kubeconfig == "":
-		return errors.New("--context is a context of --kubeconfig: give that too")
+		return errors.New("--context requires --kubeconfig")
 	default:
 		return nil
 	}
@@ -58,7 +58,7 @@ func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Wri
 		return err
 	}
 	if _, err := os.Lstat(file); !overwrite && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s exists: choose another file, or give --overwrite", file)
+		return fmt.Errorf("%s exists: choose another file, or use --overwrite", file)
 	}
 	written, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".part-*")
 	if err != nil {

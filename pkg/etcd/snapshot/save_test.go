@@ -34,15 +34,15 @@ func TestSaveRunning(t *testing.T) {
 	sum := sha256.Sum256(content)
 	whole := slices.Concat(content, sum[:])
 	for name, c := range map[string]struct {
-		answer []byte
-		length int
-		err    string
+		response []byte
+		length   int
+		err      string
 	}{
 		"whole":            {whole, len(whole), ""},
-		"cut":              {whole[:len(whole)/2], len(whole), "was truncated"},
+		"truncated":        {whole[:len(whole)/2], len(whole), "was truncated"},
 		"ends early":       {whole[:len(whole)/2], len(whole) / 2, etcd.ErrSnapshot.Error()},
 		"without checksum": {content, len(content), etcd.ErrSnapshot.Error()},
-		"nothing":          {nil, 0, etcd.ErrSnapshot.Error()},
+		"empty":            {nil, 0, etcd.ErrSnapshot.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeconfig := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +51,7 @@ func TestSaveRunning(t *testing.T) {
 					return
 				}
 				w.Header().Set("Content-Length", strconv.Itoa(c.length))
-				_, _ = w.Write(c.answer)
+				_, _ = w.Write(c.response)
 			})
 			dir := t.TempDir()
 			file := filepath.Join(dir, "saved")
@@ -61,7 +61,7 @@ func TestSaveRunning(t *testing.T) {
 			require.NoError(t, dirErr)
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
-				require.Empty(t, entries, "nothing is left")
+				require.Empty(t, entries, "a failed save must not leave files")
 				return
 			}
 			require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestSaveRunning(t *testing.T) {
 			require.Equal(t, whole, saved)
 			info, err := os.Stat(file)
 			require.NoError(t, err)
-			require.Equal(t, os.FileMode(0o600), info.Mode(), "secrets are for their owner only")
+			require.Equal(t, os.FileMode(0o600), info.Mode(), "only the owner must have access to the snapshot")
 			require.Contains(t, out.String(), fmt.Sprintf("%x", sum))
 
 			// An existing file is kept without overwrite.
@@ -86,7 +86,7 @@ func TestSaveRunning(t *testing.T) {
 			require.Equal(t, whole, saved)
 		})
 	}
-	t.Run("refused", func(t *testing.T) {
+	t.Run("rejected", func(t *testing.T) {
 		kubeconfig := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "the reason", http.StatusForbidden) })
 		err := snapshot.Save(t.Context(), snapshot.Source{Kubeconfig: kubeconfig}, filepath.Join(t.TempDir(), "saved"), false, &bytes.Buffer{})
 		require.ErrorContains(t, err, "the reason")
@@ -127,7 +127,7 @@ func TestSaveStopped(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	err = snapshot.Save(t.Context(), snapshot.Source{DataDir: missing}, filepath.Join(t.TempDir(), "saved"), false, &bytes.Buffer{})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.NoDirExists(t, missing, "saving makes no data directory")
+	require.NoDirExists(t, missing, "saving must not create a data directory")
 }
 
 func TestSource(t *testing.T) {

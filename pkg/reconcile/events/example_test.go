@@ -29,8 +29,8 @@ func ExampleRecord() {
 		for range 2 {
 			err := events.Record(context.Background(), scope, events.Event{
 				About:     corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Name: "settings", UID: "u"},
-				Component: "greeter", Type: corev1.EventTypeWarning, Reason: "Unknown", Message: "nobody is greeted so",
-			}, "nobody")
+				Component: "greeter", Type: corev1.EventTypeWarning, Reason: "Unknown", Message: "unknown user",
+			}, "alice")
 			if err != nil {
 				fmt.Println(err)
 			}
@@ -45,5 +45,5 @@ func ExampleRecord() {
 			fmt.Println(e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	})
-	// Output: settings Unknown nobody is greeted so
+	// Output: settings Unknown unknown user
 }

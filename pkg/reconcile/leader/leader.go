@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // who leads is a metric
+	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // registers the metrics of leader election
 	"k8s.io/klog/v2"
 )
 

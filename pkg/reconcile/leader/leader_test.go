@@ -38,7 +38,7 @@ func clientset() *fake.Clientset {
 		}
 		was := stored.(*coordinationv1.Lease).ResourceVersion //nolint:forcetypeassert // it tracks leases
 		if was != lease.ResourceVersion {
-			return true, nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("it has changed"))
+			return true, nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("the lease has changed"))
 		}
 		lease.ResourceVersion = was + "i"
 		return true, lease, c.Tracker().Update(action.GetResource(), lease, lease.Namespace)
@@ -69,7 +69,7 @@ func takeOver(t *testing.T) {
 		running.Go(func() {
 			assert.NoError(t, election(c, fmt.Sprint(n)).Lead(ctx, func(ctx context.Context) error {
 				if leading.Add(1) != 1 {
-					t.Error("two lead")
+					t.Error("two replicas are leaders")
 				}
 				led <- n
 				<-ctx.Done()
@@ -139,7 +139,7 @@ func endsFirst(t *testing.T) {
 			<-time.After(lease / 5) // simulates slow work
 			leases, err := c.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{})
 			if err != nil || *holder(&leases.Items[0]) != "one" {
-				t.Errorf("the lease is given away before the work has ended: %v, %v", leases.Items, err)
+				t.Errorf("the lease was released before the work has ended: %v, %v", leases.Items, err)
 			}
 			over.Store(true)
 			return nil
@@ -149,7 +149,7 @@ func endsFirst(t *testing.T) {
 	running.Go(func() {
 		assert.NoError(t, election(c, "two").Lead(ctx, func(context.Context) error {
 			if !over.Load() {
-				t.Error("the other one leads while the first one works")
+				t.Error("another replica became leader while the first one was working")
 			}
 			cancel()
 			return nil
@@ -186,7 +186,7 @@ func afterCrash(t *testing.T) {
 		return nil
 	}))
 	require.True(t, led)
-	require.Greater(t, time.Since(now.Time), lease*9/10, "not before it ends")
+	require.Greater(t, time.Since(now.Time), lease*9/10, "the lease must not be acquired before it has expired")
 }
 
 // TestLeadFails: errors are returned, and a replica that never leads can be stopped.

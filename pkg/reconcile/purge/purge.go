@@ -89,7 +89,7 @@ func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
 		}
 		chosen, err := a(ctx, cluster, namespace, queried)
 		if err != nil {
-			return nil, fmt.Errorf("looking for objects: %w", err)
+			return nil, fmt.Errorf("checking for objects: %w", err)
 		}
 		var of []Resource
 		for i := range resources {

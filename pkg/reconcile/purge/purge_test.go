@@ -169,7 +169,7 @@ func TestDelete(t *testing.T) {
 				"list things a/",
 			},
 		},
-		"what nothing holds takes no request": {
+		"objects without finalizers deleted in the storage": {
 			fake: &fake{objects: full()}, direct: []schema.GroupVersionResource{configs, secrets},
 			log: []string{
 				"list secrets /", "delete secrets b/1",
@@ -177,16 +177,16 @@ func TestDelete(t *testing.T) {
 			},
 			resources: "secrets has 1 objects", waiting: "keep.me/here in 1 objects",
 		},
-		"what cannot be deleted where it is stored fails, and remains": {
+		"failing deletion in the storage": {
 			fake:      &fake{objects: full(), fail: map[string]error{"free": cannot}},
 			log:       []string{"list configmaps /", "list configmaps /more", "list secrets /", "list secrets /more", "list things /"},
 			resources: "configmaps has 3 objects, secrets has 2 objects", waiting: "keep.me/here in 1 objects", fails: true,
 		},
-		"what cannot be listed fails": {
+		"failing list": {
 			fake: &fake{objects: full(), fail: map[string]error{"list": cannot}},
 			log:  []string{"list configmaps /", "list secrets /", "list things /"}, fails: true,
 		},
-		"what cannot be deleted fails, and remains": {
+		"failing deletion": {
 			fake: &fake{objects: full(), fail: map[string]error{"deletecollection": cannot}},
 			log: []string{
 				"list configmaps /", "list configmaps /more", "deletecollection configmaps a/", "deletecollection configmaps b/",
@@ -195,8 +195,8 @@ func TestDelete(t *testing.T) {
 			},
 			resources: "configmaps has 3 objects, secrets has 1 objects", waiting: "keep.me/here in 1 objects", fails: true,
 		},
-		"what cannot be looked for fails": {fake: &fake{objects: full(), fail: map[string]error{"look": cannot}}, fails: true},
-		"a resource that has gone is empty": {
+		"failing check for objects": {fake: &fake{objects: full(), fail: map[string]error{"look": cannot}}, fails: true},
+		"removed resource": {
 			fake: &fake{objects: full(), fail: map[string]error{"list": apierrors.NewNotFound(schema.GroupResource{}, "")}},
 			log:  []string{"list configmaps /", "list secrets /", "list things /"},
 		},
@@ -247,7 +247,7 @@ func TestDiscover(t *testing.T) {
 		"namespaces/v1 false false",
 		"olds.example.com/v1 false false",
 		"things.example.com/v2 false false",
-	}, names, "each resource once, in its preferred version, and none without objects")
+	}, names, "each resource must be returned once, in its preferred version, if it can be listed and deleted")
 }
 
 // TestStored: selected resources are returned in order, and none after a failure.
@@ -260,7 +260,7 @@ func TestStored(t *testing.T) {
 			return []bool{false, namespace == "n"}, nil
 		},
 		Free: func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
-			return nil, errors.New("etcd is away")
+			return nil, errors.New("etcd is unavailable")
 		},
 	}
 	present, err := stored.In("c", "n").Present(t.Context(), resources)
@@ -271,7 +271,7 @@ func TestStored(t *testing.T) {
 	require.Empty(t, present)
 	present, err = stored.In("c", "n").Present(t.Context(), nil)
 	require.NoError(t, err)
-	require.Empty(t, present, "nobody is asked")
+	require.Empty(t, present, "no storage must be queried without resources")
 	_, err = stored.In("c", "").Free(t.Context(), resources)
-	require.ErrorContains(t, err, "etcd is away")
+	require.ErrorContains(t, err, "etcd is unavailable")
 }

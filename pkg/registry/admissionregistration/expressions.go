@@ -47,7 +47,7 @@ func newExpressions(hasParams bool) *expressions {
 func newPolicyExpressions(hasParams bool) (*expressions, error) {
 	composed, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
-		return nil, fmt.Errorf("making a compiler of expressions: %w", err)
+		return nil, fmt.Errorf("creating the compiler of expressions: %w", err)
 	}
 	e := newExpressions(hasParams)
 	e.compiler, e.composed = composed, composed

@@ -48,7 +48,7 @@ func TestCoordinationFollowsItsGate(t *testing.T) {
 	require.Equal(t, coordinationv1.LeaseSpec{}, lease.Spec)
 	lease = full.DeepCopy()
 	dropCoordination(lease, &full)
-	require.Equal(t, full.Spec, lease.Spec, "what is there stays")
+	require.Equal(t, full.Spec, lease.Spec, "existing fields must be kept")
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CoordinatedLeaderElection, true)
 	lease = full.DeepCopy()
 	dropCoordination(lease, &coordinationv1.Lease{})

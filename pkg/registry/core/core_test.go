@@ -62,7 +62,7 @@ func FuzzNamespaceFinalizers(f *testing.F) {
 		prepareNamespace(t.Context(), namespace)
 		namespace.Spec.Finalizers = append(namespace.Spec.Finalizers, corev1.FinalizerName(finalizer))
 		prepareNamespace(t.Context(), namespace)
-		require.LessOrEqual(t, len(namespace.Spec.Finalizers), 2, "the finalizer is added once")
+		require.LessOrEqual(t, len(namespace.Spec.Finalizers), 2, "the finalizer must be added once")
 		if len(validateNamespace(namespace)) == 0 {
 			require.True(t, strings.Contains(finalizer, "/") || finalizer == "kubernetes" || finalizer == "orphan" || finalizer == "foregroundDeletion")
 		}
@@ -78,7 +78,7 @@ func TestDefaultSecretDoesNotTouchSharedData(t *testing.T) {
 	require.Equal(t, "new", string(secret.Data["a"]))
 	require.Nil(t, secret.StringData)
 	defaultSecret(secret)
-	require.Equal(t, "new", string(secret.Data["a"]), "defaulting again changes nothing")
+	require.Equal(t, "new", string(secret.Data["a"]), "defaulting must be idempotent")
 }
 
 func TestDependentsFinalizers(t *testing.T) {
@@ -89,11 +89,11 @@ func TestDependentsFinalizers(t *testing.T) {
 		options metav1.DeleteOptions
 		want    []string
 	}{
-		"nothing":               {nil, metav1.DeleteOptions{}, nil},
-		"kept":                  {[]string{"a/b", "orphan"}, metav1.DeleteOptions{}, []string{"a/b", "orphan"}},
-		"orphan":                {nil, metav1.DeleteOptions{PropagationPolicy: &orphan}, []string{"orphan"}},
-		"foreground":            {[]string{"a/b"}, metav1.DeleteOptions{PropagationPolicy: &foreground}, []string{"a/b", "foregroundDeletion"}},
-		"background takes away": {[]string{"orphan", "a/b"}, metav1.DeleteOptions{PropagationPolicy: &background}, []string{"a/b"}},
+		"nothing":            {nil, metav1.DeleteOptions{}, nil},
+		"kept":               {[]string{"a/b", "orphan"}, metav1.DeleteOptions{}, []string{"a/b", "orphan"}},
+		"orphan":             {nil, metav1.DeleteOptions{PropagationPolicy: &orphan}, []string{"orphan"}},
+		"foreground":         {[]string{"a/b"}, metav1.DeleteOptions{PropagationPolicy: &foreground}, []string{"a/b", "foregroundDeletion"}},
+		"background removes": {[]string{"orphan", "a/b"}, metav1.DeleteOptions{PropagationPolicy: &background}, []string{"a/b"}},
 		//nolint:staticcheck // old clients still send the deprecated field
 		"deprecated orphan": {nil, metav1.DeleteOptions{OrphanDependents: &yes}, []string{"orphan"}},
 		//nolint:staticcheck // old clients still send the deprecated field

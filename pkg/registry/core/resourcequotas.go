@@ -191,7 +191,7 @@ func selectsOthers(hard corev1.ResourceList) (corev1.ResourceName, bool) {
 }
 
 func notScoped(spec *corev1.ResourceQuotaSpec, scope corev1.ResourceQuotaScope, other corev1.ResourceName, path *field.Path) *field.Error {
-	return field.Invalid(path, spec.Scopes, fmt.Sprintf("unsupported scope applied to resource: scope %s selects pods, but %s counts others", scope, other))
+	return field.Invalid(path, spec.Scopes, fmt.Sprintf("unsupported scope applied to resource: scope %s selects pods, but %s counts other resources", scope, other))
 }
 
 func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {

@@ -70,7 +70,7 @@ func (s *tokenStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersion
 func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Object, admit rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	tokenRequest, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %T and not a TokenRequest", obj))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %T instead of a TokenRequest", obj))
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -101,18 +101,18 @@ func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Obje
 		*tokenRequest.Spec.ExpirationSeconds = limit
 	}
 	lifetime := time.Duration(*tokenRequest.Spec.ExpirationSeconds) * time.Second
-	answer := tokenRequest.DeepCopy()
-	answer.Status = authenticationv1.TokenRequestStatus{ExpirationTimestamp: metav1.NewTime(time.Now().Add(lifetime))}
+	response := tokenRequest.DeepCopy()
+	response.Status = authenticationv1.TokenRequestStatus{ExpirationTimestamp: metav1.NewTime(time.Now().Add(lifetime))}
 	if options != nil && dryrun.IsDryRun(options.DryRun) {
-		return answer, nil
+		return response, nil
 	}
 	token, id, err := s.tokens.Issuer.Issue(cluster, account, secret, tokenRequest.Spec.Audiences, lifetime)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	answer.Status.Token = token
+	response.Status.Token = token
 	audit.AddAuditAnnotation(ctx, serviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+id)
-	return answer, nil
+	return response, nil
 }
 
 // complete sets defaults, and rejects requests for another account than in the URL.
@@ -155,7 +155,7 @@ func (s *tokenStorage) boundTo(ctx context.Context, ref *authenticationv1.BoundO
 	}
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	if kind.Group != corev1.GroupName || kind.Kind != "Secret" || kind.Version != "v1" && kind.Version != "" {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s: only secrets exist to bind to", kind.String()))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s: only secrets are supported", kind.String()))
 	}
 	secret, err := get[*corev1.Secret](ctx, s.secrets, ref.Name)
 	if err != nil {

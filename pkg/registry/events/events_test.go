@@ -69,7 +69,7 @@ func FuzzValidation(f *testing.F) {
 		}
 		legacy := validateCreate(event, corev1.SchemeGroupVersion)
 		strict := validateCreate(event, eventsv1.SchemeGroupVersion)
-		require.GreaterOrEqual(t, len(strict), len(legacy), "the strict rules only add")
+		require.GreaterOrEqual(t, len(strict), len(legacy), "the strict rules must include the legacy rules")
 		if len(strict) == 0 {
 			require.Empty(t, validateUpdate(event, event.DeepCopy(), corev1.SchemeGroupVersion))
 		}

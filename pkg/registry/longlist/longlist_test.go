@@ -85,7 +85,7 @@ func TestSameBytes(t *testing.T) {
 // brokenWriter fails after some bytes.
 type brokenWriter int
 
-var errBroken = errors.New("the client is gone")
+var errBroken = errors.New("the client has disconnected")
 
 func (w *brokenWriter) Write(p []byte) (int, error) {
 	if *w -= brokenWriter(len(p)); *w < 0 {

@@ -160,7 +160,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 		return nil
 	}
 	if n := combinations(rules); n > maxComparisons/max(len(own), 1) {
-		return fmt.Errorf("too many rules to be compared with those of user %q: write smaller roles, or use cluster-admin permissions", u.GetName())
+		return fmt.Errorf("too many rules to compare with those of user %q: write smaller roles, or use cluster-admin permissions", u.GetName())
 	}
 	covered, missing := validation.Covers(own, rules)
 	if covered {

@@ -99,13 +99,13 @@ func TestGuard(t *testing.T) {
 		{name: "bind", check: checkRoleBinding, obj: binding("bindable")},
 		{name: "missing", check: checkRoleBinding, obj: binding("missing"), want: "not found"},
 		{name: "bind everywhere", check: checkClusterRoleBinding, obj: &rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "writer"}}, want: "not currently held"},
-		{name: "something else", check: checkRoleBinding, obj: role("x"), want: "unexpected object"},
+		{name: "another kind", check: checkRoleBinding, obj: role("x"), want: "unexpected object"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, groups := range [][]string{{"team"}, {user.SystemPrivilegedGroup}} {
 				ctx := genericapirequest.WithNamespace(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u", Groups: groups}), "ns")
 				err := tc.check(ctx, tc.obj, tc.old)
-				if tc.want == "" || groups[0] == user.SystemPrivilegedGroup && tc.name != "something else" {
+				if tc.want == "" || groups[0] == user.SystemPrivilegedGroup && tc.name != "another kind" {
 					require.NoError(t, err)
 					continue
 				}
@@ -131,7 +131,7 @@ func TestGuardIsBounded(t *testing.T) {
 		many[i] = strconv.Itoa(i)
 	}
 	huge := rbacv1.PolicyRule{Verbs: many, APIGroups: many, Resources: many, ResourceNames: many}
-	require.ErrorContains(t, check(nil, huge), "too many rules to be compared")
+	require.ErrorContains(t, check(nil, huge), "too many rules to compare")
 	require.NoError(t, check(everything, huge))
-	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many rules to be compared")
+	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many rules to compare")
 }

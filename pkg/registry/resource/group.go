@@ -68,7 +68,7 @@ func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error)
 			b.storages[definition] = storages
 			for path, storage := range storages {
 				if _, exists := paths[path]; exists {
-					return nil, fmt.Errorf("two resources of %s claim the path %q: give one another name", group.GroupVersion, path)
+					return nil, fmt.Errorf("two resources of %s have the path %q: rename one of them", group.GroupVersion, path)
 				}
 				paths[path] = storage
 			}
@@ -81,7 +81,7 @@ func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error)
 func (b *Builder) built(definition Definition) (map[string]rest.Storage, error) {
 	storages, ok := b.storages[definition]
 	if !ok {
-		return nil, errors.New("a view was built before the resource it shows: list the resource's group first")
+		return nil, errors.New("an alternate was built before its resource: list the resource's group first")
 	}
 	return storages, nil
 }

@@ -91,7 +91,7 @@ func TestBuild(t *testing.T) {
 	b := builder(t, store, groups...)
 	storages, err := b.Build(groups)
 	require.NoError(t, err)
-	require.Equal(t, 1, store.open, "a view opens no second storage")
+	require.Equal(t, 1, store.open, "an alternate must not open a second storage")
 
 	require.Len(t, storages, 2)
 	require.Equal(t, storages[0], storages[1])
@@ -112,7 +112,7 @@ func TestBuild(t *testing.T) {
 	require.Equal(t, []string{"th"}, main.(rest.ShortNamesProvider).ShortNames())
 	require.Equal(t, []string{"all"}, main.(rest.CategoriesProvider).Categories())
 	require.Equal(t, "thing", main.(rest.SingularNameProvider).GetSingularName())
-	require.Len(t, main.(rest.ResetFieldsStrategy).GetResetFields(), 2, "fields are reset in both shapes")
+	require.Len(t, main.(rest.ResetFieldsStrategy).GetResetFields(), 2, "fields must be reset in both groups")
 
 	b.Destroy()
 	b.Destroy()
@@ -126,9 +126,9 @@ func TestBuildUnwinds(t *testing.T) {
 		resources []Definition
 		want      string
 	}{
-		"storage fails":        {[]Definition{things(), other}, "building the storage of others.one.example.com: no storage today"},
-		"view before resource": {[]Definition{things(), alternate(things())}, "list the resource's group first"},
-		"same path twice":      {[]Definition{things(), things()}, `claim the path "things`},
+		"storage fails":             {[]Definition{things(), other}, "building the storage of others.one.example.com: no storage today"},
+		"alternate before resource": {[]Definition{things(), alternate(things())}, "list the resource's group first"},
+		"same path twice":           {[]Definition{things(), things()}, `have the path "things`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := &memory{fails: "others"}

@@ -12,7 +12,7 @@ import (
 )
 
 // Review describes a resource that can only be created. Its objects are questions, and the response, which is not stored,
-// contains the answer.
+// contains the result.
 type Review[T Object] struct {
 	// Name, Singular and Kind are as in Resource.
 	Name     string
@@ -22,7 +22,7 @@ type Review[T Object] struct {
 	Namespaced bool
 	// New returns an empty object.
 	New func() T
-	// Answer returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
+	// Evaluate returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
 	// user and namespace.
 	Evaluate func(ctx context.Context, obj T) (runtime.Object, error)
 }
@@ -38,7 +38,7 @@ func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) err
 
 func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
 	if r.Evaluate == nil {
-		return nil, fmt.Errorf("nothing answers %s: set its Answer before it is built", r.Name)
+		return nil, fmt.Errorf("%s has no Evaluate function", r.Name)
 	}
 	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
 }

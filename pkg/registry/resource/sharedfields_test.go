@@ -41,8 +41,8 @@ func TestSharedFields(t *testing.T) {
 	require.True(t, same2("one", map[string]string{}))
 	require.True(t, same2("one", one))
 	require.False(t, same(of(store.attrs, "one", maps.Clone(one)), of(store.attrs, "two", maps.Clone(one))))
-	require.False(t, same2("one", map[string]string{"phase": "Active", "more": ""}), "of many fields")
-	require.False(t, same2("one", map[string]string{"phase": strings.Repeat("x", 300)}), "of long ones")
+	require.False(t, same2("one", map[string]string{"phase": "Active", "more": ""}), "sets with many fields must not be shared")
+	require.False(t, same2("one", map[string]string{"phase": strings.Repeat("x", 300)}), "sets with long values must not be shared")
 	for range 2 {
 		for i := range 500 {
 			name, data := fmt.Sprint("name", i%100), map[string]string{"phase": fmt.Sprint(i % 3)}

@@ -29,7 +29,7 @@ func encoderOf(tb testing.TB, s runtime.NegotiatedSerializer, mediaType string) 
 	info, ok := runtime.SerializerInfoForMediaType(s.SupportedMediaTypes(), mediaType)
 	require.True(tb, ok)
 	e, ok := s.EncoderForVersion(info.StreamSerializer.Serializer, corev1.SchemeGroupVersion).(runtime.EncoderWithAllocator)
-	require.True(tb, ok, "upstream asks for it")
+	require.True(tb, ok, "upstream requires an encoder with an allocator")
 	return e
 }
 

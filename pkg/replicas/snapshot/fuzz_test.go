@@ -42,14 +42,14 @@ func FuzzRestore(f *testing.F) {
 		a := &source{name: "a"}
 		NewReplicaSnapshot(Config{Store: &memory{content}, Server: "one", MaxAge: time.Hour, Sources: []Source{a}}).Restore(t.Context())
 		first, body, _ := bytes.Cut(content, []byte("\n"))
-		var says map[string]json.RawMessage
+		var snapshot map[string]json.RawMessage
 		var objects []json.RawMessage
-		if err := json.Unmarshal(body, &says); err != nil || json.Unmarshal(says["a"], &objects) != nil {
-			require.Nil(t, a.holds, "it cannot be read")
+		if err := json.Unmarshal(body, &snapshot); err != nil || json.Unmarshal(snapshot["a"], &objects) != nil {
+			require.Nil(t, a.holds, "invalid content must not be restored")
 			return
 		}
 		if a.holds == nil {
-			require.False(t, sign, "it is whole")
+			require.False(t, sign, "a complete snapshot must be restored")
 			return
 		}
 		sum := sha256.Sum256(body)

@@ -149,15 +149,15 @@ func (s *Snapshot) read(ctx context.Context) (h header, objects map[string]json.
 	age := time.Since(h.Time)
 	switch {
 	case h.Format != format:
-		return h, nil, fmt.Errorf("it has format %d, and this version reads %d", h.Format, format)
+		return h, nil, fmt.Errorf("it has format %d, but this version requires %d", h.Format, format)
 	case h.Server != s.config.Server:
-		return h, nil, fmt.Errorf("it is that of %q, and this is %q", h.Server, s.config.Server)
+		return h, nil, fmt.Errorf("it belongs to server %q, but this is %q", h.Server, s.config.Server)
 	case h.Data != s.config.Data:
-		return h, nil, fmt.Errorf("it is that of a server %q with other data: another installation, or one before the data were made anew", h.Server)
+		return h, nil, fmt.Errorf("it belongs to a server %q with other data, e.g. of another installation or from before the data was recreated", h.Server)
 	case h.SHA256 != hex.EncodeToString(sum[:]):
 		return h, nil, errDamaged
 	case s.config.MaxAge > 0 && age > s.config.MaxAge:
-		return h, nil, fmt.Errorf("it is %s old, and may be %s: raise --replica-snapshot-max-age to use it", age.Round(time.Second), s.config.MaxAge)
+		return h, nil, fmt.Errorf("it is %s old, but at most %s is allowed: raise --replica-snapshot-max-age to use it", age.Round(time.Second), s.config.MaxAge)
 	}
 	if err := json.Unmarshal(body, &objects); err != nil {
 		return h, nil, errors.Join(errDamaged, err)

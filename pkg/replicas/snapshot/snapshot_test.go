@@ -20,7 +20,7 @@ type source struct {
 	name    string
 	holds   []string
 	changes uint64
-	away    error
+	saveErr error
 }
 
 func (s *source) Name() string                   { return s.name }
@@ -31,7 +31,7 @@ func (s *source) Save() (saved []json.RawMessage, err error) {
 	for _, text := range s.holds {
 		saved = append(saved, json.RawMessage(text))
 	}
-	return saved, s.away
+	return saved, s.saveErr
 }
 
 func (s *source) Restore(saved []json.RawMessage) error {
@@ -44,7 +44,7 @@ func (s *source) Restore(saved []json.RawMessage) error {
 
 func TestSnapshot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "replicas", "snapshot")
-	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", away: errors.New("away")}
+	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", saveErr: errors.New("unreachable")}
 	of := func(server string, age time.Duration) (found map[string][]string) {
 		to := []Source{&source{name: "a"}, &source{name: "b"}, &source{name: "new"}}
 		NewReplicaSnapshot(Config{Store: File(file), Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
@@ -56,11 +56,11 @@ func TestSnapshot(t *testing.T) {
 		}
 		return found
 	}
-	require.Empty(t, of("one", 0), "there is no file")
+	require.Empty(t, of("one", 0), "nothing must be restored without a file")
 	s := NewReplicaSnapshot(Config{Store: File(file), Server: "one", Sources: []Source{a, b}})
 	require.Error(t, s.Save(t.Context()))
-	require.NoFileExists(t, file, "what is not complete is not saved")
-	b.away = nil
+	require.NoFileExists(t, file, "an incomplete snapshot must not be saved")
+	b.saveErr = nil
 	require.NoError(t, s.Save(t.Context()))
 	want := map[string][]string{"a": {`{"x":1}`, `"y"`}, "b": {}}
 	require.Equal(t, want, of("one", 0))
@@ -76,10 +76,10 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after))
 	a.holds, a.changes = []string{`3`}, 3
-	b.away = errors.New("away")
+	b.saveErr = errors.New("unreachable")
 	require.Error(t, s.Save(t.Context()))
 	require.Equal(t, want, of("one", 0))
-	b.away = nil
+	b.saveErr = nil
 	require.NoError(t, s.Save(t.Context()))
 	require.Equal(t, map[string][]string{"a": {`3`}, "b": {}}, of("one", 0))
 
@@ -136,10 +136,10 @@ func TestSealed(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "plain")
 	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(config))
-	require.Equal(t, [][]string{nil, nil}, restored(Config{Store: file}), "it is sealed")
+	require.Equal(t, [][]string{nil, nil}, restored(Config{Store: file}), "sealed content must not be restored without Open")
 
 	holding.Seal = nil
 	require.NoError(t, NewReplicaSnapshot(holding).Save(t.Context()))
-	require.Equal(t, [][]string{nil, nil}, restored(config), "it is plain")
+	require.Equal(t, [][]string{nil, nil}, restored(config), "plain content must not be restored with Open")
 	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(Config{Store: file}))
 }

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// fetchTimeout limits a request for digests, and maxAnswer its response in bytes.
+	// fetchTimeout limits a request for digests, and maxResponse its response in bytes.
 	fetchTimeout = 15 * time.Second
-	maxAnswer    = 64 << 20
+	maxResponse  = 64 << 20
 )
 
 var (
@@ -31,11 +31,11 @@ var (
 // Identify reads the digests of a shard, to check that the server is a cache server. Otherwise it returns
 // ErrNoCacheServer.
 func Identify(ctx context.Context, cache *client.Factory, shard string) (*Response, error) {
-	answer, err := Fetch(ctx, cache.Shard(shard), "")
+	response, err := Fetch(ctx, cache.Shard(shard), "")
 	var status *StatusError
 	switch {
 	case err == nil:
-		return answer, nil
+		return response, nil
 	case errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized):
 		return nil, fmt.Errorf("%w, with %d", ErrRefused, status.Code)
 	case errors.Is(err, errNotJSON), errors.Is(err, errNoDigests):
@@ -76,20 +76,20 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 		return nil, fmt.Errorf("requesting digests: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	if err != nil {
 		return nil, fmt.Errorf("reading digests: %w", err)
 	}
-	answer, err := parseAnswer(response.StatusCode, body, resource != "" && len(bucket) == 0)
+	parsed, err := parseResponse(response.StatusCode, body, resource != "" && len(bucket) == 0)
 	if err == nil {
-		answer.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if there is none
+		parsed.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if there is none
 	}
-	return answer, err
+	return parsed, err
 }
 
-// parseAnswer parses the response for the buckets of one resource if ofResource is set. Other servers than cache servers
+// parseResponse parses the response for the buckets of one resource if ofResource is set. Other servers
 // respond with 404.
-func parseAnswer(status int, body []byte, ofResource bool) (*Response, error) {
+func parseResponse(status int, body []byte, ofResource bool) (*Response, error) {
 	switch status {
 	case http.StatusOK:
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
@@ -97,15 +97,15 @@ func parseAnswer(status int, body []byte, ofResource bool) (*Response, error) {
 	default:
 		return nil, &StatusError{Code: status, Body: string(body)}
 	}
-	answer := &Response{}
-	if err := json.Unmarshal(body, answer); err != nil {
+	response := &Response{}
+	if err := json.Unmarshal(body, response); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotJSON, err)
 	}
-	if answer.Form != Form {
+	if response.Form != Form {
 		return nil, errNoDigests
 	}
-	if err := answer.Check(ofResource); err != nil {
+	if err := response.Check(ofResource); err != nil {
 		return nil, err
 	}
-	return answer, nil
+	return response, nil
 }

@@ -15,15 +15,15 @@ func FuzzParseAnswer(f *testing.F) {
 	f.Add(400, ``, true)
 	f.Add(503, `wait`, true)
 	f.Fuzz(func(t *testing.T, status int, body string, ofResource bool) {
-		answer, err := parseAnswer(status, []byte(body), ofResource)
+		response, err := parseResponse(status, []byte(body), ofResource)
 		if err != nil {
 			return
 		}
 		require.Equal(t, http.StatusOK, status)
-		require.NotEmpty(t, answer.DataID)
-		require.Equal(t, Form, answer.Form)
+		require.NotEmpty(t, response.DataID)
+		require.Equal(t, Form, response.Form)
 		if ofResource {
-			require.Len(t, answer.Buckets, Buckets)
+			require.Len(t, response.Buckets, Buckets)
 		}
 	})
 }

@@ -34,11 +34,11 @@ type Response struct {
 }
 
 var (
-	errNoID    = errors.New("the answer has no dataID")
-	errBuckets = fmt.Errorf("the answer does not have %d buckets", Buckets)
+	errNoID    = errors.New("the response has no dataID")
+	errBuckets = fmt.Errorf("the response does not have %d buckets", Buckets)
 )
 
-// Check returns an error if the answer is invalid. of is set for the answer of a resource.
+// Check returns an error if the response is invalid. of is set for the response of a resource.
 func (a *Response) Check(of bool) error {
 	switch {
 	case a.DataID == "":

@@ -101,7 +101,7 @@ func (c *CacheCheck) Reasons() map[string]string {
 func (c *CacheCheck) check(ctx context.Context) (reason string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	answer, err := digest.Identify(ctx, c.Cache, c.Shard)
+	response, err := digest.Identify(ctx, c.Cache, c.Shard)
 	switch {
 	case errors.Is(err, digest.ErrRefused):
 		return reasonRefused, fmt.Errorf("%w: if %s is for a cache server, its certificate must be for the user %s in the group %s; otherwise correct the kubeconfig", err, c.Kubeconfig, request.ShardUserPrefix+c.Shard, request.GroupShards)
@@ -109,7 +109,7 @@ func (c *CacheCheck) check(ctx context.Context) (reason string, err error) {
 		return reasonNoCache, fmt.Errorf("%w: %s is for another server, e.g. a shard, a front-proxy or a cache server of another version: correct its server, e.g. https://<cache server>/services/cache", err, c.Kubeconfig)
 	case err != nil:
 		return reasonUnreachable, fmt.Errorf("retrying, the existing replicas are used meanwhile: %w", err)
-	case answer.Full:
+	case response.Full:
 		return reasonFull, errors.New("its etcd is nearly full, so that it accepts no new replicas: free space or raise its quota; pending replicas are written automatically afterwards")
 	}
 	return "", nil

@@ -17,7 +17,7 @@ import (
 // TestCacheCheck checks what is reported about a cache server that cannot be used, and about other servers.
 func TestCacheCheck(t *testing.T) {
 	const shards = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
-	answers := func(digests int, body string, list int, listed string) func(w http.ResponseWriter, r *http.Request) {
+	respond := func(digests int, body string, list int, listed string) func(w http.ResponseWriter, r *http.Request) {
 		return func(w http.ResponseWriter, r *http.Request) {
 			code, content := list, listed
 			if strings.HasSuffix(r.URL.Path, "/digests") {
@@ -29,26 +29,26 @@ func TestCacheCheck(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		name         string
-		answer       http.HandlerFunc
-		reason, says string
-		gone         bool
+		name            string
+		handler         http.HandlerFunc
+		reason, wantErr string
+		unreachable     bool
 	}{
-		{name: "a good one", answer: answers(200, `{"dataID":"2","form":1}`, 500, "")},
-		{name: "kcp's", answer: answers(404, "", 200, shards), reason: "NotACacheServer", says: "is for another server"},
-		{name: "one of another version", answer: answers(200, `{"dataID":"1","form":2}`, 200, shards), reason: "NotACacheServer", says: "a cache server of another version"},
-		{name: "a shard", answer: answers(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", says: "correct its server, e.g. https://<cache server>/services/cache"},
-		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "cache.kubeconfig is for another server"},
-		{name: "a kube-apiserver", answer: answers(403, "{}", 403, "{}"), reason: "Refused", says: "otherwise correct the kubeconfig"},
-		{name: "one that rejects the certificate", answer: answers(401, "{}", 401, "{}"), reason: "Refused", says: "must be for the user system:shard:amber in the group system:kcp:shards"},
-		{name: "a full one", answer: answers(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", says: "free space or raise its quota"},
-		{name: "one with an error", answer: answers(500, "etcd", 500, ""), reason: "Unreachable", says: "request for digests: 500: etcd"},
-		{name: "an unreachable one", answer: answers(200, "", 200, ""), gone: true, reason: "Unreachable", says: "the existing replicas are used meanwhile"},
+		{name: "cache server", handler: respond(200, `{"dataID":"2","form":1}`, 500, "")},
+		{name: "kcp cache server", handler: respond(404, "", 200, shards), reason: "NotACacheServer", wantErr: "is for another server"},
+		{name: "other version", handler: respond(200, `{"dataID":"1","form":2}`, 200, shards), reason: "NotACacheServer", wantErr: "a cache server of another version"},
+		{name: "shard", handler: respond(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", wantErr: "correct its server, e.g. https://<cache server>/services/cache"},
+		{name: "other server", handler: respond(200, "<html>", 200, "<html>"), reason: "NotACacheServer", wantErr: "cache.kubeconfig is for another server"},
+		{name: "kube-apiserver", handler: respond(403, "{}", 403, "{}"), reason: "Refused", wantErr: "otherwise correct the kubeconfig"},
+		{name: "rejected certificate", handler: respond(401, "{}", 401, "{}"), reason: "Refused", wantErr: "must be for the user system:shard:amber in the group system:kcp:shards"},
+		{name: "full", handler: respond(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", wantErr: "free space or raise its quota"},
+		{name: "internal error", handler: respond(500, "etcd", 500, ""), reason: "Unreachable", wantErr: "request for digests: 500: etcd"},
+		{name: "unreachable", handler: respond(200, "", 200, ""), unreachable: true, reason: "Unreachable", wantErr: "the existing replicas are used meanwhile"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			server := httptest.NewServer(tc.answer)
+			server := httptest.NewServer(tc.handler)
 			t.Cleanup(server.Close)
-			if tc.gone {
+			if tc.unreachable {
 				server.Close()
 			}
 			f, err := client.NewFactory(&rest.Config{Host: server.URL})
@@ -56,26 +56,26 @@ func TestCacheCheck(t *testing.T) {
 			t.Cleanup(f.CloseIdleConnections)
 			registry := prometheus.NewRegistry()
 			c := NewCacheCheck(CheckedCache{Shard: "amber", Kubeconfig: "cache.kubeconfig", Cache: f, Metrics: registry})
-			require.Nil(t, c.Reasons(), "nothing is known yet")
+			require.Nil(t, c.Reasons(), "reasons must be nil before the first check")
 			reason, err := c.check(t.Context())
 			require.Equal(t, tc.reason, reason, "%v", err)
 			c.report(t.Context(), reason, err)
 			require.Equal(t, map[string]string{"cache": tc.reason}, c.Reasons())
 			if tc.reason == "" {
 				require.NoError(t, err)
-				require.Empty(t, said(t, registry))
+				require.Empty(t, troublesIn(t, registry))
 				return
 			}
-			require.ErrorContains(t, err, tc.says)
-			require.Equal(t, []string{"cache " + tc.reason}, said(t, registry))
+			require.ErrorContains(t, err, tc.wantErr)
+			require.Equal(t, []string{"cache " + tc.reason}, troublesIn(t, registry))
 			c.report(t.Context(), "", nil)
-			require.Empty(t, said(t, registry), "it is well again")
+			require.Empty(t, troublesIn(t, registry), "the metric must be removed after the recovery")
 		})
 	}
 }
 
-// said returns the problems in the metric.
-func said(t *testing.T, registry *prometheus.Registry) (all []string) {
+// troublesIn returns the problems in the metric.
+func troublesIn(t *testing.T, registry *prometheus.Registry) (all []string) {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)

@@ -197,12 +197,12 @@ func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpo
 		lines, _ := m.table.Lines()
 		for resource := range lines {
 			name := resource.String()
-			before, said := m.known.Resources[name]
-			extent, says := next.Resources[name]
+			before, hadBefore := m.known.Resources[name]
+			extent, hasNow := next.Resources[name]
 			switch {
-			case said && !says:
+			case hadBefore && !hasNow:
 				next.Resources[name] = before
-			case said && positionOf(next, name).before(positionOf(m.known, name)):
+			case hadBefore && positionOf(next, name).before(positionOf(m.known, name)):
 				extent.ResourceVersion = before.ResourceVersion
 				next.Resources[name] = extent
 			}

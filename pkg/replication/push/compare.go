@@ -11,11 +11,11 @@ import (
 // verify compares the digests of buckets that have not changed meanwhile, and repairs the differences.
 func (s *session) verify(ctx context.Context) error {
 	before := s.expected.now(s.ledger)
-	answer, err := s.digests.fetch(ctx, s.name())
+	response, err := s.digests.fetch(ctx, s.name())
 	if err != nil {
 		return err
 	}
-	after, theirs := s.expected.now(s.ledger), answer.Sums()
+	after, theirs := s.expected.now(s.ledger), response.Sums()
 	var suspects []client.Key
 	for bucket := range digest.Buckets {
 		if theirs[bucket] == before.sums[bucket] || !before.still(after, bucket) {
@@ -36,11 +36,11 @@ func (s *session) verify(ctx context.Context) error {
 // suspectsIn returns the different keys of a bucket, or none if the bucket has changed meanwhile.
 func (s *session) suspectsIn(ctx context.Context, bucket int) ([]client.Key, error) {
 	before := s.expected.now(s.ledger)
-	answer, err := s.digests.fetch(ctx, s.name(), bucket)
+	response, err := s.digests.fetch(ctx, s.name(), bucket)
 	if err != nil || !before.still(s.expected.now(s.ledger), bucket) {
 		return nil, err
 	}
-	return s.differing(bucket, answer.Keys)
+	return s.differing(bucket, response.Keys)
 }
 
 // differing returns the keys of a bucket whose hashes differ from the expected ones.

@@ -62,7 +62,7 @@ type Config struct {
 
 func (c Config) complete() (Config, error) {
 	if c.Shard == "" || c.Local == nil || c.Cache == nil {
-		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
+		return c, errors.New("replication requires the name of the shard, a client of the shard and a client of the cache server")
 	}
 	c.metrics = newMetrics(c.Metrics)
 	c.CacheName = cmp.Or(c.CacheName, replication.DefaultCacheName)

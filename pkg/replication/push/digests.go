@@ -47,8 +47,8 @@ func (d *digests) fetch(ctx context.Context, resource string, bucket ...int) (*d
 // jitter spreads the requests of many shards.
 func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
 
-func rootOf(answer *digest.Response, resource string) digest.Root {
-	root, ok := answer.Resources[resource]
+func rootOf(response *digest.Response, resource string) digest.Root {
+	root, ok := response.Resources[resource]
 	if !ok {
 		root.Digest = new(digest.Sums).Digest()
 	}

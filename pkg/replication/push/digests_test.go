@@ -22,7 +22,7 @@ import (
 
 const (
 	modelResource = "shards.core.kcp.io"
-	markKey       = "replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"
+	checkpointKey = "replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"
 	// untilNoticed is by when the next comparison of digests has taken place, and its repairs.
 	untilNoticed = 30 * time.Second
 )
@@ -64,7 +64,7 @@ func (m *model) cp(t *testing.T) *replicationcheckpoints.ReplicationCheckpoint {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
 	cp := &replicationcheckpoints.ReplicationCheckpoint{}
-	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[markKey]).Object, cp))
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[checkpointKey]).Object, cp))
 	return cp
 }
 
@@ -152,10 +152,10 @@ func TestMarks(t *testing.T) {
 		require.Equal(t, first.Epoch, second.Epoch)
 		require.GreaterOrEqual(t, second.Number, first.Number+10)
 
-		m.cache.locked(func() { m.cache.remove(markKey) })
+		m.cache.locked(func() { m.cache.remove(checkpointKey) })
 		<-time.After(time.Minute)
-		require.Equal(t, first.Epoch, m.cp(t).Epoch, "the shard has the same data")
-		require.Equal(t, 1, m.restarts(t), "the cache server may have other data")
+		require.Equal(t, first.Epoch, m.cp(t).Epoch, "the epoch must be kept, because the shard has the same data")
+		require.Equal(t, 1, m.restarts(t), "the replication must restart, because the cache server may have other data")
 
 		m.save(m.shard)
 		m.edit(m.shard)

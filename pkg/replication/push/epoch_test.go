@@ -13,10 +13,10 @@ func TestEpoch(t *testing.T) {
 
 	m := new(epochs)
 	require.Equal(t, first, m.next(first, false))
-	require.Equal(t, first, m.next("", false), "the mark was lost")
+	require.Equal(t, first, m.next("", false), "the epoch must be kept if the checkpoint was lost")
 	require.Equal(t, second, m.next(second, false))
-	require.Equal(t, second, m.next(first, false), "the cache server was restored from a backup")
-	require.Equal(t, second, m.next(first, true), "the mark is of an earlier epoch")
+	require.Equal(t, second, m.next(first, false), "the epoch must be kept if the cache server was restored from a backup")
+	require.Equal(t, second, m.next(first, true), "the epoch must be kept if the checkpoint has an earlier epoch")
 	third := m.next(second, true)
 	require.Greater(t, third, second)
 	require.Equal(t, third, m.next("", false))

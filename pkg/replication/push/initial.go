@@ -26,15 +26,15 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	s.comparing = true
 	s.mu.Unlock()
 	s.digests.kick()
-	var answer *digest.Response
+	var response *digest.Response
 	select {
-	case answer = <-s.roots:
+	case response = <-s.roots:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	objects := s.expected.Len()
 	for failures := 0; ; failures++ {
-		err := s.compareWith(ctx, answer)
+		err := s.compareWith(ctx, response)
 		if err == nil {
 			outdated := s.ledger.pending()
 			klog.FromContext(ctx).V(2).Info("Compared the shard with the cache server",
@@ -51,8 +51,8 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 }
 
 // compareWith compares all buckets if the root of the cache server differs.
-func (s *session) compareWith(ctx context.Context, answer *digest.Response) error {
-	root := rootOf(answer, s.name())
+func (s *session) compareWith(ctx context.Context, response *digest.Response) error {
+	root := rootOf(response, s.name())
 	if root == s.expected.Root() {
 		return nil
 	}

@@ -115,7 +115,7 @@ func TestLedgerModel(t *testing.T) {
 				advance()
 			}
 		}
-		require.Greater(t, reached, 10, "seed %d: it advances while there are changes", seed)
+		require.Greater(t, reached, 10, "seed %d: the checkpoint must advance while there are changes", seed)
 		for m.ending = true; len(m.pending()) > 0 || len(m.queue) > 0 || m.seen != m.revision; {
 			m.step()
 		}
@@ -137,5 +137,5 @@ func TestLedgerForgetsWhatItDoesNotKnow(t *testing.T) {
 	_, known = l.last()
 	require.False(t, known)
 	got, _ = l.checkpoint(at("3"))
-	require.Equal(t, "3", got.version, "the data was set back")
+	require.Equal(t, "3", got.version, "the version must decrease after a restore from an older backup")
 }

@@ -62,7 +62,7 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 	m.config.Table, err = replication.NewTable(replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: tenancy.Replicated})
 	require.NoError(t, err)
 	if !of.wild {
-		m.cache.marked = m.holdsMark
+		m.cache.marked = m.holdsCheckpoint
 	}
 	return m
 }
@@ -198,7 +198,7 @@ func (m *model) step() {
 	}
 }
 
-// outage has the cache server answer nothing for a while.
+// outage makes the cache server unavailable for a while.
 func (m *model) outage() {
 	m.fails(100)
 	m.cache.breakWatches(false)
@@ -264,10 +264,10 @@ func (m *model) has() map[string]string {
 	return has
 }
 
-// holdsMark checks that a checkpoint only covers existing replicas, under the lock of the cache server.
-func (m *model) holdsMark(cp map[string]any) {
-	said, _, _ := unstructured.NestedString(cp, "resources", "shards.core.kcp.io", "resourceVersion")
-	upTo, err := strconv.ParseInt(said, 10, 64)
+// holdsCheckpoint checks that a checkpoint only covers existing replicas, under the lock of the cache server.
+func (m *model) holdsCheckpoint(cp map[string]any) {
+	covered, _, _ := unstructured.NestedString(cp, "resources", "shards.core.kcp.io", "resourceVersion")
+	upTo, err := strconv.ParseInt(covered, 10, 64)
 	if err != nil {
 		return
 	}
@@ -280,18 +280,18 @@ func (m *model) holdsMark(cp map[string]any) {
 		}
 		replica, there := m.cache.objects[key]
 		if there != tenancy.Replicated(obj) || there && decoded(replica).GetAnnotations()[request.OriginalVersionAnnotation] != obj.GetResourceVersion() {
-			m.t.Errorf("seed %d: the mark says %s, and %s of version %s is replicated as %s", m.seed, said, key, obj.GetResourceVersion(), replica)
+			m.t.Errorf("seed %d: the checkpoint has version %s, but %s at version %s is replicated as %s", m.seed, covered, key, obj.GetResourceVersion(), replica)
 		}
 	}
 	for key := range m.cache.objects {
-		if _, there := m.shard.objects[key]; strings.HasPrefix(key, "shards.") && !there && m.goneBy(key, upTo) {
-			m.t.Errorf("seed %d: the mark says %s, and %s was deleted before", m.seed, said, key)
+		if _, there := m.shard.objects[key]; strings.HasPrefix(key, "shards.") && !there && m.deletedBy(key, upTo) {
+			m.t.Errorf("seed %d: the checkpoint has version %s, but %s was deleted before", m.seed, covered, key)
 		}
 	}
 }
 
-// goneBy reports whether an object was deleted before a version, as far as the history goes back.
-func (m *model) goneBy(key string, version int64) bool {
+// deletedBy reports whether an object was deleted before a version, as far as the history goes back.
+func (m *model) deletedBy(key string, version int64) bool {
 	for _, e := range slices.Backward(m.shard.history) {
 		if e.key == key {
 			return e.revision <= version
@@ -340,10 +340,10 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	m.fails(0)
 	m.arrives(t, 20*time.Minute)
 	<-time.After(5 * time.Minute)
-	require.Equal(t, m.wanted(), m.has(), "seed %d: it stays so", seed)
+	require.Equal(t, m.wanted(), m.has(), "seed %d: the replicas must stay up to date", seed)
 	m.holdsDigests()
 	if !of.wild {
-		require.Equal(t, []int{0, 0, 0}, m.repairs(t), "seed %d: digests found what was wrong", seed)
+		require.Equal(t, []int{0, 0, 0}, m.repairs(t), "seed %d: digests must not find differences", seed)
 	}
 	m.reconnects()
 	m.cache.locked(func() { m.cache.marked = nil }) // others write now
@@ -356,7 +356,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 func (m *model) holdsDigests() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	cp, root := decoded(m.cache.objects[markKey]), m.cache.table().Root()
+	cp, root := decoded(m.cache.objects[checkpointKey]), m.cache.table().Root()
 	extent, _, _ := unstructured.NestedMap(cp.Object, "resources", "shards.core.kcp.io")
 	require.EqualValues(m.t, root.Count, extent["count"], "seed %d", m.seed)
 	require.Equal(m.t, root.Digest.String(), extent["digest"], "seed %d", m.seed)

@@ -51,7 +51,7 @@ type modelServer struct {
 	// ill has requests for digests fail.
 	ill   bool
 	stray sync.WaitGroup
-	// received counts the bytes of answers but those of watches, and lists the pages of shards.
+	// received counts the bytes of responses except watches, and lists the pages of shards.
 	received, lists int
 	// marked is called for each checkpoint.
 	marked func(content map[string]any)
@@ -67,7 +67,7 @@ type modelEvent struct {
 type modelWatch struct {
 	prefix string
 	out    *io.PipeWriter
-	events chan []byte // with more room than any course of events has taken, which was 90
+	events chan []byte // exceeds the maximum observed number of 90 events
 }
 
 var errLost = errors.New("lost")
@@ -111,25 +111,25 @@ func (m *modelServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	failing, late, takes := m.failing, m.late, m.rand.IntN(60)
 	m.mu.Unlock()
 	<-time.After(time.Duration(takes/2) * time.Millisecond)
-	defer func() { <-time.After(time.Duration(takes/2) * time.Millisecond) }() // the answer comes later than events
+	defer func() { <-time.After(time.Duration(takes/2) * time.Millisecond) }() // the response arrives later than events
 	fails, lost := m.chance(failing), m.chance(50)
 	if fails && lost {
 		if late && req.Method != http.MethodGet {
 			m.stray.Go(func() {
 				<-time.After(time.Second)
-				m.answer(req, body)
+				m.response(req, body)
 			})
 		}
 		return nil, errLost
 	}
-	status, answer := m.answer(req, body)
+	status, response := m.response(req, body)
 	if fails {
 		return nil, errLost
 	}
-	if watch, ok := answer.(*modelWatch); ok {
+	if watch, ok := response.(*modelWatch); ok {
 		return m.stream(req, watch), nil
 	}
-	text, err := json.Marshal(answer)
+	text, err := json.Marshal(response)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ type modelQuery struct {
 
 func (q modelQuery) key(name string) string { return q.prefix + q.cluster + "|" + name }
 
-func (m *modelServer) answer(req *http.Request, body []byte) (status int, answer any) {
+func (m *modelServer) response(req *http.Request, body []byte) (status int, response any) {
 	refuse := func(err *apierrors.StatusError) (int, any) { return int(err.ErrStatus.Code), err.ErrStatus }
 	path := strings.TrimPrefix(req.URL.Path, request.CachePrefix+"/shards/"+m.shard)
 	if rest, ok := strings.CutPrefix(path, digest.Path); ok {
@@ -196,7 +196,7 @@ func (m *modelServer) answer(req *http.Request, body []byte) (status int, answer
 func (m *modelServer) write(method string, q *modelQuery, body []byte) *apierrors.StatusError {
 	gr := schema.ParseGroupResource(q.resource)
 	conflict := func(have string) *apierrors.StatusError {
-		return apierrors.NewConflict(gr, q.name, fmt.Errorf("it is at %s", have))
+		return apierrors.NewConflict(gr, q.name, fmt.Errorf("the object has version %s", have))
 	}
 	switch method {
 	case http.MethodPost, http.MethodPut:
@@ -319,21 +319,21 @@ func (m *modelServer) digests(rest string) (int, any) {
 	if m.ill {
 		return http.StatusServiceUnavailable, metav1.Status{}
 	}
-	answer := &digest.Response{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}
+	response := &digest.Response{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}
 	table := m.table()
 	parts := strings.Split(strings.Trim(rest, "/"), "/")
 	switch {
 	case parts[0] == "":
-		answer.Resources["shards.core.kcp.io"] = table.Root()
+		response.Resources["shards.core.kcp.io"] = table.Root()
 	case len(parts) == 1:
 		for _, sum := range table.Sums() {
-			answer.Buckets = append(answer.Buckets, digest.Number(sum))
+			response.Buckets = append(response.Buckets, digest.Number(sum))
 		}
 	default:
 		bucket, _ := strconv.Atoi(parts[1])
-		answer.Keys = table.Keys(bucket)
+		response.Keys = table.Keys(bucket)
 	}
-	return http.StatusOK, answer
+	return http.StatusOK, response
 }
 
 // table has the hashes of all replicas, under the lock.

@@ -16,13 +16,13 @@ const soonAfter = 6 * time.Second
 // was started meanwhile.
 func TestAfterOutages(t *testing.T) {
 	for _, starts := range []bool{false, true} {
-		for away := time.Second; away < 2*time.Minute; away += away / 2 {
-			bubble.Test(t, func(t *testing.T) { runOutage(t, away, starts) })
+		for outage := time.Second; outage < 2*time.Minute; outage += outage / 2 {
+			bubble.Test(t, func(t *testing.T) { runOutage(t, outage, starts) })
 		}
 	}
 }
 
-func runOutage(t *testing.T, away time.Duration, starts bool) {
+func runOutage(t *testing.T, outage time.Duration, starts bool) {
 	t.Helper()
 	m := newModel(t, 1, trouble{})
 	for range 20 {
@@ -43,7 +43,7 @@ func runOutage(t *testing.T, away time.Duration, starts bool) {
 	if starts {
 		m.start()
 	}
-	<-time.After(away)
+	<-time.After(outage)
 	m.fails(0)
 	m.arrives(t, soonAfter)
 }

@@ -45,10 +45,10 @@ type session struct {
 	comparing bool
 	queue     reconcile.Queue[client.Key]
 
-	// roots receives the digests of the cache server once, after comparing is set. asked is set when it has been
+	// roots receives the digests of the cache server once, after comparing is set. requested is set when it has been
 	// requested.
-	roots chan *digest.Response
-	asked atomic.Bool
+	roots     chan *digest.Response
+	requested atomic.Bool
 	// started is set after the initial synchronization.
 	started atomic.Bool
 	end     context.CancelCauseFunc
@@ -106,7 +106,7 @@ func (s *session) markDirty(key client.Key) {
 func (s *session) awaitsDigests() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.comparing && !s.asked.Load()
+	return s.comparing && !s.requested.Load()
 }
 
 // waitForSync waits for the objects of the shard. It returns false if ctx ends.

@@ -29,7 +29,7 @@ const (
 )
 
 var (
-	errUnsure = errors.New("the cache server that is relayed from may lack replicas of the shard")
+	errUnsure = errors.New("the source cache server may lack replicas of the shard")
 	errDirect = errors.New("the shard pushes to this cache server itself")
 )
 
@@ -164,7 +164,7 @@ func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 	case at.version == "":
 		return fmt.Errorf("%w: its checkpoint does not contain %s", errUnsure, t.resource)
 	case at.before(t.high):
-		return fmt.Errorf("%w: %s are complete up to version %s only, but were complete up to %s", errUnsure, t.resource, at.version, t.high.version)
+		return fmt.Errorf("%w: %s are complete only up to version %s, but were complete up to %s", errUnsure, t.resource, at.version, t.high.version)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationC
 		}
 		if time.Since(observed) >= waitLogInterval {
 			observed = time.Now()
-			klog.FromContext(ctx).Info("Waiting for the cache server that is relayed from, keeping the replicas", "shard", t.upstream.shard, "reason", err.Error())
+			klog.FromContext(ctx).Info("Waiting for the source cache server, keeping the replicas", "shard", t.upstream.shard, "reason", err.Error())
 		}
 		select {
 		case <-ctx.Done():

@@ -28,13 +28,13 @@ type relayedFrom struct {
 
 // RoundTrip implements http.RoundTripper.
 func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
-	code, answer := http.StatusOK, any(r.cp)
+	code, response := http.StatusOK, any(r.cp)
 	if name := path.Base(req.URL.Path); name != replicationcheckpoints.Name || r.cp == nil {
 		status := apierrors.NewNotFound(schema.GroupResource{}, name).Status()
 		status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-		code, answer = http.StatusNotFound, status
+		code, response = http.StatusNotFound, status
 	}
-	body, err := json.Marshal(answer)
+	body, err := json.Marshal(response)
 	return modelResponse(req, code, io.NopCloser(bytes.NewReader(body))), err
 }
 
@@ -55,17 +55,17 @@ func TestGoneWhereItIsRelayedFrom(t *testing.T) {
 		disconnected      bool
 		absent, otherData bool
 	}{
-		"the latest data": {cp: observed, absent: true},
-		"later data":      {cp: checkpointOf("data", "1", 9, "50"), absent: true},
-		"a connection that has not been seen into": {cp: observed, disconnected: true},
-		"no mark":                                {},
-		"the mark of other data":                 {cp: checkpointOf("others", "1", 9, "50"), otherData: true},
-		"the mark of a shard that was set back":  {cp: checkpointOf("data", "2", 9, "50"), otherData: true},
-		"data that were set back":                {cp: checkpointOf("data", "1", 7, "40"), otherData: true},
-		"data with less of the resource":         {cp: checkpointOf("data", "1", 9, "30")},
-		"data without the resource":              {cp: checkpointOf("data", "1", 9, "")},
-		"young data, of which marks say nothing": {cp: checkpointOf("data", "1", minCheckpoints-1, ""), unmarked: true},
-		"old data, of which marks say nothing":   {cp: checkpointOf("data", "1", minCheckpoints, ""), unmarked: true, absent: true},
+		"the latest data":                              {cp: observed, absent: true},
+		"later data":                                   {cp: checkpointOf("data", "1", 9, "50"), absent: true},
+		"unverified connection":                        {cp: observed, disconnected: true},
+		"no checkpoint":                                {},
+		"checkpoint of other data":                     {cp: checkpointOf("others", "1", 9, "50"), otherData: true},
+		"checkpoint of a restored shard":               {cp: checkpointOf("data", "2", 9, "50"), otherData: true},
+		"restored data":                                {cp: checkpointOf("data", "1", 7, "40"), otherData: true},
+		"older data of the resource":                   {cp: checkpointOf("data", "1", 9, "30")},
+		"data without the resource":                    {cp: checkpointOf("data", "1", 9, "")},
+		"new data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints-1, ""), unmarked: true},
+		"old data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints, ""), unmarked: true, absent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, err := client.NewFactory(&rest.Config{Host: "http://from", Transport: &relayedFrom{c.cp}})

@@ -78,27 +78,27 @@ func (v *verifier) verify(ctx context.Context) error {
 			before[s] = s.expected.now(s.ledger)
 		}
 	}
-	answer, err := v.fetch(ctx, "")
+	response, err := v.fetch(ctx, "")
 	if err != nil {
 		return err
 	}
-	if v.dataID != "" && v.dataID != answer.DataID {
+	if v.dataID != "" && v.dataID != response.DataID {
 		for _, s := range sessions {
-			if s.asked.Load() {
+			if s.requested.Load() {
 				s.end(fmt.Errorf("%w: %w", errOtherData, errNewData))
 			}
 		}
 		before = nil
 	}
-	v.dataID = answer.DataID
+	v.dataID = response.DataID
 	var errs []error
 	for resource, s := range sessions {
 		if waiting[s] {
-			s.asked.Store(true)
-			s.roots <- answer
+			s.requested.Store(true)
+			s.roots <- response
 		}
 		expected := before[s]
-		if expected != nil && expected.root != rootOf(answer, resource) {
+		if expected != nil && expected.root != rootOf(response, resource) {
 			errs = append(errs, s.verify(ctx))
 		}
 	}

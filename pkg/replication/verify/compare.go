@@ -50,8 +50,8 @@ type Config struct {
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
 // Compare reads all selected objects of a resource and all of their replicas, and returns the differences ordered by
-// key. Differences are checked again after a second, so that running replication causes none. told may be nil; it is
-// called repeatedly with the number of objects and replicas that were read.
+// key. Differences are checked again after a second, so that running replication causes none. progress may be nil.
+// It is called repeatedly with the number of objects and replicas that were read.
 func Compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]Difference, error) {
 	if progress == nil {
 		progress = func(int, int) {}

@@ -58,7 +58,7 @@ func TestObjects(t *testing.T) {
 			require.Equal(t, want, Exceed(body, mediaType, most), "%d in %s", n, mediaType)
 			require.False(t, Exceed(body[:len(body)-1], mediaType, most+100))
 		}
-		require.False(t, Exceed(inYAML, string(types.ApplyYAMLPatchType), most), "none may be in it")
+		require.False(t, Exceed(inYAML, string(types.ApplyYAMLPatchType), most), "no patch may contain managedFields")
 	}
 }
 

@@ -61,31 +61,31 @@ func TestIn(t *testing.T) {
 		{"one of several", "a", scoped("cluster:b,cluster:a"), ids{itself}},
 		{"out of scope", "a", scoped("cluster:b"), ids{fromB}},
 		{"out of several", "a", scoped("cluster:b,cluster:c"), ids{anonymous}},
-		{"all values must fit", "a", scoped("cluster:a,cluster:b", "cluster:b"), ids{fromB}},
+		{"every value restricts", "a", scoped("cluster:a,cluster:b", "cluster:b"), ids{fromB}},
 		{"out of the same scope twice", "a", scoped("cluster:b", "cluster:b"), ids{fromB}},
 		{"the same scope twice in one value", "a", scoped("cluster:b, cluster:b"), ids{fromB}},
 		{"scopes that have several in common", "a", scoped("cluster:b,cluster:c", "cluster:c,cluster:b"), ids{anonymous}},
 		{"scopes that have nothing in common", "a", scoped("cluster:b", "cluster:c"), ids{anonymous}},
-		{"no origin among scopes of another kind", "a", scoped("cluster:b,shard:a"), ids{fromB}},
+		{"other kinds of scopes are not an origin", "a", scoped("cluster:b,shard:a"), ids{fromB}},
 		{
 			"out of scope, unauthenticated", "a",
 			user.DefaultInfo{Name: "u", Groups: []string{"g"}, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
 			ids{"system:anonymous[system:unauthenticated]"},
 		},
-		{"a scope of another kind fits nothing", "a", scoped("shard:a"), ids{anonymous}},
-		{"no scope leads nowhere", "", scoped("cluster:"), ids{anonymous}},
-		{"service account at home", "a", account("a"), ids{bot + "[g system:authenticated]"}},
-		{"service account elsewhere", "b", account("a"), ids{fromA, global}},
-		{"account elsewhere, in scope", "b", also(account("a"), request.ExtraScopes, "cluster:b"), ids{fromA, global}},
-		{"account elsewhere, out of scope", "b", also(account("a"), request.ExtraScopes, "cluster:c"), ids{fromA}},
-		{"service account of two homes has none", "b", account("a", "b"), ids{anonymous}},
-		{"service account of two homes has none, not here", "a", account("a", "b"), ids{anonymous}},
-		{"service account of two homes has none, not nowhere", "", account("a", "b"), ids{anonymous}},
-		{"service account with a malformed home", "b", account("a,b"), ids{anonymous}},
-		{"service account with an empty home is not of nowhere", "", account(""), ids{anonymous}},
-		{"service account that claims nothing is of here", "a", user.DefaultInfo{Name: bot}, ids{bot + "[]"}},
-		{"account that claims nothing is of nowhere", "", user.DefaultInfo{Name: bot, Groups: authenticated}, ids{anonymous}},
-		{"a cluster name means nothing for people", "b", person(extra{request.ExtraClusterName: {"a"}}), ids{itself}},
+		{"another kind of scope", "a", scoped("shard:a"), ids{anonymous}},
+		{"empty scope without a logical cluster", "", scoped("cluster:"), ids{anonymous}},
+		{"service account in its logical cluster", "a", account("a"), ids{bot + "[g system:authenticated]"}},
+		{"service account in another logical cluster", "b", account("a"), ids{fromA, global}},
+		{"service account in another logical cluster, in scope", "b", also(account("a"), request.ExtraScopes, "cluster:b"), ids{fromA, global}},
+		{"service account in another logical cluster, out of scope", "b", also(account("a"), request.ExtraScopes, "cluster:c"), ids{fromA}},
+		{"service account of two logical clusters, in the second", "b", account("a", "b"), ids{anonymous}},
+		{"service account of two logical clusters, in the first", "a", account("a", "b"), ids{anonymous}},
+		{"service account of two logical clusters, in no logical cluster", "", account("a", "b"), ids{anonymous}},
+		{"service account of an invalid logical cluster", "b", account("a,b"), ids{anonymous}},
+		{"service account of an empty logical cluster", "", account(""), ids{anonymous}},
+		{"service account without a claim", "a", user.DefaultInfo{Name: bot}, ids{bot + "[]"}},
+		{"service account without a claim, in no logical cluster", "", user.DefaultInfo{Name: bot, Groups: authenticated}, ids{anonymous}},
+		{"claim of another user", "b", person(extra{request.ExtraClusterName: {"a"}}), ids{itself}},
 		{
 			"warrants", "a", user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: {
 				`{"user":"v","groups":["h"]}`,
@@ -99,7 +99,7 @@ func TestIn(t *testing.T) {
 			ids{"u[]", "v[h]", "w[]", fromB, "y[]", "z[]", bot + "[]"},
 		},
 		{
-			"a warrant outlives the scope of its holder", "a", also(scoped("cluster:b"), request.ExtraWarrant, `{"user":"v"}`),
+			"warrant of a user out of scope", "a", also(scoped("cluster:b"), request.ExtraWarrant, `{"user":"v"}`),
 			ids{fromB, "v[]"},
 		},
 	} {
@@ -140,7 +140,7 @@ func TestWithin(t *testing.T) {
 			require.Equal(t, user.Anonymous, identity.Itself("there", found).GetName(), "to a provider: %v", tc.user)
 		}
 	}
-	require.Len(t, warrant[request.ExtraWarrant], 1, "the stored user stays as it is")
+	require.Len(t, warrant[request.ExtraWarrant], 1, "the stored user must not change")
 }
 
 func TestWarrantsAreBounded(t *testing.T) {
@@ -169,28 +169,28 @@ func TestIsLocalServiceAccount(t *testing.T) {
 func TestHomeOf(t *testing.T) {
 	const bot = "system:serviceaccount:ns:bot"
 	for name, tc := range map[string]struct {
-		from logicalcluster.Name
-		user string
-		says extra
-		want logicalcluster.Name
+		from   logicalcluster.Name
+		user   string
+		claims extra
+		want   logicalcluster.Name
 	}{
-		"no claim":                    {from: "a", user: bot, want: "a"},
-		"no claim, nowhere":           {user: bot},
-		"one, here":                   {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
-		"one, elsewhere":              {from: "b", user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
-		"one, seen from nowhere":      {user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
-		"of the system":               {from: "a", user: bot, says: extra{request.ExtraClusterName: {"system:admin"}}, want: "system:admin"},
-		"several":                     {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a", "b"}}},
-		"the same twice":              {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a", "a"}}},
-		"empty":                       {from: "a", user: bot, says: extra{request.ExtraClusterName: {""}}},
-		"empty, nowhere":              {user: bot, says: extra{request.ExtraClusterName: {""}}},
-		"a path":                      {from: "b", user: bot, says: extra{request.ExtraClusterName: {"root:a"}}},
-		"all":                         {from: "b", user: bot, says: extra{request.ExtraClusterName: {"*"}}},
-		"a scope is no claim":         {from: "b", user: bot, says: extra{request.ExtraScopes: {"cluster:a"}}, want: "b"},
-		"people have none":            {from: "a", user: "u", says: extra{request.ExtraClusterName: {"a"}}},
-		"nor have accounts elsewhere": {from: "a", user: "system:kcp:serviceaccount:a:ns:bot", says: extra{request.ExtraClusterName: {"a"}}},
+		"no claim":                         {from: "a", user: bot, want: "a"},
+		"no claim, in no logical cluster":  {user: bot},
+		"one, in the same logical cluster": {from: "a", user: bot, claims: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"one, in another logical cluster":  {from: "b", user: bot, claims: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"one, in no logical cluster":       {user: bot, claims: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"system logical cluster":           {from: "a", user: bot, claims: extra{request.ExtraClusterName: {"system:admin"}}, want: "system:admin"},
+		"several":                          {from: "a", user: bot, claims: extra{request.ExtraClusterName: {"a", "b"}}},
+		"the same twice":                   {from: "a", user: bot, claims: extra{request.ExtraClusterName: {"a", "a"}}},
+		"empty":                            {from: "a", user: bot, claims: extra{request.ExtraClusterName: {""}}},
+		"empty, in no logical cluster":     {user: bot, claims: extra{request.ExtraClusterName: {""}}},
+		"a path":                           {from: "b", user: bot, claims: extra{request.ExtraClusterName: {"root:a"}}},
+		"all":                              {from: "b", user: bot, claims: extra{request.ExtraClusterName: {"*"}}},
+		"scope instead of a claim":         {from: "b", user: bot, claims: extra{request.ExtraScopes: {"cluster:a"}}, want: "b"},
+		"other user":                       {from: "a", user: "u", claims: extra{request.ExtraClusterName: {"a"}}},
+		"global name of a service account": {from: "a", user: "system:kcp:serviceaccount:a:ns:bot", claims: extra{request.ExtraClusterName: {"a"}}},
 	} {
-		home, ok := identity.HomeOf(tc.from, &user.DefaultInfo{Name: tc.user, Extra: tc.says})
+		home, ok := identity.HomeOf(tc.from, &user.DefaultInfo{Name: tc.user, Extra: tc.claims})
 		require.Equal(t, tc.want, home, name)
 		require.Equal(t, tc.want != "", ok, name)
 	}
@@ -204,13 +204,13 @@ func TestMemberOf(t *testing.T) {
 		request.ExtraScopes: {"cluster:a"}, request.ExtraWarrant: {`{"user":"v","groups":["w"]}`},
 	}}
 	require.True(t, identity.MemberOf(in("a"), u, "x", "h"))
-	require.False(t, identity.MemberOf(in("a"), u, "x", "w"), "what a warrant gives is another identity")
+	require.False(t, identity.MemberOf(in("a"), u, "x", "w"), "the group of a warrant belongs to another identity")
 	require.False(t, identity.MemberOf(in("b"), u, "g"), "out of scope")
-	require.False(t, identity.MemberOf(t.Context(), u, "g"), "no scope leads to no logical cluster")
+	require.False(t, identity.MemberOf(t.Context(), u, "g"), "there is no logical cluster")
 	require.False(t, identity.MemberOf(in("a"), nil, "g"))
 	for _, claims := range []extra{nil, {request.ExtraClusterName: {""}}, {request.ExtraClusterName: {"a"}}, {request.ExtraClusterName: {"a", "b"}}} {
 		account := &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Groups: []string{"g"}, Extra: claims}
-		require.False(t, identity.MemberOf(t.Context(), account, "g"), "no service account is at home in the process: %v", claims)
+		require.False(t, identity.MemberOf(t.Context(), account, "g"), "service account without a logical cluster: %v", claims)
 	}
 	require.True(t, identity.MemberOf(t.Context(), &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }
@@ -223,7 +223,7 @@ func FuzzIn(f *testing.F) {
 		u := &user.DefaultInfo{Name: "\x00u", Groups: []string{"\x00g"}, Extra: extra{request.ExtraScopes: {scope, "cluster:home"}, request.ExtraWarrant: {warrant}}}
 		for _, found := range identity.In("other", u) {
 			if found.GetName() == u.Name || len(found.GetGroups()) > 0 && found.GetGroups()[0] == "\x00g" {
-				t.Fatalf("%q is itself out of its scope", found)
+				t.Fatalf("%q keeps its identity out of its scope", found)
 			}
 		}
 	})
@@ -234,18 +234,18 @@ func TestPayerOf(t *testing.T) {
 		return &user.DefaultInfo{Name: "system:serviceaccount:default:" + name, Extra: map[string][]string{request.ExtraClusterName: homes}}
 	}
 	require.Equal(t, identity.Flow{User: "jane"}, identity.FlowOf("a", &user.DefaultInfo{Name: "jane"}))
-	require.Equal(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("b", account("two", "a")), "accounts of one logical cluster pay together")
-	require.NotEqual(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("", account("one", "b")), "those of the same name elsewhere do not")
+	require.Equal(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("b", account("two", "a")), "service accounts of one logical cluster must share a flow")
+	require.NotEqual(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("", account("one", "b")), "service accounts of different logical clusters must not share a flow")
 	require.NotEqual(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("", &user.DefaultInfo{Name: "a"}))
 	local := &user.DefaultInfo{Name: "jane", Extra: map[string][]string{request.ExtraClusterName: {"a"}}}
-	require.Equal(t, identity.Flow{Cluster: "a"}, identity.FlowOf("", local), "users of a logical cluster's issuers pay together, and are nobody of the same name")
+	require.Equal(t, identity.Flow{Cluster: "a"}, identity.FlowOf("", local), "users of a logical cluster's issuers must share a flow, separate from global users")
 	// Without a logical cluster, there is only the name.
 	require.Equal(t, identity.Flow{User: "system:serviceaccount:default:one"}, identity.FlowOf("", account("one")))
 
 	require.Zero(t, identity.FlowFrom(t.Context()))
 	joe := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "joe"})
 	require.Equal(t, identity.Flow{User: "joe"}, identity.FlowFrom(joe))
-	require.Equal(t, identity.Flow{User: "jane"}, identity.FlowFrom(identity.WithFlow(joe, identity.Flow{User: "jane"})), "who impersonates pays")
+	require.Equal(t, identity.Flow{User: "jane"}, identity.FlowFrom(identity.WithFlow(joe, identity.Flow{User: "jane"})), "the impersonating user determines the flow")
 
 	require.False(t, identity.IsExempt(t.Context()))
 	require.False(t, identity.IsExempt(joe))

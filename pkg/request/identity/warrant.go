@@ -14,7 +14,7 @@ import (
 )
 
 // virtualWorkspaceUser is the identity in warrants of requests through a virtual workspace.
-const virtualWorkspaceUser = "system:kcp:view"
+const virtualWorkspaceUser = "system:kcp:virtual-workspace"
 
 // Through returns u for requests to a logical cluster through a virtual workspace, which has already authorized
 // them. The warrant is for additional checks of the user's permissions, e.g. for privilege escalation.

@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		mediaType types.PatchType
 		body      string
-		says      string // empty if it is within the limits
+		message   string // empty if it is within the limits
 	}{
 		"inserted":        {types.JSONPatchType, jsonPatch(`{"op":"add","path":"/l/0","value":1}`, maxShifts), ""},
 		"too many":        {types.JSONPatchType, jsonPatch(`{"op":"add","path":"/l/0","value":1}`, maxShifts+1), "has 1001 operations"},
@@ -45,11 +45,11 @@ func TestCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := Check([]byte(c.body), string(c.mediaType))
-			if c.says == "" {
+			if c.message == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, c.message)
 		})
 	}
 }

@@ -32,8 +32,8 @@ func TestSize(t *testing.T) {
 		require.GreaterOrEqual(t, Size(pattern)+3, program/2, pattern)
 		require.LessOrEqual(t, Size(pattern), 2*program, pattern)
 	}
-	require.Zero(t, Size("("), "it is never compiled")
-	require.Greater(t, Size(strings.Repeat(`\pL`, 100)), 10_000, "ranges of characters need memory, too")
+	require.Zero(t, Size("("), "invalid patterns are never compiled")
+	require.Greater(t, Size(strings.Repeat(`\pL`, 100)), 10_000, "ranges of characters must be counted")
 }
 
 func TestParsing(t *testing.T) {
@@ -60,10 +60,10 @@ func TestCheck(t *testing.T) {
 		require.NoError(t, total.Add("a{0,1000}"))
 	}
 	require.ErrorContains(t, total.Add("a{0,1000}"), "at most 50000 allowed")
-	require.NoError(t, total.Add("a{0,1000}"), "it is reported once")
+	require.NoError(t, total.Add("a{0,1000}"), "the error must be returned once")
 	total = 0
 	require.NoError(t, total.Add(strings.Repeat("x", 2*MaxSize/3)))
-	require.Zero(t, total, "its characters are limited otherwise")
+	require.Zero(t, total, "characters without repetitions must not be counted")
 }
 
 func TestExpressions(t *testing.T) {
@@ -81,7 +81,7 @@ func TestExpressions(t *testing.T) {
 		require.ErrorContains(t, CheckExpression(expression), "at most 2500 allowed", expression)
 	}
 	require.NoError(t, CheckExpression(`self.x.matches('^[a-z]{1,63}$') && self.y.size() < 1000`))
-	require.NoError(t, CheckExpression(`self.x.matches(`), "its own validation reports it")
+	require.NoError(t, CheckExpression(`self.x.matches(`), "invalid expressions are rejected by another validation")
 }
 
 func TestExcess(t *testing.T) {
@@ -117,7 +117,7 @@ func TestEvaluation(t *testing.T) {
 	for _, c := range []struct {
 		expression string
 		length     int // of self
-		says       string
+		message    string
 	}{
 		{"self.matches('^a+$')", 1_000_000, ""},
 		{"self.matches('a{0,1000}')", 100, ""},
@@ -148,11 +148,11 @@ func TestEvaluation(t *testing.T) {
 		if err == nil {
 			_, _, err = program.Eval(map[string]any{"self": strings.Repeat("a", c.length)})
 		}
-		if c.says == "" {
+		if c.message == "" {
 			require.NoError(t, err, c.expression)
 			continue
 		}
-		require.ErrorContains(t, err, c.says, c.expression)
+		require.ErrorContains(t, err, c.message, c.expression)
 	}
 }
 

@@ -41,38 +41,38 @@ func TestBody(t *testing.T) {
 		schema    *Schema
 		mediaType string
 		body      string
-		says      string // empty if it is within the limits
+		message   string // empty if it is within the limits
 	}{
 		"few items with defaults":  {schema: defaulted, body: items("{}", 2000)},
-		"many items with defaults": {schema: defaulted, body: items("{}", 60_000), says: "the defaults in the schema add more than 3145728 bytes"},
-		"items that have them":     {schema: defaulted, body: items(`{"d":{}}`, 60_000)},
-		"defaults for null":        {schema: schemaOf(t, "{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: object, "+keys(100)+"}}}}}}"), body: items("null", 60_000), says: "the defaults"},
-		"defaults in YAML":         {schema: defaulted, mediaType: "application/yaml", body: "spec:\n  l:\n" + strings.Repeat("  - {}\n", 60_000), says: "the defaults"},
-		"defaults, applied":        {schema: defaulted, mediaType: string(types.ApplyYAMLPatchType), body: items("{}", 60_000), says: "the defaults"},
-		"defaults, merged":         {schema: defaulted, mediaType: string(types.MergePatchType), body: items("{}", 60_000), says: "the defaults"},
-		"defaults, patched":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/spec","value":` + strings.TrimSuffix(strings.TrimPrefix(items("{}", 60_000), `{"spec":`), "}") + `}]`, says: "the defaults"},
-		"defaults, item by item":   {schema: defaulted, mediaType: string(types.JSONPatchType), body: "[" + strings.TrimSuffix(strings.Repeat(`{"op":"add","path":"/spec/l/-","value":{}},`, 9000), ",") + "]", says: "the defaults"},
+		"many items with defaults": {schema: defaulted, body: items("{}", 60_000), message: "the defaults in the schema add more than 3145728 bytes"},
+		"items with values":        {schema: defaulted, body: items(`{"d":{}}`, 60_000)},
+		"defaults for null":        {schema: schemaOf(t, "{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: object, "+keys(100)+"}}}}}}"), body: items("null", 60_000), message: "the defaults"},
+		"defaults in YAML":         {schema: defaulted, mediaType: "application/yaml", body: "spec:\n  l:\n" + strings.Repeat("  - {}\n", 60_000), message: "the defaults"},
+		"defaults, applied":        {schema: defaulted, mediaType: string(types.ApplyYAMLPatchType), body: items("{}", 60_000), message: "the defaults"},
+		"defaults, merged":         {schema: defaulted, mediaType: string(types.MergePatchType), body: items("{}", 60_000), message: "the defaults"},
+		"defaults, patched":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/spec","value":` + strings.TrimSuffix(strings.TrimPrefix(items("{}", 60_000), `{"spec":`), "}") + `}]`, message: "the defaults"},
+		"defaults, item by item":   {schema: defaulted, mediaType: string(types.JSONPatchType), body: "[" + strings.TrimSuffix(strings.Repeat(`{"op":"add","path":"/spec/l/-","value":{}},`, 9000), ",") + "]", message: "the defaults"},
 		"few, patched":             {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/spec/l/-","value":{}},{"op":"move","path":"/spec/l/0","from":"/spec/l/1"}]`},
-		"moved to defaults":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"move","path":"/spec/l","from":"/spec/other"}]`, says: `must not move the value of another field to "/spec/l"`},
-		"copied to defaults":       {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"copy","path":"/spec","from":"/other"}]`, says: "must not copy"},
+		"moved to defaults":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"move","path":"/spec/l","from":"/spec/other"}]`, message: `must not move the value of another field to "/spec/l"`},
+		"copied to defaults":       {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"copy","path":"/spec","from":"/other"}]`, message: "must not copy"},
 		"entries of a set":         {schema: set, body: items(`"x"`, maxKeyedInRequest)},
-		"too many of a set":        {schema: set, body: items(`"x"`, maxKeyedInRequest+1), says: "at most 5000 allowed in one object: distribute them"},
+		"too many in a set":        {schema: set, body: items(`"x"`, maxKeyedInRequest+1), message: "at most 5000 allowed in one object: distribute them"},
 		"entries of a list":        {schema: set, body: strings.Replace(items(`"x"`, 100_000), `"l"`, `"other"`, 1)},
-		"owners":                   {schema: set, body: `{"metadata":{"ownerReferences":[` + strings.TrimSuffix(strings.Repeat("{},", 20_000), ",") + `]}}`, says: "those in metadata"},
-		"finalizers, patched":      {schema: set, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/metadata/finalizers","value":[` + strings.TrimSuffix(strings.Repeat(`"a/b",`, 20_000), ",") + `]}]`, says: "those in metadata"},
-		"one long string":          {schema: matched, body: `{"spec":{"s":"` + strings.Repeat("a", 1_500_000) + `"}}`, says: "instructions of regular expressions"},
-		"a string in an item":      {schema: matched, body: items(`"`+strings.Repeat("a", 1_500_000)+`"`, 1), says: "instructions of regular expressions"},
+		"owners":                   {schema: set, body: `{"metadata":{"ownerReferences":[` + strings.TrimSuffix(strings.Repeat("{},", 20_000), ",") + `]}}`, message: "those in metadata"},
+		"finalizers, patched":      {schema: set, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/metadata/finalizers","value":[` + strings.TrimSuffix(strings.Repeat(`"a/b",`, 20_000), ",") + `]}]`, message: "those in metadata"},
+		"one long string":          {schema: matched, body: `{"spec":{"s":"` + strings.Repeat("a", 1_500_000) + `"}}`, message: "instructions of regular expressions"},
+		"a string in an item":      {schema: matched, body: items(`"`+strings.Repeat("a", 1_500_000)+`"`, 1), message: "instructions of regular expressions"},
 		"another long string":      {schema: matched, body: `{"spec":{"other":"` + strings.Repeat("a", 1_500_000) + `"}}`},
 		"garbage":                  {schema: set, body: "{"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := c.schema.Body([]byte(c.body), c.mediaType)
-			if c.says == "" {
+			if c.message == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, c.message)
 		})
 	}
 }
@@ -92,7 +92,7 @@ func TestStored(t *testing.T) {
 
 func TestObject(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ schema, within, above, says string }{
+	for name, c := range map[string]struct{ schema, within, above, message string }{
 		"alternatives": {listed(alternatives(50)), items("{}", 5000), items("{}", 20_000), "more than 2000000 comparisons"},
 		"properties":   {"{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: " + patternsOf(50) + "}}}}}", items("{}", 30_000), items("{}", 60_000), "more than 2000000 comparisons"},
 		"pattern":      {"{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: string, pattern: 'a{0,1000}'}}}}}}", items(`"aaaaaaaaaa"`, 5000), items(`"`+strings.Repeat("a", 10_000)+`"`, 20), "instructions of regular expressions"},
@@ -102,11 +102,11 @@ func TestObject(t *testing.T) {
 			t.Parallel()
 			s, above := schemaOf(t, c.schema), objectOf(t, c.above)
 			require.NoError(t, s.Object(objectOf(t, c.within), nil))
-			require.ErrorContains(t, s.Object(above, nil), c.says)
+			require.ErrorContains(t, s.Object(above, nil), c.message)
 			if err := s.Object(above, above); name == "set" {
-				require.NoError(t, err, "it had as many before")
+				require.NoError(t, err, "the old object has as many entries")
 			} else {
-				require.Error(t, err, "its validation takes as long as before")
+				require.Error(t, err, "the costs of the validation have not changed")
 			}
 		})
 	}
@@ -128,10 +128,10 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "spec.l[0].x: Required value", errs[0].Error())
 	require.Equal(t, MaxErrors, errors(objectOf(t, items(`{"x":1}`, 2000)), nil, "", ""))
 	require.Zero(t, errors(good, nil, "", ""))
-	require.Zero(t, errors(objectOf(t, items("{}", MaxErrors)), nil, "", ""), "upstream reports them")
-	require.Zero(t, errors(objectOf(t, items("{}", 500)), objectOf(t, items("{}", 500)), "", ""), "it had them before")
+	require.Zero(t, errors(objectOf(t, items("{}", MaxErrors)), nil, "", ""), "few errors are reported by upstream's validation")
+	require.Zero(t, errors(objectOf(t, items("{}", 500)), objectOf(t, items("{}", 500)), "", ""), "the old object has the same errors")
 	require.Equal(t, MaxErrors, errors(objectOf(t, items("{}", 500)), good, "", ""))
-	require.Equal(t, MaxErrors, errors(bad, bad, "", ""), "there are too many to compare them")
+	require.Equal(t, MaxErrors, errors(bad, bad, "", ""), "too many errors must not be compared")
 	require.Zero(t, errors(bad, nil, "status", ""))
 	require.Zero(t, errors(bad, nil, "", "spec"))
 }
@@ -156,7 +156,7 @@ func TestErrorsAsUpstream(t *testing.T) {
 				want := validation.ValidateCustomResource(nil, object, whole)
 				errs, err := s.errors(object, "", "", MaxErrors)
 				require.NoError(t, err)
-				require.Len(t, errs, len(want), "%s: %v instead of %v", text, errs, want) // paths may differ
+				require.Len(t, errs, len(want), "%s: got %v, want %v", text, errs, want) // paths may differ
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func TestLarge(t *testing.T) {
 	}
 	text, err := json.Marshal(names)
 	require.NoError(t, err)
-	require.True(t, NewLazy(&specOf(t, 0, listed("required: "+string(text))).Versions[0]).IsLarge(objectOf(t, items("{}", 100))), "each has 1,000 errors")
+	require.True(t, NewLazy(&specOf(t, 0, listed("required: "+string(text))).Versions[0]).IsLarge(objectOf(t, items("{}", 100))), "each item can have 1,000 errors")
 }
 
 // TestLong checks that objects are checked if their strings are long for the patterns of the
@@ -238,20 +238,20 @@ func TestCheckSpec(t *testing.T) {
 		return "{type: object, x-kubernetes-validations: [{rule: \"" + expression + "\"}]}"
 	}
 	for name, c := range map[string]struct {
-		within, above int // columns
-		ok, bad       string
-		field, says   string
+		within, above  int // columns
+		ok, bad        string
+		field, message string
 	}{
-		"columns":                     {within: maxColumns, above: maxColumns + 1, ok: plain, bad: plain, field: "spec.versions[0].additionalPrinterColumns", says: "must have at most 32 items"},
-		"pattern, counted":            {ok: fmt.Sprintf(pattern, "^.{1000}$"), bad: fmt.Sprintf(pattern, strings.Repeat(".{1000}", 300)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
-		"pattern, optional":           {ok: fmt.Sprintf(pattern, "a{0,1000}"), bad: fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
-		"pattern of a rule":           {ok: rule("self.matches('a{0,1000}')"), bad: rule("self.matches('a{0,1000}a{0,1000}')"), field: schemaAt + ".x-kubernetes-validations[0].rule", says: "at most 2500 allowed"},
-		"patterns together":           {ok: patternsOf(20), bad: patternsOf(40), field: "pattern", says: "all regular expressions together are too large"},
-		"default of an item":          {ok: listed("properties: {d: {type: object, " + keys(100) + "}}"), bad: listed("properties: {d: {type: object, " + keys(1000) + "}}"), field: schemaAt + ".properties[spec].properties[l].items.properties[d].default", says: "at most 4096 allowed"},
-		"defaults in a default":       {ok: nested(10), bad: nested(200), field: schemaAt + ".properties[l].items.properties[d].default", says: "at most 4096 allowed"},
-		"alternatives":                {ok: listed(alternatives(maxAlternatives)), bad: listed(alternatives(maxAlternatives + 1)), field: schemaAt + ".properties[spec].properties[l].items", says: "has 101 schemas in allOf, anyOf, oneOf and not, at most 100 allowed"},
-		"required":                    {ok: listed("required: [" + strings.Repeat("x,", maxRequired) + "]"), bad: listed("required: [" + strings.Repeat("x,", maxRequired+1) + "]"), field: schemaAt + ".properties[spec].properties[l].items.required", says: "must have at most 1000 items"},
-		"alternatives in one another": {ok: listed("allOf: [{" + alternatives(50) + "}]"), bad: listed("allOf: [{" + alternatives(60) + "}, {" + alternatives(60) + "}]"), field: schemaAt + ".properties[spec].properties[l].items", says: "has 122 schemas"},
+		"columns":               {within: maxColumns, above: maxColumns + 1, ok: plain, bad: plain, field: "spec.versions[0].additionalPrinterColumns", message: "must have at most 32 items"},
+		"pattern, counted":      {ok: fmt.Sprintf(pattern, "^.{1000}$"), bad: fmt.Sprintf(pattern, strings.Repeat(".{1000}", 300)), field: schemaAt + ".properties[x].pattern", message: "at most 2500 allowed"},
+		"pattern, optional":     {ok: fmt.Sprintf(pattern, "a{0,1000}"), bad: fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)), field: schemaAt + ".properties[x].pattern", message: "at most 2500 allowed"},
+		"pattern of a rule":     {ok: rule("self.matches('a{0,1000}')"), bad: rule("self.matches('a{0,1000}a{0,1000}')"), field: schemaAt + ".x-kubernetes-validations[0].rule", message: "at most 2500 allowed"},
+		"patterns together":     {ok: patternsOf(20), bad: patternsOf(40), field: "pattern", message: "all regular expressions together are too large"},
+		"default of an item":    {ok: listed("properties: {d: {type: object, " + keys(100) + "}}"), bad: listed("properties: {d: {type: object, " + keys(1000) + "}}"), field: schemaAt + ".properties[spec].properties[l].items.properties[d].default", message: "at most 4096 allowed"},
+		"defaults in a default": {ok: nested(10), bad: nested(200), field: schemaAt + ".properties[l].items.properties[d].default", message: "at most 4096 allowed"},
+		"alternatives":          {ok: listed(alternatives(maxAlternatives)), bad: listed(alternatives(maxAlternatives + 1)), field: schemaAt + ".properties[spec].properties[l].items", message: "has 101 schemas in allOf, anyOf, oneOf and not, at most 100 allowed"},
+		"required":              {ok: listed("required: [" + strings.Repeat("x,", maxRequired) + "]"), bad: listed("required: [" + strings.Repeat("x,", maxRequired+1) + "]"), field: schemaAt + ".properties[spec].properties[l].items.required", message: "must have at most 1000 items"},
+		"nested alternatives":   {ok: listed("allOf: [{" + alternatives(50) + "}]"), bad: listed("allOf: [{" + alternatives(60) + "}, {" + alternatives(60) + "}]"), field: schemaAt + ".properties[spec].properties[l].items", message: "has 122 schemas"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -260,10 +260,10 @@ func TestCheckSpec(t *testing.T) {
 			errs := CheckSpec(bad, nil)
 			require.Len(t, errs, 1, "%v", errs)
 			require.Contains(t, errs[0].Field, c.field)
-			require.Contains(t, errs[0].Error(), c.says)
-			require.Len(t, CheckSpec(bad, ok), 1, "it is changed to that")
-			require.Empty(t, CheckSpec(bad, bad), "it was so before")
-			require.Empty(t, CheckSpec(ok, bad), "it shrinks")
+			require.Contains(t, errs[0].Error(), c.message)
+			require.Len(t, CheckSpec(bad, ok), 1, "an update must not exceed the limit")
+			require.Empty(t, CheckSpec(bad, bad), "an unchanged field must remain valid")
+			require.Empty(t, CheckSpec(ok, bad), "an update within the limit must be valid")
 		})
 	}
 }

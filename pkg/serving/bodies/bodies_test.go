@@ -161,7 +161,7 @@ func TestMinRate(t *testing.T) {
 	_, err := io.ReadFull(g, make([]byte, 10))
 	require.NoError(t, err)
 	g.check()
-	require.Zero(t, gaveUp, "a byte a second in ten seconds")
+	require.Zero(t, gaveUp, "1 B/s is the minimum rate")
 	g.check()
 	require.Equal(t, 1, gaveUp)
 	_, err = g.Read(make([]byte, 1))
@@ -181,7 +181,7 @@ func TestBudget(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 	}))
 	done := make(chan int)
-	enter := func(subject string) (code int) {
+	start := func(subject string) (code int) {
 		go func() {
 			code, _, _ := post(t.Context(), clients["HTTP/2"], url, subject, io.MultiReader(strings.NewReader("{}")))
 			done <- code
@@ -194,11 +194,11 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	for range 8 {
-		require.Equal(t, http.StatusOK, enter("noisy"))
+		require.Equal(t, http.StatusOK, start("noisy"))
 	}
-	require.Equal(t, http.StatusTooManyRequests, enter("noisy"))
-	require.Equal(t, http.StatusOK, enter("quiet"))
-	require.Equal(t, http.StatusOK, enter("admin"), "administrators always get in")
+	require.Equal(t, http.StatusTooManyRequests, start("noisy"))
+	require.Equal(t, http.StatusOK, start("quiet"))
+	require.Equal(t, http.StatusOK, start("admin"), "administrators must not be limited")
 	for range 10 {
 		goOn <- struct{}{}
 		require.Equal(t, http.StatusOK, <-done)

@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the chain into docs/chains.md instead of comparing them")
+var rewrite = flag.Bool("rewrite", false, "write the chain to docs/chains.md instead of comparing it")
 
 // Documented checks that docs/chains.md, two directories above the test, contains the chain of the server.
 func Documented(t testing.TB, server string, chain serving.Chain) {
@@ -21,7 +21,7 @@ func Documented(t testing.TB, server string, chain serving.Chain) {
 	raw, err := os.ReadFile(page)
 	require.NoError(t, err)
 	before, after, found := strings.Cut(string(raw), "## The "+server+"\n")
-	require.True(t, found, "the page has no section about the %s", server)
+	require.True(t, found, "docs/chains.md has no section for the %s", server)
 	intro, after, found := strings.Cut(after, fence)
 	require.True(t, found)
 	shown, after, found := strings.Cut(after, fence)
@@ -30,5 +30,5 @@ func Documented(t testing.TB, server string, chain serving.Chain) {
 		require.NoError(t, os.WriteFile(page, []byte(before+"## The "+server+"\n"+intro+fence+chain.String()+fence+after), 0o600))
 		return
 	}
-	require.Equal(t, shown, chain.String(), "the chain has changed: go test -p 1 ./pkg/shard ./pkg/frontproxy ./pkg/cacheserver -run TestChain -rewrite")
+	require.Equal(t, shown, chain.String(), "the chain has changed, update docs/chains.md: go test -p 1 ./pkg/shard ./pkg/frontproxy ./pkg/cacheserver -run TestChain -rewrite")
 }

@@ -76,19 +76,19 @@ func TestAnonymous(t *testing.T) {
 	require.True(t, isOpen(first))
 
 	newcomer, _ := connect(t, l, p, "192.0.2.2:1")
-	require.False(t, isOpen(first), "the oldest of who has most")
-	for _, left := range []net.Conn{quiet, second, third, newcomer} {
-		require.True(t, isOpen(left))
+	require.False(t, isOpen(first), "the oldest connection of the address with most connections must be closed")
+	for _, remaining := range []net.Conn{quiet, second, third, newcomer} {
+		require.True(t, isOpen(remaining))
 	}
 
 	// The oldest of several addresses with the same number. Addresses of an IPv6 network count together.
 	require.NoError(t, server.Close())
-	neighbour, _ := connect(t, l, p, "[2001:db8::2]:1")
+	sameNetwork, _ := connect(t, l, p, "[2001:db8::2]:1")
 	require.True(t, isOpen(second))
 	last, _ := connect(t, l, p, "192.0.2.3:1")
 	require.False(t, isOpen(quiet))
-	for _, left := range []net.Conn{neighbour, last, newcomer, second} {
-		require.True(t, isOpen(left))
+	for _, remaining := range []net.Conn{sameNetwork, last, newcomer, second} {
+		require.True(t, isOpen(remaining))
 	}
 	require.Len(t, l.conns, 4)
 
@@ -128,7 +128,7 @@ func client(s *httptest.Server, http2 bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}, Protocols: protocols}} //nolint:forcetypeassert // it is that of httptest
 }
 
-func ask(t *testing.T, s *httptest.Server, c *http.Client, headers ...string) (int, string) {
+func send(t *testing.T, s *httptest.Server, c *http.Client, headers ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, http.NoBody)
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestUser(t *testing.T) {
 			}
 			served := func(c *http.Client, headers ...string) {
 				t.Helper()
-				code, body := ask(t, s, c, headers...)
+				code, body := send(t, s, c, headers...)
 				require.Equal(t, http.StatusOK, code, body)
 			}
 			one, other := client(s, http2), client(s, http2)
@@ -166,10 +166,10 @@ func TestUser(t *testing.T) {
 			require.Equal(t, 1, waiting)
 			served(one, "User", "a")
 			served(one, "User", "a")
-			code, body := ask(t, s, other, "User", "a")
+			code, body := send(t, s, other, "User", "a")
 			require.Equal(t, http.StatusTooManyRequests, code)
 			require.Contains(t, body, "--limit connections-per-user=1")
-			require.Eventually(t, func() bool { conns, _ := count(); return conns == 1 }, testTimeout, time.Millisecond, "the connection of who is refused closes")
+			require.Eventually(t, func() bool { conns, _ := count(); return conns == 1 }, testTimeout, time.Millisecond, "the rejected connection must be closed")
 			served(other, "User", "b")
 			served(other, "User", "a")
 			for range 2 {

@@ -44,7 +44,7 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	b.must("b", "u", 1)(0) // contention
 	first(0)
 	second(0)
-	require.Empty(t, fourth.release, "under contention one at a time")
+	require.Empty(t, fourth.release, "the limit under contention is one request at a time")
 	third(0)
 	(<-fourth.release)(0)
 
@@ -75,7 +75,7 @@ func TestAFloodIsThrottled(t *testing.T) {
 	b.pass(time.Millisecond)
 	running(0)
 	inUse, waiting := b.state("flood")
-	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "it is throttled for twice as long as the request took")
+	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "the flow must be throttled for twice the duration of the request")
 	b.must("quiet", "u", 1)(0)
 	b.pass(2*time.Millisecond - 1)
 	require.Empty(t, next.release)
@@ -107,13 +107,13 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	b.pass(time.Minute)
 	again()
 	inUse, _ := b.state("a")
-	require.Zero(t, inUse, "the first is paused twice")
+	require.Zero(t, inUse, "both requests are paused")
 	resumeFirst()
 	inUse, _ = b.state("a")
-	require.Equal(t, 1, inUse, "there is a seat")
+	require.Equal(t, 1, inUse, "the resumed request must have a seat")
 	before := b.at("a")
 	first.Release(0)
-	require.Less(t, b.at("a")-before, 1.0, "time in a pause is nobody's cost")
+	require.Less(t, b.at("a")-before, 1.0, "time in pauses must not be counted")
 	(<-third.release)(0)
 	resumeSecond()
 	second.Release(0)
@@ -140,7 +140,7 @@ func TestResumeOrder(t *testing.T) {
 	for _, resume := range resumes {
 		go resume()
 	}
-	require.Eventually(t, func() bool { return b.returning("noisy") == many }, time.Minute, time.Millisecond, "all wait for a seat")
+	require.Eventually(t, func() bool { return b.returning("noisy") == many }, time.Minute, time.Millisecond, "all resumed requests must wait for a seat")
 	b.must("quiet", "u", 1)(0)
 	first(0)
 	second(0)
@@ -149,7 +149,7 @@ func TestResumeOrder(t *testing.T) {
 		inUse, _ := b.state("noisy")
 		require.LessOrEqual(t, inUse, 2)
 		if i < many-1 { // then one of the two seats is free
-			require.Empty(t, next.release, "what is new comes last")
+			require.Empty(t, next.release, "new requests must be granted last")
 		}
 		b.must("quiet", "u", 1)(0)
 		seat.Release(0)
@@ -169,8 +169,8 @@ func TestNoCreditInPauses(t *testing.T) {
 		release(0)
 	}
 	running := b.must("busy", "u", 1)
-	left := b.allWait(10, "busy", "back")
-	turns := b.serve(running, left, always(time.Second))
+	remaining := b.allWait(10, "busy", "back")
+	turns := b.serve(running, remaining, always(time.Second))
 	require.Contains(t, turns[:4], "busy/u", "%v", turns)
 	resume()
 	paused.Release(0)
@@ -187,7 +187,7 @@ func TestPausesEndWithTheSeat(t *testing.T) {
 	require.Equal(t, 2, inUse)
 	again := seat.Pause()
 	inUse, _, _ = b.queue.state()
-	require.Equal(t, 2, inUse, "there is nothing to give away")
+	require.Equal(t, 2, inUse, "a request without a seat must not release one")
 	again()
 	resume()
 	inUse, waiting, _ := b.queue.state()

@@ -68,7 +68,7 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	switch info.Verb {
 	case "list", "watch":
 		key := listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}
-		if bytes, known := c.lists.Get(key); known && (info.Verb == "list" || asksForInitialEvents(r)) {
+		if bytes, known := c.lists.Get(key); known && (info.Verb == "list" || requestsInitialEvents(r)) {
 			estimate.InitialSeats = seatsFor(bytes.(int64))
 		}
 	case "create", "update", "patch", "delete", "deletecollection":
@@ -94,8 +94,8 @@ func (c *costs) objects(of collection) int64 {
 	return max(1, bytes.(int64)/bytesPerObject)
 }
 
-// asksForInitialEvents reports whether a watch starts with all objects.
-func asksForInitialEvents(r *http.Request) bool {
+// requestsInitialEvents reports whether a watch starts with all objects.
+func requestsInitialEvents(r *http.Request) bool {
 	query := r.URL.Query()
 	version := query.Get("resourceVersion")
 	return query.Get("sendInitialEvents") == "true" || version == "" || version == "0"
@@ -105,7 +105,7 @@ func seatsFor(bytes int64) uint64 {
 	return uint64(min(1+bytes/bytesPerSeat, maxSeats)) //nolint:gosec // between 1 and 10
 }
 
-func (c *costs) learn(r *http.Request, cluster request.Cluster, info *apirequest.RequestInfo, bytes int64) {
+func (c *costs) record(r *http.Request, cluster request.Cluster, info *apirequest.RequestInfo, bytes int64) {
 	c.lists.Add(listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}, bytes)
 }
 
@@ -210,9 +210,9 @@ type queuedRequest struct {
 type pauses struct {
 	// open is the number of pauses that have not ended. They may overlap.
 	open int
-	// away is set while the seat is released, since began.
-	away  bool
-	began time.Time
+	// pausing is set while the seat is released, since began.
+	pausing bool
+	began   time.Time
 	// back is closed when the request may continue. It is nil while nothing waits for the seat.
 	back   chan struct{}
 	paused time.Duration

@@ -82,28 +82,28 @@ func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 // Wrap returns the filter that queues requests. Requests are rejected with 429 and Retry-After.
 // Watches use a seat only while they start, and other long-running requests use none.
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
-	fair := genericfilters.WithPriorityAndFairness(f.learning(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
+	fair := genericfilters.WithPriorityAndFairness(f.recording(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &place{}
-		ctx := context.WithValue(request.WithPause(r.Context(), p.pause), placeKey{}, p)
+		p := &slot{}
+		ctx := context.WithValue(request.WithPause(r.Context(), p.pause), slotKey{}, p)
 		fair.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-type placeKey struct{}
+type slotKey struct{}
 
-// place passes the seat of a request from the queue to the handler, because upstream's filter
+// slot passes the seat of a request from the queue to the handler, because upstream's filter
 // between them does not.
-type place struct{ seat *Seat }
+type slot struct{ seat *Seat }
 
-func (p *place) pause() (resume func()) {
+func (p *slot) pause() (resume func()) {
 	if p.seat == nil {
 		return func() {} // exempt
 	}
 	return p.seat.Pause()
 }
 
-func (f *Fairness) learning(next http.Handler) http.Handler {
+func (f *Fairness) recording(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		cluster, in := request.ClusterFrom(r.Context())
@@ -114,7 +114,7 @@ func (f *Fairness) learning(next http.Handler) http.Handler {
 		counted := &countingWriter{ResponseWriter: w}
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(counted), r)
 		if counted.code == http.StatusOK {
-			f.costs.learn(r, cluster, info, counted.bytes)
+			f.costs.record(r, cluster, info, counted.bytes)
 		}
 	})
 }
@@ -177,8 +177,8 @@ func (c controller) Handle(
 	}
 	c.metrics.waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
 	defer seat.Release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
-	if place, ok := ctx.Value(placeKey{}).(*place); ok {
-		place.seat = seat
+	if slot, ok := ctx.Value(slotKey{}).(*slot); ok {
+		slot.seat = seat
 	}
 	defer c.metrics.executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
 	execute()

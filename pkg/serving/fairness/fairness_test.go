@@ -17,8 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// asked returns an authenticated request.
-func asked(ctx context.Context, cluster, verb, query string, subject *user.DefaultInfo) *http.Request {
+// requestOf returns an authenticated request.
+func requestOf(ctx context.Context, cluster, verb, query string, subject *user.DefaultInfo) *http.Request {
 	ctx = request.WithClusterName(ctx, logicalcluster.Name(cluster))
 	ctx = apirequest.WithUser(ctx, subject)
 	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{
@@ -35,12 +35,12 @@ var (
 func isWatch(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }
 
 // gate is a handler that reports requests and blocks them.
-type gate struct{ entered, through chan struct{} }
+type gate struct{ arrived, through chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}), make(chan struct{})} }
 
 func (g gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	g.entered <- struct{}{}
+	g.arrived <- struct{}{}
 	<-g.through
 	w.WriteHeader(http.StatusOK)
 }
@@ -51,17 +51,17 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 	codes := make(chan int, 3)
 	serve := func(cluster string, subject *user.DefaultInfo) {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, asked(t.Context(), cluster, "get", "", subject))
+		h.ServeHTTP(w, requestOf(t.Context(), cluster, "get", "", subject))
 		codes <- w.Code
 	}
 	go serve("noisy", tenant)
-	<-g.entered
+	<-g.arrived
 
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := make(chan int, 1)
 	go func() {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, asked(ctx, "noisy", "get", "", tenant))
+		h.ServeHTTP(w, requestOf(ctx, "noisy", "get", "", tenant))
 		waits <- w.Code
 	}()
 	refused := httptest.NewRecorder()
@@ -69,15 +69,15 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 		ended, end := context.WithCancel(t.Context())
 		end() // it does not wait if there is capacity
 		refused = httptest.NewRecorder()
-		h.ServeHTTP(refused, asked(ended, "noisy", "get", "", &user.DefaultInfo{Name: "another"}))
+		h.ServeHTTP(refused, requestOf(ended, "noisy", "get", "", &user.DefaultInfo{Name: "another"}))
 		return refused.Code == http.StatusTooManyRequests
 	}, 10*time.Second, time.Millisecond)
 	require.NotEmpty(t, refused.Header().Get("Retry-After"))
 
 	go serve("quiet", tenant)
-	<-g.entered
+	<-g.arrived
 	go serve("noisy", admin)
-	<-g.entered
+	<-g.arrived
 	cancel()
 	require.Equal(t, http.StatusTooManyRequests, <-waits)
 	for range 3 {
@@ -102,22 +102,22 @@ func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
 	done := make(chan struct{})
 	for range 5 { // one after the other, on one seat
 		go func() {
-			h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "c", "watch", "", tenant))
+			h.ServeHTTP(httptest.NewRecorder(), requestOf(t.Context(), "c", "watch", "", tenant))
 			done <- struct{}{}
 		}()
 		<-opened
 		require.Eventually(t, func() bool { inUse, _, _ := f.queue.state(); return inUse == 0 }, time.Minute, time.Millisecond)
 	}
-	write := f.costs.estimate(asked(t.Context(), "c", "update", "", tenant), "", "")
-	require.Equal(t, 5*watchCost, write.AdditionalLatency, "watchers cost whoever writes")
-	all := asked(t.Context(), "c", "deletecollection", "", tenant)
-	require.Equal(t, 5*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "of one object, or nobody knows")
+	write := f.costs.estimate(requestOf(t.Context(), "c", "update", "", tenant), "", "")
+	require.Equal(t, 5*watchCost, write.AdditionalLatency, "writes must include the cost of watchers")
+	all := requestOf(t.Context(), "c", "deletecollection", "", tenant)
+	require.Equal(t, 5*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "the number of objects is unknown, and at least one")
 	info, _ := apirequest.RequestInfoFrom(all.Context())
 	cluster, _ := request.ClusterFrom(all.Context())
-	f.costs.learn(all, cluster, info, 100*bytesPerObject)
-	require.Equal(t, 500*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "of all objects")
-	elsewhere := f.costs.estimate(asked(t.Context(), "d", "update", "", tenant), "", "")
-	require.Zero(t, elsewhere.AdditionalLatency, "in their own logical cluster only")
+	f.costs.record(all, cluster, info, 100*bytesPerObject)
+	require.Equal(t, 500*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "the cost must include all objects")
+	elsewhere := f.costs.estimate(requestOf(t.Context(), "d", "update", "", tenant), "", "")
+	require.Zero(t, elsewhere.AdditionalLatency, "watchers of other logical clusters must not count")
 	close(end)
 	for range 5 {
 		<-done
@@ -132,17 +132,17 @@ func TestListsTakeSeatsByTheirOwnSize(t *testing.T) {
 		_, _ = w.Write([]byte(strings.Repeat("x", size)))
 	}), isWatch)
 	seats := func(cluster, verb, query string) int {
-		return int(f.costs.estimate(asked(t.Context(), cluster, verb, query, tenant), "", "").InitialSeats) //nolint:gosec // small
+		return int(f.costs.estimate(requestOf(t.Context(), cluster, verb, query, tenant), "", "").InitialSeats) //nolint:gosec // small
 	}
-	require.Equal(t, 1, seats("large", "list", ""), "nothing is known yet")
-	h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "large", "list", "", tenant))
+	require.Equal(t, 1, seats("large", "list", ""), "no list was recorded yet")
+	h.ServeHTTP(httptest.NewRecorder(), requestOf(t.Context(), "large", "list", "", tenant))
 	require.Equal(t, 4, seats("large", "list", ""))
 	require.Equal(t, 4, seats("large", "watch", "sendInitialEvents=true"))
 	require.Equal(t, 1, seats("large", "watch", "resourceVersion=7"))
-	require.Equal(t, 1, seats("large", "list", "limit=10"), "a page is not the list")
-	require.Equal(t, 1, seats("small", "list", ""), "another logical cluster's lists do not count")
+	require.Equal(t, 1, seats("large", "list", "limit=10"), "pages are recorded separately")
+	require.Equal(t, 1, seats("small", "list", ""), "lists of other logical clusters must not count")
 	size = 100 * bytesPerSeat
-	h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "large", "list", "", tenant))
+	h.ServeHTTP(httptest.NewRecorder(), requestOf(t.Context(), "large", "list", "", tenant))
 	require.Equal(t, maxSeats, seats("large", "list", ""))
 }
 
@@ -150,7 +150,7 @@ func TestSurvivesCrashes(t *testing.T) {
 	f := NewFairness(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
 	h := f.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), isWatch)
 	for range 3 {
-		require.Panics(t, func() { h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "c", "get", "", tenant)) })
+		require.Panics(t, func() { h.ServeHTTP(httptest.NewRecorder(), requestOf(t.Context(), "c", "get", "", tenant)) })
 	}
 	inUse, waits, flows := f.queue.state()
 	require.Zero(t, inUse+waits+flows)

@@ -77,7 +77,7 @@ func NewQueue(limits Limits, c Clock, pausedRequests prometheus.Gauge) *Queue {
 // waiting. The caller must release the Seat.
 func (q *Queue) Acquire(ctx context.Context, key FlowKey, user string, seats int, noted func(waits bool)) (*Seat, error) {
 	seats = max(1, min(seats, q.limits.FlowSeats, q.limits.Seats))
-	t, err := q.enter(key, user, seats)
+	t, err := q.enqueue(key, user, seats)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ type Seat struct {
 // Release returns the seat when the request has ended. extra is its additional cost in seats times seconds.
 func (s *Seat) Release(extra float64) { s.queue.release(s.queued, extra) }
 
-func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, error) {
+func (q *Queue) enqueue(key FlowKey, user string, seats int) (*queuedRequest, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.active.saw(key.Cluster, q.clock.Now())
@@ -166,8 +166,8 @@ func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.stay(t)
-	if t.away {
-		q.comeBack(t)
+	if t.pausing {
+		q.endPause(t)
 	}
 	t.released = true
 	f, seats := t.flow, float64(t.seats)
@@ -193,7 +193,7 @@ func (q *Queue) dispatch() {
 		q.now = max(q.now, f.at)
 		if len(f.returning) > 0 {
 			t := f.returning[0]
-			q.comeBack(t)
+			q.endPause(t)
 			q.stay(t)
 			continue
 		}
@@ -298,8 +298,8 @@ func (q *Queue) stay(t *queuedRequest) {
 	q.update(t.flow)
 }
 
-func (q *Queue) comeBack(t *queuedRequest) {
-	t.away = false
+func (q *Queue) endPause(t *queuedRequest) {
+	t.pausing = false
 	t.paused += q.clock.Since(t.began)
 	q.move(t, 1)
 }
@@ -344,8 +344,8 @@ func (s *Seat) Pause() (resume func()) {
 	}
 	t.open++
 	q.stay(t) // another pause of the same request has ended meanwhile
-	if !t.away {
-		t.away, t.began = true, q.clock.Now()
+	if !t.pausing {
+		t.pausing, t.began = true, q.clock.Now()
 		q.move(t, -1)
 		q.dispatch()
 	}

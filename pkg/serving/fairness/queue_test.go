@@ -46,7 +46,7 @@ func (b *bench) pass(d time.Duration) { b.clock.Step(d) }
 // acquire returns a seat that is free.
 func (b *bench) acquire(key, user string, seats int) *Seat {
 	b.t.Helper()
-	waits := func(bool) { b.t.Errorf("%s of %s had to wait", user, key) }
+	waits := func(bool) { b.t.Errorf("request of %s in %s waited", user, key) }
 	seat, err := b.queue.Acquire(b.t.Context(), FlowKey{Cluster: key}, user, seats, waits)
 	require.NoError(b.t, err)
 	return seat
@@ -112,12 +112,12 @@ func (b *bench) allWait(n int, flows ...string) (all []pending) {
 }
 
 // serve finishes a request that took d, and then all waiting requests, and returns their order.
-func (b *bench) serve(running func(float64), left []pending, d func(turn string) time.Duration) []string {
+func (b *bench) serve(running func(float64), remaining []pending, d func(turn string) time.Duration) []string {
 	b.t.Helper()
 	b.pass(d(""))
 	running(0)
-	for range left {
-		release := b.next(left)
+	for range remaining {
+		release := b.next(remaining)
 		b.mu.Lock()
 		turn := b.turns[len(b.turns)-1]
 		b.mu.Unlock()
@@ -128,10 +128,10 @@ func (b *bench) serve(running func(float64), left []pending, d func(turn string)
 }
 
 // next waits for the only granted request.
-func (b *bench) next(left []pending) (release func(float64)) {
+func (b *bench) next(remaining []pending) (release func(float64)) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
-		for _, p := range left {
+		for _, p := range remaining {
 			select {
 			case release = <-p.release:
 				return true
@@ -139,7 +139,7 @@ func (b *bench) next(left []pending) (release func(float64)) {
 			}
 		}
 		return false
-	}, 10*time.Second, 100*time.Microsecond, "no request got its turn")
+	}, 10*time.Second, 100*time.Microsecond, "no request was granted")
 	return release
 }
 
@@ -150,36 +150,36 @@ func always(d time.Duration) func(string) time.Duration {
 func TestQuietFlowsPassTheFlood(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("flood", "u", 1)
-	left := slices.Concat(b.allWait(20, "flood"), b.allWait(2, "quiet"))
-	turns := b.serve(running, left, always(10*time.Millisecond))
+	remaining := slices.Concat(b.allWait(20, "flood"), b.allWait(2, "quiet"))
+	turns := b.serve(running, remaining, always(10*time.Millisecond))
 	require.Len(t, turns, 22)
-	require.Equal(t, "quiet/u", turns[0], "who has had nothing yet comes first: %v", turns)
-	require.Equal(t, 2, strings.Count(fmt.Sprint(turns[:4]), "quiet/u"), "both are among the first four: %v", turns)
+	require.Equal(t, "quiet/u", turns[0], "the flow without granted requests must be first: %v", turns)
+	require.Equal(t, 2, strings.Count(fmt.Sprint(turns[:4]), "quiet/u"), "both requests must be among the first four: %v", turns)
 }
 
 func TestFlowsShareTimeAndNotRequests(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 200, FlowWaiting: 100})
 	running := b.must("other", "u", 1)
-	left := b.allWait(40, "slow", "fast")
-	turns := b.serve(running, left, func(turn string) time.Duration {
+	remaining := b.allWait(40, "slow", "fast")
+	turns := b.serve(running, remaining, func(turn string) time.Duration {
 		if turn == "slow/u" {
 			return 90 * time.Millisecond
 		}
 		return 10 * time.Millisecond
 	})
 	fast := strings.Count(fmt.Sprint(turns[:40]), "fast/u")
-	require.GreaterOrEqual(t, fast, 32, "nine fast requests for each slow one: %v", turns[:40])
+	require.GreaterOrEqual(t, fast, 32, "nine fast requests must be granted for each slow one: %v", turns[:40])
 }
 
 func TestUsersOfAFlowTakeTurns(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 80})
 	running := b.must("c", "busy", 1)
-	var left []pending
+	var remaining []pending
 	for range 10 {
-		left = append(left, b.waits(t.Context(), "c", "busy", 1))
+		remaining = append(remaining, b.waits(t.Context(), "c", "busy", 1))
 	}
-	left = append(left, b.waits(t.Context(), "c", "human", 1))
-	turns := b.serve(running, left, always(time.Millisecond))
+	remaining = append(remaining, b.waits(t.Context(), "c", "human", 1))
+	turns := b.serve(running, remaining, always(time.Millisecond))
 	require.Contains(t, turns[:2], "c/human")
 }
 
@@ -201,7 +201,7 @@ func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
 	after := b.waits(t.Context(), "c", "u", 1)
 	small(0)
 	release := <-wide.release
-	require.Empty(t, after.release, "it came later and fits no more")
+	require.Empty(t, after.release, "the later request must not fit anymore")
 	release(0)
 	(<-after.release)(0)
 	b.must("a", "u", 99)(0) // limited to the total
@@ -211,17 +211,17 @@ func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 12, FlowWaiting: 8})
 	running := b.must("flood", "u", 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	var left []pending
+	var remaining []pending
 	for range 4 {
-		left = append(left, b.waits(ctx, "flood", "u", 1))
+		remaining = append(remaining, b.waits(ctx, "flood", "u", 1))
 	}
 	_, err := b.queue.Acquire(ctx, FlowKey{Cluster: "flood"}, "u", 1, func(bool) {})
-	require.ErrorIs(t, err, errQueueFull, "one user has half of his logical cluster's queue")
-	left = append(left, b.waits(ctx, "flood", "other", 1))
-	left = append(left, b.waits(ctx, "quiet", "u", 1))
+	require.ErrorIs(t, err, errQueueFull, "one user must get at most half of the queue of its logical cluster")
+	remaining = append(remaining, b.waits(ctx, "flood", "other", 1))
+	remaining = append(remaining, b.waits(ctx, "quiet", "u", 1))
 
 	cancel()
-	for _, p := range left {
+	for _, p := range remaining {
 		require.ErrorIs(t, <-p.err, errTimeout)
 	}
 	running(0)
@@ -262,8 +262,8 @@ func TestNoCredit(t *testing.T) {
 		running = <-next.release
 	}
 	b.turns = nil
-	left := b.allWait(10, "busy", "back")
-	turns := b.serve(running, left, always(time.Second))
+	remaining := b.allWait(10, "busy", "back")
+	turns := b.serve(running, remaining, always(time.Second))
 	require.Contains(t, turns[:4], "busy/u", "%v", turns)
 }
 

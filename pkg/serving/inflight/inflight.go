@@ -60,21 +60,21 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 		if reads(info.Verb) {
 			k = &e.reading
 		}
-		if !k.enter() {
-			k.leave()
+		if !k.acquire() {
+			k.release()
 			e.rejected.WithLabelValues("max-requests-inflight").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
 			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
 			refuse(w, r, "the number of requests in flight would exceed --max-requests-inflight or --max-mutating-requests-inflight")
 			return
 		}
-		defer k.leave()
+		defer k.release()
 		next.ServeHTTP(w, r.WithContext(request.WithPause(ctx, func() (resume func()) {
 			resumeSeat := request.Pause(ctx)
-			k.leave()
+			k.release()
 			return func() {
 				resumeSeat() // may block
-				k.enter()
+				k.acquire()
 			}
 		})))
 	})
@@ -94,7 +94,7 @@ func (e *Executing) Report(ctx context.Context) {
 	}
 }
 
-func (k *kind) enter() bool {
+func (k *kind) acquire() bool {
 	now := k.now.Add(1)
 	within := k.limit == 0 || now <= k.limit
 	for within {
@@ -105,7 +105,7 @@ func (k *kind) enter() bool {
 	return within
 }
 
-func (k *kind) leave() { k.now.Add(-1) }
+func (k *kind) release() { k.now.Add(-1) }
 
 // highest returns the maximum since the last call.
 func (k *kind) highest() int { return int(k.most.Swap(k.now.Load())) }

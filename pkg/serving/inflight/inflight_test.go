@@ -23,8 +23,8 @@ func refuse(w http.ResponseWriter, _ *http.Request, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
 }
 
-// asked returns an authorized request.
-func asked(ctx context.Context, cluster, verb, subject string, groups ...string) *http.Request {
+// requestOf returns an authorized request.
+func requestOf(ctx context.Context, cluster, verb, subject string, groups ...string) *http.Request {
 	ctx = request.WithClusterName(ctx, logicalcluster.Name(cluster))
 	ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: subject, Groups: groups})
 	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: verb})
@@ -53,8 +53,8 @@ func hang(t *testing.T, pauses bool, wrap func(http.Handler) http.Handler) *hang
 	return h
 }
 
-// enter sends a request and waits until it hangs, or returns the response.
-func (h *hanging) enter(r *http.Request) (code int) {
+// start sends a request and waits until it hangs, or returns the response.
+func (h *hanging) start(r *http.Request) (code int) {
 	go func() {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
@@ -68,7 +68,7 @@ func (h *hanging) enter(r *http.Request) (code int) {
 	}
 }
 
-func (h *hanging) leave(n int) {
+func (h *hanging) finish(n int) {
 	for range n {
 		h.goOn <- struct{}{}
 		require.Equal(h.t, http.StatusOK, <-h.done)
@@ -79,18 +79,18 @@ func TestExecuting(t *testing.T) {
 	e := NewExecuting(1, 2, nil)
 	h := hang(t, false, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })
 	ctx := t.Context()
-	require.Zero(t, h.enter(asked(ctx, "a", "create", "jane")))
+	require.Zero(t, h.start(requestOf(ctx, "a", "create", "jane")))
 	for range 3 {
-		require.Zero(t, h.enter(asked(ctx, "a", "create", "root", user.SystemPrivilegedGroup)), "administrators take no place of others")
+		require.Zero(t, h.start(requestOf(ctx, "a", "create", "root", user.SystemPrivilegedGroup)), "requests of administrators must not count")
 	}
-	require.Zero(t, h.enter(asked(ctx, "b", "patch", "jane")))
-	require.Equal(t, http.StatusTooManyRequests, h.enter(asked(ctx, "c", "delete", "joe")))
-	require.Zero(t, h.enter(asked(ctx, "c", "list", "joe")), "what reads has a limit of its own")
-	require.Equal(t, http.StatusTooManyRequests, h.enter(asked(ctx, "c", "get", "joe")))
-	require.Zero(t, h.enter(asked(ctx, "c", "get", "root", user.SystemPrivilegedGroup)), "administrators always get in")
+	require.Zero(t, h.start(requestOf(ctx, "b", "patch", "jane")))
+	require.Equal(t, http.StatusTooManyRequests, h.start(requestOf(ctx, "c", "delete", "joe")))
+	require.Zero(t, h.start(requestOf(ctx, "c", "list", "joe")), "read requests have a separate limit")
+	require.Equal(t, http.StatusTooManyRequests, h.start(requestOf(ctx, "c", "get", "joe")))
+	require.Zero(t, h.start(requestOf(ctx, "c", "get", "root", user.SystemPrivilegedGroup)), "administrators must not be limited")
 	require.Equal(t, 2, e.writing.highest())
-	h.leave(7)
-	require.Equal(t, 2, e.writing.highest(), "the highest since the last time")
+	h.finish(7)
+	require.Equal(t, 2, e.writing.highest(), "maximum since the last call")
 	require.Zero(t, e.writing.highest())
 	require.Zero(t, e.reading.now.Load()+e.writing.now.Load())
 }
@@ -99,10 +99,10 @@ func TestPausedRequestsDoNotCount(t *testing.T) {
 	e := NewExecuting(1, 1, nil)
 	h := hang(t, true, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })
 	for range 10 {
-		require.Zero(t, h.enter(asked(t.Context(), "noisy", "create", "joe")))
+		require.Zero(t, h.start(requestOf(t.Context(), "noisy", "create", "joe")))
 	}
 	require.Zero(t, e.writing.now.Load())
-	require.Zero(t, h.enter(asked(t.Context(), "quiet", "create", "jane")))
-	h.leave(11)
+	require.Zero(t, h.start(requestOf(t.Context(), "quiet", "create", "jane")))
+	h.finish(11)
 	require.Zero(t, e.writing.now.Load())
 }

@@ -70,17 +70,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	// The values of the caller's context must not be used, because the caller may be a handler.
 	ctx, cancel := context.WithCancel(t.base)
 	unlink := context.AfterFunc(r.Context(), cancel)
-	answer := newAnswer(r.Context(), ctx, cancel)
+	responseWriter := newResponseWriter(r.Context(), ctx, cancel)
 	inner := received(r, ctx) //nolint:contextcheck // see above
 	go func() {
 		defer t.running.Done()
 		defer closeBody(r)
 		defer cancel()
 		defer unlink()
-		defer answer.end(r)
-		t.handler.ServeHTTP(answer, inner)
+		defer responseWriter.end(r)
+		t.handler.ServeHTTP(responseWriter, inner)
 	}()
-	return answer.response(r)
+	return responseWriter.response(r)
 }
 
 // begin waits until requests are served, and counts the request.
@@ -125,7 +125,7 @@ func received(r *http.Request, ctx context.Context) *http.Request { //nolint:rev
 	return inner
 }
 
-func (a *answer) end(r *http.Request) {
+func (a *responseWriter) end(r *http.Request) {
 	switch p := recover(); p {
 	case nil:
 		a.finish(nil)
@@ -148,7 +148,7 @@ const (
 
 var errAborted = fmt.Errorf("the server aborted the response: %w", io.ErrUnexpectedEOF)
 
-type answer struct {
+type responseWriter struct {
 	client context.Context //nolint:containedctx // of the caller
 	ctx    context.Context //nolint:containedctx // of the request
 	cancel context.CancelFunc
@@ -171,27 +171,27 @@ type answer struct {
 	reading []byte // only used by the client
 }
 
-func newAnswer(client, ctx context.Context, cancel context.CancelFunc) *answer {
-	a := &answer{client: client, ctx: ctx, cancel: cancel, header: http.Header{}}
+func newResponseWriter(client, ctx context.Context, cancel context.CancelFunc) *responseWriter {
+	a := &responseWriter{client: client, ctx: ctx, cancel: cancel, header: http.Header{}}
 	a.cond.L = &a.mu
 	return a
 }
 
-func (a *answer) Header() http.Header { return a.header }
+func (a *responseWriter) Header() http.Header { return a.header }
 
-func (a *answer) WriteHeader(status int) {
+func (a *responseWriter) WriteHeader(status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.writeHeader(status)
 }
 
-func (a *answer) writeHeader(status int) {
+func (a *responseWriter) writeHeader(status int) {
 	if a.status == 0 && status >= http.StatusOK { // informational responses are not passed on
 		a.status, a.sent = status, a.header.Clone()
 	}
 }
 
-func (a *answer) Write(p []byte) (int, error) {
+func (a *responseWriter) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.writeHeader(http.StatusOK)
@@ -213,14 +213,14 @@ func (a *answer) Write(p []byte) (int, error) {
 }
 
 // show makes the written bytes available to the client. The caller holds the lock.
-func (a *answer) show() {
+func (a *responseWriter) show() {
 	a.shown = true
 	a.cond.Broadcast()
 }
 
-func (a *answer) Flush() { _ = a.FlushError() }
+func (a *responseWriter) Flush() { _ = a.FlushError() }
 
-func (a *answer) FlushError() error {
+func (a *responseWriter) FlushError() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -233,20 +233,20 @@ func (a *answer) FlushError() error {
 
 // SetWriteDeadline implements http.ResponseController's interface. A deadline in the past ends the
 // response. Others only apply to the data of a connection.
-func (a *answer) SetWriteDeadline(deadline time.Time) error {
+func (a *responseWriter) SetWriteDeadline(deadline time.Time) error {
 	if !deadline.IsZero() && !deadline.After(time.Now()) {
 		a.fail(os.ErrDeadlineExceeded)
 	}
 	return nil
 }
 
-func (a *answer) CloseNotify() <-chan bool {
+func (a *responseWriter) CloseNotify() <-chan bool {
 	closed := make(chan bool, 1)
 	context.AfterFunc(a.ctx, func() { closed <- true })
 	return closed
 }
 
-func (a *answer) fail(err error) {
+func (a *responseWriter) fail(err error) {
 	a.mu.Lock()
 	if !a.cut {
 		a.err, a.cut = err, true
@@ -257,7 +257,7 @@ func (a *answer) fail(err error) {
 }
 
 // finish is called when the handler has returned. err is set if it was aborted.
-func (a *answer) finish(err error) {
+func (a *responseWriter) finish(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -275,7 +275,7 @@ func (a *answer) finish(err error) {
 }
 
 // response returns the response when the handler has flushed, written enough, or returned.
-func (a *answer) response(r *http.Request) (*http.Response, error) {
+func (a *responseWriter) response(r *http.Request) (*http.Response, error) {
 	unlink := context.AfterFunc(a.client, func() { a.fail(context.Cause(a.client)) })
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -294,13 +294,13 @@ func (a *answer) response(r *http.Request) (*http.Response, error) {
 	}
 	return &http.Response{
 		Status: strconv.Itoa(a.status) + " " + http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/2.0", ProtoMajor: 2,
-		Header: a.sent, ContentLength: length, Body: &body{answer: a, unlink: unlink}, Request: r,
+		Header: a.sent, ContentLength: length, Body: &body{responseWriter: a, unlink: unlink}, Request: r,
 	}, nil
 }
 
 // body is the body of a response. Read and Close may be called concurrently, but each by one goroutine at a time.
 type body struct {
-	*answer
+	*responseWriter
 	unlink func() bool
 }
 
@@ -315,7 +315,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (a *answer) take() error {
+func (a *responseWriter) take() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for !a.shown || len(a.written) == 0 {

@@ -68,7 +68,7 @@ func TestSameAsByConnection(t *testing.T) {
 			w.WriteHeader(http.StatusEarlyHints)
 			w.WriteHeader(http.StatusTeapot)
 			w.WriteHeader(http.StatusOK)
-			_, _ = io.WriteString(w, "answer")
+			_, _ = io.WriteString(w, "response")
 		}
 	}
 	var here, there got
@@ -92,7 +92,7 @@ func TestSameAsByConnection(t *testing.T) {
 		for _, response := range []*http.Response{own, other} {
 			content, err := io.ReadAll(response.Body)
 			require.NoError(t, err)
-			require.Equal(t, "answer", string(content))
+			require.Equal(t, "response", string(content))
 			require.NoError(t, response.Body.Close())
 		}
 	}
@@ -105,7 +105,7 @@ func TestContext(t *testing.T) {
 	ended := make(chan error, 1)
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(contextKey{}) != nil {
-			panic("the caller's value")
+			panic("the context contains a value of the caller")
 		}
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -120,7 +120,7 @@ func TestContext(t *testing.T) {
 	require.NoError(t, response.Body.Close())
 
 	response = send(t, t.Context(), client, http.MethodGet, "https://server/", "")
-	require.NoError(t, response.Body.Close(), "a client that closes the body ends the request")
+	require.NoError(t, response.Body.Close(), "closing the body must end the request")
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
@@ -180,7 +180,7 @@ func TestStream(t *testing.T) {
 	response = send(t, t.Context(), client, http.MethodGet, "https://server/", "")
 	select {
 	case <-written:
-		t.Fatal("the handler wrote more than waits for who reads it")
+		t.Fatal("the handler wrote more than the buffer holds")
 	case <-time.After(10 * time.Millisecond):
 	}
 	got, err := io.ReadAll(response.Body)
@@ -198,14 +198,14 @@ func TestCutOff(t *testing.T) {
 		early bool
 		want  error
 	}{
-		"given up": {handler: func(w http.ResponseWriter, _ *http.Request) {
+		"aborted": {handler: func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "half")
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, want: io.ErrUnexpectedEOF},
-		"given up before it begins": {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, early: true, want: io.ErrUnexpectedEOF},
-		"a panic":                   {handler: func(http.ResponseWriter, *http.Request) { panic("a bug") }, early: true, want: io.ErrUnexpectedEOF},
-		"a deadline that has passed": {handler: func(w http.ResponseWriter, r *http.Request) {
+		"aborted without output": {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, early: true, want: io.ErrUnexpectedEOF},
+		"panic":                  {handler: func(http.ResponseWriter, *http.Request) { panic("a bug") }, early: true, want: io.ErrUnexpectedEOF},
+		"expired deadline": {handler: func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "half")
 			_ = http.NewResponseController(w).Flush()
 			<-begun
@@ -255,7 +255,7 @@ func TestStartAndStop(t *testing.T) {
 	require.NotNil(t, response)
 	stop()
 	rest, err := io.ReadAll(response.Body)
-	require.NoError(t, err, "the handler returned")
+	require.NoError(t, err, "the handler has returned")
 	require.Empty(t, rest)
 	require.NoError(t, response.Body.Close())
 	_, err = get(t.Context(), client)
@@ -289,7 +289,7 @@ func TestConcurrent(t *testing.T) {
 					want = binary.BigEndian.AppendUint32(append(want, name...), uint32(i))
 				}
 				if err != nil || !bytes.Equal(want, got) {
-					t.Errorf("%d bytes in place of %d, %v", len(got), len(want), err)
+					t.Errorf("got %d bytes, want %d, error %v", len(got), len(want), err)
 				}
 			}
 		})

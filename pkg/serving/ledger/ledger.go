@@ -225,13 +225,13 @@ var descriptions = map[string]string{
 	AnonymousConnections:   "connections without an authenticated request; above the limit, the oldest connection of the address with most of them is closed",
 	ConnectionsPerUser:     "connections",
 	BodyBytes:              "bytes of request bodies in memory that are being read or wait for a seat, of all users",
-	BodyBytesPerUser:       "the same of one user",
+	BodyBytesPerUser:       "bytes of request bodies in memory, of one user",
 	RequestsPerCluster:     "requests in flight, including queued ones and excluding watches; each 16 KiB of headers count as another request",
-	RequestsPerUser:        "the same",
+	RequestsPerUser:        "requests in flight without watches; each 16 KiB of headers count as another request",
 	WatchesPerCluster:      "open watches and upgraded connections; each 16 KiB of headers, and every four requirements, values and ranges of selectors, count as another watch",
-	WatchesPerUser:         "the same",
+	WatchesPerUser:         "open watches and upgraded connections; large headers and selectors count as several",
 	WatchBytesPerCluster:   "the sum of the largest event of each open watch, at least 64 KiB each",
-	WatchBytesPerUser:      "the same",
+	WatchBytesPerUser:      "the sum of the largest event of each open watch, at least 64 KiB each",
 	WebhookCallsPerCluster: "concurrent calls of admission webhooks, and of conversion webhooks; others wait for up to 10 s",
 }
 

@@ -32,9 +32,9 @@ func takeAll(l *Ledger, h Holder) (n int) {
 
 func TestTotal(t *testing.T) {
 	l := NewLedger(Bounds{Total: 100, User: 30})
-	require.Equal(t, 30, takeAll(l, holder("", "a")), "the user's limit")
+	require.Equal(t, 30, takeAll(l, holder("", "a")), "limit of the user")
 	require.Equal(t, 30, takeAll(l, holder("", "b")))
-	require.Equal(t, 20, takeAll(l, holder("", "c")), "as much as is left for others")
+	require.Equal(t, 20, takeAll(l, holder("", "c")), "half of the remaining capacity")
 	require.Equal(t, 10, takeAll(l, holder("", "d")))
 	require.Equal(t, 5, takeAll(l, holder("", "e")))
 	require.EqualValues(t, 95, l.Held())
@@ -55,18 +55,18 @@ func TestTotal(t *testing.T) {
 func TestOwn(t *testing.T) {
 	l := NewLedger(Bounds{Total: 4, User: 3, Own: 2})
 	for _, subject := range []string{"a", "b", "c", "d"} {
-		require.Equal(t, 2, takeAll(l, holder("", subject)), "whatever others have")
+		require.Equal(t, 2, takeAll(l, holder("", subject)), "the minimum must not depend on other users")
 	}
 	require.EqualValues(t, 8, l.Held())
 }
 
 func TestClusterAndUser(t *testing.T) {
 	l := NewLedger(Bounds{Cluster: 8, User: 6})
-	require.Equal(t, 4, takeAll(l, holder("noisy", "joe")), "as many as are left for other users")
+	require.Equal(t, 4, takeAll(l, holder("noisy", "joe")), "half of the limit of the logical cluster")
 	require.Equal(t, 2, takeAll(l, holder("noisy", "jim")))
-	require.Equal(t, 2, takeAll(l, holder("another", "joe")), "the user's limit is for all logical clusters")
+	require.Equal(t, 2, takeAll(l, holder("another", "joe")), "the limit of the user must apply to all logical clusters")
 	require.Equal(t, 4, takeAll(l, holder("quiet", "jane")))
-	require.Equal(t, 6, takeAll(l, holder("", "jack")), "requests for no logical cluster have the user's limit only")
+	require.Equal(t, 6, takeAll(l, holder("", "jack")), "only the limit of the user applies without a logical cluster")
 }
 
 func TestUnlimited(t *testing.T) {
@@ -124,8 +124,8 @@ func TestWrap(t *testing.T) {
 	}), func(r *http.Request, _ *apirequest.RequestInfo) int64 { return int64(len(r.Header)) }, func(w http.ResponseWriter, _ *http.Request, why string) {
 		http.Error(w, why, http.StatusTooManyRequests)
 	})
-	// enter sends a request that counts n, and returns the status, or 0 if it is being executed.
-	enter := func(ctx context.Context, n int, subject string, groups ...string) int {
+	// start sends a request that counts n, and returns the status, or 0 if it is being executed.
+	start := func(ctx context.Context, n int, subject string, groups ...string) int {
 		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: subject, Groups: groups})
 		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
 		for i := range n {
@@ -144,13 +144,13 @@ func TestWrap(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	require.Zero(t, enter(ctx, 2, "joe"))
-	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "joe"))
-	require.Zero(t, enter(ctx, 0, "joe"), "it is not limited")
-	require.Zero(t, enter(ctx, 1, "jane"))
-	require.Zero(t, enter(identity.WithFlow(ctx, identity.Flow{User: "jane"}), 1, "joe"), "who impersonates pays")
-	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "jane"))
-	require.Zero(t, enter(ctx, 3, "root", user.SystemPrivilegedGroup))
+	require.Zero(t, start(ctx, 2, "joe"))
+	require.Equal(t, http.StatusTooManyRequests, start(ctx, 1, "joe"))
+	require.Zero(t, start(ctx, 0, "joe"), "requests without costs must not be limited")
+	require.Zero(t, start(ctx, 1, "jane"))
+	require.Zero(t, start(identity.WithFlow(ctx, identity.Flow{User: "jane"}), 1, "joe"), "requests must count for the impersonating user")
+	require.Equal(t, http.StatusTooManyRequests, start(ctx, 1, "jane"))
+	require.Zero(t, start(ctx, 3, "root", user.SystemPrivilegedGroup))
 	for range 5 {
 		goOn <- struct{}{}
 		require.Equal(t, http.StatusOK, <-done)

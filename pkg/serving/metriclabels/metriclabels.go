@@ -31,7 +31,7 @@ func Subresources() []string { return []string{"", "approval", "finalize", "scal
 
 var (
 	request  = []string{"group", "version", "resource", "subresource"}
-	answer   = append([]string{"code"}, request...)
+	response = append([]string{"code"}, request...)
 	event    = []string{"group", "version", "resource"}
 	object   = []string{"group", "resource"}
 	refusal  = []string{"resource"}
@@ -45,7 +45,7 @@ var (
 // arbitrarily, so that these metrics keep only few labels.
 var (
 	kept = map[string][]string{
-		"apiserver_request_total":                answer,
+		"apiserver_request_total":                response,
 		"apiserver_request_duration_seconds":     request,
 		"apiserver_request_sli_duration_seconds": request,
 		"apiserver_response_sizes":               request,

@@ -25,13 +25,15 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// answer serves responses as configured, and reports failed writes.
-type answer struct {
+// configuredHandler serves responses as configured, and reports failed writes.
+type configuredHandler struct {
 	serve func(w http.ResponseWriter, r *http.Request) error
 	ended chan error
 }
 
-func (a answer) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.ended <- a.serve(w, r) }
+func (a configuredHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.ended <- a.serve(w, r)
+}
 
 // large writes more than any buffer can hold.
 func large(w http.ResponseWriter, _ *http.Request) error {
@@ -68,11 +70,11 @@ func TestGuard(t *testing.T) {
 		"small":  {serve: small, want: stalled},
 		"stream": {serve: stream, lasts: true, want: 10*longest + stalled, fails: true},
 	} {
-		for protocol, connect := range map[string]func(*testing.T, net.Conn, http.Handler) (gone func() error){"HTTP/1.1": http1, "HTTP/2": http2Conn} {
+		for protocol, connect := range map[string]func(*testing.T, net.Conn, http.Handler) (waitClosed func() error){"HTTP/1.1": http1, "HTTP/2": http2Conn} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
 				bubble.Test(t, func(t *testing.T) {
-					a := answer{serve: try.serve, ended: make(chan error, 1)}
+					a := configuredHandler{serve: try.serve, ended: make(chan error, 1)}
 					info := &apirequest.RequestInfo{}
 					handler := WithGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						lasts := func(*http.Request, *apirequest.RequestInfo) bool { return try.lasts }
@@ -80,7 +82,7 @@ func TestGuard(t *testing.T) {
 					}))
 					client, server := net.Pipe()
 					began := time.Now()
-					gone := connect(t, server, handler)
+					waitClosed := connect(t, server, handler)
 					_, err := io.WriteString(client, map[string]string{"HTTP/1.1": "GET / HTTP/1.1\r\nHost: test\r\n\r\n", "HTTP/2": http2.ClientPreface}[protocol])
 					require.NoError(t, err)
 					if protocol == "HTTP/2" {
@@ -90,11 +92,11 @@ func TestGuard(t *testing.T) {
 						require.Error(t, err)
 					}
 					if protocol == "HTTP/1.1" {
-						require.NoError(t, gone())
+						require.NoError(t, waitClosed())
 					}
 					require.Equal(t, try.want, time.Since(began))
 					require.NoError(t, client.Close())
-					require.NoError(t, gone())
+					require.NoError(t, waitClosed())
 				})
 			})
 		}
@@ -133,7 +135,7 @@ func reset(t *testing.T, client net.Conn) error {
 	return io.EOF
 }
 
-func http1(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error) {
+func http1(_ *testing.T, conn net.Conn, handler http.Handler) (waitClosed func() error) {
 	ended := make(chan struct{})
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Hour, ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed {
@@ -150,7 +152,7 @@ func http1(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error
 	}
 }
 
-func http2Conn(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error) {
+func http2Conn(_ *testing.T, conn net.Conn, handler http.Handler) (waitClosed func() error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -206,10 +208,10 @@ func TestPause(t *testing.T) {
 		size   int
 		pauses int
 	}{
-		"quick":         {takes: pauseAfter / 2, size: unsent},
-		"slow":          {takes: 2 * pauseAfter, size: unsent, pauses: 2},
-		"not sent yet":  {takes: 2 * pauseAfter, size: unsent / 3},
-		"nothing waits": {size: unsent},
+		"quick":        {takes: pauseAfter / 2, size: unsent},
+		"slow":         {takes: 2 * pauseAfter, size: unsent, pauses: 2},
+		"not sent yet": {takes: 2 * pauseAfter, size: unsent / 3},
+		"not blocked":  {size: unsent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -245,7 +247,7 @@ type stuck struct {
 	givenUp chan struct{}
 }
 
-var errGivenUp = errors.New("given up")
+var errGivenUp = errors.New("write aborted")
 
 func (s *stuck) Write([]byte) (int, error) {
 	<-s.givenUp
@@ -292,12 +294,12 @@ func TestUnread(t *testing.T) {
 		paused := withPause(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, err := w.Write(make([]byte, r.ContentLength))
 			if !errors.Is(err, errGivenUp) {
-				t.Errorf("it was read: %v", err)
+				t.Errorf("the write did not fail: %v", err)
 			}
 		}), newUnread(ledger.Bounds{Total: 4 * mine, User: 2 * mine, Own: mine / 2}))
 		handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 		var pauses atomic.Int64
-		answer := func(subject string, bytes int64) (givenUp bool) {
+		isAborted := func(subject string, bytes int64) (givenUp bool) {
 			ctx := request.WithPause(context.WithoutCancel(t.Context()), func() func() {
 				pauses.Add(1)
 				return func() { pauses.Add(-1) }
@@ -306,21 +308,21 @@ func TestUnread(t *testing.T) {
 			r.ContentLength = bytes
 			return isGivenUp(&answering, handler, r, 2*pauseAfter)
 		}
-		require.False(t, answer("jane", mine))
-		require.False(t, answer("jane", mine))
-		require.True(t, answer("jane", mine), "more than one user's")
-		require.True(t, answer("jane", mine/4), "however little")
-		require.False(t, answer("joe", 100*mine), "one of any size, which is as much as one may have")
-		require.True(t, answer("jim", mine), "there is no room left")
-		require.False(t, answer("jim", mine/2), "but what everybody has")
-		require.False(t, answer("root", 100*mine))
+		require.False(t, isAborted("jane", mine))
+		require.False(t, isAborted("jane", mine))
+		require.True(t, isAborted("jane", mine), "the limit of the user is exceeded")
+		require.True(t, isAborted("jane", mine/4), "the limit of the user is exceeded by a small response")
+		require.False(t, isAborted("joe", 100*mine), "one response may have any size")
+		require.True(t, isAborted("jim", mine), "the total limit is exceeded")
+		require.False(t, isAborted("jim", mine/2), "each user has a minimum")
+		require.False(t, isAborted("root", 100*mine))
 		last = true
-		require.False(t, answer("jane", mine), "what lasts has bounds of its own")
+		require.False(t, isAborted("jane", mine), "long-running requests have separate limits")
 		last = false
 		require.EqualValues(t, 6, pauses.Load())
 		answering.Wait() // the guard ends the remaining ones
 		require.Zero(t, pauses.Load())
-		require.False(t, answer("jane", mine), "there is room again")
+		require.False(t, isAborted("jane", mine), "capacity must be released")
 		answering.Wait()
 	})
 }
@@ -337,7 +339,7 @@ func TestForwarded(t *testing.T) {
 		forwards := withForwarded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, err := w.Write(writes)
 			if err != nil && !errors.Is(err, errGivenUp) {
-				t.Errorf("it is given up otherwise: %v", err)
+				t.Errorf("unexpected error of a write: %v", err)
 			}
 		}), newUnread(ledger.Bounds{Total: 8 * ahead, User: 2 * ahead, Own: ahead}), ahead)
 		handler := WithGuard(WithStreams(forwards, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
@@ -355,15 +357,15 @@ func TestForwarded(t *testing.T) {
 		require.False(t, givenUp("jane"))
 		last = true
 		require.False(t, givenUp("jane"))
-		require.True(t, givenUp("jane"), "watches count")
+		require.True(t, givenUp("jane"), "watches must count")
 		last = false
-		require.True(t, givenUp("jane"), "and all else")
+		require.True(t, givenUp("jane"), "other requests must count")
 		require.False(t, givenUp("joe"))
 		for range 10 {
 			require.False(t, givenUp("root"))
 		}
 		answering.Wait() // the guard ends the remaining ones
-		require.False(t, givenUp("jane"), "there is room again")
+		require.False(t, givenUp("jane"), "capacity must be released")
 		answering.Wait()
 	})
 }
@@ -379,7 +381,7 @@ func TestWhole(t *testing.T) {
 	}))
 	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 	var answering sync.WaitGroup
-	ask := func(subject, accept, query, agent string) bool {
+	send := func(subject, accept, query, agent string) bool {
 		r := requestOf(t.Context(), subject, query, apirequest.RequestInfo{IsResourceRequest: true})
 		r.Header.Set("Accept", accept)
 		r.Header.Set("Accept-Encoding", "gzip")
@@ -387,7 +389,7 @@ func TestWhole(t *testing.T) {
 		answering.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
 		return <-inside
 	}
-	packs := func(subject, accept string) bool { return ask(subject, accept, "", "kubectl") }
+	packs := func(subject, accept string) bool { return send(subject, accept, "", "kubectl") }
 	const table, plain = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "application/vnd.kubernetes.protobuf, application/json,*/*"
 	require.True(t, packs("jane", table))
 	require.True(t, packs("jane", "application/yaml"))
@@ -395,10 +397,10 @@ func TestWhole(t *testing.T) {
 	require.False(t, packs("jane", "application/json; as =Table;v=v1;g=meta.k8s.io"))
 	require.False(t, packs("jane", "application/json;pretty=1"))
 	require.False(t, packs("jane", "application/cbor"))
-	require.False(t, ask("jane", plain, "pretty=true", "kubectl"))
-	require.False(t, ask("jane", "", "", "curl/8.5.0"))
-	require.True(t, packs("jane", ""), "it is encoded object by object")
-	require.True(t, packs("jane", plain), "so is it")
+	require.False(t, send("jane", plain, "pretty=true", "kubectl"))
+	require.False(t, send("jane", "", "", "curl/8.5.0"))
+	require.True(t, packs("jane", ""), "JSON lists are encoded object by object")
+	require.True(t, packs("jane", plain), "protobuf lists are encoded object by object")
 	require.True(t, packs("joe", table))
 	last = true
 	require.True(t, packs("jane", table), "watches are encoded event by event")
@@ -406,7 +408,7 @@ func TestWhole(t *testing.T) {
 	close(goOn)
 	answering.Wait()
 	goOn = make(chan struct{})
-	require.True(t, packs("jane", table), "others have ended")
+	require.True(t, packs("jane", table), "the limit must be released")
 	close(goOn)
 	answering.Wait()
 }

@@ -75,7 +75,7 @@ func TestClusterBytes(t *testing.T) {
 	require.Equal(t, http.StatusOK, refused.StatusCode)
 	text, err := io.ReadAll(refused.Body)
 	require.NoError(t, err)
-	require.Empty(t, text, "its event is too large, and it ends")
+	require.Empty(t, text, "the watch must end because its event exceeds the limit")
 	whole("/quiet")
 	whole("/noisy", user.SystemPrivilegedGroup)
 	require.NoError(t, first.Body.Close())
@@ -83,7 +83,7 @@ func TestClusterBytes(t *testing.T) {
 		res := open(t, client, url+"/noisy")
 		n, _ := io.ReadFull(res.Body, make([]byte, 9*least))
 		return n == 9*least
-	}, 10*time.Second, time.Millisecond, "what has ended counts no more")
+	}, 10*time.Second, time.Millisecond, "ended watches must not count")
 }
 
 // TestUserBytes checks the limit of a user in all logical clusters, and that rejected bytes do not

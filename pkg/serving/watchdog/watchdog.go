@@ -88,10 +88,10 @@ type Watchdog struct {
 	flows    map[identity.Flow]int
 	clusters map[logicalcluster.Name]int
 
-	looking sync.Mutex
-	looked  time.Time
-	pause   time.Duration
-	running map[string]struct{}
+	profiling sync.Mutex
+	profiled  time.Time
+	pause     time.Duration
+	running   map[string]struct{}
 }
 
 // NewWatchdog returns a watchdog.
@@ -218,23 +218,23 @@ func change[K comparable](counts map[K]int, key K, n int) {
 
 func (d *Watchdog) await(id string) {
 	for {
-		if _, running := d.look(time.Now())[id]; !running {
+		if _, running := d.takeProfile(time.Now())[id]; !running {
 			return
 		}
 	}
 }
 
-// look returns the requests with a write in progress at some time after since.
-func (d *Watchdog) look(since time.Time) map[string]struct{} {
-	d.looking.Lock()
-	defer d.looking.Unlock()
-	if d.looked.After(since) { // another call took a profile meanwhile
+// takeProfile returns the requests with a write in progress at some time after since.
+func (d *Watchdog) takeProfile(since time.Time) map[string]struct{} {
+	d.profiling.Lock()
+	defer d.profiling.Unlock()
+	if d.profiled.After(since) { // another call took a profile meanwhile
 		return d.running
 	}
-	<-time.After(time.Until(d.looked.Add(d.pause)))
-	d.looked = time.Now()
+	<-time.After(time.Until(d.profiled.Add(d.pause)))
+	d.profiled = time.Now()
 	d.running = executing()
-	d.pause = max(period, share*time.Since(d.looked))
+	d.pause = max(period, share*time.Since(d.profiled))
 	return d.running
 }
 

@@ -72,16 +72,16 @@ func TestOverdueWrites(t *testing.T) {
 		release := make(chan struct{})
 		ctx, end := context.WithCancel(contextOf(t, "a", "mallory", verb))
 		done := serve(ctx, d.Watch(writing(release), shortRunning))
-		require.Equal(t, http.StatusOK, d.code(t, "a", "mallory"), "it may take its time")
+		require.Equal(t, http.StatusOK, d.code(t, "a", "mallory"), "requests before their deadline must not throttle")
 		end()
 		require.Eventually(t, func() bool { return d.code(t, "b", "mallory") == http.StatusTooManyRequests }, deadline, tick, verb)
-		d.look(time.Now())
+		d.takeProfile(time.Now())
 		select {
 		case <-done:
-			require.FailNow(t, "it has given its seat back, and goes on")
+			require.FailNow(t, "the seat was released although the request is still being executed")
 		default:
 		}
-		require.Equal(t, http.StatusOK, d.code(t, "a", "alice"), "one user does not throttle the others")
+		require.Equal(t, http.StatusOK, d.code(t, "a", "alice"), "overdue requests of one user must not throttle other users")
 		close(release)
 		<-done
 		require.Equal(t, http.StatusOK, d.code(t, "b", "mallory"))
@@ -128,7 +128,7 @@ func TestExempt(t *testing.T) {
 	ctx, end := context.WithCancel(apirequest.WithUser(contextOf(t, "a", "", "update"), &user.DefaultInfo{Name: user.APIServerUser}))
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
 	end()
-	d.look(time.Now())
+	d.takeProfile(time.Now())
 	require.Empty(t, d.flows)
 	close(release)
 	<-done
@@ -148,7 +148,7 @@ func TestCutStacks(t *testing.T) {
 	end()
 	require.Eventually(t, func() bool { return d.code(t, "a", "mallory") == http.StatusTooManyRequests }, deadline, tick)
 	for range 2 {
-		require.NotEmpty(t, d.look(time.Now()))
+		require.NotEmpty(t, d.takeProfile(time.Now()))
 	}
 	close(release)
 	<-done

@@ -65,8 +65,8 @@ func TestTimeline(t *testing.T) {
 	_, err = s.Missed(9, false)
 	require.ErrorIs(t, err, ErrCompacted)
 	for version, want := range map[uint64]int{10: 3, 20: 3, 21: 2, 40: 1, 41: 0} {
-		require.Len(t, missed(t, s, version, true), want, "here, since %d", version)
-		require.Len(t, missed(t, s, version, false), 3, "elsewhere, since %d", version)
+		require.Len(t, missed(t, s, version, true), want, "own changes since %d", version)
+		require.Len(t, missed(t, s, version, false), 3, "changes of other replicas since %d", version)
 	}
 	s.Restart(7)
 	require.Equal(t, []logicalcluster.Name{"b"}, clusters(s.Latest()))
@@ -92,7 +92,7 @@ func TestNames(t *testing.T) {
 	require.True(t, changes[0].Before.Matches(named("y")))
 	require.False(t, changes[0].After.Matches(named("y")))
 	s.AllowNames("a", nil, 40)
-	require.False(t, s.Selection("a").Held(), "no names are no objects")
+	require.False(t, s.Selection("a").Held(), "an empty list of names must select no objects")
 	s.Allow("a", nil, 50)
 	require.True(t, s.Selection("a").Matches(named("z")))
 }
@@ -105,9 +105,9 @@ func TestLag(t *testing.T) {
 		s.Advance(25)
 		<-time.After(lag)
 		s.Advance(30)
-		require.Len(t, missed(t, s, 100, false), 1, "not yet")
+		require.Len(t, missed(t, s, 100, false), 1, "the lag has not passed")
 		<-time.After(time.Nanosecond)
-		require.Len(t, missed(t, s, 100, false), 1, "nobody has looked")
+		require.Len(t, missed(t, s, 100, false), 1, "the set was not advanced after the lag")
 		s.Advance(35)
 		require.Len(t, missed(t, s, 35, false), 1)
 		require.Empty(t, missed(t, s, 36, false))
@@ -139,7 +139,7 @@ func TestCompacts(t *testing.T) {
 		_, err := s.At(101)
 		require.ErrorIs(t, err, ErrCompacted)
 		_, err = s.Missed(last+1, false)
-		require.ErrorIs(t, err, ErrCompacted, "the forgotten ones ended there")
+		require.ErrorIs(t, err, ErrCompacted, "changes up to this version are compacted")
 		_, err = s.Missed(last+2, false)
 		require.NoError(t, err)
 	})
@@ -171,7 +171,7 @@ func TestCompactsByBytes(t *testing.T) {
 		for n := range many {
 			change(n)
 		}
-		require.Len(t, s.changes, many, "a replica may have yet to see them")
+		require.Len(t, s.changes, many, "changes that replicas may not have observed must be kept")
 		<-time.After(lag + 1)
 		change(many)
 		require.LessOrEqual(t, len(s.changes)*(len(values)*63+len(names)*200)/2, rememberedBytes)
@@ -191,20 +191,20 @@ func TestCompactsByBytes(t *testing.T) {
 // TestFollow verifies that the follower is notified and determines the version of changes.
 func TestFollow(t *testing.T) {
 	s := NewSet(nil, secrets, "", 10)
-	told := 0
+	notified := 0
 	require.True(t, s.Follow(func() {
-		told++
+		notified++
 		_ = s.Len() // takes the lock
 	}))
 	require.False(t, s.Follow(func() {}))
 	s.Allow("a", nil, 20)
 	s.Allow("b", nil, 15)
-	require.Equal(t, 2, told)
+	require.Equal(t, 2, notified)
 	require.Zero(t, s.Len())
 	require.EqualValues(t, 20, s.Version())
-	require.True(t, s.Selection("a").Held(), "what is asked now is answered by the latest")
+	require.True(t, s.Selection("a").Held(), "the latest selection must be returned")
 	made, more := s.Apply(19)
-	require.Empty(t, made, "in order")
+	require.Empty(t, made, "changes must be applied in order")
 	require.True(t, more)
 	made, more = s.Apply(30)
 	require.Len(t, made, 2)

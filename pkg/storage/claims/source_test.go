@@ -28,7 +28,7 @@ func TestSource(t *testing.T) {
 		}
 		s.Allow("a", nil, 20)
 		<-time.After(suspendedAfter)
-		require.True(t, apierrors.IsTooManyRequests(s.Current()), "before anybody has noticed")
+		require.True(t, apierrors.IsTooManyRequests(s.Current()), "a suspended source must not be current")
 		<-time.After(2 * lag)
 		require.Len(t, advanced(), 1)
 		require.True(t, source.Beat())
@@ -38,7 +38,7 @@ func TestSource(t *testing.T) {
 		began := time.Now()
 		<-time.After(suspendedAfter + 1)
 		source.Restart(began)
-		require.Error(t, s.Current(), "it stood still again while it read")
+		require.Error(t, s.Current(), "a source that is suspended during the read must not be current")
 		require.True(t, source.Beat())
 		source.Restart(time.Now())
 		require.NoError(t, s.Current())

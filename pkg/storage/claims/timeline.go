@@ -7,7 +7,7 @@ import (
 )
 
 // ErrCompacted is returned if the history of a set does not include a version.
-var ErrCompacted = errors.New("the permission claims are not known any more at this resource version: list again")
+var ErrCompacted = errors.New("the permission claims at this resource version are no longer available: list again")
 
 // Follow makes the caller apply all following changes. notify is called after each change, without a lock of
 // the set. A set has at most one follower; Follow reports whether it is the caller.

@@ -104,7 +104,7 @@ func (s *store) rawOf(parts ...string) (key, content string) {
 			return key, content
 		}
 	}
-	s.t.Fatalf("etcd holds no %v: %v", parts, s.raw())
+	s.t.Fatalf("etcd does not contain %v: %v", parts, s.raw())
 	return "", ""
 }
 
@@ -176,7 +176,7 @@ func TestEncryptsByResourceAndReadsWhatWasThere(t *testing.T) {
 	sealed, configMaps := s.of(secrets), s.of(others)
 	create(t, sealed, secrets, "a", "new", "hidden-secret")
 	create(t, sealed, secrets, "b", "new", "hidden-too")
-	create(t, configMaps, others, "a", "new", "for-everybody")
+	create(t, configMaps, others, "a", "new", "plain-content")
 
 	_, content := s.rawOf("a", "ns", "old")
 	require.Contains(t, content, "open-secret")
@@ -184,14 +184,14 @@ func TestEncryptsByResourceAndReadsWhatWasThere(t *testing.T) {
 	require.True(t, strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key1:"), "%q", content)
 	require.NotContains(t, content, "hidden-secret")
 	_, other := s.rawOf("configmaps", "a", "ns", "new")
-	require.Contains(t, other, "for-everybody")
+	require.Contains(t, other, "plain-content")
 
 	got, err := read(t, sealed, secrets, "a", "old")
-	require.NoError(t, err, "the identity provider reads what was there before")
+	require.NoError(t, err, "the identity provider must read older objects")
 	require.Equal(t, "open-secret", got)
 	touch(t, sealed, secrets, "a", "old")
 	_, rewritten := s.rawOf("a", "ns", "old")
-	require.NotContains(t, rewritten, "open-secret", "a write that changes nothing encrypts")
+	require.NotContains(t, rewritten, "open-secret", "an unchanged write must encrypt")
 
 	// A copy in another logical cluster cannot be decrypted.
 	_, err = server.Client().Put(t.Context(), strings.Replace(fromKey, "/a/", "/b/", 1), content)
@@ -228,15 +228,15 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 		create(t, sealed, secrets, "a", name, "two")
 		_, content := s.rawOf("a", "ns", name)
 		return strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key2:")
-	}, testTimeout, 20*time.Millisecond, "the new key is used")
+	}, testTimeout, 20*time.Millisecond, "timeout waiting for the new key")
 	_, content := s.rawOf("a", "ns", "first")
 	require.True(t, strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key1:"))
 	got, err := read(t, sealed, secrets, "a", "first")
-	require.NoError(t, err, "the old key still reads")
+	require.NoError(t, err, "the old key must remain readable")
 	require.Equal(t, "one", got)
 	touch(t, sealed, secrets, "a", "first")
 	_, content = s.rawOf("a", "ns", "first")
-	require.True(t, strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key2:"), "a write that changes nothing rotates")
+	require.True(t, strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key2:"), "an unchanged write must use the new key")
 
 	check := p.HealthChecks()[0]
 	require.NoError(t, check.Check(nil))

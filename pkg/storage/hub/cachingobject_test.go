@@ -17,5 +17,5 @@ func TestUnwrap(t *testing.T) {
 	require.NotSame(t, runtime.Object(pod), wrapped)
 	require.Same(t, runtime.Object(pod), Unwrap(wrapped))
 	status := &metav1.Status{}
-	require.Same(t, runtime.Object(status), Unwrap(status), "what is not wrapped")
+	require.Same(t, runtime.Object(status), Unwrap(status), "other objects must be returned unchanged")
 }

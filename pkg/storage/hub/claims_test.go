@@ -63,7 +63,7 @@ func (f *follower) modify(name string, version int, l labels.Set) {
 // evaluated once.
 func TestClaimsShareEvents(t *testing.T) {
 	f := filled(t, "a/x", "b/x")
-	pred, asked := selecting(t, "color=red")
+	pred, evaluations := selecting(t, "color=red")
 	red, all, other := newSet(), newSet("a", "b"), newSet("b")
 	red.Allow("a", pred.Label, 10)
 	var same []*Watcher
@@ -74,7 +74,7 @@ func TestClaimsShareEvents(t *testing.T) {
 	silent := []*Watcher{f.watchClaims(other, "/r/"), f.watchClaims(all, "/r/b/"), f.watchClaims(red, "/r/b/")}
 	plain := f.open(Request{Key: "/r/", Version: 10, Predicate: storage.Everything})
 	f.live(plain)
-	before := *asked
+	before := *evaluations
 
 	f.modify("a/x", 11, labels.Set{"color": "red"})
 	event := <-plain.ResultChan()
@@ -83,7 +83,7 @@ func TestClaimsShareEvents(t *testing.T) {
 		require.Same(t, event.Object, got.Object)
 		require.Equal(t, i < 3, got.Type == watch.Added)
 	}
-	require.Equal(t, 2, *asked-before, "before and after, for three watches")
+	require.Equal(t, 2, *evaluations-before, "evaluations before and after, for three watches")
 	for _, w := range silent {
 		require.Empty(t, w.ResultChan())
 	}
@@ -91,7 +91,7 @@ func TestClaimsShareEvents(t *testing.T) {
 	for _, w := range same[:3] {
 		require.Equal(t, "DELETED a/x", next(t, w))
 	}
-	require.Equal(t, 4, *asked-before)
+	require.Equal(t, 4, *evaluations-before)
 }
 
 // TestClaimsWithinAVersion verifies the order of events with the same version before and after a change of the claims,
@@ -215,7 +215,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 		modify(nil, "a/changed", "a/changes", "a/deleted", "a/leaves", "a/stays", "b/changed", "b/changes", "b/stays", "c/changed", "c/deleted")
 		began := uint64(version)
 		has := map[string]string{}
-		require.Equal(t, began, f.tellOf(set, 1, 1000, has))
+		require.Equal(t, began, f.applyEvents(set, 1, 1000, has))
 		require.Len(t, has, 7)
 
 		red := labels.Set{"color": "red"}
@@ -246,17 +246,17 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 		for first := range 30 {
 			for second := range 20 {
 				state := maps.Clone(has)
-				at := f.tellOf(set, began, first, state)
-				at = f.tellOf(set, at, second, state)
-				require.EqualValues(t, version, f.tellOf(set, at, 1000, state))
+				at := f.applyEvents(set, began, first, state)
+				at = f.applyEvents(set, at, second, state)
+				require.EqualValues(t, version, f.applyEvents(set, at, 1000, state))
 				require.Equal(t, want, state, "cut after %d and then after %d", first, second)
 			}
 		}
 	})
 }
 
-// tellOf applies at most the given number of events of a watch to a state, and returns the version to resume from.
-func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[string]string) uint64 {
+// applyEvents applies at most the given number of events of a watch to a state, and returns the version to resume from.
+func (f *follower) applyEvents(set *claims.Set, version uint64, most int, state map[string]string) uint64 {
 	f.tb.Helper()
 	w := f.open(claimsRequest(set, version))
 	defer w.Stop()
@@ -338,7 +338,7 @@ func TestClaimsAreForgotten(t *testing.T) {
 	require.ErrorContains(t, err, "another storage")
 	require.Len(t, f.claimed.in, 2)
 	w.Stop()
-	require.Len(t, f.claimed.of, 1, "it may be watched again")
+	require.Len(t, f.claimed.of, 1, "the set must be kept for later watches")
 	set.Deny("a", 10)
 	set.Deny("b", 10)
 	require.Empty(t, f.claimed.of)
@@ -412,7 +412,7 @@ func TestListsHaveAcceptedClaims(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, missed, 1)
 			accepts = func(uint64) { set.Deny("b", 10) }
-			require.Empty(t, shown(), "what is not accepted any more is not shown")
+			require.Empty(t, shown(), "objects of revoked claims must not be returned")
 		})
 	}
 }

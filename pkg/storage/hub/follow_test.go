@@ -254,11 +254,11 @@ func TestLosesTrack(t *testing.T) {
 // TestListsWaitForTheHub verifies that a list without a version waits for all writes in etcd.
 func TestListsWaitForTheHub(t *testing.T) {
 	f := newFollower(t)
-	asked := make(chan struct{}, 1)
+	requested := make(chan struct{}, 1)
 	f.cfg.CurrentVersion = func(context.Context) (uint64, error) { return 11, nil }
 	f.cfg.WantProgress = func() {
 		select {
-		case asked <- struct{}{}:
+		case requested <- struct{}{}:
 		default:
 		}
 	}
@@ -274,9 +274,9 @@ func TestListsWaitForTheHub(t *testing.T) {
 		listed <- fmt.Sprint(keysOf(objects), at)
 	}()
 	select {
-	case <-asked: // it is waiting
+	case <-requested: // it is waiting
 	case got := <-listed:
-		require.FailNow(t, "a list has not waited", got)
+		require.FailNow(t, "the list did not wait for the hub", got)
 	}
 	f.source.Add(versioned("b", 11))
 	require.Equal(t, "/r/a,/r/b,11", <-listed)

@@ -275,7 +275,7 @@ func (h *Hub) Version() uint64 {
 func (h *Hub) bookmark(version uint64) (watch.Event, error) {
 	bookmark := h.cfg.NewFunc()
 	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
-		return watch.Event{}, fmt.Errorf("cannot make a bookmark of %s: %w", h.cfg.Resource, err)
+		return watch.Event{}, fmt.Errorf("cannot create a bookmark of %s: %w", h.cfg.Resource, err)
 	}
 	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
 }

@@ -218,7 +218,7 @@ func TestHistoryExpires(t *testing.T) {
 	for i := range 1000 {
 		l.add(&event{version: uint64(i) + 1, time: began.Add(time.Duration(i) * 100 * time.Millisecond)}, true)
 	}
-	require.True(t, l.cut.IsZero(), "what is forgotten was too old")
+	require.True(t, l.cut.IsZero(), "only expired events were dropped")
 	require.Equal(t, 751, l.len())
 	again := l.expire(began.Add(120 * time.Second))
 	require.Equal(t, 550, l.len())
@@ -230,7 +230,7 @@ func TestHistoryExpires(t *testing.T) {
 	require.EqualValues(t, 1000, l.at(l.next-1).version)
 
 	l.add(&event{version: 1001, time: began.Add(101 * time.Second)}, false)
-	require.False(t, l.cut.IsZero(), "one was forgotten that was not too old")
+	require.False(t, l.cut.IsZero(), "an event was dropped before it expired")
 }
 
 // TestHistoryOfLargeObjects verifies that large objects are dropped before they expire.
@@ -250,7 +250,7 @@ func TestHistoryOfLargeObjects(t *testing.T) {
 		require.EqualValues(t, l.len()*bytes, l.bytes)
 	}
 	require.Equal(t, historyBytes/bytes, l.len())
-	require.True(t, l.cut.Equal(now), "etcd has what is forgotten")
+	require.True(t, l.cut.Equal(now), "the time of the dropped events must be recorded")
 	require.EqualValues(t, many-l.len(), l.floor)
 	l.expire(now.Add(time.Hour))
 	require.EqualValues(t, historyIdle*bytes, l.bytes)
@@ -319,7 +319,7 @@ func TestAged(t *testing.T) {
 	w.Stop()
 	f.eventually(func() bool { return len(f.watchers) == 0 })
 	fifth := at(15)
-	require.GreaterOrEqual(t, fifth.Sub(fourth), historyTime, "the client may come back")
+	require.GreaterOrEqual(t, fifth.Sub(fourth), historyTime, "the history must be kept for clients that resume")
 	f.lastWatched = time.Now().Add(-historyTime)
 	sixth := at(16)
 	require.Less(t, sixth.Sub(fifth), historyTime)

@@ -24,13 +24,13 @@ import (
 type older struct {
 	*follower
 
-	asked   chan uint64
-	streams chan watch.Interface // or nil if the version is too old
+	requested chan uint64
+	streams   chan watch.Interface // or nil if the version is too old
 }
 
 func newOlder(t *testing.T, names ...string) *older {
 	t.Helper()
-	return &older{follower: filled(t, names...), asked: make(chan uint64), streams: make(chan watch.Interface)}
+	return &older{follower: filled(t, names...), requested: make(chan uint64), streams: make(chan watch.Interface)}
 }
 
 // joining returns a hub, a watcher from version 4, and the stream of the watch cache that it receives first.
@@ -58,7 +58,7 @@ func (o *older) resume(version uint64) watch.Interface {
 	older := func(ctx context.Context, version uint64) (watch.Interface, error) {
 		for {
 			select {
-			case o.asked <- version:
+			case o.requested <- version:
 			case stream := <-o.streams:
 				if stream == nil {
 					return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
@@ -75,7 +75,7 @@ func (o *older) resume(version uint64) watch.Interface {
 // serve returns the stream for a version.
 func (o *older) serve(version uint64, stream watch.Interface) {
 	o.tb.Helper()
-	require.Equal(o.tb, version, <-o.asked)
+	require.Equal(o.tb, version, <-o.requested)
 	o.streams <- stream
 }
 
@@ -94,9 +94,9 @@ func nextIs(tb testing.TB, w watch.Interface, version int, want string) {
 // TestJoinWaitsForTheHub verifies that events which the hub receives later are not sent twice.
 func TestJoinWaitsForTheHub(t *testing.T) {
 	inBubbles(t, map[string]watch.Event{
-		"after a bookmark":       {Type: watch.Bookmark, Object: bookmarkAt(15)},
-		"before the next event":  {Type: watch.Added, Object: versioned("d", 16)},
-		"when the watch is over": {},
+		"after a bookmark":        {Type: watch.Bookmark, Object: bookmarkAt(15)},
+		"before the next event":   {Type: watch.Added, Object: versioned("d", 16)},
+		"at the end of the watch": {},
 	}, func(t *testing.T, last watch.Event) {
 		o, w, cache := joining(t, "a")
 		cache.Add(versioned("b", 5))
@@ -138,7 +138,7 @@ func TestJoinKeepsAVersionTogether(t *testing.T) {
 
 // TestJoinNotALostHub verifies that a watcher does not join a hub that has lost track before it is filled again.
 func TestJoinNotALostHub(t *testing.T) {
-	inBubbles(t, map[string]int{"nothing missed": 10, "something missed": 20}, func(t *testing.T, at int) {
+	inBubbles(t, map[string]int{"no missed events": 10, "missed events": 20}, func(t *testing.T, at int) {
 		o, w, cache := joining(t, "a")
 		cache.Modify(versioned("a", 10))
 		nextIs(t, w, 10, "MODIFIED a")
@@ -198,7 +198,7 @@ func TestJoinAfterARefill(t *testing.T) {
 
 // TestJoinAfterInitialEvents fills the hub again between the initial events and the following events of a watcher.
 func TestJoinAfterInitialEvents(t *testing.T) {
-	refills := map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20}
+	refills := map[string]int{"no missed events": 10, "missed events": 20, "lost track": -20}
 	inBubbles(t, refills, func(t *testing.T, at int) {
 		o := newOlder(t, "a")
 		refilled := make(chan struct{})
@@ -234,7 +234,7 @@ func TestJoinAfterInitialEvents(t *testing.T) {
 // events were missed, and ends otherwise.
 func TestRefillWhileBehind(t *testing.T) {
 	const events = 3 * buffered
-	inBubbles(t, map[string]int{"nothing missed": 0, "something missed": 1}, func(t *testing.T, missed int) {
+	inBubbles(t, map[string]int{"no missed events": 0, "missed events": 1}, func(t *testing.T, missed int) {
 		f := filled(t, "a")
 		w := f.watch(10)
 		for i := range events {
@@ -258,7 +258,7 @@ func TestRefillWhileBehind(t *testing.T) {
 			require.Equal(t, events+1, got)
 			return
 		}
-		require.Less(t, got, events, "what it had taken, and no more")
+		require.Less(t, got, events, "only buffered events must be sent")
 	})
 }
 

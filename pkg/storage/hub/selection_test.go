@@ -19,11 +19,11 @@ import (
 type counting struct {
 	labels.Selector
 
-	asked *int
+	evaluations *int
 }
 
 func (c counting) Matches(l labels.Labels) bool {
-	*c.asked++
+	*c.evaluations++
 	return c.Selector.Matches(l)
 }
 
@@ -32,8 +32,8 @@ func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int
 	tb.Helper()
 	parsed, err := labels.Parse(selector)
 	require.NoError(tb, err)
-	asked := new(int)
-	return storage.SelectionPredicate{Label: counting{parsed, asked}, Field: fields.Everything()}, asked
+	evaluations := new(int)
+	return storage.SelectionPredicate{Label: counting{parsed, evaluations}, Field: fields.Everything()}, evaluations
 }
 
 // TestSelectionsAreAskedOnce verifies that an event is matched once per distinct selector of its own logical cluster and
@@ -41,17 +41,17 @@ func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int
 func TestSelectionsAreAskedOnce(t *testing.T) {
 	f := filled(t, "a/x", "b/x")
 	open := func(key, selector string) (watch.Interface, *int) {
-		pred, asked := selecting(t, selector)
+		pred, evaluations := selecting(t, selector)
 		w := f.open(Request{Key: key, Version: 10, Predicate: pred})
 		f.live(w)
-		return w, asked
+		return w, evaluations
 	}
 	_, all := open("/r/", "color=red,!gone")
 	equal := []*int{all}
 	var same []watch.Interface
 	for range 3 {
-		w, asked := open("/r/a/", "color=red,!gone")
-		same, equal = append(same, w), append(equal, asked)
+		w, evaluations := open("/r/a/", "color=red,!gone")
+		same, equal = append(same, w), append(equal, evaluations)
 	}
 	another, other := open("/r/a/", "color!=red")
 	_, foreign := open("/r/b/", "color=green")
@@ -63,7 +63,7 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 	}
 	require.Equal(t, "DELETED a/x", next(t, another))
 	require.Len(t, f.selections, 3)
-	require.Equal(t, 2, *other, "before and after the event")
+	require.Equal(t, 2, *other, "evaluations before and after the event")
 	require.Zero(t, *foreign)
 	apply("b/x", 12, "red")
 	require.Equal(t, 2, *other)
@@ -75,10 +75,10 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 	}
 	require.Equal(t, "ADDED a/x", next(t, another))
 	sum := 0
-	for _, asked := range equal {
-		sum += *asked
+	for _, evaluations := range equal {
+		sum += *evaluations
 	}
-	require.Equal(t, 6, sum, "of three events, before and after, for four watches")
+	require.Equal(t, 6, sum, "evaluations before and after three events, for four watches")
 	another.Stop()
 	require.Len(t, f.selections, 2)
 }

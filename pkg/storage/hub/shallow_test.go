@@ -56,7 +56,7 @@ func TestShallowIsCareful(t *testing.T) {
 	held := corev1.ConfigMap{Data: map[string]string{"a": "before"}}
 	for _, obj := range []runtime.Object{&nested{held}, opaque{&held}, &opaque{&held}} {
 		copied, ok := Shallow(obj).(*corev1.ConfigMap)
-		require.True(t, ok, "DeepCopyObject is that of the part")
+		require.True(t, ok, "DeepCopyObject returns the embedded type")
 		copied.Data["a"] = "after"
 		require.Equal(t, "before", held.Data["a"])
 	}

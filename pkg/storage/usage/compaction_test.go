@@ -62,12 +62,12 @@ func (u *updates) write(size int) int64 {
 		require.NoError(u.t, u.counter.apply(&response))
 		counted = response.Header.Revision
 	}
-	u.look()
+	u.check()
 	return put.Header.Revision
 }
 
-// look makes the counter check etcd, historyTime later.
-func (u *updates) look() {
+// check makes the counter check etcd, historyTime later.
+func (u *updates) check() {
 	u.t.Helper()
 	// A snapshot makes etcd commit, after which the size in use is current.
 	snapshot, err := u.server.Snapshot(u.t.Context())
@@ -112,9 +112,9 @@ func TestUpdatesFillNothing(t *testing.T) {
 		u.write(size)
 		require.Less(t, u.counter.quota.inUse.Load(), int64(quota))
 		require.Eventually(t, func() bool {
-			u.look()
+			u.check()
 			return !u.counter.Full()
-		}, time.Minute, time.Millisecond, "there is room again, once etcd has compacted")
+		}, time.Minute, time.Millisecond, "etcd must have free space after compaction")
 	}
 	require.False(t, u.has(first))
 }
@@ -139,7 +139,7 @@ func TestCompactsEarly(t *testing.T) {
 			require.InDelta(t, enough+size/2, history.compacted-compacted, size/2)
 			require.NoError(t, history.run(t.Context(), u.client, enough))
 			require.Equal(t, revisions[len(revisions)-2], history.before.revision)
-			require.True(t, u.has(history.before.revision), "what is of the last moment stays")
+			require.True(t, u.has(history.before.revision), "the latest history must be kept")
 			require.False(t, u.has(history.before.revision-1))
 			recorded, err := u.client.Get(t.Context(), compactedKey)
 			require.NoError(t, err)

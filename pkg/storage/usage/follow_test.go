@@ -18,7 +18,7 @@ type follower struct {
 	begun    int
 	all      map[string]string
 	filling  map[string]string
-	said     []string
+	changes  []string
 	revision uint64
 }
 
@@ -48,7 +48,7 @@ func (f *follower) funcs() usage.Follower {
 				f.all[key] = string(after)
 			}
 			f.revision = revision
-			f.said = append(f.said, fmt.Sprintf("%s %s>%s", key, before, after))
+			f.changes = append(f.changes, fmt.Sprintf("%s %s>%s", key, before, after))
 		},
 	}
 }
@@ -74,7 +74,7 @@ func TestFollow(t *testing.T) {
 	stop := counter.Follow(f.funcs())
 	require.NoError(t, counter.WaitFor(t.Context(), 1))
 	require.Equal(t, map[string]string{"/core/secrets/c/n/a": "1", "/core/secrets/c/n/b": "2"}, f.has())
-	require.Empty(t, f.said)
+	require.Empty(t, f.changes)
 
 	put(t, client, "/example.com/widgets:-system/:1f/c/a", "x")
 	put(t, client, "/core/secrets/c/n/a", "5")
@@ -83,17 +83,17 @@ func TestFollow(t *testing.T) {
 	last := uint64(response.Header.Revision) //nolint:gosec // positive
 	require.NoError(t, counter.WaitFor(t.Context(), last))
 	require.Equal(t, last, f.revision)
-	require.Equal(t, []string{"/example.com/widgets:-system/:1f/c/a >x", "/core/secrets/c/n/a 1>5", "/core/secrets/c/n/b 2>"}, f.said)
-	require.NoError(t, counter.WaitFor(t.Context(), put(t, client, "-elsewhere/core/pods/c/n/b", "no object of this")))
+	require.Equal(t, []string{"/example.com/widgets:-system/:1f/c/a >x", "/core/secrets/c/n/a 1>5", "/core/secrets/c/n/b 2>"}, f.changes)
+	require.NoError(t, counter.WaitFor(t.Context(), put(t, client, "-elsewhere/core/pods/c/n/b", "no object below the prefix")))
 
 	stop()
-	require.Error(t, counter.WaitFor(expired(t), 1), "nobody follows")
+	require.Error(t, counter.WaitFor(expired(t), 1), "WaitFor must fail without a follower")
 	put(t, client, "/core/secrets/c/n/c", "late")
 	second := &follower{}
 	defer counter.Follow(second.funcs())()
 	require.NoError(t, counter.WaitFor(t.Context(), put(t, client, "/core/secrets/c/n/d", "later")))
 	require.Len(t, second.has(), 4)
-	require.Len(t, f.said, 3, "who has stopped is told nothing")
+	require.Len(t, f.changes, 3, "a stopped follower must not be notified")
 }
 
 // TestListen verifies that a listener receives the key of each written object, and an empty key after missed writes, until
@@ -103,17 +103,17 @@ func TestListen(t *testing.T) {
 	put(t, client, "/core/secrets/c/n/before", "x")
 	counter := startCounter(t, client)
 	require.Eventually(t, func() bool { _, known := counter.Of("c"); return known }, testTimeout, tick)
-	heard, others := make(chan string, 10), make(chan string, 10)
-	stop := counter.Listen(func(key string) { heard <- key })
+	keys, others := make(chan string, 10), make(chan string, 10)
+	stop := counter.Listen(func(key string) { keys <- key })
 	defer counter.Listen(func(key string) { others <- key })()
 	put(t, client, "/compact_rev", "x")
 	put(t, client, "/core/secrets/c/n/a", "x")
 	_, err := client.Delete(t.Context(), prefix+"/core/secrets/c/n/before")
 	require.NoError(t, err)
 	next := func() string {
-		key := <-heard
-		if key == "" { // the counter knew before it said so
-			key = <-heard
+		key := <-keys
+		if key == "" { // the counter was ready before it notified the listener
+			key = <-keys
 		}
 		return key
 	}
@@ -130,7 +130,7 @@ func TestListen(t *testing.T) {
 			return false
 		}
 	}, testTimeout, tick)
-	require.Empty(t, heard)
+	require.Empty(t, keys)
 }
 
 func expired(t *testing.T) context.Context {

@@ -40,19 +40,19 @@ type quota struct {
 	inUse, limit atomic.Int64
 	// written is the number of bytes since the last check, and enough the number that triggers the next.
 	written, enough atomic.Int64
-	look            chan struct{}
+	trigger         chan struct{}
 	// revision is the latest revision at the last check, history the early compaction.
 	revision int64
 	history  compaction
 }
 
-func newQuota() *quota { return &quota{look: make(chan struct{}, 1)} }
+func newQuota() *quota { return &quota{trigger: make(chan struct{}, 1)} }
 
 // wrote counts written bytes, and triggers a check.
 func (q *quota) wrote(bytes int) {
 	if enough := q.enough.Load(); enough > 0 && q.written.Add(int64(bytes)) >= enough {
 		select {
-		case q.look <- struct{}{}:
+		case q.trigger <- struct{}{}:
 		default:
 		}
 	}
@@ -71,7 +71,7 @@ func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
 			klog.InfoS("Failed to compact the history of an etcd that is nearly full", "err", err)
 		}
 		select {
-		case <-q.look:
+		case <-q.trigger:
 		case <-ticker.C:
 		case <-ctx.Done():
 			return

@@ -50,10 +50,10 @@ func TestFull(t *testing.T) {
 	require.NoError(t, q.check(t.Context(), client))
 	m.err = errors.New("no leader")
 	require.ErrorIs(t, q.check(t.Context(), client), m.err)
-	require.True(t, q.full.Load(), "what was known stays")
+	require.True(t, q.full.Load(), "the last state must be kept after an error")
 	m.err, m.quota = nil, 0
 	require.NoError(t, q.check(t.Context(), client))
-	require.False(t, q.full.Load(), "an etcd that does not say its quota")
+	require.False(t, q.full.Load(), "an etcd that reports no quota must not be full")
 }
 
 // TestLook verifies a check after a hundredth of the quota was written.
@@ -62,14 +62,14 @@ func TestLook(t *testing.T) {
 	client.Maintenance = &member{quota: 1000}
 	q := newQuota()
 	q.wrote(1 << 20)
-	require.Empty(t, q.look, "the quota is not known")
+	require.Empty(t, q.trigger, "the quota has not been read")
 	require.NoError(t, q.check(t.Context(), client))
 	q.written.Store(0)
 	q.wrote(9)
-	require.Empty(t, q.look)
+	require.Empty(t, q.trigger)
 	q.wrote(1)
 	q.wrote(1000)
-	require.Len(t, q.look, 1)
+	require.Len(t, q.trigger, 1)
 }
 
 // TestEmbedded checks an in-process etcd.
@@ -86,7 +86,7 @@ func TestAlarm(t *testing.T) {
 	client := startServer(t, 8<<20).Client().Client
 	var err error
 	for n := 0; err == nil; n++ {
-		require.Less(t, n, 100, "it has no quota")
+		require.Less(t, n, 100, "etcd does not enforce its quota")
 		_, err = client.Put(t.Context(), "key", strings.Repeat("x", 1<<20))
 	}
 	require.ErrorIs(t, err, rpctypes.ErrNoSpace)

@@ -142,7 +142,7 @@ func TestCounter(t *testing.T) {
 				got, known = counter.Of(cluster)
 				gotThings, knownThings = counter.OfKind(cluster, things)
 				return known && knownThings && got == want && gotThings == wantThings
-			}, testTimeout, tick, "%s stores %+v, %+v of it things, and the counter has %+v, %+v", cluster, want, wantThings, &got, &gotThings)
+			}, testTimeout, tick, "%s: stored %+v, things %+v, counted %+v, things %+v", cluster, want, wantThings, &got, &gotThings)
 		}
 	}
 	agrees()
@@ -153,7 +153,7 @@ func TestCounter(t *testing.T) {
 	prefixes, known := counter.Prefixes()
 	require.True(t, known)
 	require.Equal(t, []string{"/core/configmaps/", "/core/events/", "/example.com/things/", "/example.com/things/:0a1b/"}, prefixes)
-	got, known := counter.Of("nobody")
+	got, known := counter.Of("missing")
 	require.True(t, known)
 	require.Zero(t, got)
 	_, known = counter.OfKind(clusters[0], schema.GroupResource{Group: "example.com", Resource: "others"})
@@ -163,7 +163,7 @@ func TestCounter(t *testing.T) {
 	require.Eventually(t, func() bool {
 		prefixes, _ := counter.Prefixes()
 		return slices.Equal(prefixes, []string{"/core/configmaps/", "/core/events/"})
-	}, testTimeout, tick, "prefixes without keys are none")
+	}, testTimeout, tick, "prefixes without keys must be removed")
 }
 
 // ranges records the ranges that are read with values, and their numbers of keys.
@@ -231,5 +231,5 @@ func TestCountsOneState(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, _ = counter.Of("root")
 		return got == want
-	}, testTimeout, tick, "it stores %+v, and the counter has %+v", want, &got)
+	}, testTimeout, tick, "stored %+v, counted %+v", want, &got)
 }

@@ -31,7 +31,7 @@ func TestOnShard(t *testing.T) {
 
 	Load{Storage: Amount{Used: 1}}.SetOnShard(shard)
 	got, _ = OfShard(shard)
-	require.Equal(t, Load{Storage: Amount{Used: 1 << 20}}, got, "limits that are no more are gone, and storage is rounded up")
+	require.Equal(t, Load{Storage: Amount{Used: 1 << 20}}, got, "removed limits must be cleared, and storage must be rounded up")
 	conditions.MarkTrue(shard, conditionsv1alpha1.ReadyCondition)
 	ClearOnShard(shard)
 	require.Equal(t, &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"others": "stay"}}, Status: corev1alpha1.ShardStatus{Conditions: conditionsv1alpha1.Conditions{}}}, shard)
@@ -77,7 +77,7 @@ func TestFull(t *testing.T) {
 
 func TestUnready(t *testing.T) {
 	shard := &corev1alpha1.Shard{}
-	require.Empty(t, Unready(shard), "nothing is known")
+	require.Empty(t, Unready(shard), "a shard without conditions must not be unready")
 	conditions.MarkUnknown(shard, conditionsv1alpha1.ReadyCondition, "Unheard", "")
 	require.Empty(t, Unready(shard))
 	conditions.MarkFalse(shard, conditionsv1alpha1.ReadyCondition, ReasonStorageFull, conditionsv1alpha1.ConditionSeverityError, "")

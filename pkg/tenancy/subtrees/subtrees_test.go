@@ -158,7 +158,7 @@ func TestSums(t *testing.T) {
 	w.other(t, "blue", "rrrr", subtrees.Amount{Objects: 3}, far)
 	w.run(t)
 	_, known := w.sums.Share("oooo")
-	require.False(t, known, "nothing is told before all is counted")
+	require.False(t, known, "no share must be returned before all objects are counted")
 	for i, cluster := range []logicalcluster.Name{"oooo", "tttt", "nnnn", "aaaa", "ffff", "system:admin", "unknown"} {
 		w.store(cluster, int64(i+1), int64(i+1)*100)
 	}
@@ -181,7 +181,7 @@ func TestSums(t *testing.T) {
 	share, known = w.sums.Share("rrrr")
 	require.True(t, known)
 	require.Equal(t, subtrees.Amount{Objects: 5, Bytes: 500}, share.Used)
-	require.Nil(t, share.Limit, "the shard that has the top tells the limit")
+	require.Nil(t, share.Limit, "only the shard with the top of the subtree must report the limit")
 	share, known = w.sums.Share("gggg")
 	require.True(t, known)
 	require.Nil(t, share)
@@ -193,7 +193,7 @@ func TestSums(t *testing.T) {
 	w.cluster(t, "tttt", "root:org:team")
 	w.within(t, "root:org:team", sum{"root:org": org})
 	w.mu.Lock()
-	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.notified, "the share of the others is the same")
+	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.notified, "only the changed share must be notified")
 	w.mu.Unlock()
 
 	// Deleted data is not counted, and there is no usage for the foreign subtree.
@@ -221,5 +221,5 @@ func TestLimitsOfSeveralShards(t *testing.T) {
 	limit("removed", 30)
 	limit("one", 10)
 	w.within(t, "root:far", sum{"root:far": {Objects: 2}})
-	require.EqualValues(t, 10, w.sums.Most("far").Objects, "all shards take the limit of the first one by name")
+	require.EqualValues(t, 10, w.sums.Most("far").Objects, "the limit of the first shard by name must apply")
 }

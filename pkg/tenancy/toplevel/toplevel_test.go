@@ -25,7 +25,7 @@ func TestSums(t *testing.T) {
 	s := NewTopLevelSums(Config{
 		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
 			return map[logicalcluster.Name]subtrees.Amount{
-				"root": {Objects: 9, Bytes: 1 << 30}, "a": {Objects: 1, Bytes: 100}, "b": {Objects: 2, Bytes: 900}, "c": {Objects: 1, Bytes: 10}, "d": {Objects: 1, Bytes: 10}, "e": {Bytes: 10}, "gone": {Bytes: 1 << 30},
+				"root": {Objects: 9, Bytes: 1 << 30}, "a": {Objects: 1, Bytes: 100}, "b": {Objects: 2, Bytes: 900}, "c": {Objects: 1, Bytes: 10}, "d": {Objects: 1, Bytes: 10}, "e": {Bytes: 10}, "deleted": {Bytes: 1 << 30},
 			}, known
 		},
 		PathOf:     func(cluster logicalcluster.Name) string { return paths[cluster] },

@@ -102,7 +102,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 		return authorizer.DecisionAllow, "", nil // not found, or virtual storage
 	case !reach.Own() && a.GetSubresource() != "" && a.GetSubresource() != "status":
 		// Accepting a claim on e.g. serviceaccounts must not give access to their tokens.
-		return authorizer.DecisionDeny, "permission claims are for objects and their status, not for " + a.GetSubresource(), nil
+		return authorizer.DecisionDeny, "permission claims apply to objects and their status, not to " + a.GetSubresource(), nil
 	case reach.Own() || reach.Identity == "" || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup):
 		return authorizer.DecisionAllow, "", nil
 	}
@@ -119,9 +119,9 @@ func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 func (v *VirtualWorkspaces) denialReason(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
 	advice := "bind it there"
 	if v.config.Bindings.Binds(in.Name, export) {
-		advice = "the APIExport needs a permission claim for that, which the APIBinding accepts"
+		advice = "the APIExport needs a permission claim for it, and the APIBinding must accept the claim"
 	}
-	return fmt.Sprintf("no APIBinding in the logical cluster lets the APIExport %s %s %s: %s", export.Name, verb, resource, advice)
+	return fmt.Sprintf("no APIBinding in the logical cluster permits the APIExport %s to %s %s: %s", export.Name, verb, resource, advice)
 }
 
 func exportOf(ctx context.Context) (*request.VirtualWorkspace, client.Key) {
@@ -241,7 +241,7 @@ func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Reques
 	}
 	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
 		v.respond(w, r, request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound,
-			"the virtual workspace of an APIExport has resources, discovery and OpenAPI, and not "+r.URL.Path))
+			"the virtual workspace of an APIExport only serves resources, discovery and OpenAPI, not "+r.URL.Path))
 	}
 }
 

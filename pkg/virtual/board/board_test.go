@@ -39,21 +39,21 @@ func next(t *testing.T, w watch.Interface) string {
 		}
 		return string(event.Type)
 	case <-time.After(time.Minute):
-		require.FailNow(t, "nothing came")
+		require.FailNow(t, "timeout waiting for an event")
 		return ""
 	}
 }
 
 // TestBoard checks watches from all kinds of versions.
 func TestBoard(t *testing.T) {
-	var notSynced error = apierrors.NewServiceUnavailable("nothing has been read yet")
+	var notSynced error = apierrors.NewServiceUnavailable("not synced yet")
 	synced := func() error { return notSynced }
 	of := NewBoard(synced)
 	b := of.Read(shards)
 	ctx := t.Context()
 	none := &metainternalversion.ListOptions{}
 	_, err := b.List(ctx, none)
-	require.True(t, apierrors.IsServiceUnavailable(err), "what is not known is not nothing: %v", err)
+	require.True(t, apierrors.IsServiceUnavailable(err), "lists must fail until the board is synced: %v", err)
 	_, err = b.Get(ctx, "one", nil)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 	_, err = b.Watch(ctx, none)
@@ -113,7 +113,7 @@ func TestBoard(t *testing.T) {
 		require.True(t, apierrors.IsResourceExpired(err), version)
 	}
 	require.Equal(t, "ADDED two", next(t, stalled))
-	require.Equal(t, "ERROR", next(t, stalled), "it has missed something")
+	require.Equal(t, "ERROR", next(t, stalled), "a watch that misses events must end with an error")
 	require.Equal(t, "end", next(t, stalled))
 	require.LessOrEqual(t, len(of.changes), 2*history)
 
@@ -244,6 +244,6 @@ func TestWatchesLeaveTheirSeats(t *testing.T) {
 	select {
 	case <-initialized:
 	case <-time.After(time.Minute):
-		require.Fail(t, "the watch keeps its seat")
+		require.Fail(t, "the watch has not released its seat")
 	}
 }

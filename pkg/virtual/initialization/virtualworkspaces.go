@@ -256,7 +256,7 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 		}
 		e := entryOf(r.Context())
 		if _, err := v.config.Type(e.workspaceType); err != nil {
-			v.respond(w, r, request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
+			v.respond(w, r, request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not available on this shard: %v", e.id, err)))
 			return
 		}
 		// In one logical cluster all content is accessible. In the wildcard, serveAll selects by labels.
@@ -283,7 +283,7 @@ func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e e
 	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
 	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
 		v.respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name,
-			"of all logical clusters there are the LogicalClusters that wait, and nothing else", 0, false))
+			"for all logical clusters (*), only waiting LogicalClusters are served", 0, false))
 	case !slices.Contains(allVerbs.Object, info.Verb):
 		v.respond(w, r, apierrors.NewMethodNotSupported(logicalClusters, info.Verb))
 	default:
@@ -312,7 +312,7 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, e entry, info *genericapir
 	case lc == nil && own:
 		return nil, apierrors.NewNotFound(logicalClusters, info.Name)
 	case lc == nil: // changed after authorization
-		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the logical cluster does not wait for %s any more", e.id))
+		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the logical cluster no longer waits for %s", e.id))
 	case own:
 		return r, validate(info)
 	}

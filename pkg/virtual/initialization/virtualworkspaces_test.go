@@ -77,14 +77,14 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 		want           authorizer.Decision
 	}{
 		"initializing":               {request.InitializingWorkspaces, initializing, initializing, authorizer.DecisionAllow},
-		"initializing, not yet seen": {request.InitializingWorkspaces, scheduling, initializing, authorizer.DecisionAllow},
+		"initializing, not observed": {request.InitializingWorkspaces, scheduling, initializing, authorizer.DecisionAllow},
 		"scheduling":                 {request.InitializingWorkspaces, scheduling, scheduling, authorizer.DecisionDeny},
 		"terminating":                {request.TerminatingWorkspaces, terminating, terminating, authorizer.DecisionAllow},
-		"terminating, not yet seen":  {request.TerminatingWorkspaces, ready, terminating, authorizer.DecisionAllow},
+		"terminating, not observed":  {request.TerminatingWorkspaces, ready, terminating, authorizer.DecisionAllow},
 		"ready":                      {request.TerminatingWorkspaces, ready, ready, authorizer.DecisionDeny},
 		"not yet terminating":        {request.TerminatingWorkspaces, deleted, deleted, authorizer.DecisionDeny},
 		"of another type":            {request.TerminatingWorkspaces, others, others, authorizer.DecisionDeny},
-		"gone":                       {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
+		"deleted":                    {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
 	} {
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
 		workspaces := NewInitializationVirtualWorkspaces(Config{
@@ -151,7 +151,7 @@ func TestActsWithin(t *testing.T) {
 		require.NotNil(t, r)
 		sent, _ := genericapirequest.UserFrom(r.Context())
 
-		for name, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
+		for name, as := range map[string]user.Info{"authorized user": requested, "forwarded user": sent} {
 			require.NotNil(t, as, "%s: %s", mount.Prefix, name)
 			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, name)
 			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, name)

@@ -209,7 +209,7 @@ func (x *Replicas) run(ctx context.Context, informer client.Runner, saved snapsh
 	running.Wait()
 }
 
-var errNotYet = errors.New("it has just been asked for")
+var errNotYet = errors.New("they have just been requested")
 
 // notYet returns a retriable error for replicas that are not synced yet.
 func notYet(resource schema.GroupResource, why error) error {
@@ -283,7 +283,7 @@ func (x *Replicas) followerOf(of source, as offering) (*follower, error) {
 	switch {
 	case f != nil:
 	case x.config.Cache == nil:
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown: this installation has no cache server", as.resource)) //nolint:forbidigo // until it is configured
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be served: this installation has no cache server", as.resource)) //nolint:forbidigo // until it is configured
 	case x.running == nil:
 		return nil, notYet(as.resource, errNotYet)
 	default:
@@ -322,7 +322,7 @@ func (x *Replicas) checkLimitLocked(cluster logicalcluster.Name, resource schema
 		return nil
 	}
 	err := request.StatusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
-		fmt.Sprintf("the replicas of %s cannot be shown now: this shard has no consumers of them and already follows %s without consumers that were requested in the last %s, which is the limit; use a shard with consumers, see status.endpoints of the endpoint slice",
+		fmt.Sprintf("the replicas of %s cannot be served now: this shard has no consumers of them and already follows %s without consumers that were requested in the last %s, which is the limit; use a shard with consumers, see status.endpoints of the endpoint slice",
 			resource, others, keepRequested))
 	err.ErrStatus.Details = &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource, RetryAfterSeconds: 30}
 	return err

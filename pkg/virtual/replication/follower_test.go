@@ -212,7 +212,7 @@ func (s shown) waitSynced(all ...offering) {
 			}
 		}
 		return true
-	}, testTimeout, time.Millisecond, "what is offered is not known: %v", &failed)
+	}, testTimeout, time.Millisecond, "the offering is not loaded: %v", &failed)
 }
 
 func (s shown) following() int {
@@ -237,7 +237,7 @@ func TestRequestedOffering(t *testing.T) {
 	one, two := s.offers("aaaa", "ones"), s.offers("bbbb", "twos")
 	s.waitSynced(one, two)
 	s.runs()
-	require.Zero(t, s.following(), "nobody has asked")
+	require.Zero(t, s.following(), "offerings must not be followed before a request")
 	for name, o := range map[string]offering{"of-ones": one, "of-twos": two} {
 		s.mustServe(o, name)
 	}
@@ -246,7 +246,7 @@ func TestRequestedOffering(t *testing.T) {
 	s.clock.Step(keepRequested - time.Second)
 	s.mustServe(one, "of-ones")
 	s.clock.Step(checkInterval)
-	s.waitFollowing(1) // nobody has asked for the second one
+	s.waitFollowing(1) // the second one was not requested
 	s.mu.Lock()
 	for _, f := range s.followers {
 		assert.Equal(t, one, f.as)
@@ -335,7 +335,7 @@ func TestFirstRequestWaits(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, failed[0] = s.requests(one)
 		return failed[0] == nil && found == "of-ones"
-	}, testTimeout, time.Millisecond, "it is not known: %v", &failed)
+	}, testTimeout, time.Millisecond, "the offering is not served: %v", &failed)
 }
 
 // TestUnknownOffer: requests get 503 with a delay until the shard has the objects that determine the source.
@@ -417,7 +417,7 @@ func TestSnapshots(t *testing.T) {
 		s, one := unreachable(t)
 		s.mustServe(one, "of-ones")
 	})
-	require.Len(t, files(), 1, "it is kept while the cache server is away")
+	require.Len(t, files(), 1, "the snapshot must be kept while the cache server is unreachable")
 	t.Run("without consumers", func(t *testing.T) {
 		s, one := unreachable(t)
 		s.consumersOf(nil, one.export)

@@ -38,7 +38,7 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 	spec := sch.Spec()
 	switch converted := spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter; {
 	case spec.Scope != apiextensionsv1.ClusterScoped:
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown now: the provider's APIResourceSchema specifies that they are namespaced, which is not supported for replicas", o.resource)) //nolint:forbidigo // until the provider changes it
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be served now: the provider's APIResourceSchema specifies that they are namespaced, which is not supported for replicas", o.resource)) //nolint:forbidigo // until the provider changes it
 	case version != of.resource.Version && (converted || sch.Convert != nil):
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s are replicated in %s and not converted: use that version", o.resource, of.resource.Version))
 	}
@@ -73,7 +73,7 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 }
 
 func (o objects) unavailable(why error) error {
-	return request.Unavailable(fmt.Sprintf("%s cannot be shown now: %v", o.resource, why))
+	return request.Unavailable(fmt.Sprintf("%s cannot be served now: %v", o.resource, why))
 }
 
 // hidden contains prefixes of annotations that describe the origin of a replica.

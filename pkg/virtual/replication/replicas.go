@@ -168,7 +168,7 @@ func (x *Replicas) offered(o offering) (source, error) {
 			return x.sourceOf(export, r)
 		}
 	}
-	return source{}, fmt.Errorf("the APIExport %s does not offer them any more", o.export.Name)
+	return source{}, fmt.Errorf("the APIExport %s no longer offers them", o.export.Name)
 }
 
 func (x *Replicas) sourceOf(export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (source, error) {
@@ -204,7 +204,7 @@ func (x *Replicas) cachedBy(provider logicalcluster.Name, kind, slice string) (c
 			name = s.Spec.ClusterCachedResource.Name
 		}
 	default:
-		return nil, "", errors.New("the APIExport refers to something else than an endpoint slice of a cached resource")
+		return nil, "", errors.New("the APIExport does not refer to an endpoint slice of a cached resource")
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, "", fmt.Errorf("the %s %s of the provider does not exist", kind, slice)

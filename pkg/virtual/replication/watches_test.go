@@ -33,7 +33,7 @@ func next(t *testing.T, w watch.Interface) string {
 		}
 		return e.Object.(client.Object).GetName() //nolint:forcetypeassert // as of all events
 	case <-time.After(testTimeout):
-		require.FailNow(t, "nothing has happened")
+		require.FailNow(t, "timeout waiting for an event")
 		return ""
 	}
 }
@@ -47,17 +47,17 @@ func TestReferences(t *testing.T) {
 	s.offers("aaaa", "twos")
 	s.waitSynced(one)
 	s.runs()
-	back := func() {
+	restore := func() {
 		s.slice("aaaa", "ones", "ones")
 		s.export("aaaa", "ones", "ones", slices, "ones", "id")
 	}
-	for others, change := range map[string]func(){
+	for message, change := range map[string]func(){
 		"the CachedResourceEndpointSlice none of the provider does not exist":                            func() { s.export("aaaa", "ones", "ones", slices, "none", "id") },
 		"the ClusterCachedResourceEndpointSlice ones of the provider does not exist":                     func() { s.export("aaaa", "ones", "ones", "Cluster"+slices, "ones", "id") },
-		"refers to something else than an endpoint slice of a cached resource":                           func() { s.export("aaaa", "ones", "ones", "ConfigMap", "ones", "id") },
+		"does not refer to an endpoint slice of a cached resource":                                       func() { s.export("aaaa", "ones", "ones", "ConfigMap", "ones", "id") },
 		"the CachedResource twos of the provider replicates twos.example.org":                            func() { s.export("aaaa", "ones", "ones", slices, "twos", "id") },
 		"the CachedResource ones of the provider has another identity than storage.virtual.identityHash": func() { s.export("aaaa", "ones", "ones", slices, "ones", "f00") },
-		"the APIExport ones does not offer them any more":                                                func() { s.export("aaaa", "ones", "twos", slices, "twos", "id") },
+		"the APIExport ones no longer offers them":                                                       func() { s.export("aaaa", "ones", "twos", slices, "twos", "id") },
 		"the CachedResource none of the provider does not exist":                                         func() { s.slice("aaaa", "ones", "none") },
 		"the CachedResourceEndpointSlice ones of the provider does not exist": func() {
 			s.here.Delete(t, kinds.CachedResourceEndpointSlices.GroupVersionResource, "", "aaaa", "", "ones")
@@ -66,10 +66,10 @@ func TestReferences(t *testing.T) {
 		w := s.watchOf(one)
 		require.Equal(t, "of-ones", next(t, w))
 		change()
-		require.Empty(t, next(t, w), "%s: its watches end", others)
+		require.Empty(t, next(t, w), "%s: the watches must end", message)
 		_, err := s.requests(one)
-		require.ErrorContains(t, err, others)
-		back()
+		require.ErrorContains(t, err, message)
+		restore()
 		s.waitSynced(one)
 		s.mustServe(one, "of-ones")
 	}
@@ -95,5 +95,5 @@ func TestWatchesOfOthers(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.watches) == 1
-	}, testTimeout, time.Millisecond, "what has ended is forgotten")
+	}, testTimeout, time.Millisecond, "the ended watch must be removed")
 }

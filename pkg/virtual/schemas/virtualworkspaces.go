@@ -81,12 +81,12 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 		scope := request.ScopeFrom(ctx)
 		consumer := scope.Cluster.Name
 		if !scope.VirtualWorkspace.In.Wildcard && scope.VirtualWorkspace.In.Name != consumer {
-			v.respond(w, r, missing("a logical cluster sees the schemas that it has bound itself: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
+			v.respond(w, r, missing("only schemas that the logical cluster itself has bound are served: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
 			return
 		}
 		if !info.IsResourceRequest {
 			if !v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(ctx, bindings.SchemasResource, verbs)), map[schema.GroupResource]bool{bindings.SchemasResource: true}, nil) {
-				v.respond(w, r, missing("there are apiresourceschemas, discovery and OpenAPI, and not "+r.URL.Path))
+				v.respond(w, r, missing("only apiresourceschemas, discovery and OpenAPI are served here, not "+r.URL.Path))
 			}
 			return
 		}
@@ -109,7 +109,7 @@ func validate(info *genericapirequest.RequestInfo) error {
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	switch {
 	case resource != bindings.SchemasResource, info.Subresource != "", info.Namespace != "":
-		return missing("there are apiresourceschemas, and nothing else")
+		return missing("only apiresourceschemas are served here")
 	case !slices.Contains(verbs.Object, info.Verb):
 		return apierrors.NewMethodNotSupported(resource, info.Verb)
 	default:

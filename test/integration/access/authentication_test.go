@@ -37,10 +37,10 @@ func createServiceAccount(t *testing.T, e *kit.Env, c kubernetes.Interface, name
 // tokenOf requests a token of a service account in namespace default.
 func tokenOf(t *testing.T, c kubernetes.Interface, name string, spec authenticationv1.TokenRequestSpec) string {
 	t.Helper()
-	answer, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
+	request, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.NotEmpty(t, answer.Status.Token)
-	return answer.Status.Token
+	require.NotEmpty(t, request.Status.Token)
+	return request.Status.Token
 }
 
 func bindClusterAdmin(t *testing.T, c kubernetes.Interface, name string, subject rbacv1.Subject) {
@@ -237,10 +237,10 @@ func badTokenRequests(t *testing.T, c kubernetes.Interface) {
 		_, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), tc.account, &authenticationv1.TokenRequest{Spec: tc.spec}, metav1.CreateOptions{})
 		require.True(t, tc.is(err), "%s: %v", what, err)
 	}
-	answer, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot",
+	request, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot",
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(600), BoundObjectRef: boundTo("Secret", "mine", secret.UID).BoundObjectRef}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.WithinDuration(t, time.Now().Add(10*time.Minute), answer.Status.ExpirationTimestamp.Time, time.Minute)
+	require.WithinDuration(t, time.Now().Add(10*time.Minute), request.Status.ExpirationTimestamp.Time, time.Minute)
 }
 
 func boundTo(kind, name string, uid types.UID) authenticationv1.TokenRequestSpec {

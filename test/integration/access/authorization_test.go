@@ -36,7 +36,7 @@ func TestAuthorization(t *testing.T) {
 	t.Run("bindings have immediate effect", func(t *testing.T) { testImmediateEffect(t, p) })
 }
 
-// strangePaths are handled by different filters and handlers.
+// deniedPaths are handled by different filters and handlers.
 var deniedPaths = []string{"/api/v1/namespaces/default/configmaps/x", "/readyz", "/metrics", "/clusters/root/api"}
 
 // testDenied checks that users without access get the same response for a workspace and for a name that does not exist,
@@ -55,7 +55,7 @@ func testDenied(t *testing.T, p kit.People, one string) {
 			}
 			requests = append(requests, kit.Request{Path: "/clusters/" + cluster + "/api", Header: http.Header{"Impersonate-User": {"x"}}})
 		}
-		answers := make([]string, len(requests))
+		responses := make([]string, len(requests))
 		t.Run(host, func(t *testing.T) {
 			for i, request := range requests {
 				t.Run(request.Path, func(t *testing.T) {
@@ -63,18 +63,18 @@ func testDenied(t *testing.T, p kit.People, one string) {
 					code, message := http.StatusForbidden, kit.NotPermitted
 					switch {
 					case strings.HasSuffix(request.Path, "/metrics"):
-						code, message = http.StatusNotImplemented, "about the process"
+						code, message = http.StatusNotImplemented, "an endpoint of the process"
 					case request.Header != nil:
 						message = ""
 					}
 					status := kit.RequireStatus(t, kit.AtHost(stranger, host), request, code)
 					require.Contains(t, status.Message, message)
-					answers[i] = fmt.Sprintf("%+v", status)
+					responses[i] = fmt.Sprintf("%+v", status)
 				})
 			}
 		})
-		for i, answer := range answers {
-			require.Equal(t, answers[i%(len(deniedPaths)+1)], answer, "at %s", host)
+		for i, response := range responses {
+			require.Equal(t, responses[i%(len(deniedPaths)+1)], response, "at %s", host)
 		}
 	}
 	// Any user has access to root, but no permissions there.

@@ -33,12 +33,12 @@ func newDecider(t *testing.T) *decider {
 	t.Helper()
 	d := &decider{}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/tokens", answering(func(review *authenticationv1.TokenReview) {
+	mux.HandleFunc("/tokens", reviewHandler(func(review *authenticationv1.TokenReview) {
 		if review.Spec.Token == "alice-token" {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "alice", Groups: []string{"devs", "system:masters"}}}
 		}
 	}))
-	mux.HandleFunc("/requests", answering(func(review *authorizationv1.SubjectAccessReview) {
+	mux.HandleFunc("/requests", reviewHandler(func(review *authorizationv1.SubjectAccessReview) {
 		a := review.Spec.ResourceAttributes
 		if a == nil {
 			return
@@ -56,15 +56,15 @@ func newDecider(t *testing.T) *decider {
 	return d
 }
 
-// answering serves reviews that judge completes.
-func answering[T any](judge func(review *T)) http.HandlerFunc {
+// reviewHandler serves reviews that complete fills in.
+func reviewHandler[T any](complete func(review *T)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		review := new(T)
 		if err := json.NewDecoder(r.Body).Decode(review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		judge(review)
+		complete(review)
 		_ = json.NewEncoder(w).Encode(review)
 	}
 }

@@ -127,14 +127,14 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 	config, err := clientcmd.LoadFromFile(p.kubeconfig)
 	require.NoError(t, err)
 	// Other tests allow user-4 to read the workspaces in root.
-	for name, token := range map[string]string{"stranger": "user-5-token", "visitor": "user-4-token"} {
+	for name, token := range map[string]string{"stranger": "user-5-token", "guest": "user-4-token"} {
 		config.AuthInfos[name] = clientcmdapi.NewAuthInfo()
 		config.AuthInfos[name].Token = token
 	}
 	require.NoError(t, clientcmd.WriteToFile(*config, p.kubeconfig))
 	require.Contains(t, p.fails("use", "root:plugin", "--user", "stranger"), "workspace root:plugin does not exist, or you have no access to it")
 	require.Contains(t, p.fails("shards", "--user", "stranger"), "listing the Shard objects in root")
-	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "visitor"))
+	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "guest"))
 	out, err := p.command(t.Context(), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "user-4", string(out))

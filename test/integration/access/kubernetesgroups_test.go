@@ -234,8 +234,8 @@ func testProtobuf(k kit.WorkspaceClient) {
 	require.False(k.T, got.Spec.Paused)
 	_, err = in.Get(k.T.Context(), "none", metav1.GetOptions{})
 	require.True(k.T, apierrors.IsNotFound(err), "%v", err)
-	answer := kit.RequireCode(k.T, only, kit.Request{Method: http.MethodGet, Path: deployments + "/made", Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}}, http.StatusOK)
-	require.True(k.T, strings.HasPrefix(string(answer), "k8s\x00"), "%q", answer)
+	response := kit.RequireCode(k.T, only, kit.Request{Method: http.MethodGet, Path: deployments + "/made", Header: http.Header{"Accept": {runtime.ContentTypeProtobuf}}}, http.StatusOK)
+	require.True(k.T, strings.HasPrefix(string(response), "k8s\x00"), "%q", response)
 	kit.RequireCode(k.T, only, kit.Request{Method: http.MethodPost, Path: deployments, Body: "k8s\x00no", Header: http.Header{"Content-Type": {runtime.ContentTypeProtobuf}}}, http.StatusBadRequest)
 	require.NoError(k.T, in.Delete(k.T.Context(), "made", metav1.DeleteOptions{}))
 }

@@ -108,7 +108,7 @@ func testUseInitializing(t *testing.T, maker kit.WorkspaceClient) {
 	status := kit.RequireStatus(t, forwarded, soon, http.StatusServiceUnavailable)
 	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
 
-	answers, sent := make(chan int, 2), make(chan struct{}, 10)
+	codes, sent := make(chan int, 2), make(chan struct{}, 10)
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { sent <- struct{}{} }})
 	for _, c := range []struct {
 		config *rest.Config
@@ -123,7 +123,7 @@ func testUseInitializing(t *testing.T, maker kit.WorkspaceClient) {
 			if err != nil {
 				code = -1
 			}
-			answers <- code
+			codes <- code
 		}()
 	}
 	<-sent
@@ -131,13 +131,13 @@ func testUseInitializing(t *testing.T, maker kit.WorkspaceClient) {
 	// A later request does not delay them.
 	kit.RequireStatus(t, forwarded, kit.Request{Path: soon.Path, Header: http.Header{"X-Kcp-Internal-Ready-Timeout": {"1s"}}}, http.StatusServiceUnavailable)
 	select {
-	case code := <-answers:
-		t.Fatalf("answered with %d while the workspace is initialized", code)
+	case code := <-codes:
+		t.Fatalf("the response is %d while the workspace is initialized", code)
 	default:
 	}
 	at := made.As("admin-token")
 	at.Patch(kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
-	require.Equal(t, []int{http.StatusCreated, http.StatusCreated}, []int{<-answers, <-answers})
+	require.Equal(t, []int{http.StatusCreated, http.StatusCreated}, []int{<-codes, <-codes})
 }
 
 // forwardedConfig returns the credentials of a front-proxy that forwards requests of a user.

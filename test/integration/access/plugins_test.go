@@ -130,7 +130,7 @@ func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, wh
 		config = kit.WithToken(config, of.Token)
 	}
 	request := kit.Request{Method: of.Method, Path: names.Replace(of.Path), Body: names.Replace(of.Body), Header: http.Header{"Accept": {"application/json, */*"}, "Content-Type": {"application/json"}}}
-	var answer map[string]any
+	var response map[string]any
 	send := func() {
 		var code int
 		var text []byte
@@ -139,15 +139,15 @@ func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, wh
 			return code == of.Want || code != http.StatusForbidden && code != http.StatusServiceUnavailable // not yet authorized, or overloaded
 		}, kit.Timeout, 10*time.Millisecond, "%s: the response did not become %d", what, of.Want)
 		require.Equal(t, of.Want, code, "%s: %s", what, text)
-		answer = nil
+		response = nil
 		decoder := json.NewDecoder(bytes.NewReader(text))
-		require.NoError(t, decoder.Decode(&answer), what)
+		require.NoError(t, decoder.Decode(&response), what)
 	}
 	send()
 	if len(of.Until) > 0 {
 		e.Eventually(what, func() bool {
 			for path, value := range of.Until {
-				if valueAt(answer, path) != value {
+				if valueAt(response, path) != value {
 					send()
 					return false
 				}
@@ -156,7 +156,7 @@ func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, wh
 		})
 	}
 	for path, value := range of.Fields {
-		got := valueAt(answer, path)
+		got := valueAt(response, path)
 		switch value = names.Replace(value); {
 		case value == "*" && !strings.Contains(path, "verbs"):
 			require.NotEmpty(t, got, "%s: %s", what, path)

@@ -58,9 +58,9 @@ func testReplicatedRules(t *testing.T, p kit.People, one, two string) {
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
 	}
 	harness.Create(t, there.RbacV1().ClusterRoles(), role)
-	require.NoError(t, bind(there, "marked", map[string]string{annotation: "test"}, "reader"))
+	require.NoError(t, bind(there, "replicated", map[string]string{annotation: "test"}, "reader"))
 	require.NoError(t, bind(there, "viewer", map[string]string{annotation: "test"}, "view"))
-	require.NoError(t, bind(there, "unmarked", nil, "reader"))
+	require.NoError(t, bind(there, "not-replicated", nil, "reader"))
 	p.BindUser("root:rules-two", "admin-2", "cluster-admin", 2)
 	err := bind(p.As(2, "root:rules-two"), "climber", map[string]string{annotation: "test"}, "reader")
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
@@ -69,23 +69,23 @@ func testReplicatedRules(t *testing.T, p kit.People, one, two string) {
 	// The other shard has only the replicated rules of the logical cluster.
 	elsewhere := p.With(withoutAccessCheck(p.Shard(0)), two)
 	may := func(c kubernetes.Interface, user string) bool {
-		answer := harness.Create(t, c.AuthorizationV1().SubjectAccessReviews(), &authorizationv1.SubjectAccessReview{
+		review := harness.Create(t, c.AuthorizationV1().SubjectAccessReviews(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Resource: "configmaps"},
 			},
 		})
-		return answer.Status.Allowed
+		return review.Status.Allowed
 	}
-	p.Eventually("replicated rules apply on the other shard", func() bool { return may(elsewhere, "marked") })
+	p.Eventually("replicated rules apply on the other shard", func() bool { return may(elsewhere, "replicated") })
 	p.Eventually("replicated bindings to bootstrap roles apply", func() bool { return may(elsewhere, "viewer") })
-	require.False(t, may(elsewhere, "unmarked"))
-	require.True(t, may(p.With(withoutAccessCheck(p.Shard(1)), two), "unmarked"))
-	require.False(t, may(p.With(withoutAccessCheck(p.Shard(0)), one), "marked"), "rules apply in their own logical cluster only")
+	require.False(t, may(elsewhere, "not-replicated"))
+	require.True(t, may(p.With(withoutAccessCheck(p.Shard(1)), two), "not-replicated"))
+	require.False(t, may(p.With(withoutAccessCheck(p.Shard(0)), one), "replicated"), "rules apply in their own logical cluster only")
 	kit.RequireStatus(t, kit.AtHost(kit.WithToken(p.Proxy(), "user-5-token"), p.Shard(0).Host), kit.Request{Path: "/clusters/" + two + "/api"}, http.StatusForbidden)
 
-	_, err = there.RbacV1().ClusterRoleBindings().Patch(t.Context(), "marked", kit.MergePatch, []byte(`{"metadata":{"annotations":{"`+annotation+`":null}}}`), metav1.PatchOptions{})
+	_, err = there.RbacV1().ClusterRoleBindings().Patch(t.Context(), "replicated", kit.MergePatch, []byte(`{"metadata":{"annotations":{"`+annotation+`":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	p.Eventually("rules without the annotation do not apply", func() bool { return !may(elsewhere, "marked") })
+	p.Eventually("rules without the annotation do not apply", func() bool { return !may(elsewhere, "replicated") })
 
 	// If a binding is being deleted, it applies in its own shard until it is removed, but not on others.
 	wait := func(finalizers string) {
@@ -137,10 +137,10 @@ func testUseOfTypes(t *testing.T, p kit.People) {
 	}
 	requireForbidden(tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-one", Name: "none"}, "workspace type root:rules-one:none does not exist")
 
-	for verb, name := range map[string]string{"use": "use", "get": "look"} {
+	for verb, name := range map[string]string{"use": "use", "get": "read"} {
 		p.CreateRole("root:rules-two", name, rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: []string{"special"}})
 	}
-	p.BindUser("root:rules-two", "look", "look", 1)
+	p.BindUser("root:rules-two", "read", "read", 1)
 	p.Eventually("users who may read the type get the reason", func() bool {
 		_, err := create(special)
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "you do not have the verb use on workspacetypes/special in root:rules-two")

@@ -45,11 +45,11 @@ func newIssuer(t *testing.T) *issuer {
 	require.NoError(t, err)
 	i := &issuer{t: t, key: key}
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}
+		var response any = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}
 		if r.URL.Path == "/keys" {
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+			response = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	}))
 	t.Cleanup(i.Close)
 	return i
@@ -150,7 +150,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 	require.Equal(t, http.StatusOK, codeOf(t, config, "/clusters/root:issuers:there"+kit.ConfigMapsPath))
 	require.False(t, review(t, e.Shard(0), home, jane).Authenticated, "the workspace of the type itself must not accept the issuer")
 
-	t.Run("extended types do not count", func(t *testing.T) {
+	t.Run("issuers of extended types are ignored", func(t *testing.T) {
 		admin.Create(kit.TenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"extends"},"spec":{"extend":{"with":[{"name":"team","path":"root:issuers"}]}}}`)
 		require.False(t, review(t, e.Shard(0), ofType(e, "root:issuers", "extends", 0, "root:issuers:extends"), jane).Authenticated)
 	})
@@ -163,7 +163,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 		robot := provider.token(map[string]any{"sub": "system:serviceaccount:default:default"})
 		require.Contains(t, review(t, e.Shard(1), cluster, robot).Error, "is reserved")
 		for _, server := range []*rest.Config{e.Proxy(), e.Shard(1)} {
-			e.Eventually("the user is authenticated and not authorized", func() bool {
+			e.Eventually("the user is authenticated but not authorized", func() bool {
 				return codeOf(t, kit.WithToken(server, jane), "/clusters/"+cluster+kit.ConfigMapsPath) == http.StatusForbidden
 			})
 			require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(server, robot), "/clusters/"+cluster+kit.ConfigMapsPath))

@@ -75,11 +75,11 @@ func testCoreRules(provider, k kit.WorkspaceClient) {
 	require.Contains(k.T, reader.RequireCode(http.StatusForbidden, http.MethodDelete, kit.PodsPath+"/a", ""), `in API group \"\"`)
 
 	const named = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{}}`
-	provider.Create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", `{"metadata":{"name":"pods"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["pods"]}]},"validations":[{"expression":"object.apiVersion == 'v1' && request.kind.group == '' && request.resource.resource == 'pods'","message":"this is no pod"},{"expression":"object.metadata.name != 'denied'","message":"denied by policy"}]}}`)
+	provider.Create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", `{"metadata":{"name":"pods"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["pods"]}]},"validations":[{"expression":"object.apiVersion == 'v1' && request.kind.group == '' && request.resource.resource == 'pods'","message":"this is not a pod"},{"expression":"object.metadata.name != 'denied'","message":"denied by policy"}]}}`)
 	provider.Create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", `{"metadata":{"name":"pods"},"spec":{"policyName":"pods","validationActions":["Deny"]}}`)
 	text := k.UntilCode(http.StatusUnprocessableEntity, http.MethodPost, kit.PodsPath+"?dryRun=All", fmt.Sprintf(named, "denied"))
 	require.Contains(k.T, text, "denied by policy")
-	require.NotContains(k.T, text, "this is no pod")
+	require.NotContains(k.T, text, "this is not a pod")
 
 	k.Create("/api/v1/namespaces", `{"metadata":{"name":"few"}}`)
 	k.Create("/api/v1/namespaces/few/resourcequotas", `{"metadata":{"name":"few"},"spec":{"hard":{"count/pods":"1"}}}`)

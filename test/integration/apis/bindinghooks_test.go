@@ -289,8 +289,8 @@ func testHooksOfWriters(t *testing.T, name string, provider, k kit.WorkspaceClie
 
 	message := ""
 	made := func(k kit.WorkspaceClient, size int) int {
-		code, answer := k.TryDo(http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("dry", "size", size))
-		message = answer
+		code, response := k.TryDo(http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("dry", "size", size))
+		message = response
 		return code
 	}
 	k.Eventually("all webhooks and policies of the provider apply", func() bool {

@@ -19,7 +19,7 @@ import (
 //	hashes in URLs                            TestQualifiedResources of pkg/customresource
 //	claims that change in any order           FuzzClaims of pkg/bindings
 //	system groups in credentials              TestIsolation, credentials_test.go, oidc_test.go of test/e2e
-//	schemas that are huge and many, webhooks  test/neighbours
+//	schemas that are huge and many, webhooks  test/noisyneighbors
 func TestBindingInput(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)

@@ -15,7 +15,7 @@ import (
 func TestBinding(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBinding(t, e) })
+	e.RunParallel("lifecycle", func(t *testing.T, e *kit.Env) { testBinding(t, e) })
 	e.RunParallel("names", func(t *testing.T, e *kit.Env) { testBuiltInNames(t, e) })
 	e.RunParallel("conflicts", func(t *testing.T, e *kit.Env) { testConflicts(t, e) })
 	e.RunParallel("evolution", func(t *testing.T, e *kit.Env) { testBindingEvolution(t, e) })
@@ -225,7 +225,7 @@ func testMaximalPolicy(t *testing.T, provider, k kit.WorkspaceClient) {
 	k.BindPathReady("e", provider.ClusterName, "e")
 	tenant := k.As("user-1-token")
 	tenant.UntilCode(http.StatusOK, http.MethodGet, kit.WidgetsPath, "")
-	tenant.Eventually("the policy denies the tenant to write", func() bool {
+	tenant.Eventually("the policy denies writes of the tenant", func() bool {
 		code, message := tenant.TryDo(http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("a", "size", 1))
 		return code == http.StatusForbidden && strings.Contains(message, "access not permitted by maximal permission policy")
 	})
@@ -301,11 +301,11 @@ func testBoundContent(t *testing.T, e *kit.Env) {
 	provider.Create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
 	provider.Create(kit.WidgetsPath, "%s", kit.Widget("own", "size", 1))
 	inOne := func(path string) (n int) {
-		answer := kit.RequireCode(t, k.Config, kit.Request{Path: "/clusters/*" + path, Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}}}, http.StatusOK)
+		response := kit.RequireCode(t, k.Config, kit.Request{Path: "/clusters/*" + path, Header: http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}}}, http.StatusOK)
 		for _, cluster := range []string{provider.ClusterName, k.ClusterName} {
-			n += strings.Count(string(answer), `"kcp.io/cluster":"`+cluster+`"`)
+			n += strings.Count(string(response), `"kcp.io/cluster":"`+cluster+`"`)
 		}
-		require.NotContains(t, string(answer), "internal.apis.kcp.io/identity")
+		require.NotContains(t, string(response), "internal.apis.kcp.io/identity")
 		return n
 	}
 	require.Equal(t, 3, inOne("/apis/example.org/v1/widgets"))

@@ -16,7 +16,7 @@ import (
 func TestBindingAcrossShards(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBindingAcrossShards(t, e) })
+	e.RunParallel("lifecycle", func(t *testing.T, e *kit.Env) { testBindingAcrossShards(t, e) })
 	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testHooksAcrossShards(t, e) })
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "far-judge", kit.NewWorkspaceClientOn(e, "far-judge", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-judged").ForTest(t))
@@ -94,16 +94,16 @@ func testBindingAcrossShards(t *testing.T, e *kit.Env) {
 // testVirtualWorkspaceAcrossShards checks that each shard serves the virtual workspace of an export for its consumers, and that the rules
 // of the provider apply on all shards.
 func testVirtualWorkspaceAcrossShards(t *testing.T, e *kit.Env) {
-	provider, k := kit.NewWorkspaceClientOn(e, "viewing-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "viewed-consumer").ForTest(t)
+	provider, k := kit.NewWorkspaceClientOn(e, "serving-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "served-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
 	provider.ClaimInExport(`[` + claim + `}]`)
-	k.BindPathReady("e", "root:viewing-provider", "e")
+	k.BindPathReady("e", "root:serving-provider", "e")
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a"}}`)
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
 
-	byName, byPath := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", "*"), kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: "root:viewing-provider"}.ThroughExport("e", k.ClusterName)
+	byName, byPath := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", "*"), kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: "root:serving-provider"}.ThroughExport("e", k.ClusterName)
 	stranger := byName.As("user-1-token")
 	require.Contains(t, stranger.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/example.org/v1/widgets", ""), kit.NotPermitted)
 	provider.Allow("content", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}`)
@@ -202,25 +202,25 @@ func testBindBeforeExport(t *testing.T, e *kit.Env) {
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 }
 
-// testBindAcrossShards checks that users must have permission in the provider's logical cluster, and that others must not learn whether an
-// export exists.
+// testBindAcrossShards checks that users must have permission in the provider's logical cluster, and that the response to other users
+// does not depend on whether an export exists.
 func testBindAcrossShards(t *testing.T, e *kit.Env) {
-	provider, k := kit.NewWorkspaceClientOn(e, "asked-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "asking-consumer").ForTest(t)
+	provider, k := kit.NewWorkspaceClientOn(e, "review-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "review-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	k.BindRole("all", "cluster-admin", "user-1")
 	tenant := k.As("user-1-token")
-	for _, path := range []string{"root:asked-provider", "root:asked-nowhere", provider.ClusterName} {
+	for _, path := range []string{"root:review-provider", "root:review-nowhere", provider.ClusterName} {
 		for _, export := range []string{"e", "none"} {
 			require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", path, export), "no permission to bind to export "+path+":"+export)
 		}
 	}
 	provider.Allow("bind", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}`)
-	tenant.UntilCode(http.StatusCreated, http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
-	tenant.BindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
+	tenant.UntilCode(http.StatusCreated, http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:review-provider","name":"e"}}}}`))
+	tenant.BindPath(http.StatusCreated, "by-path", "root:review-provider", "e")
 	k.UntilBinding("by-path", "Ready", "True <nil>") // before the next binding conflicts
 	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")
 	k.UntilBinding("by-name", "Ready", "False NamingConflicts")
-	require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
+	require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", "root:review-provider", "none"), "no permission to bind to export root:review-provider:none")
 }
 
 // testEndpointSlices checks that endpoint slices contain the URLs of shards with consumers in their partition, whether their bindings

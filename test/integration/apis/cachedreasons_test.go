@@ -90,7 +90,7 @@ func testIdentitySecret(t *testing.T, k kit.WorkspaceClient) {
 	require.Nil(t, kit.Field(now, "status", "identityHash"))
 	k.UntilCachedCondition("CachedResource", "keys", "ReplicationStarted", "False", "Waiting")
 	k.Create(secrets, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"own"},"stringData":{"other":"x"}}`)
-	failed("The secret default/own has nothing under", "Initializing")
+	failed("The secret default/own has no value under", "Initializing")
 	k.Patch(secrets+"/own", `{"stringData":{"key":"the first"}}`)
 	now = k.UntilCached("CachedResource", "keys", 1, 1)
 	hash := sha256Hex([]byte("the first"))

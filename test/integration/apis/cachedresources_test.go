@@ -142,7 +142,7 @@ func TestCachedResourceRefused(t *testing.T) {
 	refused(422, `{"group":"shared.example.org","version":"v1","resource":"ones","identity":{"secretRef":{"namespace":"default"}}}`, "spec.identity.secretRef.name")
 	refused(422, `{"group":"shared.example.org","version":"v1","resource":"ones","labelSelector":{"matchExpressions":[{"key":"a","operator":"Near"}]}}`, "spec.labelSelector")
 	k.CreateCachedResource("ClusterCachedResource", "ones", "")
-	refused(403, `{"group":"shared.example.org","version":"v1","resource":"ones"}`, "is cached already, by the clustercachedresources ones")
+	refused(403, `{"group":"shared.example.org","version":"v1","resource":"ones"}`, "is already cached by the clustercachedresources ones")
 
 	// The scope of a resource cannot be determined if it does not exist.
 	k.Create(kit.DefinitionsPath, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"spaced.shared.example.org"},"spec":{"group":"shared.example.org","scope":"Namespaced","names":{"plural":"spaced","kind":"Spaced"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)

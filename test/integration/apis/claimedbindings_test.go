@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testClaimOfBindings checks that a provider without an accepted claim on apibindings sees the bindings to its export, and with one
+// testClaimOfBindings checks that a provider without an accepted claim on apibindings reads the bindings to its export, and with one
 // those that the claim selects.
 func testClaimOfBindings(t *testing.T, e *kit.Env, shard int) {
 	provider, _, consumers := consumersOn(t, e, shard, "bindings", 2)

@@ -34,7 +34,7 @@ func testClaimFinalizers(t *testing.T, e *kit.Env) {
 	}
 	had := k.Get(lc).GetFinalizers()
 	held := set(append(slices.Clone(had), "example.org/wait")...)
-	in.Eventually("the provider may use the virtual workspace, and not set finalizers", func() bool {
+	in.Eventually("the provider may use the virtual workspace, but not set finalizers", func() bool {
 		code, message := writeAs(in, http.MethodPatch, lc, merge, held)
 		require.Equal(t, http.StatusForbidden, code, message)
 		_, message = in.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")

@@ -82,7 +82,7 @@ func requireAddedOrExpired(t *testing.T, k kit.WorkspaceClient, r schema.GroupVe
 				return
 			}
 		case <-time.After(kit.Timeout):
-			require.Fail(t, "the watch reported nothing", "%s from %s", r.Resource, version)
+			require.Fail(t, "the watch did not report an event", "%s from %s", r.Resource, version)
 		}
 	}
 }

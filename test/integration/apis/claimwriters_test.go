@@ -20,8 +20,8 @@ func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, 
 	if kind == "" {
 		kind = "json"
 	}
-	code, answer := kit.Do(k.T, k.Config, kit.Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/" + kind}}})
-	return code, string(answer)
+	code, response := kit.Do(k.T, k.Config, kit.Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/" + kind}}})
+	return code, string(response)
 }
 
 // claimPrefix is the prefix of the labels with the claims of an object.
@@ -84,7 +84,7 @@ func refusedWrites() []refusedWrite {
 	return []refusedWrite{
 		// Verbs that are not claimed must be rejected.
 		{kit.ConfigMapsPath, http.MethodPost, "", "", labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "create configmaps"},
-		{kit.ConfigMapsPath, http.MethodPatch, "/new?fieldManager=x", apply, labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "lets the APIExport e create configmaps"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/new?fieldManager=x", apply, labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "permits the APIExport e to create configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
@@ -174,10 +174,10 @@ func testUnchangedClaimed(consumer, provider kit.WorkspaceClient, path, label st
 		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied, changes: true},
 		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied},
 	} {
-		code, answer := writeAs(write.by, write.method, path+write.query, write.kind, write.body)
-		require.Equal(consumer.T, http.StatusOK, code, "%s %s: %s", write.method, write.body, answer)
+		code, response := writeAs(write.by, write.method, path+write.query, write.kind, write.body)
+		require.Equal(consumer.T, http.StatusOK, code, "%s %s: %s", write.method, write.body, response)
 		after := &unstructured.Unstructured{}
-		require.NoError(consumer.T, after.UnmarshalJSON([]byte(answer)))
+		require.NoError(consumer.T, after.UnmarshalJSON([]byte(response)))
 		require.Equal(consumer.T, value, after.GetLabels()[key], "%s %s", write.method, write.body)
 		if !write.changes {
 			require.Equal(consumer.T, first.GetResourceVersion(), after.GetResourceVersion(), "%s %s", write.method, write.body)

@@ -38,7 +38,7 @@ func grant(k kit.WorkspaceClient, name, verb string) {
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`, verb)
 }
 
-// TestInitializers checks that initializers and terminators see the workspaces that wait for them, and their content meanwhile.
+// TestInitializers checks that initializers and terminators have access to the workspaces that wait for them, and their content meanwhile.
 func TestInitializers(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)

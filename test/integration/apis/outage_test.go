@@ -24,7 +24,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	t.Parallel()
 	encryption := kit.WriteFile(t, t.TempDir(), "encryption.yaml", kit.EncryptionConfig("["+kit.EncryptionKey+"]"))
 	e := kit.Start(t, harness.Options{Shards: 2, DevTokens: true, EncryptionConfig: encryption})
-	provider := kit.NewWorkspaceClient(e, "away")
+	provider := kit.NewWorkspaceClient(e, "outage")
 	k, late := kit.NewWorkspaceClientOn(e, "here", 1), kit.NewWorkspaceClientOn(e, "late", 1)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
@@ -38,13 +38,13 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	bind(k, "all", "cluster-admin", "User", "user-1")
 	bind(late, "all", "cluster-admin", "User", "user-1")
 	tenant, other := k.As("user-1-token"), late.As("user-1-token")
-	tenant.BindPath(http.StatusCreated, "e", "root:away", "e")
+	tenant.BindPath(http.StatusCreated, "e", "root:outage", "e")
 	k.UntilBinding("e", "Ready", "True <nil>")
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 	tenant.UntilCode(http.StatusForbidden, http.MethodPost, kit.WidgetsPath+"?dryRun=All", kit.Widget("b", "size", 1))
 	works := func(k kit.WorkspaceClient) {
 		t.Helper()
-		k.Eventually("the tenant may read and not write", func() bool {
+		k.Eventually("the tenant may read but not write", func() bool {
 			read, _ := k.TryDo(http.MethodGet, kit.WidgetsPath, "")
 			write, message := k.TryDo(http.MethodPost, kit.WidgetsPath, kit.Widget("b", "size", 1))
 			require.NotEqual(t, http.StatusCreated, write, message)
@@ -77,14 +77,14 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	vws.work("before")
 	flavors := offer(provider, "CachedResource", "flavors", "")
 	flavors.object("large", "")
-	k.BindPath(http.StatusCreated, "flavors", "root:away", "flavors")
+	k.BindPath(http.StatusCreated, "flavors", "root:outage", "flavors")
 	untilListed(k, flavors.objects, "large")
 
 	// The provider's shard is stopped. Its exports can be bound.
 	e.Component("root").Stop()
-	other.BindPath(http.StatusCreated, "e", "root:away", "e")
+	other.BindPath(http.StatusCreated, "e", "root:outage", "e")
 	late.UntilBinding("e", "Ready", "True <nil>")
-	require.Contains(t, other.BindPath(http.StatusForbidden, "none", "root:away", "none"), "no permission to bind to export root:away:none")
+	require.Contains(t, other.BindPath(http.StatusForbidden, "none", "root:outage", "none"), "no permission to bind to export root:outage:none")
 	works(other)
 	untilPolicyApplies(k)
 	untilPolicyApplies(late)
@@ -108,8 +108,8 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	}
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("c", "size", 1))
 	// Endpoint slices are reconciled, because the consumers of the export are in the cache.
-	k.Create(kit.APIsV1Alpha1+"apiexportendpointslices", `{"metadata":{"name":"alone"},"spec":{"export":{"path":"root:away","name":"e"}}}`)
-	k.Eventually("a new endpoint slice names the shard", func() bool {
+	k.Create(kit.APIsV1Alpha1+"apiexportendpointslices", `{"metadata":{"name":"alone"},"spec":{"export":{"path":"root:outage","name":"e"}}}`)
+	k.Eventually("the new endpoint slice contains the URL of the shard", func() bool {
 		endpoints, _ := kit.Field(k.Get(kit.APIsV1Alpha1+"apiexportendpointslices/alone"), "status", "endpoints").([]any)
 		return len(endpoints) == 1
 	})
@@ -121,7 +121,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	works(through.As("user-1-token"))
 	vws.change()
 	require.Equal(t, "True <nil>", kit.Condition(k.Get(kit.APIsV1Alpha2+"apibindings/e"), "APIExportValid"))
-	require.Contains(t, other.BindPath(http.StatusServiceUnavailable, "none", "root:away", "none"), "not everything is known yet")
+	require.Contains(t, other.BindPath(http.StatusServiceUnavailable, "none", "root:outage", "none"), "not all objects are loaded yet")
 	for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} { // the export may exist
 		onShard(provider, 1).ThroughExport("none", "*").RequireCode(http.StatusServiceUnavailable, http.MethodGet, path, "")
 	}

@@ -113,7 +113,7 @@ func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dyn
 		}
 		annotations := replica.GetAnnotations()
 		if annotations["kcp.io/shard"] == "" || annotations["cache.kcp.io/original-resource-version"] != source.GetResourceVersion() || annotations["cache.kcp.io/original-resource-UID"] != string(source.GetUID()) {
-			return fmt.Sprintf("%s is a replica of something else: %v", source.GetName(), annotations)
+			return fmt.Sprintf("%s is a replica of an unexpected object: %v", source.GetName(), annotations)
 		}
 		for _, key := range []string{"kcp.io/shard", "cache.kcp.io/original-resource-version", "cache.kcp.io/original-resource-UID"} {
 			delete(annotations, key)

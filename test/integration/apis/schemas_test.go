@@ -121,14 +121,14 @@ func tenants(list *unstructured.Unstructured) []any {
 	})
 }
 
-// seen contains the schemas in an informer.
-type seen struct {
+// observedSchemas contains the schemas in an informer.
+type observedSchemas struct {
 	mu    sync.Mutex
 	uids  map[string]string
 	ended int
 }
 
-func (s *seen) names() []string {
+func (s *observedSchemas) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.uids))
@@ -151,7 +151,7 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return in.Watch(ctx, o) },
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
-	now := &seen{uids: map[string]string{}}
+	now := &observedSchemas{uids: map[string]string{}}
 	note := func(obj any) {
 		u := obj.(*unstructured.Unstructured)
 		now.mu.Lock()
@@ -174,27 +174,27 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 	go func() { defer close(done); informer.RunWithContext(t.Context()) }()
 	t.Cleanup(func() { <-done })
 	require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
-	sees := func(names ...string) {
+	untilSchemas := func(names ...string) {
 		t.Helper()
 		k.Eventually(strings.Join(names, ", "), func() bool { return slices.Equal(names, now.names()) })
 	}
-	sees()
+	untilSchemas()
 
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	k.Bind("e", provider, "e")
-	sees("v1.widgets.example.org")
+	untilSchemas("v1.widgets.example.org")
 	provider.CreateExport("f", provider.CreateSchema("v1", "gadgets", "size"))
 	k.Bind("f", provider, "f")
-	sees("v1.gadgets.example.org", "v1.widgets.example.org")
+	untilSchemas("v1.gadgets.example.org", "v1.widgets.example.org")
 	// Another schema for a bound resource.
 	second := provider.CreateSchema("v2", "widgets", "size")
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)
-	sees("v1.gadgets.example.org", "v2.widgets.example.org")
+	untilSchemas("v1.gadgets.example.org", "v2.widgets.example.org")
 
 	// A resumed watch receives the missed events.
 	before := harness.List(t, in, metav1.ListOptions{})
 	k.Delete(kit.APIsV1Alpha2 + "apibindings/f")
-	sees("v2.widgets.example.org")
+	untilSchemas("v2.widgets.example.org")
 	w, err := in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion(), AllowWatchBookmarks: true})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
@@ -212,7 +212,7 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 	for _, open := range []watch.Interface{w, streamed} {
 		next(t, open, watch.Added, "v1.gadgets.example.org")
 	}
-	sees("v1.gadgets.example.org", "v2.widgets.example.org")
+	untilSchemas("v1.gadgets.example.org", "v2.widgets.example.org")
 	require.LessOrEqual(t, lists, 1, "the informer must not list again")
 }
 
@@ -222,22 +222,22 @@ func testSchemaAuthorization(t *testing.T, e *kit.Env) {
 	k := kit.NewWorkspaceClient(e, "schemas-rights").ForTest(t)
 	far := kit.NewWorkspaceClientOn(e, "schemas-elsewhere", 1).ForTest(t)
 	user := k.As("user-1-token")
-	answers := map[string]bool{}
+	reasons := map[string]bool{}
 	for _, cluster := range []string{k.ClusterName, "nowhere", far.ClusterName} {
-		asked := user.In(cluster)
-		for _, vw := range []kit.WorkspaceClient{boundSchemas(asked, "*"), boundSchemas(asked, cluster), boundSchemas(asked, "other")} {
+		inCluster := user.In(cluster)
+		for _, vw := range []kit.WorkspaceClient{boundSchemas(inCluster, "*"), boundSchemas(inCluster, cluster), boundSchemas(inCluster, "other")} {
 			for _, path := range []string{kit.APIsV1Alpha1 + "apiresourceschemas", "/apis", kit.APIsV1Alpha1 + "apibindings"} {
 				message := vw.RequireCode(http.StatusForbidden, http.MethodGet, path, "")
 				_, reason, _ := strings.Cut(message, "cannot ")
 				_, reason, _ = strings.Cut(reason, ": ")
 				reason, _, _ = strings.Cut(reason, `","reason"`)
-				answers[reason] = true
+				reasons[reason] = true
 			}
 			vw.RequireCode(http.StatusForbidden, http.MethodPost, kit.APIsV1Alpha1+"apiresourceschemas", "{}")
 		}
 	}
-	require.Len(t, answers, 1, "the responses to unauthorized users must not differ: %v", answers)
-	k.Allow("see", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apibindings"],"verbs":["get"]},{"nonResourceURLs":["/"],"verbs":["access"]}`)
+	require.Len(t, reasons, 1, "the responses to unauthorized users must not differ: %v", reasons)
+	k.Allow("get-bindings", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apibindings"],"verbs":["get"]},{"nonResourceURLs":["/"],"verbs":["access"]}`)
 	boundSchemas(user, "*").UntilCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
 	user.RequireCode(http.StatusForbidden, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
 	// Workspace paths are resolved, and malformed paths must be rejected.
@@ -246,7 +246,7 @@ func testSchemaAuthorization(t *testing.T, e *kit.Env) {
 	byPath := user.In("root:schemas-rights")
 	boundSchemas(byPath, "root:schemas-rights").RequireCode(http.StatusOK, http.MethodGet, kit.APIsV1Alpha1+"apiresourceschemas", "")
 	for _, malformed := range []string{"/services/apiresourceschema/" + k.ClusterName, "/services/apiresourceschema/*/clusters/*/apis", "/services/apiresourceschema/" + k.ClusterName + "/clusters/" + k.ClusterName + "%2fx/apis"} {
-		code, answer := kit.Do(t, k.Config, kit.Request{Method: http.MethodGet, Path: malformed})
-		require.Contains(t, []int{http.StatusBadRequest, http.StatusNotFound}, code, "%s", answer)
+		code, response := kit.Do(t, k.Config, kit.Request{Method: http.MethodGet, Path: malformed})
+		require.Contains(t, []int{http.StatusBadRequest, http.StatusNotFound}, code, "%s", response)
 	}
 }

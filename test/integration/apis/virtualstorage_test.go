@@ -156,7 +156,7 @@ func testVirtualStorage(t *testing.T, e *kit.Env, kind string, shard int) {
 	for at, name := range []string{"near-", "far-"} {
 		k := kit.NewWorkspaceClientOn(e, name+plural, (shard+at)%2).ForTest(t)
 		bound := k.BindPathReady(plural, o.ClusterName, plural)
-		require.Nil(t, kit.Field(bound, "status", "boundResources").([]any)[0].(map[string]any)["storageVersions"], "the consumer's shard must store nothing")
+		require.Nil(t, kit.Field(bound, "status", "boundResources").([]any)[0].(map[string]any)["storageVersions"], "the consumer's shard must not store objects")
 
 		all := untilListed(k, o.objects, "large", "small")
 		original := o.Get(o.objects + "/large")
@@ -188,7 +188,7 @@ func testVirtualStorage(t *testing.T, e *kit.Env, kind string, shard int) {
 	testVirtualDeletion(t, o, kit.NewWorkspaceClientOn(e, "last-"+plural, 1-shard).ForTest(t))
 }
 
-// testVirtualIsReadOnly checks that each write is answered with 405.
+// testVirtualIsReadOnly checks that each write is rejected with 405.
 func testVirtualIsReadOnly(t *testing.T, k kit.WorkspaceClient, o offers) {
 	const body = `{"apiVersion":"shared.example.org/v1","kind":"Flavor","metadata":{"name":"x"}}`
 	for path, methods := range map[string][]string{o.objects: {http.MethodPost, http.MethodDelete}, o.objects + "/large": {http.MethodPut, http.MethodPatch, http.MethodDelete}} {

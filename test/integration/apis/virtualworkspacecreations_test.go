@@ -63,7 +63,7 @@ func testCreations(t *testing.T, e *kit.Env, shard int) {
 	in.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/a?fieldManager=test", kit.Widget("a", "size", 2))
 	in.Do(http.StatusCreated, http.MethodPatch, kit.ConfigMapsPath+"/a?fieldManager=test", configMap("a"))
 	denied := in.Do(http.StatusForbidden, http.MethodPatch, secrets+"/a?fieldManager=test", secret)
-	require.Contains(t, kit.Field(denied, "message"), "no APIBinding in the logical cluster lets the APIExport e create secrets")
+	require.Contains(t, kit.Field(denied, "message"), "no APIBinding in the logical cluster permits the APIExport e to create secrets")
 
 	// The maximal permission policy applies to consumers only.
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
@@ -97,7 +97,7 @@ func testPolicyForInitializers(t *testing.T, home kit.WorkspaceClient) {
 		code, _ := in.TryDo(http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"default"}}`)
 		return code == http.StatusCreated || code == http.StatusConflict
 	})
-	in.Eventually("the policy permits the owner nothing", refused)
+	in.Eventually("the policy grants the owner no permissions", refused)
 	// Permissions of the owner in the policy do not apply to the initializer, those of all users do.
 	allow(home, "owners", "apis.kcp.io:binding:user-2", "example.org", "widgets", "", "create", "patch")
 	permit := func(name, verbs string) {
@@ -108,7 +108,7 @@ func testPolicyForInitializers(t *testing.T, home kit.WorkspaceClient) {
 	in.UntilCode(http.StatusOK, http.MethodGet, kit.WidgetsPath, "")
 	require.True(t, refused(), "permissions of the owner must not apply to the initializer")
 	permit("writers", `"create","patch"`)
-	in.Eventually("the policy permits it", func() bool {
+	in.Eventually("the policy permits the request", func() bool {
 		code, _ := in.TryDo(http.MethodPost, kit.WidgetsPath, kit.Widget("a", "size", 1))
 		return code == http.StatusCreated || code == http.StatusConflict // an earlier request may have succeeded after its timeout
 	})
@@ -119,9 +119,9 @@ func testPolicyForInitializers(t *testing.T, home kit.WorkspaceClient) {
 	for _, name := range []string{"readers", "writers"} {
 		home.Delete(kit.RBACPath + "clusterrolebindings/" + name)
 	}
-	in.Eventually("the policy permits the initializer nothing", refused)
+	in.Eventually("the policy grants the initializer no permissions", refused)
 	allow(home, "initializers", "apis.kcp.io:binding:user-1", "example.org", "widgets", "", "create", "patch")
-	in.Eventually("the policy permits it", func() bool {
+	in.Eventually("the policy permits the request", func() bool {
 		code, _ := applyAs(in, kit.WidgetsPath+"/c", kit.Widget("c", "size", 1))
 		return code == http.StatusCreated
 	})

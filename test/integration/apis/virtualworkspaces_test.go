@@ -31,7 +31,7 @@ func namesOf(list *unstructured.Unstructured, clusters map[string]string) []stri
 	return names
 }
 
-// TestVirtualWorkspace checks that a provider sees through the virtual workspace of its export what consumers permit, and nothing else.
+// TestVirtualWorkspace checks that a provider can only access what consumers permit through the virtual workspace of its export.
 func TestVirtualWorkspace(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
@@ -78,7 +78,7 @@ func consumersOn(t *testing.T, e *kit.Env, shard int, name string, n int) (provi
 }
 
 func testVirtualWorkspaceContent(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "view", 2)
+	provider, _, consumers := consumersOf(t, e, "vw-content", 2)
 	one, two := consumers[0], consumers[1]
 	names := map[string]string{one.ClusterName: "one", two.ClusterName: "two"}
 	one.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
@@ -278,14 +278,14 @@ func testVirtualWorkspaceThroughProxy(t *testing.T, e *kit.Env) {
 	schemas.Config = e.Proxy()
 	require.Len(t, tenants(boundSchemas(schemas, k.ClusterName).Get(kit.APIsV1Alpha1+"apiresourceschemas")), 1)
 
-	answers := map[string]bool{}
+	responses := map[string]bool{}
 	for _, cluster := range []string{other.ClusterName, "root:proxied-other", "nowhere", "root:nowhere"} {
 		for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} {
 			message := byPath.ThroughExport("e", cluster).RequireCode(http.StatusForbidden, http.MethodGet, path, "")
-			answers[path+message] = true
+			responses[path+message] = true
 		}
 	}
-	require.Len(t, answers, 2, "%v", answers)
+	require.Len(t, responses, 2, "%v", responses)
 	require.Contains(t, byPath.ThroughExport("e", "*").RequireCode(http.StatusBadRequest, http.MethodGet, "/apis", ""), "status.endpoints")
 }
 

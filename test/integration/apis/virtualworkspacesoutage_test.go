@@ -34,7 +34,7 @@ func newOutageVirtualWorkspaces(provider, consumer kit.WorkspaceClient) outageVi
 	v := outageVirtualWorkspaces{provider: provider, consumer: consumer, opens: onShard(provider, 1).As("user-2-token")}
 	identity := provider.CreateExport("g", provider.CreateSchema("v1", "gadgets", "size"))
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/g", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
-	consumer.BindPathReady("g", "root:away", "g")
+	consumer.BindPathReady("g", "root:outage", "g")
 	consumer.Create(boundGadgets, `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"mine"}}`)
 	consumer.Create(kit.ConfigMapsPath, `{"metadata":{"name":"claimed"}}`)
 	v.claims = `[{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"example.org","resource":"gadgets","identityHash":"` + identity + `","verbs":["*"]%[2]s}]`
@@ -56,10 +56,10 @@ func newOutageVirtualWorkspaces(provider, consumer kit.WorkspaceClient) outageVi
 	v.untilWorkspace("ending", "Ready")
 	provider.Delete(kit.TenancyPath + "workspaces/ending")
 
-	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"views"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["*"]},{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":["starts","ends"],"verbs":["initialize","terminate"]}]}`)
+	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"content"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["*"]},{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":["starts","ends"],"verbs":["initialize","terminate"]}]}`)
 	// Access to the workspace is a separate role.
-	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
-	for _, role := range []string{"views", "enter"} {
+	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"access"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
+	for _, role := range []string{"content", "access"} {
 		provider.BindRole(role, role, "user-2")
 	}
 	return v
@@ -145,7 +145,7 @@ func (v outageVirtualWorkspaces) converge() {
 	v.untilWorkspace("starting", "Ready")
 	v.untilWorkspace("ending", "")
 	v.opens.ThroughExport("e", "*").UntilShows("/api/v1/configmaps", `"name":"claimed"`)
-	v.provider.Delete(kit.RBACPath + "clusterrolebindings/views")
+	v.provider.Delete(kit.RBACPath + "clusterrolebindings/content")
 	v.opens.ThroughExport("e", "*").UntilCode(http.StatusForbidden, http.MethodGet, "/api/v1/configmaps", "")
 }
 

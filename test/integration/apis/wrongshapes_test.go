@@ -33,7 +33,7 @@ func schemaWith(pairs ...string) wrong {
 	return wrong{path: kit.APIsV1Alpha1 + "apiresourceschemas", body: strings.NewReplacer(append(pairs, "v1.widgets", "bad.widgets")...).Replace(widgetSchema)}
 }
 
-func (w wrong) answers(field, message string) wrong {
+func (w wrong) wantError(field, message string) wrong {
 	w.field, w.message = field, message
 	return w
 }
@@ -60,19 +60,19 @@ func wrongShapes() []wrong {
 	long := strings.Repeat("a", 300)
 	return []wrong{
 		// Names and groups.
-		wrong{path: kit.APIsV1Alpha2 + "apiexports", body: `{"metadata":{"name":"Bad_Name"},"spec":{}}`}.answers("metadata.name", "lowercase RFC 1123"),
-		exportOf(`"resources":[{`+ofGroup+`,"schema":"v1.widgets.example.org","storage":{"crd":{}}},{`+ofGroup+`,"schema":"v2.widgets.example.org","storage":{"crd":{}}}]`).answers("spec.resources[1]", "Duplicate"),
-		bindingOf(`{"path":"*","name":"e"}`, "").answers("spec.reference.export.path", "should match"),
+		wrong{path: kit.APIsV1Alpha2 + "apiexports", body: `{"metadata":{"name":"Bad_Name"},"spec":{}}`}.wantError("metadata.name", "lowercase RFC 1123"),
+		exportOf(`"resources":[{`+ofGroup+`,"schema":"v1.widgets.example.org","storage":{"crd":{}}},{`+ofGroup+`,"schema":"v2.widgets.example.org","storage":{"crd":{}}}]`).wantError("spec.resources[1]", "Duplicate"),
+		bindingOf(`{"path":"*","name":"e"}`, "").wantError("spec.reference.export.path", "should match"),
 		// Claims and selectors.
-		exportOf(`"permissionClaims":[{"resource":"*","verbs":["get"]}]`).answers("spec.permissionClaims[0].resource", "should match"),
-		bindingOf(`{"name":"e"}`, `{`+selected+`{"matchLabels":{"a":"`+long+`"}}}`).answers("spec.permissionClaims[0].selector.matchLabels", "63"),
-		bindingOf(`{"name":"e"}`, `{`+selected+`{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}}`).answers("spec.permissionClaims[0].selector.matchExpressions[0].operator", "Like"),
+		exportOf(`"permissionClaims":[{"resource":"*","verbs":["get"]}]`).wantError("spec.permissionClaims[0].resource", "should match"),
+		bindingOf(`{"name":"e"}`, `{`+selected+`{"matchLabels":{"a":"`+long+`"}}}`).wantError("spec.permissionClaims[0].selector.matchLabels", "63"),
+		bindingOf(`{"name":"e"}`, `{`+selected+`{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}}`).wantError("spec.permissionClaims[0].selector.matchExpressions[0].operator", "Like"),
 		// Schemas.
-		schemaWith(noRule, noRule+`,"x-kubernetes-validations":[{"rule":"self.size +"}]`).answers("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "compilation failed"),
-		schemaWith(noRule, `"properties":{"all":{"type":"array","items":{"type":"array","items":{"type":"string"}}}},"x-kubernetes-validations":[{"rule":"self.all.all(a, a.all(b, self.all.all(c, c.all(d, d != b || d == b))))"}]`).answers("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "exceeds"),
+		schemaWith(noRule, noRule+`,"x-kubernetes-validations":[{"rule":"self.size +"}]`).wantError("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "compilation failed"),
+		schemaWith(noRule, `"properties":{"all":{"type":"array","items":{"type":"array","items":{"type":"string"}}}},"x-kubernetes-validations":[{"rule":"self.all.all(a, a.all(b, self.all.all(c, c.all(d, d != b || d == b))))"}]`).wantError("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "exceeds"),
 		// Endpoint slices, and default bindings of types.
-		wrong{path: kit.APIsV1Alpha1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root","name":"../e"}}}`}.answers("spec.export.name", "RFC 1123"),
-		wrong{path: kit.TenancyPath + "workspacetypes", body: kit.WorkspaceTypeWith("bad", `"defaultAPIBindings":[{"path":"root::x","export":"e"}]`)}.answers("spec.defaultAPIBindings[0].path", "should match"),
+		wrong{path: kit.APIsV1Alpha1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root","name":"../e"}}}`}.wantError("spec.export.name", "RFC 1123"),
+		wrong{path: kit.TenancyPath + "workspacetypes", body: kit.WorkspaceTypeWith("bad", `"defaultAPIBindings":[{"path":"root::x","export":"e"}]`)}.wantError("spec.defaultAPIBindings[0].path", "should match"),
 	}
 }
 
@@ -160,8 +160,8 @@ func testForeignIdentities(t *testing.T, e *kit.Env) {
 	all.Eventually("the virtual workspace reports the unknown identities", func() bool {
 		_, message := all.TryDo(http.MethodGet, "/apis/example.org/v1/gadgets", "")
 		_, other := all.TryDo(http.MethodGet, gizmos, "")
-		return strings.Contains(message, "no APIExport that is known here offers gadgets.example.org with the identity "+guessed) &&
-			strings.Contains(other, "no APIExport that is known here offers gizmos.example.org with the identity "+owner)
+		return strings.Contains(message, "no known APIExport offers gadgets.example.org with the identity "+guessed) &&
+			strings.Contains(other, "no known APIExport offers gizmos.example.org with the identity "+owner)
 	})
 	in.Eventually("the virtual workspace reports that the APIs are not bound", func() bool {
 		_, message := in.TryDo(http.MethodGet, "/apis/example.org/v1/gadgets", "")

@@ -90,10 +90,10 @@ func getStatus(e *kit.Env, f *client.Factory, config *rest.Config, path string) 
 	e.T.Helper()
 	r, err := http.NewRequestWithContext(e.T.Context(), http.MethodGet, config.Host+path, http.NoBody)
 	require.NoError(e.T, err)
-	answer, err := f.HTTPClient().Do(r)
+	response, err := f.HTTPClient().Do(r)
 	require.NoError(e.T, err)
-	require.NoError(e.T, answer.Body.Close())
-	return answer.StatusCode
+	require.NoError(e.T, response.Body.Close())
+	return response.StatusCode
 }
 
 // watchesShards watches the Shards on a server, from a version and with initial events, while one changes in root.

@@ -56,7 +56,7 @@ func testClients(t *testing.T, e *kit.Env, all []endpoint) {
 				return len(at.list(t, "", query...).Items)
 			}
 		}
-		t.Fatalf("there is no endpoint %q", path)
+		t.Fatalf("endpoint %q not found", path)
 		return 0
 	}
 	harness.Create(t, kube.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "client-"}})

@@ -66,7 +66,7 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 	inReplicas := collection{cache, ofTests + cluster + roles, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q}}`}
 
 	createObject(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
-	inBound, byIdentity, throughView := bound(t, e, cluster, other)
+	inBound, byIdentity, throughExport := bound(t, e, cluster, other)
 	inMixed := mixed(t, e)
 	for n := range lists {
 		for _, c := range []collection{inConfigMaps, inEvents, inPartitions, inWidgets, inReplicas, inBound} {
@@ -96,7 +96,7 @@ func endpoints(t *testing.T, e *kit.Env) []endpoint {
 		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
 		of(inBound, endpoint{name: "bound resources everywhere, by identity", config: shard, path: byIdentity}),
-		of(inBound, endpoint{name: "bound resources through the virtual workspace of their export", config: shard, path: throughView, same: true}),
+		of(inBound, endpoint{name: "bound resources through the virtual workspace of their export", config: shard, path: throughExport, same: true}),
 		inMixed,
 		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + roles, one: true}),
 		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + roles}),
@@ -129,7 +129,7 @@ func untilInitialConfigMaps(e *kit.Env) {
 
 // bound binds an export in logical clusters. It returns the collection in the first one, and the paths of all objects by identity and
 // through the virtual workspace of the export.
-func bound(t *testing.T, e *kit.Env, clusters ...string) (in collection, byIdentity, throughView string) {
+func bound(t *testing.T, e *kit.Env, clusters ...string) (in collection, byIdentity, throughExport string) {
 	t.Helper()
 	const gizmos = "/apis/example.org/v1/namespaces/default/gizmos"
 	provider := kit.NewWorkspaceClient(e, "listwatch-provider").ForTest(t)
@@ -148,26 +148,26 @@ func bound(t *testing.T, e *kit.Env, clusters ...string) (in collection, byIdent
 func mixed(t *testing.T, e *kit.Env) endpoint {
 	t.Helper()
 	const gimmicks = "/apis/example.org/v1/namespaces/default/gimmicks"
-	var worlds []collection
+	var collections []collection
 	for _, name := range []string{"one", "another"} {
 		provider, k := kit.NewWorkspaceClient(e, "listwatch-mixed-"+name).ForTest(t), kit.NewWorkspaceClient(e, "listwatch-mixed-by-"+name).ForTest(t)
 		provider.CreateExport("e", provider.CreateSchema("v1", "gimmicks", name))
 		for _, k := range []kit.WorkspaceClient{k, provider} {
 			k.BindReady("e", provider, "e")
-			worlds = append(worlds, collection{config: k.Config, path: "/clusters/" + k.ClusterName + gimmicks})
+			collections = append(collections, collection{config: k.Config, path: "/clusters/" + k.ClusterName + gimmicks})
 		}
 	}
 	k := kit.NewWorkspaceClient(e, "listwatch-mixed-defined").ForTest(t)
 	k.Create(kit.DefinitionsPath, "%s", strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(widgetDefinition, "example.com", "example.org"), "widget", "gimmick"), "Widget", "Gimmick"))
-	worlds = append(worlds, collection{config: k.Config, path: "/clusters/" + k.ClusterName + gimmicks})
-	for i := range worlds {
-		worlds[i].body = `{"apiVersion":"example.org/v1","kind":"Gimmick","metadata":{"name":%q}}`
+	collections = append(collections, collection{config: k.Config, path: "/clusters/" + k.ClusterName + gimmicks})
+	for i := range collections {
+		collections[i].body = `{"apiVersion":"example.org/v1","kind":"Gimmick","metadata":{"name":%q}}`
 	}
-	of := func(name string) collection { return worlds[int(name[len(name)-1])%len(worlds)] }
+	of := func(name string) collection { return collections[int(name[len(name)-1])%len(collections)] }
 	return endpoint{
 		name: "resources of two identities and of a definition everywhere", config: e.Shard(0), path: "/clusters/*/apis/example.org/v1/gimmicks", metadata: true,
 		create:  func(t *testing.T, name string) { of(name).create(t, name) },
 		remove:  func(t *testing.T, name string) { of(name).remove(t, name) },
-		created: worlds[0].created,
+		created: collections[0].created,
 	}
 }

@@ -98,7 +98,7 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 // testFuture checks that lists and watches at a future resource version fail after a timeout. They are sent in parallel.
 func testFuture(t *testing.T, all []endpoint) {
 	t.Helper()
-	type answer struct {
+	type response struct {
 		code int
 		body []byte
 		err  error
@@ -110,11 +110,11 @@ func testFuture(t *testing.T, all []endpoint) {
 		"watch":          {"watch", "true", "timeoutSeconds", "20"},
 		"initial events": append([]string{"watch", "true", "timeoutSeconds", "20"}, initial...),
 	}
-	answers := map[string]*answer{}
+	responses := map[string]*response{}
 	for name, query := range queries {
 		for _, at := range all {
-			a := &answer{}
-			answers[name+at.name] = a
+			a := &response{}
+			responses[name+at.name] = a
 			wg.Go(func() {
 				a.code, a.body, a.err = kit.Send(t.Context(), at.config, at.call(append([]string{"resourceVersion", future}, query...)...))
 			})
@@ -124,7 +124,7 @@ func testFuture(t *testing.T, all []endpoint) {
 	for name := range queries {
 		t.Run(name, func(t *testing.T) {
 			eachEndpoint(t, all, func(t *testing.T, at endpoint) {
-				a := answers[name+at.name]
+				a := responses[name+at.name]
 				require.NoError(t, a.err)
 				var status metav1.Status
 				if name == "list" {

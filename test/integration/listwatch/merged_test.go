@@ -286,16 +286,16 @@ func TestMergedIdentities(t *testing.T) {
 	// The front-proxy and shards reject wrong identities.
 	for _, config := range []*rest.Config{e.Proxy(), e.Shard(0), e.Shard(1)} {
 		for name, message := range map[string]string{
-			"gizmos:" + strings.Repeat("0", 64):   "nothing here binds gizmos.example.org with the identity 0000",
-			"gizmos:" + other:                     "nothing here binds gizmos.example.org with the identity " + other, // identity of another resource
+			"gizmos:" + strings.Repeat("0", 64):   "no APIBinding binds gizmos.example.org with the identity 0000",
+			"gizmos:" + other:                     "no APIBinding binds gizmos.example.org with the identity " + other, // identity of another resource
 			"gizmos:":                             `"" is no identity`,
 			"gizmos:" + strings.ToUpper(identity): "is no identity",
 			"gizmos:" + identity + "0":            "is no identity",
-			"gizmos:" + identity[:63]:             "nothing here binds",
-			"gizmos":                              "ask for those of one identity, as gizmos:<status.identityHash of the APIExport>",
+			"gizmos:" + identity[:63]:             "no APIBinding binds",
+			"gizmos":                              "request those of one identity, as gizmos:<status.identityHash of the APIExport>",
 			"gizmos:" + identity + ":" + identity: "is no identity",
-			"gizmos%3A" + strings.Repeat("f", 64): "nothing here binds",
-			"configmaps:" + identity:              "nothing here binds",
+			"gizmos%3A" + strings.Repeat("f", 64): "no APIBinding binds",
+			"configmaps:" + identity:              "no APIBinding binds",
 		} {
 			for _, query := range []string{"", "?limit=1", "?watch=true"} {
 				status := kit.RequireStatus(t, config, kit.Request{Path: inAll + "/apis/example.org/v1/" + name + query}, http.StatusNotFound)

@@ -41,8 +41,8 @@ func TestAudit(t *testing.T) {
 		Header: http.Header{"Audit-ID": {"the-client-chose-it"}},
 	})
 	require.Equal(t, http.StatusOK, code)
-	views := "/services/apiexport/" + ws.Spec.Cluster + "/none/clusters/"
-	kit.RequireCode(t, e.Shard(0), kit.Request{Path: views + "*/api/v1/secrets", Header: http.Header{"Audit-ID": {"through-a-virtual-workspace"}}}, http.StatusNotFound)
+	virtualWorkspaces := "/services/apiexport/" + ws.Spec.Cluster + "/none/clusters/"
+	kit.RequireCode(t, e.Shard(0), kit.Request{Path: virtualWorkspaces + "*/api/v1/secrets", Header: http.Header{"Audit-ID": {"through-a-virtual-workspace"}}}, http.StatusNotFound)
 	stranger := kit.WithToken(e.Proxy(), "user-5-token")
 	kit.RequireCode(t, harness.In(kit.AtHost(stranger, e.Shard(0).Host), "root:audited"), kit.Request{Path: "/api/v1/namespaces/default/secrets/x"}, http.StatusForbidden)
 
@@ -63,9 +63,9 @@ func TestAudit(t *testing.T) {
 			require.Equal(t, prefix+"/api/v1/namespaces/default/secrets?limit=7", listed.RequestURI)
 			require.Nil(t, listed.ResponseObject, "events must not contain secrets")
 
-			viewed := awaitAuditEvent(e, events, func(ev auditv1.Event) bool { return ev.AuditID == "through-a-virtual-workspace" })
-			require.Equal(t, ws.Spec.Cluster, viewed.Annotations["kcp.io/cluster"], "the event belongs to the provider's logical cluster")
-			require.Equal(t, views+"*", viewed.Annotations["shardplane.io/view"])
+			throughExport := awaitAuditEvent(e, events, func(ev auditv1.Event) bool { return ev.AuditID == "through-a-virtual-workspace" })
+			require.Equal(t, ws.Spec.Cluster, throughExport.Annotations["kcp.io/cluster"], "the event belongs to the provider's logical cluster")
+			require.Equal(t, virtualWorkspaces+"*", throughExport.Annotations["shardplane.io/virtual-workspace"])
 
 			denied := awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
 				return ev.User.Username == "user-5" && ev.ObjectRef.Name == "x" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden

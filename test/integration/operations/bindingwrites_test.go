@@ -30,9 +30,9 @@ func (w *writes) until(resourceVersion string) []string {
 	var written []string
 	ctx, cancel := context.WithTimeout(w.t.Context(), kit.Timeout)
 	defer cancel()
-	for answer := range w.etcd.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(w.revision+1)) {
-		require.NoError(w.t, answer.Err())
-		for _, event := range answer.Events {
+	for response := range w.etcd.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(w.revision+1)) {
+		require.NoError(w.t, response.Err())
+		for _, event := range response.Events {
 			if w.revision = event.Kv.ModRevision; w.counts(string(event.Kv.Key)) {
 				written = append(written, event.Type.String()+" "+keyName(string(event.Kv.Key)))
 				w.t.Logf("%s %s: %s", event.Type, event.Kv.Key, event.Kv.Value)
@@ -103,13 +103,13 @@ func testBindingWrites(t *testing.T, e *kit.Env, etcd *clientv3.Client) {
 	k.BindReady("e", provider, "e")
 	require.Equal(t, []string{"PUT apibindings/e", "PUT logicalclusters/cluster", "PUT apibindings/e", "PUT secrets/checkpoint-2"}, w.until(checkpoint()), "writes of a binding")
 
-	view := provider.ThroughExport("e", k.ClusterName)
+	vw := provider.ThroughExport("e", k.ClusterName)
 	for _, step := range []struct {
 		state string
 		code  int
 	}{{"Accepted", http.StatusOK}, {"Rejected", http.StatusForbidden}} {
 		k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"` + step.state + `"}]`)
-		view.UntilCode(step.code, http.MethodGet, kit.ConfigMapsPath+"/cm-0", "")
+		vw.UntilCode(step.code, http.MethodGet, kit.ConfigMapsPath+"/cm-0", "")
 		end := checkpoint()
 		require.Equal(t, []string{"PUT apibindings/e", "PUT apibindings/e", fmt.Sprintf("PUT secrets/checkpoint-%d", checkpoints)}, w.until(end), "writes of a claim that is %s", step.state)
 	}

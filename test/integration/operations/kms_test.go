@@ -46,7 +46,7 @@ func newKeyService(t *testing.T) *keyService {
 	dir, err := os.MkdirTemp("", "kms") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	block, err := aes.NewCipher([]byte("only the plugin knows this key.."))
+	block, err := aes.NewCipher([]byte("this key must have 32 characters"))
 	require.NoError(t, err)
 	sealer, err := cipher.NewGCM(block)
 	require.NoError(t, err)

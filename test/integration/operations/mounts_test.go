@@ -60,8 +60,8 @@ func proxied(k kit.WorkspaceClient, path string, want int) string {
 	k.T.Helper()
 	var message string
 	k.Eventually(fmt.Sprintf("%s is %d", path, want), func() bool {
-		code, answer := kit.Do(k.T, k.Proxy(), kit.Request{Path: path})
-		message = string(answer)
+		code, response := kit.Do(k.T, k.Proxy(), kit.Request{Path: path})
+		message = string(response)
 		return code == want
 	})
 	return message
@@ -102,8 +102,8 @@ func TestMounts(t *testing.T) {
 	proxied(k, "/clusters/root:mounting:m:below/api", http.StatusForbidden)
 
 	k.Eventually("the shard returns the URL", func() bool {
-		code, answer := kit.Do(t, k.Config, kit.Request{Path: "/clusters/" + k.ClusterName + ":m/api"})
-		return code == http.StatusServiceUnavailable && strings.Contains(string(answer), "is a mount of "+url)
+		code, response := kit.Do(t, k.Config, kit.Request{Path: "/clusters/" + k.ClusterName + ":m/api"})
+		return code == http.StatusServiceUnavailable && strings.Contains(string(response), "is a mount of "+url)
 	})
 
 	// Changes of the object are applied.
@@ -130,8 +130,8 @@ func TestMounts(t *testing.T) {
 	setMount(k, links, "l", "Ready", server.URL+"/base")
 	mountIs(k, "m", "Ready", "True <nil>")
 	k.Eventually("the mounted server receives the request", func() bool {
-		code, answer := kit.Do(t, k.Proxy(), kit.Request{Path: at + "?x=y", Header: http.Header{"X-Remote-User": {"root"}, "Cookie": {"a=b"}}})
-		message = string(answer)
+		code, response := kit.Do(t, k.Proxy(), kit.Request{Path: at + "?x=y", Header: http.Header{"X-Remote-User": {"root"}, "Cookie": {"a=b"}}})
+		message = string(response)
 		return code == http.StatusOK && strings.Contains(message, `"path":"/base/api/v1/namespaces/default/configmaps/found?x=y"`)
 	})
 	for _, word := range []string{"Authorization", "Remote", "Cookie", "Forwarded", "kcp-admin"} {
@@ -158,11 +158,11 @@ func testMountAdmission(t *testing.T, k kit.WorkspaceClient) {
 	code, message = typed(admin, "")
 	require.Equal(t, http.StatusCreated, code, message)
 	for _, change := range []string{`{"spec":{"mount":null}}`, `{"spec":{"mount":{"ref":{"name":"y"}}}}`, `{"spec":{"type":{"name":"universal","path":"root"}}}`} {
-		code, answer := kit.Do(t, admin.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + mounted + "/typed", Body: change, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
-		require.Contains(t, []int{http.StatusForbidden, http.StatusUnprocessableEntity}, code, string(answer))
+		code, response := kit.Do(t, admin.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + mounted + "/typed", Body: change, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
+		require.Contains(t, []int{http.StatusForbidden, http.StatusUnprocessableEntity}, code, string(response))
 	}
 	k.Do(http.StatusCreated, http.MethodPost, mounted, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"usual"}}`)
-	k.Eventually("a usual workspace is Ready", func() bool { return kit.Field(k.Get(mounted+"/usual"), "status", "phase") == "Ready" })
+	k.Eventually("the workspace without a mount is Ready", func() bool { return kit.Field(k.Get(mounted+"/usual"), "status", "phase") == "Ready" })
 	refused := k.Do(http.StatusForbidden, http.MethodPatch, mounted+"/usual", `{"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}}}`)
 	require.Contains(t, kit.Field(refused, "message"), "spec.mount is immutable")
 

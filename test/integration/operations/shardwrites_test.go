@@ -105,10 +105,10 @@ func testAcrossShards(t *testing.T, e *kit.Env, shard int) {
 
 	// Claims, and writes through the virtual workspace.
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	view := provider.ThroughExport("e", k.ClusterName)
-	view.UntilShows("/api/v1/configmaps", `"name":"kube-root-ca.crt"`)
-	view.Create(kit.ConfigMapsPath, `{"metadata":{"name":"claimed"}}`)
-	view.Patch(kit.WidgetsPath+"/a", `{"spec":{"size":2}}`)
+	vw := provider.ThroughExport("e", k.ClusterName)
+	vw.UntilShows("/api/v1/configmaps", `"name":"kube-root-ca.crt"`)
+	vw.Create(kit.ConfigMapsPath, `{"metadata":{"name":"claimed"}}`)
+	vw.Patch(kit.WidgetsPath+"/a", `{"spec":{"size":2}}`)
 
 	// A change of the export, and a new workspace with a default binding.
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}},"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"`+second+`","storage":{"crd":{}}}]}}`)

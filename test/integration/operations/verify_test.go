@@ -153,7 +153,7 @@ func TestVerify(t *testing.T) {
 	require.Contains(t, errOut, "4 replicas differ from their objects")
 
 	_, errOut = runVerify(e, 2, root, root)
-	require.Contains(t, errOut, "like another kubeconfig")
+	require.Contains(t, errOut, "and another kubeconfig are both for the shard")
 	_, errOut = runVerify(e, 2, e.Kubeconfig())
 	require.Contains(t, errOut, "shardplane cache verify:")
 	_, errOut = runVerify(e, 2, filepath.Join(e.Dir, "none"))

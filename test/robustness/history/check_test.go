@@ -127,8 +127,8 @@ type corruption struct {
 	name  string
 	want  Property
 	apply func(*History)
-	// what is contained in the expected violation, if set.
-	what string
+	// message is contained in the expected violation, if set.
+	message string
 }
 
 // testCorruptions checks that Check reports each of the corruptions of a valid history.
@@ -140,8 +140,8 @@ func testCorruptions(t *testing.T, valid func() *History, all []corruption) {
 			c.apply(h)
 			violations := Check(h)
 			require.True(t, slices.ContainsFunc(violations, func(v Violation) bool {
-				return v.Property == c.want && strings.Contains(v.What, c.what)
-			}), "want a violation of %q with %q, got %v", c.want, c.what, violations)
+				return v.Property == c.want && strings.Contains(v.What, c.message)
+			}), "want a violation of %q with %q, got %v", c.want, c.message, violations)
 		})
 	}
 }
@@ -256,7 +256,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		without(0, 0)(h)
 		require.NotEmpty(t, Check(h), "the stream lacks the deletion")
 	})
-	t.Run("an update without an answer was not made", func(t *testing.T) {
+	t.Run("an update without a response was not made", func(t *testing.T) {
 		h := validHistory()
 		h.Ops = append(h.Ops, &Op{Domain: configMaps, Key: a, Kind: Update, Expected: a3, Value: "v6", Start: 61, End: 90, Outcome: Unknown},
 			&Op{Domain: configMaps, Key: a, Kind: Get, Start: 100, End: 101, Outcome: OK, Result: a3})

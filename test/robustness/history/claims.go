@@ -107,7 +107,7 @@ type claimClient struct {
 
 	domain Domain
 	scope  Scope
-	// multiReplica is true if replicas with different claims may answer its requests.
+	// multiReplica is true if replicas with different claims may serve its requests.
 	multiReplica bool
 	where        fmt.Stringer
 	// state contains the objects that the client observed.

@@ -65,28 +65,28 @@ func TestInvalidClaims(t *testing.T) {
 		return events(n, func(all []Event) []Event { return slices.Insert(all, i, e) })
 	}
 	testCorruptions(t, validClaims, []corruption{
-		{name: "list lacks an object", want: Claimed, what: "match no possible claim", apply: func(h *History) {
+		{name: "list lacks an object", want: Claimed, message: "match no possible claim", apply: func(h *History) {
 			list(h).Items = list(h).Items[1:]
 		}},
-		{name: "list lacks a consumer", want: Claimed, what: "match no possible claim", apply: func(h *History) {
+		{name: "list lacks a consumer", want: Claimed, message: "match no possible claim", apply: func(h *History) {
 			list(h).Items = list(h).Items[:2]
 		}},
-		{name: "list with an object that is not selected", want: Claimed, what: "which no possible claim allows", apply: func(h *History) {
+		{name: "list with an object that is not selected", want: Claimed, message: "which no possible claim allows", apply: func(h *History) {
 			list(h).Start = minutes(15)
 		}},
-		{name: "list of a later claim", want: Claimed, what: "match no possible claim", apply: func(h *History) {
+		{name: "list of a later claim", want: Claimed, message: "match no possible claim", apply: func(h *History) {
 			list(h).Items = []Object{{a, a1}, {otherCluster, e1}}
 		}},
-		{name: "lost change of a claim", want: Claimed, what: "match no possible claim", apply: drop(0, 0)},
-		{name: "lost last change of a claim", want: Claimed, what: "after the last change", apply: events(1, func([]Event) []Event { return []Event{received(bookmark(16), 31)} })},
-		{name: "lost removal between watches", want: Claimed, what: "match no possible claim", apply: func(h *History) {
+		{name: "lost change of a claim", want: Claimed, message: "match no possible claim", apply: drop(0, 0)},
+		{name: "lost last change of a claim", want: Claimed, message: "after the last change", apply: events(1, func([]Event) []Event { return []Event{received(bookmark(16), 31)} })},
+		{name: "lost removal between watches", want: Claimed, message: "match no possible claim", apply: func(h *History) {
 			h.Sessions = h.Sessions[:len(h.Sessions)-1]
 			put(1, 4, received(bookmark(15), 40))(h)
 		}},
-		{name: "lost event", want: Claimed, what: "match no possible claim", apply: drop(0, 2)},
-		{name: "event that no claim allows", want: Claimed, what: "MODIFIED contains", apply: put(0, 2, received(event(Modified, a, a2), 11))},
-		{name: "repeated event", want: Claimed, what: "is unexpected", apply: put(0, 2, received(event(Modified, a, a1), 11))},
-		{name: "object removed with another state", want: Claimed, what: "expected {", apply: events(0, func(all []Event) []Event {
+		{name: "lost event", want: Claimed, message: "match no possible claim", apply: drop(0, 2)},
+		{name: "event that no claim allows", want: Claimed, message: "MODIFIED contains", apply: put(0, 2, received(event(Modified, a, a2), 11))},
+		{name: "repeated event", want: Claimed, message: "is unexpected", apply: put(0, 2, received(event(Modified, a, a1), 11))},
+		{name: "object removed with another state", want: Claimed, message: "expected {", apply: events(0, func(all []Event) []Event {
 			all[2].Object.State.Label = "blue"
 			return all
 		})},

@@ -101,7 +101,7 @@ func (c *definitionCheck) use(u *Use) {
 }
 
 // nameConflict reports whether another definition may have had one of the names of d when the
-// request for d was answered, or shortly before.
+// request for d got its response, or shortly before.
 func (c *definitionCheck) nameConflict(d *Definition) bool {
 	owners := map[string]bool{}
 	for _, other := range c.all {

@@ -181,7 +181,7 @@ type Op struct {
 type ErrorResponse struct{ Cluster, Text string }
 
 // Probe is an attempt to read data of another logical cluster, and the status code of the response.
-// If Want is set, it is instead a request that must be answered with this code.
+// If Want is set, it is instead a request whose response must have this code.
 type Probe struct {
 	Name       string
 	Code, Want int

@@ -62,29 +62,29 @@ func validMerged() *History {
 func TestMerged(t *testing.T) {
 	require.Empty(t, Check(validMerged()))
 	testCorruptions(t, validMerged, []corruption{
-		{name: "lost event of one server", want: Reliable, what: "the stream lacks MODIFIED", apply: func(h *History) {
+		{name: "lost event of one server", want: Reliable, message: "the stream lacks MODIFIED", apply: func(h *History) {
 			s := h.Merged[0]
 			s.Events = append(s.Events[:1:1], s.Events[2:]...)
 		}},
-		{name: "version ahead of another server", want: Merged, what: "the version of MODIFIED", apply: func(h *History) {
+		{name: "version ahead of another server", want: Merged, message: "the version of MODIFIED", apply: func(h *History) {
 			h.Merged[0].Events[0].At = both(13, 4)
 		}},
-		{name: "decreasing version", want: Merged, what: "the version of MODIFIED", apply: func(h *History) {
+		{name: "decreasing version", want: Merged, message: "the version of MODIFIED", apply: func(h *History) {
 			h.Merged[1].Events[6].At = both(13, 3)
 		}},
-		{name: "bookmark ahead of the events", want: Reliable, what: "the initial events up to 14", apply: func(h *History) {
+		{name: "bookmark ahead of the events", want: Reliable, message: "the initial events up to 14", apply: func(h *History) {
 			h.Merged[1].Events[4].At = both(14, 3)
 		}},
-		{name: "version of initial events with an incomplete server", want: Merged, what: "an earlier version marks them as complete", apply: func(h *History) {
+		{name: "version of initial events with an incomplete server", want: Merged, message: "an earlier version marks them as complete", apply: func(h *History) {
 			h.Merged[1].Events[0], h.Merged[1].Events[3] = mergedEvent(Added, "shard-1", remote, remote1, both(13, 3)), h.Merged[1].Events[0]
 		}},
-		{name: "server missing in the initial events", want: Reliable, what: "the initial events up to 3", apply: func(h *History) {
+		{name: "server missing in the initial events", want: Reliable, message: "the initial events up to 3", apply: func(h *History) {
 			h.Merged[1].Events = append(h.Merged[1].Events[:3:3], h.Merged[1].Events[4:]...)
 		}},
-		{name: "pages at two versions", want: Merged, what: "page 2 is at", apply: func(h *History) {
+		{name: "pages at two versions", want: Merged, message: "page 2 is at", apply: func(h *History) {
 			h.MergedLists[0].Pages[1] = both(16, 4)
 		}},
-		{name: "item ahead of the list", want: Merged, what: "in a list at", apply: func(h *History) {
+		{name: "item ahead of the list", want: Merged, message: "in a list at", apply: func(h *History) {
 			h.MergedLists[0].Items[1].At = both(12, 5)
 		}},
 		{name: "list lacks an object of one server", want: ListsAgree, apply: func(h *History) {

@@ -38,7 +38,7 @@ type WorkspaceUse struct {
 	Start, End   int64
 	Code         int
 	// Writes is true for a write to the namespace default of a Workspace that was Ready, by its
-	// path. Another Workspace may have this path by now. In is the logical cluster that answered.
+	// path. Another Workspace may have this path by now. In is the logical cluster that responded.
 	Writes bool
 	In     string
 }
@@ -168,7 +168,7 @@ func (c *workspaceCheck) use(u *WorkspaceUse) {
 	case u.In == u.Cluster && l.ready && l.removed != 0 && l.removed < u.Start:
 		c.report(Removed, u, "status %d, although the workspace was deleted", u.Code)
 	case u.In != "" && u.In != u.Cluster && kept:
-		c.report(OneLogicalCluster, u, "logical cluster %s answered", u.In)
+		c.report(OneLogicalCluster, u, "logical cluster %s responded", u.In)
 	case u.Writes && (u.Code == 403 || u.Code == 404) && kept:
 		c.report(ReadyIsUsable, u, "status %d, although the workspace was Ready", u.Code)
 	}

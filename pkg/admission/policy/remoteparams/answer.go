@@ -20,12 +20,12 @@ type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 // ErrTooMany means that a selector selects more than MaxObjects parameters.
 var ErrTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
 
-// answer is an immutable response of a shard.
-type answer struct {
-	// Resource and Namespaced are set in the answer for a kind.
+// response is an immutable decoded response of a shard.
+type response struct {
+	// Resource and Namespaced are set in the response for a kind.
 	Resource   string `json:"resource,omitempty"`
 	Namespaced bool   `json:"namespaced,omitempty"`
-	// Objects are set in the answer for objects.
+	// Objects are set in the response for objects.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
 	// Missing is true if the object or kind does not exist.
 	Missing bool `json:"missing,omitempty"`
@@ -33,13 +33,13 @@ type answer struct {
 	refused error
 }
 
-// weight returns the approximate memory of an answer in bytes.
-func (a *answer) weight() int {
-	if a == nil {
+// weight returns the approximate memory of a response in bytes.
+func (r *response) weight() int {
+	if r == nil {
 		return 0
 	}
-	weight := len(a.Resource)
-	for _, obj := range a.Objects {
+	weight := len(r.Resource)
+	for _, obj := range r.Objects {
 		weight += Weigh(obj)
 	}
 	return weight
@@ -71,15 +71,15 @@ func weigh(value any) int {
 	return weight
 }
 
-func parseObject(content []byte) (*answer, error) {
+func parseObject(content []byte) (*response, error) {
 	obj := &unstructured.Unstructured{}
 	if err := obj.UnmarshalJSON(content); err != nil {
 		return nil, fmt.Errorf("decoding a parameter: %w", err)
 	}
-	return &answer{Objects: []*unstructured.Unstructured{obj}}, nil
+	return &response{Objects: []*unstructured.Unstructured{obj}}, nil
 }
 
-func parseList(content []byte) (*answer, error) {
+func parseList(content []byte) (*response, error) {
 	list := &unstructured.UnstructuredList{}
 	if err := list.UnmarshalJSON(content); err != nil {
 		return nil, fmt.Errorf("decoding parameters: %w", err)
@@ -87,7 +87,7 @@ func parseList(content []byte) (*answer, error) {
 	if len(list.Items) > MaxObjects || list.GetContinue() != "" {
 		return nil, ErrTooMany
 	}
-	found := &answer{Objects: make([]*unstructured.Unstructured, 0, len(list.Items))}
+	found := &response{Objects: make([]*unstructured.Unstructured, 0, len(list.Items))}
 	for i := range list.Items {
 		found.Objects = append(found.Objects, &list.Items[i])
 	}
@@ -95,15 +95,15 @@ func parseList(content []byte) (*answer, error) {
 }
 
 // parseKind returns a function that finds a kind in the resources of a group version.
-func parseKind(kind schema.GroupVersionKind, find Find) func([]byte) (*answer, error) {
-	return func(content []byte) (*answer, error) {
+func parseKind(kind schema.GroupVersionKind, find Find) func([]byte) (*response, error) {
+	return func(content []byte) (*response, error) {
 		list := &metav1.APIResourceList{}
 		if err := json.Unmarshal(content, list); err != nil {
 			return nil, fmt.Errorf("decoding the resources of %s: %w", kind.GroupVersion(), err)
 		}
 		if r := find(list, kind.Kind); r != nil {
-			return &answer{Resource: r.Name, Namespaced: r.Namespaced}, nil
+			return &response{Resource: r.Name, Namespaced: r.Namespaced}, nil
 		}
-		return &answer{Missing: true}, nil
+		return &response{Missing: true}, nil
 	}
 }

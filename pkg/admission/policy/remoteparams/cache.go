@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// freshFor is the time before an answer is read again, and maxAge the time before a request waits for that.
+	// freshFor is the time before a response is read again, and maxAge the time before a request waits for that.
 	//
 	//reference:none
 	freshFor, maxAge = time.Second, 5 * time.Second
@@ -30,25 +30,25 @@ const (
 	//
 	//reference:limit provider | admission policies: concurrent reads of parameters, for consumers on other shards | they wait
 	maxReads = 4
-	// maxProviderBytes limits the cached bytes of one provider, and maxBytes of all. The least recently used answers
+	// maxProviderBytes limits the cached bytes of one provider, and maxBytes of all. The least recently used responses
 	// are evicted.
 	//
 	//reference:none
 	maxProviderBytes, maxBytes = 8 << 20, 64 << 20
-	// unusedFor is the time after which an unused answer is dropped.
+	// unusedFor is the time after which an unused response is dropped.
 	unusedFor = 24 * time.Hour
-	// maxRead limits an encoded answer.
+	// maxRead limits an encoded response.
 	//
 	//reference:limit request | admission policies: size of parameters that are read from another shard | the policy fails
 	maxRead = 2 << 20
 )
 
-// ErrUnread is returned if there is no answer, neither current nor cached. Only the log of the shard contains the
+// ErrUnread is returned if there is no response, neither current nor cached. Only the log of the shard contains the
 // reason, because users must not see addresses of shards.
 var ErrUnread = errors.New("the parameters cannot be read: their shard does not respond, and they are not cached: try again later")
 
 var (
-	errTooLarge = fmt.Errorf("the parameters are larger than %d MiB: make them smaller, or select fewer", maxRead>>20)
+	errTooLarge = fmt.Errorf("the parameters are larger than %d MiB: reduce their size, or select fewer", maxRead>>20)
 	errRefused  = errors.New("the parameters cannot be read: their shard rejects the request")
 )
 
@@ -61,7 +61,7 @@ type Location struct {
 // Read sends a GET request to a logical cluster and returns the JSON response, or an apierrors.APIStatus.
 type Read func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error)
 
-// Cache caches answers. It is safe for concurrent use.
+// Cache caches responses. It is safe for concurrent use.
 type Cache struct {
 	read Read
 
@@ -101,12 +101,12 @@ func (k *key) query() url.Values {
 	return query
 }
 
-// entry is the answer to a request. The lock of the cache guards it.
+// entry is the response to a request. The lock of the cache guards it.
 type entry struct {
 	key
 
 	provider        *provider
-	answer          *answer
+	response        *response
 	weight          int
 	requested, used time.Time
 	reading         chan struct{}
@@ -130,11 +130,11 @@ func (c *Cache) Stop() {
 	c.reads.Wait()
 }
 
-// get returns the answer to a request, which parse creates from the response.
-func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error) {
+// get returns the response to a request, which parse decodes.
+func (c *Cache) get(k key, parse func([]byte) (*response, error)) (*response, error) {
 	c.mu.Lock()
 	e := c.use(k)
-	last, age := e.answer, time.Since(e.requested)
+	last, age := e.response, time.Since(e.requested)
 	// Requests do not wait again for a shard that did not respond.
 	wait := last == nil || age >= maxAge && e.provider.retry.IsZero()
 	var reading chan struct{}
@@ -145,7 +145,7 @@ func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error)
 	if reading != nil && wait {
 		<-reading // readTimeout limits the time
 		c.mu.Lock()
-		last = e.answer
+		last = e.response
 		c.mu.Unlock()
 	}
 	if last == nil {
@@ -154,7 +154,7 @@ func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error)
 	return last, last.refused
 }
 
-// use returns the entry of a request and marks it as most recently used. The lock must be held, also for the
+// use returns the entry of a request and moves it to the front. The lock must be held, also for the
 // following methods.
 func (c *Cache) use(k key) *entry {
 	e := c.entries[k]
@@ -182,7 +182,7 @@ func (c *Cache) add(k key) *entry {
 
 // weigh updates the memory of an entry, and evicts others.
 func (c *Cache) weigh(e *entry) {
-	weight := e.answer.weight() + len(e.path) + len(e.selector) + 512 // overhead of the entry
+	weight := e.response.weight() + len(e.path) + len(e.selector) + 512 // overhead of the entry
 	e.provider.bytes += weight - e.weight
 	c.bytes += weight - e.weight
 	e.weight = weight
@@ -215,7 +215,7 @@ func (c *Cache) remove(e *entry) {
 
 // start starts a read unless one is running, and returns a channel that is closed at its end, or nil if no
 // read is permitted now.
-func (c *Cache) start(e *entry, parse func([]byte) (*answer, error)) chan struct{} {
+func (c *Cache) start(e *entry, parse func([]byte) (*response, error)) chan struct{} {
 	if e.reading != nil {
 		return e.reading
 	}
@@ -235,8 +235,8 @@ func (c *Cache) start(e *entry, parse func([]byte) (*answer, error)) chan struct
 	return done
 }
 
-// fetch sends the request. A rejection is an answer too.
-func (c *Cache) fetch(e *entry, parse func([]byte) (*answer, error)) (*answer, error) {
+// fetch sends the request. A rejection is a response too.
+func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*response, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout) //nolint:forbidigo // upstream's listers have no context, and the read is shared
 	defer cancel()
 	if err := e.provider.reads.Acquire(ctx, 1); err != nil {
@@ -244,49 +244,49 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*answer, error)) (*answer, e
 	}
 	defer e.provider.reads.Release(1)
 	content, err := c.read(ctx, e.Location, e.path, e.query())
-	var found *answer
+	var found *response
 	if err == nil {
 		found, err = parse(content)
 	}
 	var status apierrors.APIStatus
 	switch isStatus := errors.As(err, &status); {
 	case err == nil && found.weight() > maxProviderBytes:
-		return &answer{refused: errTooLarge}, nil
+		return &response{refused: errTooLarge}, nil
 	case err == nil:
 		return found, nil
 	case apierrors.IsNotFound(err):
-		return &answer{Missing: true}, nil
+		return &response{Missing: true}, nil
 	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
-		return &answer{refused: err}, nil
+		return &response{refused: err}, nil
 	case isStatus && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("A shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
-		return &answer{refused: errRefused}, nil
+		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		return &response{refused: errRefused}, nil
 	default:
 		return nil, err
 	}
 }
 
-// store stores the result of a read. After an error, the previous answer remains.
-func (c *Cache) store(e *entry, found *answer, err error) {
+// store stores the result of a read. After an error, the previous response remains.
+func (c *Cache) store(e *entry, found *response, err error) {
 	if err != nil {
 		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
-		if e.answer == nil {
+		if e.response == nil {
 			c.remove(e)
 		}
 		return
 	}
 	e.requested, e.provider.retry = time.Now(), time.Time{}
-	if !reflect.DeepEqual(e.answer, found) {
+	if !reflect.DeepEqual(e.response, found) {
 		c.changes++
 	}
-	e.answer = found
+	e.response = found
 	if c.entries[e.key] == e {
 		c.weigh(e)
 	}
 }
 
-// forget drops the answers of a kind.
+// forget drops the responses of a kind.
 func (c *Cache) forget(at Location, kind schema.GroupVersionKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

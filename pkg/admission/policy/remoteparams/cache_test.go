@@ -23,9 +23,9 @@ import (
 )
 
 var (
-	place      = Location{Shard: "far", Cluster: "provider"}
-	configMaps = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
-	errAway    = errors.New("connection refused")
+	place          = Location{Shard: "far", Cluster: "provider"}
+	configMaps     = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	errUnreachable = errors.New("connection refused")
 )
 
 type shard struct {
@@ -151,7 +151,7 @@ func TestAge(t *testing.T) {
 		}
 		require.Equal(t, 1, far.count()-before)
 
-		// After a second: the cached answer is returned, and read again meanwhile.
+		// After a second: the cached response is returned, and read again meanwhile.
 		far.set(pathOfA, configMap("2"), nil)
 		<-time.After(freshFor)
 		requireValue(t, k, "1")
@@ -159,12 +159,12 @@ func TestAge(t *testing.T) {
 		requireValue(t, k, "2")
 		require.Equal(t, 2, far.count()-before)
 
-		// After maxAge: the request waits for a new answer.
+		// After maxAge: the request waits for a new response.
 		far.set(pathOfA, configMap("3"), nil)
 		<-time.After(maxAge)
 		requireValue(t, k, "3")
 
-		// A missing parameter is an answer too.
+		// A missing parameter is a response too.
 		requireNone(t, k, "none")
 		before = far.count()
 		for range 10 {
@@ -172,7 +172,7 @@ func TestAge(t *testing.T) {
 		}
 		require.Equal(t, before, far.count())
 
-		// An equal answer is no change.
+		// An equal response is no change.
 		changes := c.Changes()
 		<-time.After(maxAge)
 		requireValue(t, k, "3")
@@ -182,7 +182,7 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// TestOutage checks that the last answer remains in use, also after a restart. Without an answer there is an
+// TestOutage checks that the last response remains in use, also after a restart. Without a response there is an
 // error, and requests do not wait repeatedly.
 func TestOutage(t *testing.T) {
 	t.Parallel()
@@ -197,8 +197,8 @@ func TestOutage(t *testing.T) {
 		require.Len(t, saved, 3)
 		c.Stop()
 
-		for _, away := range []error{errAway, apierrors.NewInternalError(errAway), apierrors.NewTooManyRequests("", 1), context.DeadlineExceeded} {
-			far.set(pathOfA, configMap("2"), away)
+		for _, failure := range []error{errUnreachable, apierrors.NewInternalError(errUnreachable), apierrors.NewTooManyRequests("", 1), context.DeadlineExceeded} {
+			far.set(pathOfA, configMap("2"), failure)
 			c := NewParamCache(far.read)
 			require.NoError(t, c.Restore(saved))
 			k := kindOf(t, c)
@@ -265,7 +265,7 @@ func TestBounds(t *testing.T) {
 		}
 		before := far.count()
 		requireValue(t, other, "1")
-		require.Equal(t, before, far.count(), "it is still known")
+		require.Equal(t, before, far.count(), "the entry was evicted by another provider")
 
 		// The total.
 		for i := range 12 {
@@ -281,7 +281,7 @@ func TestBounds(t *testing.T) {
 		}
 		require.Greater(t, c.bytes, maxBytes/2)
 
-		// Large answers are rejected and not read again.
+		// Large responses are rejected and not read again.
 		many := `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"continue":"x"},"items":[]}`
 		far.set("/api/v1/namespaces/default/configmaps?limit=200", many, nil)
 		far.set("/api/v1/namespaces/big/configmaps/a", `{"apiVersion":"v1","kind":"ConfigMap","spec":[`+strings.Repeat("1,", maxProviderBytes/32)+`1]}`, nil)

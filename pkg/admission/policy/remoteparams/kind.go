@@ -18,7 +18,7 @@ import (
 //reference:limit object | admission policy: length of a selector of parameters on another shard | the policy fails
 const maxSelector = 8 << 10
 
-var errLongSelector = errors.New("the selector of the binding is longer than requests may contain: make it shorter, or name a parameter")
+var errLongSelector = errors.New("the selector of the binding is too long for a request: shorten it, or name a parameter")
 
 // Kind is a kind of parameters that are read on demand.
 type Kind struct {
@@ -69,7 +69,7 @@ func segments(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return len(content.IsPathSegmentName(name)) > 0 })
 }
 
-// Forget drops the answers of the kind.
+// Forget drops the responses of the kind.
 func (k *Kind) Forget() { k.cache.forget(k.at, k.kind) }
 
 // Lister lists the parameters.

@@ -12,30 +12,30 @@ import (
 )
 
 type saved struct {
-	Shard   string                  `json:"shard"`
-	Cluster string                  `json:"cluster"`
-	Kind    schema.GroupVersionKind `json:"kind"`
-	Path    string                  `json:"path"`
-	Select  string                  `json:"selector,omitempty"`
-	List    bool                    `json:"list,omitempty"`
-	Used    time.Time               `json:"used"`
-	Answer  *answer                 `json:"answer"`
+	Shard    string                  `json:"shard"`
+	Cluster  string                  `json:"cluster"`
+	Kind     schema.GroupVersionKind `json:"kind"`
+	Path     string                  `json:"path"`
+	Select   string                  `json:"selector,omitempty"`
+	List     bool                    `json:"list,omitempty"`
+	Used     time.Time               `json:"used"`
+	Response *response               `json:"answer"`
 }
 
-// Name is the name of the answers in a snapshot.
+// Name is the name of the responses in a snapshot.
 func (c *Cache) Name() string { return "parameters of policies" }
 
-// Resource determines the encryption of the answers: like Secrets, because some parameters may be Secrets.
+// Resource determines the encryption of the responses: like Secrets, because some parameters may be Secrets.
 func (c *Cache) Resource() schema.GroupResource { return corev1.Resource("secrets") }
 
-// Changes counts the changes of cached answers.
+// Changes counts the changes of cached responses.
 func (c *Cache) Changes() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes
 }
 
-// Save returns the cached answers, the most recently used last, and drops those that have not been used for
+// Save returns the cached responses, the most recently used last, and drops those that have not been used for
 // long.
 func (c *Cache) Save() ([]json.RawMessage, error) {
 	c.mu.Lock()
@@ -48,10 +48,10 @@ func (c *Cache) Save() ([]json.RawMessage, error) {
 			c.remove(e)
 			continue
 		}
-		if e.answer == nil || e.answer.refused != nil {
+		if e.response == nil || e.response.refused != nil {
 			continue
 		}
-		text, err := json.Marshal(saved{e.Shard, e.Cluster.String(), e.kind, e.path, e.selector, e.list, e.used, e.answer})
+		text, err := json.Marshal(saved{e.Shard, e.Cluster.String(), e.kind, e.path, e.selector, e.list, e.used, e.response})
 		if err != nil {
 			return nil, fmt.Errorf("encoding the parameters at %s: %w", e.path, err)
 		}
@@ -60,27 +60,27 @@ func (c *Cache) Save() ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// Restore loads the result of Save. Restored answers are used until they have been read again.
+// Restore loads the result of Save. Restored responses are used until they have been read again.
 func (c *Cache) Restore(all []json.RawMessage) error {
-	answers := make([]saved, len(all))
+	restored := make([]saved, len(all))
 	for i, text := range all {
-		if err := json.Unmarshal(text, &answers[i]); err != nil {
+		if err := json.Unmarshal(text, &restored[i]); err != nil {
 			return fmt.Errorf("decoding parameters of policies: %w", err)
 		}
-		if answers[i].Answer == nil {
+		if restored[i].Response == nil {
 			return errNoValue
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range answers {
+	for _, s := range restored {
 		e := c.use(key{
 			Location: Location{s.Shard, logicalcluster.Name(s.Cluster)}, kind: s.Kind, path: s.Path, selector: s.Select, list: s.List,
 		})
-		e.used, e.answer = s.Used, s.Answer
+		e.used, e.response = s.Used, s.Response
 		c.weigh(e)
 	}
 	return nil
 }
 
-var errNoValue = errors.New("parameters of policies without a value")
+var errNoValue = errors.New("saved parameters of policies have no value")

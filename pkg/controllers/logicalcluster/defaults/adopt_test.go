@@ -37,7 +37,9 @@ func systemWorld(exports ...string) *world {
 	return w
 }
 
-func (w *world) noted() string { return w.b.Note(w.lc).Annotations[tenancy.SystemBindingsAnnotation] }
+func (w *world) recorded() string {
+	return w.b.Note(w.lc).Annotations[tenancy.SystemBindingsAnnotation]
+}
 
 // TestAdopt: a logical cluster is restricted to its bindings only when it has bound all that it had, or those of its type.
 func TestAdopt(t *testing.T) {
@@ -45,27 +47,27 @@ func TestAdopt(t *testing.T) {
 	w := systemWorld("topology.kcp.io")
 	_, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.True(t, again.Backoff, "root may export it yet")
+	require.True(t, again.Backoff, "root may still create the export")
 	w.offer("tenancy.kcp.io")
 	w.step(t)
 	require.Len(t, w.bindings, 2)
-	require.Empty(t, w.noted(), "they are not bound")
+	require.Empty(t, w.recorded(), "the bindings are not bound yet")
 	require.NotEmpty(t, w.b.watching(cluster))
 	w.bound()
 	w.step(t)
-	require.Equal(t, "true", w.noted())
-	require.Empty(t, w.noted(), "once")
+	require.Equal(t, "true", w.recorded())
+	require.Empty(t, w.recorded(), "bindings must be recorded once")
 	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "true"
 	w.bindings = map[string]*apisv1alpha2.APIBinding{}
 	w.step(t)
-	require.Empty(t, w.bindings, "from then on it is the user's")
+	require.Empty(t, w.bindings, "users may delete the bindings later")
 
 	// Exports that are bound elsewhere on the shard are bound immediately.
 	w = systemWorld("tenancy.kcp.io", "topology.kcp.io")
 	w.elsewhere = map[string]bool{"tenancy.kcp.io": true, "topology.kcp.io": true}
 	w.step(t)
 	require.Equal(t, 2, w.version)
-	require.Equal(t, "true", w.noted())
+	require.Equal(t, "true", w.recorded())
 
 	// A new one gets those of its type; root also gets shards.
 	for names, count := range map[string]int{"tenancy.kcp.io": 1, "tenancy.kcp.io,topology.kcp.io": 2, "mine,tenancy.kcp.io": 1} {
@@ -86,11 +88,11 @@ func TestAdopt(t *testing.T) {
 	w.bindings["own"] = own
 	w.step(t)
 	require.Len(t, w.bindings, 1)
-	require.Equal(t, "tenancy.kcp.io", w.noted())
+	require.Equal(t, "tenancy.kcp.io", w.recorded())
 	own.DeletionTimestamp = nil
 	w.step(t)
 	require.Len(t, w.bindings, 1)
-	require.Equal(t, "true", w.noted())
+	require.Equal(t, "true", w.recorded())
 
 	// Nothing changes while the exports of root are unknown, and in system logical clusters.
 	for _, change := range []func(*world){
@@ -101,6 +103,6 @@ func TestAdopt(t *testing.T) {
 		change(w)
 		w.step(t)
 		require.Empty(t, w.bindings)
-		require.Empty(t, w.noted())
+		require.Empty(t, w.recorded())
 	}
 }

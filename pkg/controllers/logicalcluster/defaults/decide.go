@@ -97,7 +97,7 @@ func maintained(known *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) 
 
 // otherExport is the message for a binding with the name of a default binding to another export.
 func otherExport(name string, want tenancy.DefaultBinding) string {
-	return fmt.Sprintf("APIBinding %s is to another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export)
+	return fmt.Sprintf("APIBinding %s references another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export)
 }
 
 func missingExport(want tenancy.DefaultBinding) string {

@@ -121,7 +121,7 @@ func (w *world) Bind(_ context.Context, _ *corev1alpha1.LogicalCluster, binding 
 
 func (*world) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
-	lc.Annotations["noted "+binding.Name] = "true"
+	lc.Annotations["recorded "+binding.Name] = "true"
 	return lc
 }
 
@@ -134,10 +134,10 @@ func TestBoundAtOnce(t *testing.T) {
 	w.step(t)
 	require.Equal(t, 1, w.version)
 	require.NotContains(t, w.lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
-	require.Equal(t, "True  ", w.says(conditionInitialized))
-	noted := "noted " + apis.DefaultBindingName(cluster, "root:provider", "one")
-	require.Contains(t, w.b.Note(w.lc).Annotations, noted)
-	require.NotContains(t, w.b.Note(w.lc).Annotations, noted, "once")
+	require.Equal(t, "True  ", w.conditionOf(conditionInitialized))
+	recorded := "recorded " + apis.DefaultBindingName(cluster, "root:provider", "one")
+	require.Contains(t, w.b.Note(w.lc).Annotations, recorded)
+	require.NotContains(t, w.b.Note(w.lc).Annotations, recorded, "bindings must be recorded once")
 	w.step(t)
 	require.Equal(t, 1, w.version)
 
@@ -145,7 +145,7 @@ func TestBoundAtOnce(t *testing.T) {
 	w.typed("special", true, "", ref("root:provider", "one"), ref("root:provider", "two"))
 	w.step(t)
 	require.False(t, conditions.IsTrue(w.bindings[apis.DefaultBindingName(cluster, "root:provider", "two")], apisv1alpha2.InitialBindingCompleted),
-		"it is made as its users would make it")
+		"a Ready logical cluster must not be bound immediately")
 }
 
 // write is a side effect, before or after which the controller may crash.
@@ -210,7 +210,7 @@ func claim(resource string, selector *apisv1alpha2.PermissionClaimSelector) apis
 	return apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Resource: resource}, Verbs: []string{"get"}, DefaultSelector: selector}
 }
 
-func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
+func (w *world) conditionOf(kind conditionsv1alpha1.ConditionType) string {
 	c := conditions.Get(w.lc, kind)
 	if c == nil {
 		return ""
@@ -220,7 +220,7 @@ func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
 
 // picture is the part of the state that must not depend on the order of events.
 func (w *world) picture() map[string]string {
-	p := map[string]string{"lc": fmt.Sprint(w.lc.Status.Initializers, w.says(conditionInitialized), w.says(conditionReconciled))}
+	p := map[string]string{"lc": fmt.Sprint(w.lc.Status.Initializers, w.conditionOf(conditionInitialized), w.conditionOf(conditionReconciled))}
 	for name, b := range w.bindings {
 		p[name] = fmt.Sprintf("%+v %+v %v", *b.Spec.Reference.Export, b.Spec.PermissionClaims, conditions.IsTrue(b, apisv1alpha2.InitialBindingCompleted))
 	}
@@ -259,16 +259,16 @@ func TestAnyOrder(t *testing.T) {
 		}
 		if first == nil {
 			first = w.picture()
-			require.Len(t, w.bindings, 2, "an export is bound once, whatever paths lead to it")
+			require.Len(t, w.bindings, 2, "an export must be bound once, even if several paths refer to it")
 			require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"root:other"}, w.lc.Status.Initializers)
-			require.Equal(t, "True  ", w.says(conditionInitialized))
-			require.Equal(t, "True  ", w.says(conditionReconciled))
+			require.Equal(t, "True  ", w.conditionOf(conditionInitialized))
+			require.Equal(t, "True  ", w.conditionOf(conditionReconciled))
 			one := w.bindings[apis.DefaultBindingName(cluster, "root:provider", "one")]
 			require.Equal(t, "root:provider", one.Spec.Reference.Export.Path)
 			require.Equal(t, apisv1alpha2.PermissionClaimSelector{MatchAll: true}, one.Spec.PermissionClaims[0].Selector)
 			require.Equal(t, *labelled, one.Spec.PermissionClaims[1].Selector)
 			require.Equal(t, apisv1alpha2.ClaimAccepted, one.Spec.PermissionClaims[1].State)
-			require.NotNil(t, w.bindings[apis.DefaultBindingName(cluster, "provider", "two")], "without a path it is the logical cluster of the type")
+			require.NotNil(t, w.bindings[apis.DefaultBindingName(cluster, "provider", "two")], "an empty path must refer to the logical cluster of the type")
 		}
 		require.Equal(t, first, w.picture(), "seed %d", seed)
 	}
@@ -279,21 +279,21 @@ func TestConditions(t *testing.T) {
 	w := newWorld()
 	w.incomplete = client.ErrIncomplete
 	early, _, err := w.b.Make(t.Context(), w.lc)
-	require.ErrorIs(t, err, client.ErrIncomplete, "the type may exist")
-	require.Equal(t, "Waiting for the state of other shards: not everything is known yet", conditions.GetMessage(early, conditionInitialized))
+	require.ErrorIs(t, err, client.ErrIncomplete, "the type may exist on another shard")
+	require.Equal(t, "Waiting for the state of other shards: not all objects are loaded yet", conditions.GetMessage(early, conditionInitialized))
 	w.incomplete = nil
 	w.step(t)
-	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or fix the type that references it", w.says(conditionInitialized))
-	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:special"), "it is looked at again when the type comes")
+	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or fix the type that references it", w.conditionOf(conditionInitialized))
+	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:special"), "the creation of the type must requeue the logical cluster")
 
 	w.typed("special", false, "", ref("root:provider", "one"))
 	w.resolves = false
 	_, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.True(t, again.Backoff, "nothing tells when the path leads somewhere")
+	require.True(t, again.Backoff, "no event reports that the path can be resolved")
 	w.incompleteExports = client.ErrIncomplete
 	early, _, err = w.b.Make(t.Context(), w.lc)
-	require.ErrorIs(t, err, client.ErrIncomplete, "the export may exist")
+	require.ErrorIs(t, err, client.ErrIncomplete, "the export may exist on another shard")
 	require.Equal(t, "WaitingOnAPIBindings", conditions.GetReason(early, conditionInitialized))
 	w.incompleteExports = nil
 	w.resolves = true
@@ -301,26 +301,26 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, again.Backoff)
 	w.lc = updated
-	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", w.says(conditionInitialized))
+	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", w.conditionOf(conditionInitialized))
 	require.Equal(t, []logicalcluster.Name{cluster}, w.b.ofExports.Of("root:provider:one"))
 
 	w.offer("one")
 	name := apis.DefaultBindingName(cluster, "root:provider", "one")
 	w.step(t)
-	require.Equal(t, "False WaitingOnAPIBindings Not bound yet: APIBinding "+name+". See their conditions", w.says(conditionInitialized))
+	require.Equal(t, "False WaitingOnAPIBindings Not bound yet: APIBinding "+name+". See their conditions", w.conditionOf(conditionInitialized))
 	require.NotEmpty(t, w.b.watching(cluster))
-	require.Empty(t, w.b.ofExports.Of("root:provider:one"), "what is bound is not for this controller")
+	require.Empty(t, w.b.ofExports.Of("root:provider:one"), "changes of a bound export must not requeue the logical cluster")
 
 	w.bindings[name].Spec.Reference.Export.Name = "another"
 	w.step(t)
-	require.Contains(t, w.says(conditionInitialized), "False APIBindingErrors APIBinding "+name+" is to another APIExport than root:provider:one")
+	require.Contains(t, w.conditionOf(conditionInitialized), "False APIBindingErrors APIBinding "+name+" references another APIExport than root:provider:one")
 	delete(w.bindings, name)
 	w.step(t)
 	w.bound()
 	w.step(t)
-	require.Equal(t, "True  ", w.says(conditionInitialized))
+	require.Equal(t, "True  ", w.conditionOf(conditionInitialized))
 	w.step(t)
-	require.Empty(t, w.b.watching(cluster), "it has what it started with")
+	require.Empty(t, w.b.watching(cluster), "bindings must not be watched after the initialization")
 
 	// Now all bindings belong to the user.
 	delete(w.bindings, name)
@@ -328,7 +328,7 @@ func TestConditions(t *testing.T) {
 	require.Empty(t, w.bindings)
 	delete(w.types, "root:special")
 	w.step(t)
-	require.Equal(t, "True  ", w.says(conditionInitialized))
+	require.Equal(t, "True  ", w.conditionOf(conditionInitialized))
 }
 
 // TestFailedWrites: failed writes are reported and retried.
@@ -342,8 +342,8 @@ func TestFailedWrites(t *testing.T) {
 	updated, _, err := w.b.Make(t.Context(), w.lc)
 	require.ErrorContains(t, err, "exceeded quota")
 	w.lc = updated
-	require.Contains(t, w.says(conditionInitialized), "False APIBindingErrors APIBinding one-")
-	require.Contains(t, w.says(conditionInitialized), "exceeded quota")
+	require.Contains(t, w.conditionOf(conditionInitialized), "False APIBindingErrors APIBinding one-")
+	require.Contains(t, w.conditionOf(conditionInitialized), "exceeded quota")
 	require.Contains(t, w.lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 }
 
@@ -356,19 +356,19 @@ func TestMaintain(t *testing.T) {
 	w.typed("special", false, "base")
 	w.typed("base", false, "", ref("root:provider", "one"))
 	w.step(t)
-	require.Empty(t, w.bindings, "it has what it started with")
-	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:base"), "and follows its type all the same")
+	require.Empty(t, w.bindings, "a Ready logical cluster must only get bindings with Maintain")
+	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:base"), "changes of the type must requeue the logical cluster")
 
 	w.typed("base", true, "", ref("root:provider", "one"), ref("root:provider", "two"))
 	w.step(t)
 	require.Len(t, w.bindings, 1)
-	require.Contains(t, w.says(conditionReconciled), "False APIBindingErrors APIExport root:provider:two does not exist")
-	require.Empty(t, w.says(conditionInitialized))
+	require.Contains(t, w.conditionOf(conditionReconciled), "False APIBindingErrors APIExport root:provider:two does not exist")
+	require.Empty(t, w.conditionOf(conditionInitialized))
 	w.offer("two")
 	w.step(t)
 	w.bound()
 	w.step(t)
-	require.Equal(t, "True  ", w.says(conditionReconciled))
+	require.Equal(t, "True  ", w.conditionOf(conditionReconciled))
 
 	// Claims are updated, and deleted bindings are recreated.
 	name := apis.DefaultBindingName(cluster, "root:provider", "one")
@@ -379,30 +379,30 @@ func TestMaintain(t *testing.T) {
 	require.Equal(t, types.UID("first"), w.bindings[name].UID)
 	version := w.version
 	w.step(t)
-	require.Equal(t, version, w.version, "nothing is written without need")
+	require.Equal(t, version, w.version, "unchanged bindings must not be written")
 	w.bindings[name].DeletionTimestamp = new(metav1.Now())
 	w.step(t)
-	require.Contains(t, w.says(conditionReconciled), "False WaitingOnAPIBindings")
+	require.Contains(t, w.conditionOf(conditionReconciled), "False WaitingOnAPIBindings")
 	delete(w.bindings, name)
 	w.step(t)
 	w.bound()
 	w.step(t)
-	require.Equal(t, "True  ", w.says(conditionReconciled))
+	require.Equal(t, "True  ", w.conditionOf(conditionReconciled))
 
 	// Bindings are retained when the export or the type is deleted.
 	delete(w.exports, "one")
 	w.step(t)
-	require.Equal(t, "True  ", w.says(conditionReconciled))
+	require.Equal(t, "True  ", w.conditionOf(conditionReconciled))
 	wt := w.types["root:base"]
 	delete(w.types, "root:base")
 	w.step(t)
-	require.Contains(t, w.says(conditionReconciled), "False WorkspaceTypesInvalid workspace type root:special extends root:base")
+	require.Contains(t, w.conditionOf(conditionReconciled), "False WorkspaceTypesInvalid workspace type root:special extends root:base")
 	require.Len(t, w.bindings, 2)
 	w.types["root:base"] = wt
 	w.step(t)
 	w.typed("base", false, "", slices.Clone(wt.Spec.DefaultAPIBindings)...)
 	w.step(t)
-	require.Empty(t, w.says(conditionReconciled), "nobody looks after them any more")
+	require.Empty(t, w.conditionOf(conditionReconciled), "the condition must be removed when bindings are no longer maintained")
 	require.Empty(t, w.b.watching(cluster))
 	require.Len(t, w.bindings, 2)
 }

@@ -107,12 +107,12 @@ func TestV2(t *testing.T) {
 	want, err := json.Marshal(merged)
 	require.NoError(t, err)
 
-	answer := serve(t, l, s, http.Header{"Accept": {"application/json"}})
-	require.Equal(t, read(t, want), read(t, answer.Body.Bytes()))
-	require.Equal(t, `"etag"`, answer.Header().Get("Etag"))
+	response := serve(t, l, s, http.Header{"Accept": {"application/json"}})
+	require.Equal(t, read(t, want), read(t, response.Body.Bytes()))
+	require.Equal(t, `"etag"`, response.Header().Get("Etag"))
 
-	answer = serve(t, l, s, http.Header{"Accept": {V2().format.mediaTypes()[1]}})
-	require.Equal(t, V2().format.mediaTypes()[0], answer.Header().Get("Content-Type"))
+	response = serve(t, l, s, http.Header{"Accept": {V2().format.mediaTypes()[1]}})
+	require.Equal(t, V2().format.mediaTypes()[0], response.Header().Get("Content-Type"))
 	encoded, err := handler.ToProtoBinary(want)
 	require.NoError(t, err)
 	sorted := func(data []byte) *openapi_v2.Document {
@@ -123,7 +123,7 @@ func TestV2(t *testing.T) {
 		slices.SortFunc(d.Parameters.AdditionalProperties, func(a, b *openapi_v2.NamedParameter) int { return strings.Compare(a.Name, b.Name) })
 		return &d
 	}
-	require.True(t, proto.Equal(sorted(encoded), sorted(answer.Body.Bytes())))
+	require.True(t, proto.Equal(sorted(encoded), sorted(response.Body.Bytes())))
 }
 
 // TestV3 does the same for v3, with and without a built-in document.
@@ -152,10 +152,10 @@ func TestV3(t *testing.T) {
 		require.NoError(t, err)
 		want, err := json.Marshal(merged)
 		require.NoError(t, err)
-		answer := serve(t, l, s, http.Header{"Accept": {"application/json"}})
-		require.Equal(t, read(t, want), read(t, answer.Body.Bytes()))
+		response := serve(t, l, s, http.Header{"Accept": {"application/json"}})
+		require.Equal(t, read(t, want), read(t, response.Body.Bytes()))
 
-		answer = serve(t, l, s, http.Header{"Accept": {V3().format.mediaTypes()[0]}})
+		response = serve(t, l, s, http.Header{"Accept": {V3().format.mediaTypes()[0]}})
 		encoded, err := handler3.ToV3ProtoBinary(want)
 		require.NoError(t, err)
 		sorted := func(data []byte) *openapi_v3.Document {
@@ -165,7 +165,7 @@ func TestV3(t *testing.T) {
 			slices.SortFunc(d.Components.Schemas.AdditionalProperties, func(a, b *openapi_v3.NamedSchemaOrReference) int { return strings.Compare(a.Name, b.Name) })
 			return &d
 		}
-		require.True(t, proto.Equal(sorted(encoded), sorted(answer.Body.Bytes())))
+		require.True(t, proto.Equal(sorted(encoded), sorted(response.Body.Bytes())))
 	}
 }
 
@@ -227,12 +227,12 @@ func TestServing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, plain.Body.Bytes(), data)
 	require.Empty(t, serve(t, l, s, http.Header{"Accept-Encoding": {"gzip;q=0.0"}}).Header().Get("Content-Encoding"))
-	require.Equal(t, 1, built, "made once")
+	require.Equal(t, 1, built, "the document must be built once")
 
 	require.Equal(t, http.StatusNotAcceptable, serve(t, l, s, http.Header{"Accept": {"application/xml"}}).Code)
 	require.Equal(t, http.StatusNotModified, serve(t, l, s, http.Header{"If-None-Match": {`"other", W/"one"`}}).Code)
 	s.ETag = "two"
-	s.BuiltIn = func(context.Context) ([]byte, error) { panic("a document that is not made cannot be asked for") }
+	s.BuiltIn = func(context.Context) ([]byte, error) { panic("the document must not be built") }
 	require.Equal(t, http.StatusNotModified, serve(t, l, s, http.Header{"If-None-Match": {`"two"`}}).Code)
 }
 
@@ -279,7 +279,7 @@ func TestLibrary(t *testing.T) {
 	get("b", 4)
 	require.Equal(t, map[string]int{"a": 1, "b": 2, "c": 1}, made)
 	get("large", 11)
-	require.Zero(t, l.Size(), "what does not fit is not kept")
+	require.Zero(t, l.Size(), "a document above the limit must not be cached")
 	get("a", 4)
 	l.Expire(time.Now().Add(-time.Hour))
 	require.EqualValues(t, 4, l.Size())
@@ -306,7 +306,7 @@ func TestTogether(t *testing.T) {
 	<-started
 	impatient, giveUp := context.WithCancel(t.Context())
 	giveUp()
-	_, err := once(impatient, l, "a", func(context.Context) (weight, error) { panic("one makes it already") })
+	_, err := once(impatient, l, "a", func(context.Context) (weight, error) { panic("another call already builds it") })
 	require.ErrorIs(t, err, context.Canceled)
 	made := 0
 	for range 4 {

@@ -117,7 +117,7 @@ func compressing(write func(io.Writer) error) ([]byte, error) {
 		compressors.Put(w)
 	}()
 	if err := write(w); err != nil {
-		return nil, fmt.Errorf("putting an OpenAPI document together: %w", err)
+		return nil, fmt.Errorf("writing an OpenAPI document: %w", err)
 	}
 	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
@@ -142,7 +142,7 @@ func inflateTo(w io.Writer, data []byte) error {
 	}
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("reading what was compressed: %w", err)
+		return fmt.Errorf("decompressing an OpenAPI document: %w", err)
 	}
 	if _, err := io.Copy(w, r); err != nil { //nolint:gosec // it was compressed here
 		return err
@@ -199,4 +199,4 @@ func (l *Library) protobufPart(ctx context.Context, f format, on *base, baseKey 
 }
 
 // errNoObject is returned for an invalid built-in document.
-var errNoObject = errors.New("the built-in OpenAPI document is not what it should be")
+var errNoObject = errors.New("the built-in OpenAPI document is malformed")

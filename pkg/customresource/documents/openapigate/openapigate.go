@@ -22,7 +22,7 @@ var gated = map[string]featuregate.Feature{
 const (
 	shardSelector = "shardSelector"
 	upstreamPaths = "  - object.metadata.namespace\n"
-	ourPaths      = upstreamPaths + "  - object.metadata.cluster (the logical cluster, which no other server knows)\n"
+	ourPaths      = upstreamPaths + "  - object.metadata.cluster (the logical cluster, an extension of this server)\n"
 )
 
 // described returns the description of a parameter including extensions.

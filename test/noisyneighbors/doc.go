@@ -1,4 +1,4 @@
-// Package neighbours contains the noisy-neighbor tests: they assert how much one tenant can cost the
+// Package noisyneighbors contains the noisy-neighbor tests: they assert how much one tenant can cost the
 // others. A shard has a quiet tenant with objects and watches, and an attacker that is administrator of
 // another workspace and uses each API in the most expensive way. The assertions count events that do not
 // depend on the machine: series and bytes of metrics, bytes of the heap after a garbage collection, and
@@ -18,7 +18,7 @@
 //	patches      inserts into and merges long lists, and
 //	             computes patches that repeat an object in policies
 //	documents    requests the OpenAPI documents of many definitions  bytes of the heap
-//	conversion   has a conversion webhook that does not answer       seats, or many concurrent calls
+//	conversion   has a conversion webhook that does not respond      seats, or many concurrent calls
 //	watches      opens the maximum number of watches, also with      ended or rejected watches, or
 //	             large selectors, and writes                         events of others
 //	events       sends large events to all its watches               bytes of the heap
@@ -34,7 +34,7 @@
 //	webhooks     has admission and conversion webhooks that          bytes read or allocated, calls of servers
 //	             return unlimited data, redirect, fail or are        that the attacker cannot call itself,
 //	             servers of others                                   or credentials
-//	providers    exports an API with webhooks that do not answer     slots for calls of other webhooks, or other
+//	providers    exports an API with webhooks that do not respond    slots for calls of other webhooks, or other
 //	             and rules with excessive cost                       rejected objects
 //	exports      offers schemas of the maximum size, claims          objects without an accepted claim, bytes of
 //	             everything, changes an export continuously          documents, copies of schemas, ended watches
@@ -55,6 +55,6 @@
 //
 // Rows delete their objects, so that they can run in any order and repeatedly.
 //
-// Latencies are reported, but not asserted: `make neighbours` prints the latencies of the quiet tenant
+// Latencies are reported, but not asserted: `make noisy-neighbors` prints the latencies of the quiet tenant
 // before and during each row.
-package neighbours
+package noisyneighbors

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"compress/gzip"
@@ -93,10 +93,10 @@ func (h *attackerServer) targets(t *testing.T, w *world) map[string]target {
 	ca, err := os.ReadFile(filepath.Join(w.Dir, ".kcp", "serving-ca.crt"))
 	require.NoError(t, err)
 	const (
-		size     = "the webhook answered with more than 4194304 bytes"
+		size     = "the webhook returned more than 4194304 bytes"
 		rejected = "which the server's --webhook-allowed-cidrs does not allow"
 		// The servers are at loopback addresses, which are allowed here.
-		forbidden    = "the webhook answered with status 403; its content is not shown"
+		forbidden    = "the webhook returned status 403; the response is not shown"
 		unauthorized = "asked for the client to provide credentials"
 	)
 	mine := harness.CABundle(h.Server)
@@ -104,8 +104,8 @@ func (h *attackerServer) targets(t *testing.T, w *world) map[string]target {
 		"blanks":    {h.URL + "/blanks", mine, size},
 		"bomb":      {h.URL + "/bomb", mine, size},
 		"redirect":  {h.URL + "/redirect", mine, "redirects are not followed"},
-		"failure":   {h.URL + "/failure", mine, "the webhook answered with status 502; its content is not shown"},
-		"another":   {h.URL + "/another", mine, "is not the JSON of an AdmissionReview or ConversionReview"},
+		"failure":   {h.URL + "/failure", mine, "the webhook returned status 502; the response is not shown"},
+		"another":   {h.URL + "/another", mine, "is not an AdmissionReview or ConversionReview"},
 		"metadata":  {"https://169.254.169.254/latest/meta-data", mine, rejected},
 		"mapped":    {"https://[::ffff:10.0.0.1]:6443/", mine, rejected},
 		"inner":     {"https://etcd.inner.invalid:2379/", mine, rejected},
@@ -194,9 +194,9 @@ func convertingWebhooks(t *testing.T, w *world, targets map[string]target, repor
 		convertBy(crd, to.url, to.ca)
 		w.attacker.define(t, crd)
 		w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
-		code, answer, err := w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one", "")
+		code, response, err := w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one", "")
 		require.NoError(t, err)
 		require.Equal(t, http.StatusInternalServerError, code)
-		report(name, fmt.Errorf("%s", answer))
+		report(name, fmt.Errorf("%s", response))
 	}
 }

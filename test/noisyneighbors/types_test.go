@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"fmt"
@@ -39,7 +39,7 @@ func workspaceTypes(t *testing.T, w *world) {
 	}
 	cache := newTenant(t, w.Cache())
 	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
-	cache.untilAnswered(t, http.MethodGet, all, "", http.StatusOK, names[many-1], "the cache server lacks the last type")
+	cache.untilResponse(t, http.MethodGet, all, "", http.StatusOK, names[many-1], "the cache server lacks the last type")
 	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
 	requireHeapGrowth(t, before, 40*many*size, "more than forty times the size of the types, in the shard and the cache server together")
 	for _, name := range names {
@@ -54,8 +54,8 @@ func workspaceTypes(t *testing.T, w *world) {
 		}
 		define(fmt.Sprintf("%s-chain-%d", w.id, n), spec)
 	}
-	code, answer, err := w.attacker.call(t.Context(), http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":%s}}`, w.id, with(names[chain])))
+	code, response, err := w.attacker.call(t.Context(), http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":%s}}`, w.id, with(names[chain])))
 	require.NoError(t, err)
-	require.Equal(t, http.StatusForbidden, code, "%.300s", answer)
-	require.Contains(t, string(answer), "extends 32 types or more")
+	require.Equal(t, http.StatusForbidden, code, "%.300s", response)
+	require.Contains(t, string(response), "extends 32 types or more")
 }

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // tokens sends many tokens of an issuer with a slow claim mapping. The front-proxy evaluates it
-// before authentication, and must answer requests of others meanwhile.
+// before authentication, and must respond to requests of others meanwhile.
 func tokens(t *testing.T, w *world) {
 	const sent = maxAnonymousConnections - 10
 	issuer, sign := harness.Issuer(t)
@@ -38,7 +38,7 @@ func tokens(t *testing.T, w *world) {
 	minPaused := rest.CopyConfig(w.attacker.config)
 	minPaused.Host += ":" + w.id
 	reviewer := newTenant(t, minPaused)
-	reviewer.untilAnswered(t, http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token("aaaa")), http.StatusCreated, `"authenticated":true`, "the issuer is not effective")
+	reviewer.untilResponse(t, http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token("aaaa")), http.StatusCreated, `"authenticated":true`, "the issuer is not effective")
 	config := rest.AnonymousClientConfig(minPaused)
 	config.BearerToken = token(strings.Repeat("a", 10_000))
 	user := newTenant(t, config)

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"bytes"
@@ -193,11 +193,11 @@ func readers(t *testing.T, w *world) {
 			waiting := func() float64 { return w.metric(t, "shardplane_fairness_paused_requests") }
 			paused := waiting()
 			f := newFrames(t, account.config, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-			var answered atomic.Int64
+			var received atomic.Int64
 			go func() {
 				_ = f.readUntil(func(frame http2.Frame) bool {
 					if _, ok := frame.(*http2.HeadersFrame); ok {
-						answered.Add(1)
+						received.Add(1)
 					}
 					return false
 				})
@@ -207,7 +207,7 @@ func readers(t *testing.T, w *world) {
 				require.NoError(t, err)
 			}
 			require.Eventually(t, func() bool {
-				return answered.Load() == streams
+				return received.Load() == streams
 			}, testTimeout, tick, "unread responses occupy seats")
 			if name == "lists" {
 				require.Eventually(t, func() bool { return countersMatch(waiting()-paused == streams) }, testTimeout, tick)

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"fmt"
@@ -80,16 +80,16 @@ func alternatives(t *testing.T, w *world) {
 // contains a whole list.
 func invalid(t *testing.T, w *world) {
 	create := w.attacker.withList(t, w.id+".invalid.example", listOf(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), Required: []string{"x"}}))
-	rejected(t, http.StatusUnprocessableEntity, "these are the first 100 errors of more", func() (int, []byte, error) { return create("{}", 100_000) })
+	rejected(t, http.StatusUnprocessableEntity, "only the first 100 errors are listed", func() (int, []byte, error) { return create("{}", 100_000) })
 	for path, body := range map[string]string{
 		configMaps:                                  `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"invalid","ownerReferences":[` + repeated(`{"apiVersion":"v1","kind":"ConfigMap","name":"a#","uid":"#","controller":true}`, 900) + `]}}`,
 		"/api/v1/namespaces/default/secrets":        `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"invalid"},"data":{` + repeated(`"!#":""`, 20_000) + `}}`,
 		"/api/v1/namespaces/default/resourcequotas": `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"invalid"},"spec":{"scopes":[` + repeated(`"S#"`, 50_000) + `]}}`,
 	} {
 		rejected(t, http.StatusUnprocessableEntity, `\"invalid\" is invalid`, func() (int, []byte, error) {
-			code, answer, err := w.attacker.call(t.Context(), http.MethodPost, path, body)
-			require.Less(t, len(answer), 1<<20)
-			return code, answer, err
+			code, response, err := w.attacker.call(t.Context(), http.MethodPost, path, body)
+			require.Less(t, len(response), 1<<20)
+			return code, response, err
 		})
 	}
 }
@@ -119,11 +119,11 @@ func patches(t *testing.T, w *world) {
 	patch := func(path string, mediaType types.PatchType, body string) (int, []byte, error) {
 		var code int
 		result := w.attacker.kube.CoreV1().RESTClient().Patch(mediaType).AbsPath(path).Body([]byte(body)).Do(t.Context())
-		answer, err := result.StatusCode(&code).Raw()
+		response, err := result.StatusCode(&code).Raw()
 		if code != 0 {
 			err = nil
 		}
-		return code, answer, err
+		return code, response, err
 	}
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
 		return patch("/apis/"+group+"/v1/things/one", types.JSONPatchType, "["+repeated(`{"op":"add","path":"/l/0","value":1}`, 9000)+"]")
@@ -138,7 +138,7 @@ func patches(t *testing.T, w *world) {
 		"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"object.data.l.split(',').map(x, JSONPatch{op: 'test', path: '/data', value: object.data})"}}]}}`, w.id))
 	w.attacker.create(t, mutatingBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q}}`, w.id))
 	patched := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"patched"},"data":{"l":"` + repeated("#", 5000) + `","x":"` + strings.Repeat("x", 100_000) + `"}}`
-	w.attacker.untilAnswered(t, http.MethodPost, configMaps+"?dryRun=All", patched, http.StatusForbidden, "", "the policy has no effect")
+	w.attacker.untilResponse(t, http.MethodPost, configMaps+"?dryRun=All", patched, http.StatusForbidden, "", "the policy has no effect")
 	rejected(t, http.StatusForbidden, "the patch is larger than", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, configMaps, patched)
 	})

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"fmt"
@@ -91,5 +91,5 @@ func storage(t *testing.T, w *world) {
 	// All of them, because controllers may create objects in the meantime.
 	deleteCreated()
 	t.Cleanup(func() { w.attacker.remove(t, configMaps+"/"+w.id) })
-	w.attacker.untilAnswered(t, http.MethodPost, configMaps, configMap(w.id, 1), http.StatusCreated, "", "deletions did not free capacity")
+	w.attacker.untilResponse(t, http.MethodPost, configMaps, configMap(w.id, 1), http.StatusCreated, "", "deletions did not free capacity")
 }

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"encoding/json"
@@ -44,7 +44,7 @@ func replicas(t *testing.T, w *world) {
 	cache := newTenant(t, w.Cache())
 	quiet := w.quiet.cluster(t)
 	for path := range kinds {
-		cache.untilAnswered(t, http.MethodGet, "/shards/*/clusters/"+quiet+path, "", http.StatusOK, "quiet-"+w.id, "the quiet tenant's object is not replicated: %s", path)
+		cache.untilResponse(t, http.MethodGet, "/shards/*/clusters/"+quiet+path, "", http.StatusOK, "quiet-"+w.id, "the quiet tenant's object is not replicated: %s", path)
 	}
 }
 

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"encoding/json"
@@ -53,15 +53,15 @@ func accessReview(user string) string {
 // rulesOf returns the rules of the tenant in the namespace default.
 func (u *tenant) rulesOf(t *testing.T) (rules int, incomplete bool, bytes int) {
 	t.Helper()
-	answer := u.must(t, http.MethodPost, rulesReviews, rulesReview)
+	response := u.must(t, http.MethodPost, rulesReviews, rulesReview)
 	var review struct {
 		Status struct {
 			ResourceRules []struct{}
 			Incomplete    bool
 		}
 	}
-	require.NoError(t, json.Unmarshal(answer, &review))
-	return len(review.Status.ResourceRules), review.Status.Incomplete, len(answer)
+	require.NoError(t, json.Unmarshal(response, &review))
+	return len(review.Status.ResourceRules), review.Status.Incomplete, len(response)
 }
 
 // maxWritesBetween is the maximum number of sequential writes of others until a binding is
@@ -159,7 +159,7 @@ func rules(t *testing.T, w *world) {
 		user, start := fmt.Sprintf("user-%d-%s", i, w.id), time.Now()
 		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.id, adminBinding(w.id, user))
 		before := written.Load()
-		w.quiet.untilAnswered(t, http.MethodPost, accessReviews, accessReview(user), http.StatusCreated, `"allowed":true`, "the quiet tenant's binding is not effective")
+		w.quiet.untilResponse(t, http.MethodPost, accessReviews, accessReview(user), http.StatusCreated, `"allowed":true`, "the quiet tenant's binding is not effective")
 		between := written.Load() - before
 		t.Logf("The quiet tenant's binding was effective after %v and %d sequential writes of others", time.Since(start), between)
 		require.Less(t, between, int64(maxWritesBetween), "sequential writes of others until the quiet tenant's binding was effective")

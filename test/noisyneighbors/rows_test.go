@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"fmt"
@@ -68,8 +68,8 @@ func conversion(t *testing.T, w *world) {
 // events, while the attacker opens watches and writes.
 func watches(t *testing.T, w *world) {
 	// A selector that uses all slots is only rejected as invalid when no other watch is open.
-	const perPlace = 4
-	w.attacker.untilAnswered(t, http.MethodGet, "/api/v1/configmaps?watch=true&labelSelector="+url.QueryEscape(strings.Repeat("!a,", perPlace*(maxWatches-1)-1)+"!a"), "", http.StatusBadRequest, "", "watches remain open in the attacker's logical cluster")
+	const perSlot = 4
+	w.attacker.untilResponse(t, http.MethodGet, "/api/v1/configmaps?watch=true&labelSelector="+url.QueryEscape(strings.Repeat("!a,", perSlot*(maxWatches-1)-1)+"!a"), "", http.StatusBadRequest, "", "watches remain open in the attacker's logical cluster")
 
 	mine, err := w.quiet.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("mine-"+w.id), metav1.CreateOptions{})
 	require.NoError(t, err)

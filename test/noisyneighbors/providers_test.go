@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"encoding/base64"
@@ -37,7 +37,7 @@ func providers(t *testing.T, w *world) {
 	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.id, group, name))
 	for _, consumer := range []*tenant{w.quiet, w.attacker} {
 		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.id, w.id))
-		consumer.untilAnswered(t, http.MethodGet, "/apis/"+group+"/v1/things", "", http.StatusOK, "", "the API is not served")
+		consumer.untilResponse(t, http.MethodGet, "/apis/"+group+"/v1/things", "", http.StatusOK, "", "the API is not served")
 	}
 	t.Run("rules", func(t *testing.T) { expensiveRules(t, w, group) })
 
@@ -79,7 +79,7 @@ func providers(t *testing.T, w *world) {
 	w.quiet.must(t, http.MethodDelete, registration+"/mine."+w.id+".example", "")
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
 	write(w.attacker)
-	require.Eventually(t, func() bool { return len(called) == limit+1 }, testTimeout, tick, "another consumer has no own slots")
+	require.Eventually(t, func() bool { return len(called) == limit+1 }, testTimeout, tick, "another consumer has no slots of its own")
 	// Sequentially, for the same reason.
 	over := make(chan struct{})
 	go func() { pending.Wait(); close(over) }()
@@ -89,7 +89,7 @@ func providers(t *testing.T, w *world) {
 		case <-over:
 			return
 		case release <- struct{}{}:
-			require.Eventually(t, func() bool { return finished.Load() > n }, testTimeout, tick, "a write did not finish although its webhook answered")
+			require.Eventually(t, func() bool { return finished.Load() > n }, testTimeout, tick, "a write did not finish although its webhook responded")
 		}
 	}
 }

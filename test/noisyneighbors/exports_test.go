@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"bufio"
@@ -275,7 +275,7 @@ func consumers(t *testing.T, w *world) {
 			code, _, err := u.call(t.Context(), http.MethodPut, apisV2+"apibindings/"+name, string(text))
 			return err == nil && code == http.StatusOK
 		}, testTimeout, tick, "the claim was not %s", state)
-		u.untilBinding(t, name, "applied to the claims", func(b *binding) bool {
+		u.untilBinding(t, name, "updated with the applied claims", func(b *binding) bool {
 			return (state == "Accepted") == (len(b.Status.AppliedPermissionClaims) == 1)
 		})
 	}
@@ -332,10 +332,10 @@ func manyBindings(t *testing.T, w *world, group string) {
 	for n := range many {
 		w.attacker.bindTo(t, fmt.Sprintf("%s-%d", w.id, n), "root:quiet", w.id)
 	}
-	w.attacker.untilBinding(t, fmt.Sprintf("%s-%d", w.id, many-1), "waiting for the name", func(b *binding) bool { return b.condition("InitialBindingCompleted") == "False NamingConflicts" })
+	w.attacker.untilBinding(t, fmt.Sprintf("%s-%d", w.id, many-1), "rejected because of the name conflict", func(b *binding) bool { return b.condition("InitialBindingCompleted") == "False NamingConflicts" })
 	require.Equal(t, 1, w.copies(t, group), "more than one copy of the schema")
 	w.quiet.bindTo(t, "another-"+w.id, "root:quiet", w.id)
-	w.quiet.untilBinding(t, "another-"+w.id, "waiting for the name", func(b *binding) bool { return b.condition("InitialBindingCompleted") == "False NamingConflicts" })
+	w.quiet.untilBinding(t, "another-"+w.id, "rejected because of the name conflict", func(b *binding) bool { return b.condition("InitialBindingCompleted") == "False NamingConflicts" })
 	w.quiet.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "mine", ""))
 	w.quiet.unbind(t, "another-"+w.id)
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things/mine", "")

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"bufio"
@@ -39,7 +39,7 @@ const (
 
 // quietEnv is a kubeconfig. If set, the test program runs as the quiet tenant, because the
 // attacker's goroutines would delay it in the same process.
-const quietEnv = "NEIGHBOURS_QUIET"
+const quietEnv = "NOISY_NEIGHBORS_QUIET"
 
 // samples are latencies of a quiet tenant: Took of a read and a write, Seen until a watch receives
 // the event of a write, and Bound until a binding is effective.
@@ -107,13 +107,13 @@ func (u *tenant) sample(ctx context.Context) samples {
 }
 
 // send sends a request, and records an error if it fails.
-func (s *sampler) send(ctx context.Context, method, path, body string) (answer []byte) {
-	code, answer, err := s.call(ctx, method, path, body)
+func (s *sampler) send(ctx context.Context, method, path, body string) (response []byte) {
+	code, response, err := s.call(ctx, method, path, body)
 	if err != nil || code >= http.StatusBadRequest {
-		s.recordError(ctx, fmt.Sprintf("%d %.200s %v", code, answer, err))
+		s.recordError(ctx, fmt.Sprintf("%d %.200s %v", code, response, err))
 		return nil
 	}
-	return answer
+	return response
 }
 
 // recordError counts an error unless ctx is done.

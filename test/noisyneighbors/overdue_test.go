@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"context"

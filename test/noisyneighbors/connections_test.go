@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"crypto/tls"
@@ -66,8 +66,8 @@ func connections(t *testing.T, w *world) {
 		for deadline := time.Now().Add(testTimeout); len(remaining) > maxAnonymousConnections && time.Now().Before(deadline); {
 			remaining = slices.DeleteFunc(remaining, closed)
 		}
-		require.LessOrEqual(t, len(remaining), maxAnonymousConnections, "anonymous connections to the %s", name)
-		require.NotEmpty(t, remaining, "the newest ones to the %s", name)
+		require.LessOrEqual(t, len(remaining), maxAnonymousConnections, "too many anonymous connections to the %s", name)
+		require.NotEmpty(t, remaining, "no anonymous connection to the %s remains", name)
 		for _, u := range []*tenant{quiet, newTenant(t, w.quiet.config)} {
 			u.must(t, http.MethodGet, configMaps, "")
 		}

@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"context"
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if os.Getenv("NEIGHBOURS_LOGS") == "" {
+	if os.Getenv("NOISY_NEIGHBORS_LOGS") == "" {
 		klog.SetLogger(logr.Discard())
 	}
 	os.Exit(harness.Main(m))
@@ -212,12 +212,12 @@ func (u *tenant) withOwnConnection(t *testing.T) *tenant {
 // waitUntilAuthorized waits until the tenant's rights are effective.
 func (u *tenant) waitUntilAuthorized(t *testing.T) {
 	t.Helper()
-	u.untilAnswered(t, http.MethodGet, configMaps, "", http.StatusOK, "", "the tenant is not authorized")
+	u.untilResponse(t, http.MethodGet, configMaps, "", http.StatusOK, "", "the tenant is not authorized")
 }
 
-// untilAnswered repeats a request until its response has the code and contains the text. If an attempt to create an
+// untilResponse repeats a request until its response has the code and contains the text. If an attempt to create an
 // object failed after it was stored, the next one conflicts.
-func (u *tenant) untilAnswered(t *testing.T, method, path, body string, code int, text, message string, args ...any) {
+func (u *tenant) untilResponse(t *testing.T, method, path, body string, code int, text, message string, args ...any) {
 	t.Helper()
 	var last atomic.Value
 	require.Eventually(t, func() bool {
@@ -310,10 +310,10 @@ func (u *tenant) removeAfterTest(t *testing.T, path string, made []byte) string 
 // remove deletes the object at a path, if any, and waits until it is removed.
 func (u *tenant) remove(t *testing.T, path string) {
 	t.Helper()
-	var answer string
+	var response string
 	removed := func() bool {
 		code, content, err := u.call(context.WithoutCancel(t.Context()), http.MethodDelete, path, "")
-		answer = fmt.Sprintf("%d %.300s %v", code, content, err)
+		response = fmt.Sprintf("%d %.300s %v", code, content, err)
 		return err == nil && code == http.StatusNotFound
 	}
 	for range 2 { // most objects are removed immediately
@@ -322,7 +322,7 @@ func (u *tenant) remove(t *testing.T, path string) {
 		}
 	}
 	if !assert.Eventually(t, removed, testTimeout, tick) {
-		t.Fatalf("%s was not removed: %s", path, answer)
+		t.Fatalf("%s was not removed: %s", path, response)
 	}
 }
 
@@ -436,7 +436,7 @@ func newID() string {
 	return string(out)
 }
 
-// hangingWebhook returns a webhook that reports each call, and does not answer until it is released
+// hangingWebhook returns a webhook that reports each call, and does not respond until it is released
 // or the call ends.
 func hangingWebhook(t *testing.T, called chan<- struct{}, release <-chan struct{}) *httptest.Server {
 	t.Helper()

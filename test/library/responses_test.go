@@ -19,8 +19,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// answer is a response of a server in JSON, line by line. If a request is sent again, its next response is returned, or else the last one.
-type answer struct {
+// response is a response of a server in JSON, line by line. If a request is sent again, its next response is returned, or else the last one.
+type response struct {
 	// Request contains the method, the path, and the query parameters that change the form of the response.
 	Request string   `json:"request"`
 	Status  int      `json:"status"`
@@ -41,8 +41,8 @@ func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true"
 
 // recorder records the responses of servers.
 type recorder struct {
-	mu      sync.Mutex
-	answers []*recorded
+	mu        sync.Mutex
+	responses []*recorded
 }
 
 // recorded is a response that is being read.
@@ -81,7 +81,7 @@ func (r *recorder) record(t *testing.T, config *rest.Config) *rest.Config {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			a := &recorded{ReadCloser: response.Body, of: r, request: requestOf(response.Request), status: response.StatusCode}
-			r.answers = append(r.answers, a)
+			r.responses = append(r.responses, a)
 			response.Body = a
 			return nil
 		},
@@ -92,9 +92,9 @@ func (r *recorder) write(t *testing.T, file string) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []answer
-	for _, a := range r.answers {
-		all = append(all, answer{a.request, a.status, strings.Split(strings.TrimSpace(a.body.String()), "\n")})
+	var all []response
+	for _, a := range r.responses {
+		all = append(all, response{a.request, a.status, strings.Split(strings.TrimSpace(a.body.String()), "\n")})
 	}
 	content, err := yaml.Marshal(all)
 	require.NoError(t, err)
@@ -105,32 +105,32 @@ func (r *recorder) write(t *testing.T, file string) {
 func replay(t *testing.T, file string) *rest.Config {
 	t.Helper()
 	content := harness.ReadFile(t, file)
-	var all []answer
+	var all []response
 	require.NoError(t, yaml.UnmarshalStrict(content, &all))
 	var mu sync.Mutex
-	remaining := map[string][]answer{}
+	remaining := map[string][]response{}
 	for _, a := range all {
 		remaining[a.Request] = append(remaining[a.Request], a)
 	}
 	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request := requestOf(r)
 		mu.Lock()
-		answers := remaining[request]
-		if len(answers) > 1 {
-			remaining[request] = answers[1:]
+		responses := remaining[request]
+		if len(responses) > 1 {
+			remaining[request] = responses[1:]
 		}
 		mu.Unlock()
-		if len(answers) == 0 {
-			t.Errorf("there is no response to %s", request)
+		if len(responses) == 0 {
+			t.Errorf("no recorded response to %s", request)
 			http.NotFound(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(answers[0].Status)
-		for _, line := range answers[0].Lines {
+		w.WriteHeader(responses[0].Status)
+		for _, line := range responses[0].Lines {
 			_, _ = io.WriteString(w, line+"\n")
 		}
-		if isWatch(r) && answers[0].Status == http.StatusOK {
+		if isWatch(r) && responses[0].Status == http.StatusOK {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}

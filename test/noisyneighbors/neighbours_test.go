@@ -1,4 +1,4 @@
-package neighbours
+package noisyneighbors
 
 import (
 	"slices"
@@ -11,9 +11,9 @@ var gate = []string{
 	"defaults", "documents",
 }
 
-// TestNeighbours runs the rows of the table in doc.go sequentially, because some measure the heap
+// TestNoisyNeighbors runs the rows of the table in doc.go sequentially, because some measure the heap
 // of the process.
-func TestNeighbours(t *testing.T) {
+func TestNoisyNeighbors(t *testing.T) {
 	w := newWorld(t)
 	w.observe(t)
 	for _, row := range []struct {
