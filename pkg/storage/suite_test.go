@@ -8,17 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
-	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
-	metricstestutil "k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
@@ -310,29 +309,22 @@ func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.O
 	return s.Get(ctx, key, storage.GetOptions{ResourceVersion: fmt.Sprint(version)}, &example.Pod{})
 }
 
-// consistentStore repeats consistent lists until the watch cache serves one. Upstream's cache lists from etcd if it is
-// not up to date within 3 s, e.g. on a busy machine, and is then older than the list.
+// consistentStore waits after each consistent list until the watch cache has its resource version, because the hub may
+// have served the list, and receives progress notifications before the watch cache.
 type consistentStore struct {
 	storage.Interface
 	cached bool
 }
 
 func (s consistentStore) GetList(ctx context.Context, key string, opts storage.ListOptions, out runtime.Object) error {
-	fromCache := func() (float64, error) {
-		return metricstestutil.GetCounterMetricValue(cachermetrics.ConsistentReadTotal.WithLabelValues(podsGR.Group, podsGR.Resource, "true", "false"))
+	if err := s.Interface.GetList(ctx, key, opts, out); err != nil || !s.cached || opts.ResourceVersion != "" {
+		return err
 	}
-	for {
-		before, err := fromCache()
-		if err != nil {
-			return err
-		}
-		if err := s.Interface.GetList(ctx, key, opts, out); err != nil || !s.cached || opts.ResourceVersion != "" {
-			return err
-		}
-		if after, err := fromCache(); err != nil || after > before {
-			return err
-		}
+	list, err := meta.ListAccessor(out)
+	if err != nil {
+		return err
 	}
+	return s.Get(ctx, key+"/none", storage.GetOptions{ResourceVersion: list.GetResourceVersion(), IgnoreNotFound: true}, &example.Pod{})
 }
 
 // checkStored checks the invariants of the stored value.

@@ -77,5 +77,5 @@ func ExampleRing() {
 func ExampleNew() {
 	_, err := ring.New(ring.Config{Name: "greeter", ID: "replica"})
 	fmt.Println(err)
-	// Output: configuration of the ring "greeter": set Leases to the logical cluster in which the members meet, such as factory.Cluster(path)
+	// Output: invalid configuration of ring "greeter": Leases is required: set the logical cluster with the Leases of all members, e.g. factory.Cluster(path)
 }

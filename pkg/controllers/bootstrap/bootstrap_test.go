@@ -107,7 +107,7 @@ func TestVersionsOfExports(t *testing.T) {
 		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, export, "APIExport", "v1alpha2"), nil))
 	}
 	require.Equal(t, map[string]string{
-		"shards.core.kcp.io": "2 b929b6d992aad620",
+		"shards.core.kcp.io": "2 ea7cdf140ba1c484",
 		"tenancy.kcp.io":     "3 b08b09a7957bf14f",
 		"topology.kcp.io":    "2 061c1b37b0a0a4c2",
 	}, got)

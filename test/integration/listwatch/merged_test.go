@@ -288,12 +288,12 @@ func TestMergedIdentities(t *testing.T) {
 		for name, message := range map[string]string{
 			"gizmos:" + strings.Repeat("0", 64):   "no APIBinding binds gizmos.example.org with the identity 0000",
 			"gizmos:" + other:                     "no APIBinding binds gizmos.example.org with the identity " + other, // identity of another resource
-			"gizmos:":                             `"" is no identity`,
-			"gizmos:" + strings.ToUpper(identity): "is no identity",
-			"gizmos:" + identity + "0":            "is no identity",
+			"gizmos:":                             `"" is not an identity`,
+			"gizmos:" + strings.ToUpper(identity): "is not an identity",
+			"gizmos:" + identity + "0":            "is not an identity",
 			"gizmos:" + identity[:63]:             "no APIBinding binds",
 			"gizmos":                              "request those of one identity, as gizmos:<status.identityHash of the APIExport>",
-			"gizmos:" + identity + ":" + identity: "is no identity",
+			"gizmos:" + identity + ":" + identity: "is not an identity",
 			"gizmos%3A" + strings.Repeat("f", 64): "no APIBinding binds",
 			"configmaps:" + identity:              "no APIBinding binds",
 		} {
