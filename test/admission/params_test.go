@@ -68,7 +68,7 @@ func TestPolicyParameters(t *testing.T) {
 	eventually(t, "the rights of the author", func() bool { return create(author, "maps", "v1", "ConfigMap") == nil })
 
 	forbidden(create(author, "secrets", "v1", "Secret"), "you must be allowed to get all of secrets in all namespaces")
-	forbidden(create(author, "unknown", "example.com/v1", "Nonsense"), "because the kind of the parameters is unknown")
+	forbidden(create(author, "unknown", "example.com/v1", "Nonsense"), "the kind of the parameters is unknown")
 	require.NoError(t, create(in, "secrets", "v1", "Secret"), "an administrator was rejected")
 
 	require.NoError(t, bind(author, "maps", admissionregistrationv1.ParamRef{Name: "any", Namespace: "default"}))
@@ -76,7 +76,7 @@ func TestPolicyParameters(t *testing.T) {
 	require.NoError(t, bind(author, "secrets", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}))
 	forbidden(bind(author, "secrets", admissionregistrationv1.ParamRef{Name: "others", Namespace: "default"}), `get "others" of secrets in namespace "default"`)
 	forbidden(bind(author, "secrets", admissionregistrationv1.ParamRef{Selector: &metav1.LabelSelector{}, Namespace: "default"}), `list all of secrets in namespace "default"`)
-	forbidden(bind(author, "later", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}), "because the kind of the parameters is unknown")
+	forbidden(bind(author, "later", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}), "the kind of the parameters is unknown")
 
 	update := func(name string, change func(*admissionregistrationv1.ValidatingAdmissionPolicy)) error {
 		policies := author.AdmissionregistrationV1().ValidatingAdmissionPolicies()
