@@ -75,7 +75,7 @@ func TestLogicalClusterIsNamedCluster(t *testing.T) {
 	require.NotEmpty(t, validate(t.Context(), object("another"), nil))
 }
 
-func TestWorkspaceSpecIsImmutableWhereItSaysSo(t *testing.T) {
+func TestImmutableWorkspaceFields(t *testing.T) {
 	validate := validatorFor(t, "workspaces.tenancy.kcp.io")
 	object := func(spec map[string]any) map[string]any {
 		return map[string]any{

@@ -83,9 +83,9 @@ func TestScopesOfOtherEndpoints(t *testing.T) {
 	require.Equal(t, authorizer.DecisionAllow, authorize(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "paths without a logical cluster must not differ")
 }
 
-// TestImpersonationGuardDisclosesNothing checks that users without access get the usual reason, and not one
+// TestImpersonationGuardDoesNotDisclose checks that users without access get the usual reason, and not one
 // that only existing logical clusters have.
-func TestImpersonationGuardDisclosesNothing(t *testing.T) {
+func TestImpersonationGuardDoesNotDisclose(t *testing.T) {
 	closed := decides(authorizer.DecisionNoOpinion, authz.NotPermittedReason, nil)
 	_, reason, err := authz.WithImpersonationGuard(closed).Authorize(request.WithClusterName(t.Context(), "here"), authorizer.AttributesRecord{
 		User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "users", Name: user.APIServerUser, ResourceRequest: true,

@@ -38,7 +38,7 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 		// The informer has observed all earlier changes.
 		h.latest, h.unknown = max(h.latest, revision), false
 	}
-	first := slices.IndexFunc(h.recent, func(c recentChange) bool { return !h.source.SeenByAll(c.at) })
+	first := slices.IndexFunc(h.recent, func(c recentChange) bool { return !h.source.ObservedByAll(c.at) })
 	if first < 0 {
 		h.recent = nil
 	} else {

@@ -41,7 +41,7 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 			serving.InFlight(c, p.metrics), //nolint:contextcheck // its hook has its own context
 			serving.LongRunningStop(longRunning, c),
 		},
-		serving.Answers(c),
+		serving.ResponseFilters(c),
 		serving.Chain{
 			p.delay(),
 			serving.NewFilter("scope rules", "405 on *, except for lists, watches, discovery and schemas", scopes.Rules),

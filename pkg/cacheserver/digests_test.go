@@ -18,8 +18,8 @@ import (
 
 func verifyOften(config *push.Config) { config.DigestInterval = time.Second / 5 }
 
-// TestDigestAnswers checks the digests that a cache server returns, and the required permissions.
-func TestDigestAnswers(t *testing.T) {
+// TestDigestResponses checks the digests that a cache server returns, and the required permissions.
+func TestDigestResponses(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
 	var response digest.Response

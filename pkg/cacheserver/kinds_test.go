@@ -17,8 +17,8 @@ import (
 
 var workspacesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 
-// TestCacheServerLearnsKinds checks that an added resource is served and replicated until it is removed.
-func TestCacheServerLearnsKinds(t *testing.T) {
+// TestCacheServerAddsKinds checks that an added resource is served and replicated until it is removed.
+func TestCacheServerAddsKinds(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "amber")

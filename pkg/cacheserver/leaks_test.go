@@ -8,9 +8,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestServersLeaveNothing starts everything that the tests of this package start, and stops it. It does not run in
+// TestServersDoNotLeak starts everything that the tests of this package start, and stops it. It does not run in
 // parallel because goroutines belong to the process.
-func TestServersLeaveNothing(t *testing.T) {
+func TestServersDoNotLeak(t *testing.T) {
 	options := []goleak.Option{
 		goleak.IgnoreCurrent(),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),

@@ -33,7 +33,7 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 	everything := reads.Factory().Shard("*").Wildcard()
 	checkpoints := replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
 	note := func(cp *replicationcheckpoints.ReplicationCheckpoint) {
-		reads.Note(checkpoints.KeyOf(cp).Shard, cp.Said())
+		reads.Note(checkpoints.KeyOf(cp).Shard, cp.Comparable())
 	}
 	checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
 		OnAdd:    func(cp *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(cp) },

@@ -198,7 +198,7 @@ func (s *Server) Handler() http.Handler { return s.generic.Handler }
 
 // Run serves until ctx is done and then closes the server, in reverse order of its start:
 //
-//	ctx done ─► watches end ─► requests in flight are answered, the port closes
+//	ctx done ─► watches end ─► requests in flight complete, the port closes
 //	         ─► caches end ─► storage closes ─► etcd stops
 //
 // It fails if the listener or the storage fails.

@@ -264,7 +264,7 @@ func TestInformerOfCacheServer(t *testing.T) {
 	require.Equal(t, 1, one.Lister().Len())
 }
 
-func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
+func TestShardAnnotationIsIgnoredOnShards(t *testing.T) {
 	server, factory := newServer(t)
 	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	runSynced(t, informer)

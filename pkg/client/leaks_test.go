@@ -17,9 +17,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestRangesLeaveNothing changes the ranges of an informer, 100 times or CHANGES, and checks that no goroutines and
+// TestRangesDoNotLeak changes the ranges of an informer, 100 times or CHANGES, and checks that no goroutines and
 // memory are leaked.
-func TestRangesLeaveNothing(t *testing.T) {
+func TestRangesDoNotLeak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: live heap and goroutines of a process with servers")
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// TestCleanerIsTheLeaders: only the leader deletes instances of definitions.
-func TestCleanerIsTheLeaders(t *testing.T) {
+// TestOnlyLeaderCleans: only the leader deletes instances of definitions.
+func TestOnlyLeaderCleans(t *testing.T) {
 	catalogue := Catalogue()
 	at := slices.IndexFunc(catalogue, func(d reconcile.Descriptor[Deps]) bool { return d.Name == customresourcedefinition.Name })
 	require.GreaterOrEqual(t, at, 0)

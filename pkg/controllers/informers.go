@@ -209,7 +209,7 @@ func (i *Informers) addCached(s Sources) {
 func (i *Informers) followCheckpoints(cache *replicas.Cache) {
 	note := func(checkpoint *replicationcheckpoints.ReplicationCheckpoint) {
 		if shard := i.ReplicationCheckpoints.KeyOf(checkpoint).Shard; checkpoint.Name == replicationcheckpoints.Name && i.Registered(shard) {
-			cache.Note(shard, checkpoint.Said())
+			cache.Note(shard, checkpoint.Comparable())
 		}
 	}
 	i.ReplicationCheckpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{

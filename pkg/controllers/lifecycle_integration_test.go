@@ -64,8 +64,8 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 
 var widgetsResource = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// TestSchedulingWaitsForWhatItNeeds: changes of shards and types are noticed. See TestChooseShard and TestPlugin for the decisions.
-func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
+// TestSchedulingWaitsForDependencies: changes of shards and types are noticed. See TestChooseShard and TestPlugin for the decisions.
+func TestSchedulingWaitsForDependencies(t *testing.T) {
 	e := start(t)
 	root := e.at(0, "root")
 	special := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "special"}}

@@ -50,9 +50,9 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestDefinitionsComeAndGo: definitions are rejected, created, used and deleted in several logical clusters
+// TestDefinitionsAreAddedAndRemoved: definitions are rejected, created, used and deleted in several logical clusters
 // concurrently, without leaks.
-func TestDefinitionsComeAndGo(t *testing.T) {
+func TestDefinitionsAreAddedAndRemoved(t *testing.T) {
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	const rounds = 8
 	heap := customresourcetest.HeapInUse()

@@ -14,7 +14,7 @@ import (
 )
 
 // A strategic merge patch is applied to the current object despite concurrent writes.
-func TestStrategicPatchMeetsOthers(t *testing.T) {
+func TestConcurrentStrategicPatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		patch     string
@@ -79,7 +79,7 @@ func TestDifference(t *testing.T) {
 }
 
 // Protobuf is for clients that accept nothing else, and for objects that the Go type can represent.
-func TestProtobufAnswers(t *testing.T) {
+func TestProtobufResponses(t *testing.T) {
 	t.Parallel()
 	for accept, want := range map[string]bool{
 		"": false, "*/*": false, "application/json": false,

@@ -298,10 +298,10 @@ func (w watchOf) continues(name string) {
 	require.Equal(w.t, name, object(w.t, event).GetName())
 }
 
-// TestSourceComesAndGoes: a source is added, changes a schema in all logical clusters and in one, and is
+// TestSourceIsAddedAndRemoved: a source is added, changes a schema in all logical clusters and in one, and is
 // removed, while clients list and watch. Only watches of changed resources end, and requests fail only for
 // missing resources.
-func TestSourceComesAndGoes(t *testing.T) {
+func TestSourceIsAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
 	ctx, stop := context.WithCancel(t.Context())

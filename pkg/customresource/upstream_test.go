@@ -94,9 +94,9 @@ func startRecorded(t *testing.T) (*testServer, *recorder) {
 	return s, a
 }
 
-// TestUpstreamGetsADefinitionOncePerRequest: for each request the handler first gets "<resource>.<group>" of
+// TestUpstreamGetsDefinitionOncePerRequest: for each request the handler first gets "<resource>.<group>" of
 // the request info in the context from its lister, and only once.
-func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
+func TestUpstreamGetsDefinitionOncePerRequest(t *testing.T) {
 	t.Parallel()
 	s, a := startRecorded(t)
 	s.CreateCRD(t, "one", widgetCRD(nil))
@@ -136,9 +136,9 @@ func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 	}
 }
 
-// TestUpstreamGetsADefinitionByNameJustBeforeItsStorage: the handler gets a definition by its own name only
+// TestUpstreamGetsDefinitionBeforeStorage: the handler gets a definition by its own name only
 // when it creates serving info, under its own lock, and then requests storage for this definition.
-func TestUpstreamGetsADefinitionByNameJustBeforeItsStorage(t *testing.T) {
+func TestUpstreamGetsDefinitionBeforeStorage(t *testing.T) {
 	t.Parallel()
 	s, a := startRecorded(t)
 	clusters := []string{"one", "two", "three", "four"}

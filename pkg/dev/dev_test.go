@@ -235,7 +235,7 @@ func TestVerbose(t *testing.T) {
 	require.Contains(t, r.out.String(), "cache-server | cache-server is up\n")
 }
 
-func TestDiesAtItsFirstStart(t *testing.T) {
+func TestCrashDuringFirstStart(t *testing.T) {
 	o := testOptions(t)
 	t.Setenv(faultEnv, "root=once:"+t.TempDir())
 	r := startReady(t, o)

@@ -203,7 +203,7 @@ func TestKubeconfigs(t *testing.T) {
 	}
 }
 
-func TestKubeconfigKeepsWhatPeopleAdd(t *testing.T) {
+func TestKubeconfigRetainsUserEntries(t *testing.T) {
 	o := testOptions(t)
 	p := mustPrepare(t, o)
 	path := layout(o.WorkDir).shared("admin.kubeconfig")

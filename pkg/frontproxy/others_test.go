@@ -62,9 +62,9 @@ func TestStartWaitsForRoot(t *testing.T) {
 	require.ErrorContains(t, err, `--other-shards "http://127.0.0.1:1" is not an https URL`)
 }
 
-// TestShardThatWasNeverReachable checks that clients retry requests for unknown workspaces only for a short time if
+// TestNeverReachableShard checks that clients retry requests for unknown workspaces only for a short time if
 // a registered shard was never reachable, and that only administrators receive its name.
-func TestShardThatWasNeverReachable(t *testing.T) {
+func TestNeverReachableShard(t *testing.T) {
 	w := newWorld(t, "root")
 	w.announce(t, "never", fmt.Sprintf("https://127.0.0.1:%d", ports.Free(t, 1)))
 	w.ready(t)

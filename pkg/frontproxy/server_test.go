@@ -326,7 +326,7 @@ func (w *world) waits(t testing.TB, n int64) {
 // nowhere is an address without listener.
 const nowhere = "https://127.0.0.1:1"
 
-func TestShardsComeAndGo(t *testing.T) {
+func TestShardsAreAddedAndRemoved(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	for name, garbage := range map[string]string{"empty": "", "plain": "http://127.0.0.1:1", "odd": "https://%zz"} {

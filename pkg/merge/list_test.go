@@ -180,7 +180,7 @@ func TestListsWithoutAShard(t *testing.T) {
 	})
 }
 
-func TestShardsThatCannotBeMerged(t *testing.T) {
+func TestUnmergeableShards(t *testing.T) {
 	a := newFake(t, "a")
 	r := newWorld(t, a).request()
 	r.Shards = func() ([]merge.Shard, error) {

@@ -106,7 +106,7 @@ func (s *stream) fails(code int32) {
 	require.Error(s.t, s.decoder.Decode(&e), "the error must be the last event")
 }
 
-func TestWatchesGoOnFromAnyEvent(t *testing.T) {
+func TestWatchesResumeFromAnyEvent(t *testing.T) {
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion, "allowWatchBookmarks", "true")
@@ -138,8 +138,8 @@ func TestWatchesGoOnFromAnyEvent(t *testing.T) {
 	require.Equal(t, []uint64{6, 7}, last)
 }
 
-// TestWatchesSurviveTheEndOfAShardsWatch verifies that a shard's watch resumes.
-func TestWatchesSurviveTheEndOfAShardsWatch(t *testing.T) {
+// TestShardWatchesResume verifies that a shard's watch resumes.
+func TestShardWatchesResume(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
@@ -231,7 +231,7 @@ func TestInitialVersions(t *testing.T) {
 	}
 }
 
-func TestShardsThatComeAndGo(t *testing.T) {
+func TestShardsAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1", "2")
 	w := newWorld(t, a)
@@ -246,7 +246,7 @@ func TestShardsThatComeAndGo(t *testing.T) {
 	require.Equal(t, "Gone", w.watch("resourceVersion", e.Object.Metadata.ResourceVersion).header.Get("Code"))
 }
 
-func TestWatchesOfWhatIsNotServed(t *testing.T) {
+func TestWatchesOfUnservedResources(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)

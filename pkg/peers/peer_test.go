@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
+func TestUnresponsiveShardIsThrottled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p, down := &Peer{Name: "there"}, errors.New("connection refused")
 		requests := 0
@@ -75,7 +75,7 @@ func TestTimeoutsCount(t *testing.T) {
 	})
 }
 
-func TestAnswered(t *testing.T) {
+func TestResponded(t *testing.T) {
 	require.True(t, responded(nil))
 	require.True(t, responded(apierrors.NewConflict(kinds.LogicalClusters.GroupResource(), "x", errors.New("y"))))
 	require.True(t, responded(apierrors.NewTooManyRequests("x", 1)))

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestAwayShards verifies that an unreachable shard receives one request, and that other shards are shown.
-func TestAwayShards(t *testing.T) {
+// TestUnreachableShards verifies that an unreachable shard receives one request, and that other shards are shown.
+func TestUnreachableShards(t *testing.T) {
 	t.Parallel()
 	const item = `{"metadata":{"name":"NAME","annotations":{"core.kcp.io/shard":"SHARD"}},"spec":{"cluster":"c-NAME"},"status":{"phase":"Ready"}}`
 	list := func(items ...string) string {

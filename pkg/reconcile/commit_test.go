@@ -128,7 +128,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-func TestCommitReplacesConditionsAsAWhole(t *testing.T) {
+func TestCommitReplacesAllConditions(t *testing.T) {
 	r := &recorder{}
 	old := workspace("w")
 	conditions.MarkTrue(old, tenancyv1alpha1.WorkspaceScheduled)

@@ -32,7 +32,7 @@ func keys[K comparable](ks ...K) Source[K] {
 	}
 }
 
-func TestEveryKeyIsWorkedOnInParallel(t *testing.T) {
+func TestKeysAreReconciledInParallel(t *testing.T) {
 	const workers = 3
 	all := make(chan struct{})
 	var busy atomic.Int32
@@ -57,7 +57,7 @@ func TestEveryKeyIsWorkedOnInParallel(t *testing.T) {
 	}
 }
 
-func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
+func TestErrorsConflictsAndPanicsAreRetried(t *testing.T) {
 	outcomes := map[string]func() error{
 		"fails":     func() error { return errors.New("no") },
 		"conflicts": func() error { return apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")) },
@@ -107,7 +107,7 @@ func TestBackoffWithoutFailure(t *testing.T) {
 	require.InDelta(t, 0, metric(t, registry, "shardplane_reconcile_failures_total"), 0)
 }
 
-func TestStoppingWaitsForWorkersAndDropsWhatIsQueued(t *testing.T) {
+func TestStopWaitsForWorkersAndDropsTheQueue(t *testing.T) {
 	var stopped, ended, calls atomic.Int32
 	began := make(chan struct{})
 	stop := start(t, New(Config[string]{

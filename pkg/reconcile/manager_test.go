@@ -62,7 +62,7 @@ func describe(w *worker, informers ...Synced) Descriptor[string] {
 	}
 }
 
-func TestManagerLeavesOutWhatIsNotEnabled(t *testing.T) {
+func TestManagerSkipsDisabledControllers(t *testing.T) {
 	j := &journal{}
 	off := describe(&worker{name: "off", journal: j})
 	off.Enabled = func(string) bool { return false }

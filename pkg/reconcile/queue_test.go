@@ -21,8 +21,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestDroppedKeysAreNotWorkedOn: queued and delayed keys can be dropped until they are added again.
-func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
+// TestDroppedKeysAreNotReconciled: queued and delayed keys can be dropped until they are added again.
+func TestDroppedKeysAreNotReconciled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var (
@@ -97,8 +97,8 @@ func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 	})
 }
 
-// TestKeysOfWhatLeavesAreDropped: keys of objects outside of the ranges are not processed until the ranges include them again.
-func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
+// TestKeysOfRemovedObjectsAreDropped: keys of objects outside of the ranges are not processed until the ranges include them again.
+func TestKeysOfRemovedObjectsAreDropped(t *testing.T) {
 	const clusters = 40
 	server := clienttest.New(t, kinds.Scheme)
 	for n := range clusters {

@@ -103,8 +103,8 @@ func TestOtherKeysAreNotBounded(t *testing.T) {
 	require.Empty(t, order.clusters, "processed keys must be removed")
 }
 
-// TestNothingIsForgotten: each key is processed after it was added last.
-func TestNothingIsForgotten(t *testing.T) {
+// TestEachKeyIsProcessedAfterItsLastAdd: each key is processed after it was added last.
+func TestEachKeyIsProcessedAfterItsLastAdd(t *testing.T) {
 	var mu sync.Mutex
 	wanted, seen := map[client.Key]int{}, map[client.Key]int{}
 	added := make(chan Queue[client.Key], 1)

@@ -129,7 +129,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 	})
 }
 
-func TestDeleteAnswers(t *testing.T) {
+func TestDeleteResponses(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	uid := createConfigMap(t, client, "ns", configMap("c")).UID
 	body, err := client.CoreV1().RESTClient().Delete().Namespace("ns").Resource("configmaps").Name("c").DoRaw(t.Context())

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzMarks checks the properties of comparisons: a merged checkpoint is not less than each input, and an incomplete
+// FuzzCheckpoints checks the properties of comparisons: a merged checkpoint is not less than each input, and an incomplete
 // one never reaches a more complete one.
-func FuzzMarks(f *testing.F) {
+func FuzzCheckpoints(f *testing.F) {
 	f.Add([]byte{0, 3, 5, 0}, []byte{0, 4, 2, 0})
 	f.Add([]byte{1, 3, 5, 0}, []byte{2, 1, 0, 7})
 	f.Add([]byte{3, 1, 1, 1}, []byte{4, 1, 1, 1})

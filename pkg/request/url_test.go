@@ -107,7 +107,7 @@ func TestScoped(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestViews(t *testing.T) {
+func TestVirtualWorkspaces(t *testing.T) {
 	virtualWorkspace := func(name, path string, wildcard bool) *request.VirtualWorkspaceLocation {
 		return &request.VirtualWorkspaceLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
 	}
@@ -144,7 +144,7 @@ func requireLocation(t *testing.T, mount *request.Mount, url string, want reques
 	return got
 }
 
-func TestOwnViews(t *testing.T) {
+func TestOwnVirtualWorkspaces(t *testing.T) {
 	for url, want := range map[string]request.Location{
 		"/services/apiresourceschema/c/clusters/*/apis":        {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
 		"/services/apiresourceschema/root:c/clusters/root:c/x": {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},

@@ -29,9 +29,9 @@ func ResponseGuard() Filter {
 	return Filter{"response deadline", "ends unread responses after 2 minutes, and stalled watches after one minute", responses.WithGuard}
 }
 
-// Answers are the filters for responses: streams, see responses.Stream; lists, which are buffered;
+// ResponseFilters are the filters for responses: streams, see responses.Stream; lists, which are buffered;
 // and slow clients, so that their requests release their seat. They must come after fairness.
-func Answers(c *genericapiserver.Config) Chain {
+func ResponseFilters(c *genericapiserver.Config) Chain {
 	return Chain{
 		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return responses.WithStreams(next, c.LongRunningFunc) }},
 		{"pause", "releases the seats of requests whose clients do not read", responses.WithPause},

@@ -65,7 +65,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 			serving.InFlight(c, s.metrics),
 			watched,
 		},
-		serving.Answers(c),
+		serving.ResponseFilters(c),
 		serving.Chain{
 			serving.NewFilter("deep reviews", "omits the access to the workspace in SubjectAccessReviews of other servers", authz.WithDeepReviews),
 			serving.NewFilter("readiness warnings", "adds problems with other servers to /readyz?verbose", func(next http.Handler) http.Handler {

@@ -189,9 +189,9 @@ func (r *replica) bind(plural string) error {
 	return r.post("/apis/apis.kcp.io/v1alpha2/apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)
 }
 
-// TestReplicasGiveANameOnce creates a CustomResourceDefinition and a binding with the same names on two replicas
+// TestReplicasAssignUniqueNames creates a CustomResourceDefinition and a binding with the same names on two replicas
 // concurrently. Exactly one must get the names.
-func TestReplicasGiveANameOnce(t *testing.T) {
+func TestReplicasAssignUniqueNames(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
 	root := one.root()

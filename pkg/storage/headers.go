@@ -101,9 +101,9 @@ func (b *Backend) ReadHeader(ctx context.Context, key string) (Header, error) {
 	return h, err
 }
 
-// SeenHeader returns the header of an object at a revision or later, from the watch cache if it is
+// CachedHeader returns the header of an object at a revision or later, from the watch cache if it is
 // recent enough, otherwise as ReadHeader does.
-func (b *Backend) SeenHeader(ctx context.Context, key string, revision uint64) (Header, error) {
+func (b *Backend) CachedHeader(ctx context.Context, key string, revision uint64) (Header, error) {
 	if h := b.hubOf(ResourcePrefixOf(key)); h != nil {
 		switch obj, known := h.GetAt(ctx, key, revision); {
 		case known && obj == nil:

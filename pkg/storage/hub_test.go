@@ -348,8 +348,8 @@ func (n *now) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	return n.Interface.GetCurrentResourceVersion(ctx)
 }
 
-// TestHubKnowsNowWhenTheWatchBegins verifies that a client receives its writes after the watch has started.
-func TestHubKnowsNowWhenTheWatchBegins(t *testing.T) {
+// TestHubReadsCurrentRevision verifies that a client receives its writes after the watch has started.
+func TestHubReadsCurrentRevision(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	counted := &now{Interface: s.inner}
 	s.inner = counted

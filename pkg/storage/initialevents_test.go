@@ -103,7 +103,7 @@ func TestInitialEvents(t *testing.T) {
 	})
 }
 
-func TestInitialEventsOfTheFuture(t *testing.T) {
+func TestInitialEventsOfFutureVersions(t *testing.T) {
 	t.Parallel()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	w := watching(in(t.Context(), "root"), t, s, "/pods", streaming("100000"))
@@ -116,8 +116,8 @@ func TestInitialEventsOfTheFuture(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestInitialEventsNobodyReads verifies that nothing remains of a reader that stops or disappears.
-func TestInitialEventsNobodyReads(t *testing.T) {
+// TestUnreadInitialEvents verifies that nothing remains of a reader that stops or disappears.
+func TestUnreadInitialEvents(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	for i := range 10 {
 		create(in(t.Context(), "root"), t, s, newPod("ns", fmt.Sprint(i)))

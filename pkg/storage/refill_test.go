@@ -28,9 +28,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestHubThatLosesTrackIsFilledAgain verifies that clients must retry while the hub is filled again, and that
+// TestHubIsRefilledAfterAGap verifies that clients must retry while the hub is filled again, and that
 // pages are served by etcd.
-func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
+func TestHubIsRefilledAfterAGap(t *testing.T) {
 	t.Parallel()
 	b := backendOf(t, BackendConfig{})
 	ctx := in(t.Context(), "aa")

@@ -41,7 +41,7 @@ func (s uncached) Watch(ctx context.Context, key string, opts storage.ListOption
 	return s.cache.Watch(ctx, key, opts)
 }
 
-func TestAnnotationIsTheServers(t *testing.T) {
+func TestClusterAnnotationIsReserved(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx := in(t.Context(), "mine")
 		pod := newPod("ns", "one")
@@ -148,7 +148,7 @@ func TestWildcardSelectors(t *testing.T) {
 	})
 }
 
-func TestWatchSeesItsOwnClusterOnly(t *testing.T) {
+func TestWatchIsLimitedToItsCluster(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		start := list(in(t.Context(), "mine"), t, s, "/pods", listOpts()).ResourceVersion
 		mine := watchFrom(in(t.Context(), "mine"), t, s, "/pods/ns", start, listOpts())

@@ -141,7 +141,7 @@ func (w *watchCache) await(name string) {
 // The hub depends on the order in which upstream calls the key function (Hub.Key) and lists again after an error
 // (Hub.Tap). If this fails with a new version of k8s.io/apiserver, the hub may miss objects of the watch cache:
 // check Hub.Listed, Hub.Key and Hub.Tap first.
-func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
+func TestUpstreamOrderOfKeyFunctionCalls(t *testing.T) {
 	t.Parallel()
 	b := backendOf(t, BackendConfig{Client: startEtcd(t).Client()}) // it counts revisions
 	w := newWatchCache(t, b, nil, "a", "b")
@@ -185,7 +185,7 @@ func (c *timers) NewTimer(d time.Duration) clock.Timer {
 
 // quietClock recognizes the bookmark timer by its duration. If this fails with a new version of k8s.io/apiserver, idle
 // caches wake the process every second, or another timer takes ten minutes: check quietClock.NewTimer.
-func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
+func TestUpstreamBookmarkTimer(t *testing.T) {
 	t.Parallel()
 	const bookmarks = "k8s.io/apiserver/pkg/storage/cacher.(*Cacher).dispatchEvents"
 	b := backendOf(t, BackendConfig{})
@@ -208,7 +208,7 @@ func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
 
 // Backend.open disables the snapshots of the watch cache. If this fails with a new version of k8s.io/apiserver, events
 // copy parts of the cache's tree, or lists at an exact version return another version: check MarkConsistent.
-func TestUpstreamKeepsNoSnapshotsOfWhatIsMarkedInconsistent(t *testing.T) {
+func TestUpstreamKeepsNoInconsistentSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newWatchCache(t, backendOf(t, BackendConfig{}), nil, "a")
 	delegator := cacher.NewCacheDelegator(w.Cacher, w.below)

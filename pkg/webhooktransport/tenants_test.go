@@ -46,7 +46,7 @@ func (h *hostile) send(t *testing.T, of *Tenants, path string) error {
 	return call(t, of, webhook.ClientConfig{URL: h.URL + path, CABundle: h.ca()})
 }
 
-func TestAnswers(t *testing.T) {
+func TestResponses(t *testing.T) {
 	h, loopback := newHostile(t), tenants(t, "127.0.0.0/8")
 	require.NoError(t, h.send(t, loopback, "/"))
 	for path, want := range map[string]string{

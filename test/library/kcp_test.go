@@ -56,8 +56,8 @@ func TestKCP(t *testing.T) {
 	useKCP(t, base, shard)
 }
 
-// TestKCPAnswers is TestKCP with the responses in testdata/kcp.yaml.
-func TestKCPAnswers(t *testing.T) {
+// TestKCPResponses is TestKCP with the responses in testdata/kcp.yaml.
+func TestKCPResponses(t *testing.T) {
 	config := replay(t, "testdata/kcp.yaml")
 	useKCP(t, config, config)
 }

@@ -45,7 +45,7 @@ var garbage = []Mutant{
 	f.graph.replace(newGraph())
 }`,
 		}},
-		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestFeedBeginsAnew",
+		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestFeedRestarts",
 	},
 	{
 		Name: "unread-dependent", Rule: "an owner waits for dependents that cannot be decoded",

@@ -89,7 +89,7 @@ var listwatch = []Mutant{
 			Before: "		positions[at].Revision = revision\n",
 			After:  "		positions[0].Revision = revision\n",
 		}},
-		CaughtBy: "./pkg/merge", Test: "TestWatchesGoOnFromAnyEvent",
+		CaughtBy: "./pkg/merge", Test: "TestWatchesResumeFromAnyEvent",
 	},
 	{
 		Name: "tables-by-kind", Rule: "merged responses contain Tables only if the client requests them",
@@ -107,6 +107,6 @@ var listwatch = []Mutant{
 			Before: `	utilflowcontrol.WatchInitialized(ctx)`,
 			After:  `	_ = utilflowcontrol.WatchInitialized`,
 		}},
-		CaughtBy: "./pkg/virtual/board", Test: "TestWatchesLeaveTheirSeats",
+		CaughtBy: "./pkg/virtual/board", Test: "TestWatchesReleaseTheirSeats",
 	},
 }

@@ -13,7 +13,7 @@ var lives = []Mutant{
 			After: `	defer func() { _ = r.bindOwner(ctx, lc) }()
 `,
 		}},
-		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",
+		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestRestartAfterEachWrite",
 	},
 	{
 		Name: "unlabelled-wait", Rule: "controllers find the logical clusters that wait for them by labels",
@@ -28,7 +28,7 @@ var lives = []Mutant{
 	if _, err = r.write(ctx, lc, labelled); err != nil {
 `,
 		}},
-		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",
+		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestRestartAfterEachWrite",
 	},
 	{
 		Name: "repeated-writes", Rule: "a response only requests a retry if the request can be repeated",

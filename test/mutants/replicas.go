@@ -9,7 +9,7 @@ var replicas = []Mutant{
 			Before: `(b.probing || time.Now().Before(b.until))`,
 			After:  `time.Now().Before(b.until)`,
 		}},
-		CaughtBy: "./pkg/peers", Test: "TestASilentShardIsNotAskedAllTheTime",
+		CaughtBy: "./pkg/peers", Test: "TestUnresponsiveShardIsThrottled",
 	},
 	{
 		Name: "kept-connections", Rule: "connections and data of a deleted shard are removed",
@@ -41,7 +41,7 @@ var replicas = []Mutant{
 			Before: `		return nil, s.confirmDeleted(ctx)`,
 			After:  `		return nil, nil`,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestGoneWhereItIsRelayedFrom",
+		CaughtBy: "./pkg/replication/push", Test: "TestRemovedOnRelaySource",
 	},
 	{
 		Name: "replica-kept", Rule: "if an object is deleted, its replica is deleted",
@@ -161,7 +161,7 @@ var replicas = []Mutant{
 			Before: `&& expected.root != rootOf(response, resource) {`,
 			After:  `&& expected.root == rootOf(response, resource) {`,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestDigestsFindWhatNoEventReports",
+		CaughtBy: "./pkg/replication/push", Test: "TestDigestsDetectLostEvents",
 	},
 	{
 		Name: "replica-other-data", Rule: "if data has another ID, it is compared again",
@@ -179,7 +179,7 @@ var replicas = []Mutant{
 			Before: `	if before == nil || m.known != nil && m.known.Number`,
 			After:  `	if before == nil || m.known == nil || m.known.Number`,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
+		CaughtBy: "./pkg/replication/push", Test: "TestCheckpoints",
 	},
 	{
 		Name: "checkpoint-epoch", Rule: "if a shard is restored from an older backup, checkpoints have another epoch",
@@ -188,7 +188,7 @@ var replicas = []Mutant{
 			Before: `		latest = newEpochAfter(found)`,
 			After:  `		latest = found`,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
+		CaughtBy: "./pkg/replication/push", Test: "TestCheckpoints",
 	},
 	{
 		Name: "replicas-of-removed", Rule: "if a resource is removed from the table, its replicas are deleted",
@@ -197,7 +197,7 @@ var replicas = []Mutant{
 			Before: `		return remaining == 0 && err == nil, nil`,
 			After:  `		return remaining == 0 || err != nil, nil`,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestResourcesComeAndGo",
+		CaughtBy: "./pkg/replication/push", Test: "TestResourcesAreAddedAndRemoved",
 	},
 	{
 		Name: "relay-loop", Rule: "a cache server must not relay its own objects",

@@ -71,7 +71,7 @@ func (s Scopes) check(`,
 			Before: `		return output, ttl, annotate(output, t)`,
 			After:  `		return output, ttl, annotate(output.DeepCopyObject(), t)`,
 		}},
-		CaughtBy: "./pkg/storage", Test: "TestAnnotationIsTheServers",
+		CaughtBy: "./pkg/storage", Test: "TestClusterAnnotationIsReserved",
 	},
 	{
 		Name: "foreign-token", Rule: "a continue token is only valid for the list that returned it",

@@ -56,7 +56,7 @@ func NewRBACAuthorizer(c Config) *Authorizer { return &Authorizer{c} }
 
 // Authorize implements authorizer.Authorizer.
 func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	name, err := z.enter(ctx)
+	name, err := z.waitFresh(ctx)
 	if err != nil || a.GetUser() == nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
@@ -123,7 +123,7 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 // RulesOf returns the rules of u in the namespace, including those for all namespaces. The error lists roles
 // that do not exist, and reports if rules were omitted because there are too many.
 func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
-	name, err := z.enter(ctx)
+	name, err := z.waitFresh(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (f *failures) aggregate() error {
 // RulesIn returns the rules of the role that a binding in the namespace refers to. It returns a NotFound
 // error, or a Forbidden error if there are too many rules.
 func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	name, err := z.enter(ctx)
+	name, err := z.waitFresh(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func (z *Authorizer) CaughtUp(name logicalcluster.Name) bool {
 	return !z.Index.fresh.pendingIn(name, time.Now())
 }
 
-// enter returns the logical cluster of ctx after the index has caught up.
-func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {
+// waitFresh returns the logical cluster of ctx after the index has caught up.
+func (z *Authorizer) waitFresh(ctx context.Context) (logicalcluster.Name, error) {
 	if z.HasSynced != nil && !z.HasSynced() {
 		return "", errNotSynced
 	}

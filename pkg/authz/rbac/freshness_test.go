@@ -69,7 +69,7 @@ func TestFreshness(t *testing.T) {
 	require.Zero(t, f.count.Load())
 }
 
-func TestKnows(t *testing.T) {
+func TestContains(t *testing.T) {
 	f := &freshness{}
 	require.False(t, f.pendingIn("a", later()))
 	f.wrote("a", "rolebindings", "10", later())

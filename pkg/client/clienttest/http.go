@@ -73,7 +73,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	items := make([]any, 0, len(objs))
 	for _, obj := range objs[min(start, end):end] {
-		items = append(items, q.view(obj))
+		items = append(items, q.project(obj))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	response := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": q.kind() + "List", "metadata": meta, "items": items}
@@ -98,7 +98,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	out := &events{encoder: json.NewEncoder(w), flush: http.NewResponseController(w)}
 	if initial {
 		for _, obj := range s.snapshot(q) {
-			out.send("ADDED", q.view(obj))
+			out.send("ADDED", q.project(obj))
 		}
 		annotations := map[string]any{metav1.InitialEventsAnnotationKey: "true"}
 		if !q.ranges.Empty() {
@@ -127,7 +127,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		for ; at < len(s.history); at++ {
 			c := s.history[at]
 			if c.revision > from && c.resource == q.resource && q.matches(c.object) {
-				out.send(c.kind, q.view(c.object))
+				out.send(c.kind, q.project(c.object))
 			}
 		}
 		if short || bookmarks != s.bookmarks {

@@ -54,7 +54,7 @@ func (q query) matches(obj *unstructured.Unstructured) bool {
 		q.selector.Matches(labels.Set(obj.GetLabels()))
 }
 
-func (q query) view(obj *unstructured.Unstructured) map[string]any {
+func (q query) project(obj *unstructured.Unstructured) map[string]any {
 	if !q.metadata {
 		return obj.Object
 	}

@@ -31,7 +31,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-func TestTablesThatAreRefused(t *testing.T) {
+func TestRejectedTables(t *testing.T) {
 	t.Parallel()
 	const whole = `"ranges":[{"first":0,"last":255}]}`
 	for raw, want := range map[string]string{

@@ -15,9 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestShardsLeaveNothing adds, moves and removes shards, 50 times or CHANGES, and checks that no goroutines and memory
+// TestShardsDoNotLeak adds, moves and removes shards, 50 times or CHANGES, and checks that no goroutines and memory
 // are leaked.
-func TestShardsLeaveNothing(t *testing.T) {
+func TestShardsDoNotLeak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: live heap and goroutines of a process with servers")
 	}

@@ -184,8 +184,8 @@ func conditionOf(b *apisv1alpha2.APIBinding, kind string) string {
 	return fmt.Sprintf("%s %s %s: %s", c.Status, c.Reason, c.Severity, c.Message)
 }
 
-// TestLogicalClusterComes: a binding is retried if its logical cluster has not been observed yet.
-func TestLogicalClusterComes(t *testing.T) {
+// TestLogicalClusterIsCreatedLater: a binding is retried if its logical cluster has not been observed yet.
+func TestLogicalClusterIsCreatedLater(t *testing.T) {
 	w := offering("b")
 	lc := w.lc
 	w.lc = nil

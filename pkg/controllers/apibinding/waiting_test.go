@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestNoRoom: bindings that wait for capacity for a schema are recorded until there is capacity or the binding is deleted.
-func TestNoRoom(t *testing.T) {
+// TestNoCapacity: bindings that wait for capacity for a schema are recorded until there is capacity or the binding is deleted.
+func TestNoCapacity(t *testing.T) {
 	w := offering("b")
 	w.schemas[widgetsOne] = "large"
 	w.converge(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/test/documented"
 )
 
-// TestNoClientForNothing: a reconcile without changes needs no client, and there is none here.
-func TestNoClientForNothing(t *testing.T) {
+// TestNoClientWithoutChanges: a reconcile without changes needs no client, and there is none here.
+func TestNoClientWithoutChanges(t *testing.T) {
 	t.Parallel()
 	object := cachedOf("c", "one", 0, withReplicas)
 	same, err := (&controller{}).commit(t.Context(), object, object.DeepCopy())
@@ -25,9 +25,9 @@ func TestNoClientForNothing(t *testing.T) {
 	require.Equal(t, object, same)
 }
 
-// TestDeletionGoesOnSoon: the deletion of replicas is retried soon after the cache server is reachable again, even after a
+// TestDeletionContinuesSoon: the deletion of replicas is retried soon after the cache server is reachable again, even after a
 // long outage.
-func TestDeletionGoesOnSoon(t *testing.T) {
+func TestDeletionContinuesSoon(t *testing.T) {
 	t.Parallel()
 	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)
 	unreachable, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})

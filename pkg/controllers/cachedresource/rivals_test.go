@@ -196,9 +196,9 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// TestNothingBeforeAllAreKnown: after a start, the first published cached resource of an identity does not cause the
+// TestNoDeletionsBeforeSync: after a start, the first published cached resource of an identity does not cause the
 // deletion of other replicas. New ones wait.
-func TestNothingBeforeAllAreKnown(t *testing.T) {
+func TestNoDeletionsBeforeSync(t *testing.T) {
 	t.Parallel()
 	one, two, late := cachedOf("c", "one", 0, withReplicas), cachedOf("d", "two", 0, withReplicas), cachedOf("e", "late", 0)
 	published := map[apis.Publisher]bool{}

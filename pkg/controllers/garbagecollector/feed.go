@@ -38,8 +38,8 @@ type Store interface {
 	Revision(ctx context.Context) (uint64, error)
 	// Header decodes a stored object that was reported to the follower.
 	Header(ctx context.Context, key string, stored []byte) (storage.Header, error)
-	// SeenHeader returns the header of an object at a revision or later, and ReadHeader the result of a quorum read.
-	SeenHeader(ctx context.Context, key string, revision uint64) (storage.Header, error)
+	// CachedHeader returns the header of an object at a revision or later, and ReadHeader the result of a quorum read.
+	CachedHeader(ctx context.Context, key string, revision uint64) (storage.Header, error)
 	ReadHeader(ctx context.Context, key string) (storage.Header, error)
 	// Keys returns a limited number of keys with a prefix.
 	Keys(ctx context.Context, prefix string, most int64) ([]string, error)
@@ -182,7 +182,7 @@ func (f *feed) get(ctx context.Context, item Item) (object, error) {
 	if at, ok := f.written.Load(item.prefix()); ok {
 		revision = max(revision, at.(uint64)) //nolint:forcetypeassert // nothing else is stored
 	}
-	h, err := f.store.SeenHeader(ctx, string(item), revision)
+	h, err := f.store.CachedHeader(ctx, string(item), revision)
 	return objectOf(h), err
 }
 

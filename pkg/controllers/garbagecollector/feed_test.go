@@ -38,7 +38,7 @@ func (*changed) Header(_ context.Context, key string, stored []byte) (h storage.
 	return h, err
 }
 
-func (s *changed) SeenHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
+func (s *changed) CachedHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
 	s.revisions[key] = revision
 	return storage.Header{}, nil
 }
@@ -69,9 +69,9 @@ func dependentsOf(f *feed, uid types.UID) (items []Item) {
 	return items
 }
 
-// TestFeedBeginsAnew: during a resync the graph keeps its state, because owners would seem to have no dependents. Then it
+// TestFeedRestarts: during a resync the graph keeps its state, because owners would seem to have no dependents. Then it
 // is replaced, and all items are examined.
-func TestFeedBeginsAnew(t *testing.T) {
+func TestFeedRestarts(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
 	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)

@@ -274,7 +274,7 @@ func TestDeleteReadsTheServer(t *testing.T) {
 	}
 }
 
-func TestDeleteTellsWhatTakesLong(t *testing.T) {
+func TestDeleteReportsProgress(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Deleting"), deleted(time.Minute))}
 	mustReconcile(t, f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", underWay: true}))
 	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
@@ -345,7 +345,7 @@ func TestDeleteWaitsForTerminators(t *testing.T) {
 	require.Nil(t, f.lc)
 }
 
-func TestWhatIsNotDeletedOrNotOursIsLeftAlone(t *testing.T) {
+func TestForeignFinalizersAreRetained(t *testing.T) {
 	for name, lc := range map[string]*corev1alpha1.LogicalCluster{
 		"alive":             newCluster(phase("Ready")),
 		"without finalizer": newCluster(phase("Ready"), deleted(0), func(lc *corev1alpha1.LogicalCluster) { lc.Finalizers = []string{"other"} }),

@@ -247,8 +247,8 @@ func (w *world) state() *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// TestACrashAnywhereIsCompleted: a crash before or after each write, during creation and deletion, does not change the final state.
-func TestACrashAnywhereIsCompleted(t *testing.T) {
+// TestRestartAfterEachWrite: a crash before or after each write, during creation and deletion, does not change the final state.
+func TestRestartAfterEachWrite(t *testing.T) {
 	play := func(t *testing.T, process crash.Process) (w *world, ready *corev1alpha1.LogicalCluster) {
 		w = newWorld(t)
 		w.Process = process

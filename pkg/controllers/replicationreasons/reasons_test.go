@@ -39,7 +39,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func TestRulesToEnter(t *testing.T) {
+func TestAccessRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		verbs, urls []string
 		want        []string

@@ -31,8 +31,8 @@ func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shar
 	return got
 }
 
-// TestTheLessUsedGetsMore: of two shards, the less used one gets all until both are even; of several, each gets some.
-func TestTheLessUsedGetsMore(t *testing.T) {
+// TestLessUsedShardIsPreferred: of two shards, the less used one gets all until both are even; of several, each gets some.
+func TestLessUsedShardIsPreferred(t *testing.T) {
 	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0))))
 	even := placing(t, 300, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0)))
 	require.InDelta(t, 100, even["a"], 1, "claims must count as load")

@@ -197,7 +197,7 @@ func TestMirrorReportsDefaultBindings(t *testing.T) {
 	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 }
 
-func TestMirrorTellsTheProgressOfADeletion(t *testing.T) {
+func TestMirrorReportsProgressOfDeletion(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: "Ready"}}
 	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two objects")
 	got := mirror(newWorkspace("w"), ending(lc))

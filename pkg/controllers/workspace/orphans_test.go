@@ -38,9 +38,9 @@ func TestIsStart(t *testing.T) {
 	require.False(t, isInitial(namespaces, more))
 }
 
-// TestACreateThatArrivesAfterTheEnd: a logical cluster that is created after the deletion of its Workspace is deleted,
+// TestLateCreate: a logical cluster that is created after the deletion of its Workspace is deleted,
 // unless it may contain data.
-func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
+func TestLateCreate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change       func(f *fake, r *workspaceReconciler, late *corev1alpha1.LogicalCluster)
 		stays, fails bool

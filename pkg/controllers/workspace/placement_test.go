@@ -126,7 +126,7 @@ func (f *fake) placed(p *placement, r *workspaceReconciler) {
 	f.sync(r)
 }
 
-func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
+func TestTargetCreatesRequestedLogicalClusters(t *testing.T) {
 	f := newPlaced(t)
 	f.ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["staff"]}`
 	r := f.process()
@@ -174,7 +174,7 @@ func TestLocalPlacementStoresNoRequest(t *testing.T) {
 	require.NotContains(t, f.ws.Labels, tenancy.TargetLabel)
 }
 
-func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
+func TestTargetCreatesOnlyPendingWorkspaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change       func(f *fake, p *placement)
 		fails, retry bool
@@ -201,9 +201,9 @@ func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
 	}
 }
 
-// TestANameThatIsTakenElsewhere: the target does not touch the existing logical cluster, and the Workspace's shard detects
+// TestNameInUseOnAnotherShard: the target does not touch the existing logical cluster, and the Workspace's shard detects
 // the conflict. It is retried after the deletion.
-func TestANameThatIsTakenElsewhere(t *testing.T) {
+func TestNameInUseOnAnotherShard(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()
 	f.claim(r)
@@ -232,8 +232,8 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 	require.Same(t, foreign, f.clusters[cluster])
 }
 
-// TestADeletionWhileTheTargetCreates: the Workspace is deleted between the target's last read and its create.
-func TestADeletionWhileTheTargetCreates(t *testing.T) {
+// TestDeletionDuringCreation: the Workspace is deleted between the target's last read and its create.
+func TestDeletionDuringCreation(t *testing.T) {
 	for _, kept := range []string{"", "used", "old", "existing"} {
 		t.Run(kept, func(t *testing.T) {
 			f := newPlaced(t)
@@ -275,7 +275,7 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 	}
 }
 
-func TestATargetThatIsAwayIsTold(t *testing.T) {
+func TestUnreachableTargetIsReported(t *testing.T) {
 	f := newPlaced(t)
 	f.down = true
 	r := f.process()
@@ -295,8 +295,8 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
-// TestWorkspacesGetALostLabelBack: the target shard must observe their deletion, too.
-func TestWorkspacesGetALostLabelBack(t *testing.T) {
+// TestLostWorkspaceLabelIsRestored: the target shard must observe their deletion, too.
+func TestLostWorkspaceLabelIsRestored(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()
 	f.claim(r)

@@ -226,7 +226,7 @@ func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 	require.Empty(t, r.starts.at)
 }
 
-func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
+func TestSlowWorkspaceIsInitializing(t *testing.T) {
 	for name, blind := range map[string]bool{"observed": false, "not observed": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -253,9 +253,9 @@ func TestAWorkspaceThatTakesItsTimeIsInitializing(t *testing.T) {
 	})
 }
 
-// TestACrashAnywhereIsCompleted: the process crashes before or after each write, during creation and deletion, and a new
+// TestRestartAfterEachWrite: the process crashes before or after each write, during creation and deletion, and a new
 // one continues. The logical cluster is local, or the other shard, which also crashes, creates it on request.
-func TestACrashAnywhereIsCompleted(t *testing.T) {
+func TestRestartAfterEachWrite(t *testing.T) {
 	for point := 2; point < 14; point++ {
 		for _, placing := range []bool{false, true} {
 			t.Run(fmt.Sprintf("point %d, placing: %t", point, placing), func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestACrashAnywhereIsCompleted(t *testing.T) {
 	}
 }
 
-func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
+func TestUnreachableShardIsRetried(t *testing.T) {
 	f := newFake(t)
 	f.down = true
 	r := f.process()
@@ -339,7 +339,7 @@ func TestAnUnschedulableWorkspaceWaits(t *testing.T) {
 	require.Empty(t, f.clusters)
 }
 
-func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
+func TestForeignLogicalClusterIsRetained(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
@@ -356,7 +356,7 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 
 var errCannot = errors.New("cannot")
 
-func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
+func TestLogicalClusterStatusIsMirrored(t *testing.T) {
 	ready := func(t *testing.T) (*fake, *workspaceReconciler) {
 		f := newFake(t)
 		r := f.process()

@@ -85,8 +85,8 @@ func TestFindSpec(t *testing.T) {
 	require.False(t, ok, "another kind must not be found")
 }
 
-// TestSpecIsNotMistaken: bytes that only resemble a spec are not interned.
-func TestSpecIsNotMistaken(t *testing.T) {
+// TestSimilarBytesAreNotInterned: bytes that only resemble a spec are not interned.
+func TestSimilarBytesAreNotInterned(t *testing.T) {
 	codec := internCodec{Codec: plainCodec, interner: newInterner()}
 	// The last status belongs to the spec.
 	data := []byte(string(storedStart) + `"metadata":{"name":"a"},"spec":{"group":"g","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"string"},"status":{"type":"object"}}}}}]}}`)

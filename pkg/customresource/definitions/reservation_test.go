@@ -196,9 +196,9 @@ func (s *testServer) reservations() int {
 	return len(names.reserved)
 }
 
-// TestNamesOfFailedWritesAreOffered: a definition that was denied a name gets it after the write of the other
+// TestNamesOfFailedWritesAreReleased: a definition that was denied a name gets it after the write of the other
 // definition failed, in either order.
-func TestNamesOfFailedWritesAreOffered(t *testing.T) {
+func TestNamesOfFailedWritesAreReleased(t *testing.T) {
 	t.Parallel()
 	var calls counters
 	s := startServer(t, customresourcetest.NewData(t), calls.wrap)

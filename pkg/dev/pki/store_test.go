@@ -88,7 +88,7 @@ func TestRSAAuthority(t *testing.T) {
 	require.Equal(t, old.CertPEM, kept.CertPEM, "certificates that the authority has signed must remain valid")
 }
 
-func TestTakesAgainWhatIsThere(t *testing.T) {
+func TestReusesExistingObjects(t *testing.T) {
 	dir := t.TempDir()
 	ca, pair := fill(t, NewStore(dir, at(today)))
 	again := NewStore(dir, at(today.Add(24*time.Hour)))
@@ -129,7 +129,7 @@ func TestNeverOutlivesItsAuthority(t *testing.T) {
 	require.Equal(t, ca.cert.NotAfter, pair.cert.NotAfter)
 }
 
-func TestReplacesWhatNoLongerFits(t *testing.T) {
+func TestReplacesOutdatedCertificates(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, NewStore(dir, at(today)))
 
@@ -178,7 +178,7 @@ func TestCompletesAnInterruptedRun(t *testing.T) {
 	require.Equal(t, 1, s.Made())
 }
 
-func TestRefusesWhatIsCorrupt(t *testing.T) {
+func TestRejectsCorruptData(t *testing.T) {
 	for name, test := range map[string]struct {
 		file, contents string
 		remove         string

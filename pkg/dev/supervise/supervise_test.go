@@ -228,7 +228,7 @@ func TestBackoffForgetsAfterHealth(t *testing.T) {
 	require.Equal(t, []time.Duration{1, 2, 4, 5, 5, 1, 2}, got)
 }
 
-func TestGivesUpWhatNeverStarts(t *testing.T) {
+func TestStartTimeout(t *testing.T) {
 	// The exit codes for wrong flags and bad data are final.
 	for mode, starts := range map[string]int{"exit:1": 3, "exit:64": 1, "exit:65": 1} {
 		t.Run(mode, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 	})
 }
 
-func TestKillsWhatDoesNotStop(t *testing.T) {
+func TestKillsAfterStopTimeout(t *testing.T) {
 	t.Run("after the stop timeout", func(t *testing.T) {
 		dir := t.TempDir()
 		stop, r := start(t, Config{StopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))

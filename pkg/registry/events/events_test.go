@@ -48,7 +48,7 @@ func TestConversionLosesNothing(t *testing.T) {
 }
 
 // Every field of either form has a counterpart in the other one.
-func TestConversionKnowsEveryField(t *testing.T) {
+func TestConversionCoversAllFields(t *testing.T) {
 	require.Equal(t, reflect.TypeFor[corev1.Event]().NumField(), reflect.TypeFor[eventsv1.Event]().NumField())
 	require.Equal(t, reflect.TypeFor[corev1.EventSeries]().NumField(), reflect.TypeFor[eventsv1.EventSeries]().NumField())
 }

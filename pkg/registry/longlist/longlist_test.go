@@ -95,7 +95,7 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 }
 
 // The encoding and its workers end if the client disconnects.
-func TestClientGone(t *testing.T) {
+func TestClientDisconnects(t *testing.T) {
 	ours, _ := encoders(t, apiruntime.ContentTypeJSON, corev1.SchemeGroupVersion)
 	for _, after := range []brokenWriter{0, 1, 100, 200_000} {
 		require.ErrorIs(t, ours.Encode(configMaps(10*long, 100), &after), errBroken)

@@ -146,7 +146,7 @@ func TestRegisterReportsErrors(t *testing.T) {
 	require.EqualError(t, group.Register(runtime.NewScheme()), "registering one.example.com/v1: no such type")
 }
 
-func TestTableOfSomethingElse(t *testing.T) {
+func TestTableOfAnotherKind(t *testing.T) {
 	convertor := newTable(schema.GroupResource{Resource: "things"}, []Column[*corev1.ConfigMap]{NameColumn[*corev1.ConfigMap]()})
 	_, err := convertor.ConvertToTable(t.Context(), &corev1.Secret{}, nil)
 	require.EqualError(t, err, "the resource things does not support being converted to a Table")

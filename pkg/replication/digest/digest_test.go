@@ -78,8 +78,8 @@ func TestHash(t *testing.T) {
 	require.Error(t, err)
 }
 
-// FuzzAnswer checks that any response is either parsed correctly or rejected.
-func FuzzAnswer(f *testing.F) {
+// FuzzResponse checks that any response is either parsed correctly or rejected.
+func FuzzResponse(f *testing.F) {
 	f.Add(`{"dataID":"x","form":1,"resources":{"shards.core.kcp.io":{"count":1,"digest":"ff"}}}`)
 	f.Add(`{"dataID":"x","form":1,"buckets":["0","ffffffffffffffff","10000000000000000"]}`)
 	f.Add(`{"dataID":"x","form":1,"keys":{"root|a":"-1"}}`)

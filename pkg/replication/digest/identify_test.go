@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func FuzzParseAnswer(f *testing.F) {
+func FuzzParseResponse(f *testing.F) {
 	f.Add(200, `{"dataID":"x","form":1,"keys":{"root|a":"1"}}`, false)
 	f.Add(200, `{"dataID":"x","form":1,"buckets":["`+strings.Repeat(`0","`, Buckets-1)+`1"]}`, true)
 	f.Add(200, `{"dataID":"x","form":2}`, false)

@@ -82,8 +82,8 @@ func (m *model) damage() (keys []string) {
 	return keys
 }
 
-// TestDigestsFindWhatNoEventReports: digests find such replicas, which are repaired one by one, without any list.
-func TestDigestsFindWhatNoEventReports(t *testing.T) {
+// TestDigestsDetectLostEvents: digests find such replicas, which are repaired one by one, without any list.
+func TestDigestsDetectLostEvents(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		keys, lists := m.damage(), m.cache.lists
@@ -135,9 +135,9 @@ func TestDigestsUnavailable(t *testing.T) {
 	})
 }
 
-// TestMarks checks that checkpoints are renewed without changes, also by the next process. The loss of a checkpoint
+// TestCheckpoints checks that checkpoints are renewed without changes, also by the next process. The loss of a checkpoint
 // causes a new comparison, and the restore of the shard from an older backup a new epoch.
-func TestMarks(t *testing.T) {
+func TestCheckpoints(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		first := m.cp(t)
@@ -171,8 +171,8 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// TestResourcesComeAndGo removes a resource from the table while the cache server is unreachable, and adds it again.
-func TestResourcesComeAndGo(t *testing.T) {
+// TestResourcesAreAddedAndRemoved removes a resource from the table while the cache server is unreachable, and adds it again.
+func TestResourcesAreAddedAndRemoved(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		resource := replication.Resource{}
 		lines, _ := m.config.Table.Lines()

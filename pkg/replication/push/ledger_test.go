@@ -125,8 +125,8 @@ func TestLedgerModel(t *testing.T) {
 	}
 }
 
-// TestLedgerForgetsWhatItDoesNotKnow checks that there is no checkpoint during a resync of the informer.
-func TestLedgerForgetsWhatItDoesNotKnow(t *testing.T) {
+// TestLedgerHasNoCheckpointDuringResync checks that there is no checkpoint during a resync of the informer.
+func TestLedgerHasNoCheckpointDuringResync(t *testing.T) {
 	l := newLedger()
 	at := func(version string) func() string { return func() string { return version } }
 	got, known := l.checkpoint(at("7"))

@@ -38,9 +38,9 @@ func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
 	return modelResponse(req, code, io.NopCloser(bytes.NewReader(body))), err
 }
 
-// TestGoneWhereItIsRelayedFrom checks that an object which is missing on the cache server that is relayed from was only
+// TestRemovedOnRelaySource checks that an object which is missing on the cache server that is relayed from was only
 // deleted if that server has the same data and is complete.
-func TestGoneWhereItIsRelayedFrom(t *testing.T) {
+func TestRemovedOnRelaySource(t *testing.T) {
 	resource := replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")}
 	checkpointOf := func(uid types.UID, epoch string, number int64, version string) *replicationcheckpoints.ReplicationCheckpoint {
 		return &replicationcheckpoints.ReplicationCheckpoint{

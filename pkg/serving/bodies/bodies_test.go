@@ -81,7 +81,7 @@ func send(ctx context.Context, client *http.Client, method, url, subject string,
 
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 
-func TestBodiesArriveWhole(t *testing.T) {
+func TestBodiesAreComplete(t *testing.T) {
 	reader := NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil)
 	url, clients := served(t, reader, NewRate(), echo)
 	for proto, client := range clients {

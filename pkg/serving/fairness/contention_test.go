@@ -37,7 +37,7 @@ func (b *bench) at(flow string) float64 {
 	return b.queue.flows[FlowKey{Cluster: flow}].at
 }
 
-func TestAloneALogicalClusterHasMore(t *testing.T) {
+func TestSingleLogicalClusterUsesMoreSeats(t *testing.T) {
 	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, AloneSeats: 3, Waiting: 10, FlowWaiting: 10})
 	first, second, third := b.must("a", "u", 1), b.must("a", "u", 1), b.must("a", "u", 1)
 	fourth := b.waits(t.Context(), "a", "u", 1)

@@ -88,7 +88,7 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 	}
 }
 
-func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
+func TestWatchesReleaseTheirSeatAfterInitialEvents(t *testing.T) {
 	opened, end := make(chan struct{}), make(chan struct{})
 	f := NewFairness(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil)
 	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -147,7 +147,7 @@ func always(d time.Duration) func(string) time.Duration {
 	return func(string) time.Duration { return d }
 }
 
-func TestQuietFlowsPassTheFlood(t *testing.T) {
+func TestQuietFlowsOvertakeTheFlood(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("flood", "u", 1)
 	remaining := slices.Concat(b.allWait(20, "flood"), b.allWait(2, "quiet"))
@@ -194,7 +194,7 @@ func TestOneFlowLeavesSeatsForOthers(t *testing.T) {
 	b.isIdle()
 }
 
-func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
+func TestWideRequestsAreNotStarved(t *testing.T) {
 	b := newBench(t, Limits{Seats: 4, FlowSeats: 4, Waiting: 10, FlowWaiting: 10})
 	small := b.must("a", "u", 1)
 	wide := b.waits(t.Context(), "b", "u", 4)
@@ -207,7 +207,7 @@ func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
 	b.must("a", "u", 99)(0) // limited to the total
 }
 
-func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
+func TestRejectsWhenOverloaded(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 12, FlowWaiting: 8})
 	running := b.must("flood", "u", 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +228,7 @@ func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
 	b.isIdle()
 }
 
-func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
+func TestManyFloodsLeaveCapacity(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 64, FlowWaiting: 64})
 	running := b.must("flood-0", "u", 1)
 	ctx, cancel := context.WithCancel(t.Context())

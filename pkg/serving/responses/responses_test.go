@@ -370,8 +370,8 @@ func TestForwarded(t *testing.T) {
 	})
 }
 
-// TestWhole checks that the number of responses that are encoded as a whole and compressed is limited.
-func TestWhole(t *testing.T) {
+// TestWholeList checks that the number of responses that are encoded as a whole and compressed is limited.
+func TestWholeList(t *testing.T) {
 	t.Parallel()
 	inside, goOn := make(chan bool), make(chan struct{})
 	last := false

@@ -39,8 +39,8 @@ func (s *Source) CatchUpBy(catchUp func(ctx context.Context, version uint64) err
 	s.catchUp = catchUp
 }
 
-// SeenByAll reports whether all replicas have seen a change that this one saw at the given time.
-func (s *Source) SeenByAll(at time.Time) bool {
+// ObservedByAll reports whether all replicas have seen a change that this one saw at the given time.
+func (s *Source) ObservedByAll(at time.Time) bool {
 	now := time.Now()
 	since, current := s.currentSince(now)
 	return current && now.Sub(since) > lag && now.Sub(at) > lag

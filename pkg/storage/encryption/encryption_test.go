@@ -163,7 +163,7 @@ func providers(t *testing.T, o Options) *Providers {
 	return p
 }
 
-func TestEncryptsByResourceAndReadsWhatWasThere(t *testing.T) {
+func TestEncryptsByResourceAndReadsPlainObjects(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
@@ -283,7 +283,7 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-func TestRefusesWhatCannotWork(t *testing.T) {
+func TestRejectsInvalidOptions(t *testing.T) {
 	_, err := (&Options{ConfigFile: filepath.Join(t.TempDir(), "missing")}).Open(t.Context(), "test")
 	require.ErrorContains(t, err, "--encryption-provider-config")
 	file := filepath.Join(t.TempDir(), "broken.yaml")

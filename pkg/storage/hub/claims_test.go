@@ -110,9 +110,9 @@ func TestClaimsWithinAVersion(t *testing.T) {
 	require.Empty(t, w.ResultChan())
 }
 
-// TestClaimsOfWhoIsBehind verifies that a watcher which is behind first receives earlier events, filtered by the claims
+// TestClaimsOfSlowReaders verifies that a watcher which is behind first receives earlier events, filtered by the claims
 // at that time.
-func TestClaimsOfWhoIsBehind(t *testing.T) {
+func TestClaimsOfSlowReaders(t *testing.T) {
 	f := filled(t, "a/x", "b/x")
 	set := newSet("a")
 	w := f.watchClaims(set, "/r/")
@@ -152,9 +152,9 @@ func TestClaimsWaitForTheHub(t *testing.T) {
 	set.Deny("a", 20) // the hub is closed meanwhile
 }
 
-// TestClaimsHideWhatCameLater verifies that a watch that resumes receives deletions after a revoked claim, but no objects
+// TestClaimsHideLaterObjects verifies that a watch that resumes receives deletions after a revoked claim, but no objects
 // that no replica can have shown.
-func TestClaimsHideWhatCameLater(t *testing.T) {
+func TestClaimsHideLaterObjects(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := filled(t, "a/seen")
 		set := newSet("a")
@@ -172,8 +172,8 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 	})
 }
 
-// TestClaimsAreToldForAWhile verifies that old changes are not sent to later watches, even without bookmarks.
-func TestClaimsAreToldForAWhile(t *testing.T) {
+// TestOldClaimChangesAreNotSent verifies that old changes are not sent to later watches, even without bookmarks.
+func TestOldClaimChangesAreNotSent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := filled(t, "b/x", "z")
 		set := newSet("a")
@@ -194,9 +194,9 @@ func TestClaimsAreToldForAWhile(t *testing.T) {
 	})
 }
 
-// TestClaimsAreToldWhereverCut verifies that a watch which resumes after changed claims reaches the current state, even
+// TestClaimsInPages verifies that a watch which resumes after changed claims reaches the current state, even
 // if it is interrupted repeatedly after any event.
-func TestClaimsAreToldWhereverCut(t *testing.T) {
+func TestClaimsInPages(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("z")
@@ -282,9 +282,9 @@ func (f *follower) applyEvents(set *claims.Set, version uint64, most int, state 
 	return version
 }
 
-// TestClaimsOfAProcessThatStoodStill verifies that a suspended process sends no claimed objects in open or new watches and
+// TestClaimsAfterAPause verifies that a suspended process sends no claimed objects in open or new watches and
 // lists until it has read the claims again.
-func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
+func TestClaimsAfterAPause(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := filled(t, "a/x", "b/x")
 		source := &claims.Source{}
@@ -329,8 +329,8 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 	})
 }
 
-// TestClaimsAreForgotten verifies that the hub releases an empty set without watchers, and that a set belongs to one hub.
-func TestClaimsAreForgotten(t *testing.T) {
+// TestClaimsAreEvicted verifies that the hub releases an empty set without watchers, and that a set belongs to one hub.
+func TestClaimsAreEvicted(t *testing.T) {
 	f := filled(t, "a/x")
 	set := newSet("a", "b")
 	w := f.watchClaims(set, "/r/")

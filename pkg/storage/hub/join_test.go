@@ -116,9 +116,9 @@ func TestJoinWaitsForTheHub(t *testing.T) {
 	})
 }
 
-// TestJoinKeepsAVersionTogether verifies that a watcher which joins between events with the same version, e.g. of objects
+// TestJoinDoesNotSplitVersions verifies that a watcher which joins between events with the same version, e.g. of objects
 // that expire together, receives each once.
-func TestJoinKeepsAVersionTogether(t *testing.T) {
+func TestJoinDoesNotSplitVersions(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		o, w, cache := joining(t, "a", "b")
 		cache.Modify(versioned("a", 9))
@@ -136,8 +136,8 @@ func TestJoinKeepsAVersionTogether(t *testing.T) {
 	})
 }
 
-// TestJoinNotALostHub verifies that a watcher does not join a hub that has lost track before it is filled again.
-func TestJoinNotALostHub(t *testing.T) {
+// TestJoinFailsOnStoppedHub verifies that a watcher does not join a hub that has lost track before it is filled again.
+func TestJoinFailsOnStoppedHub(t *testing.T) {
 	inBubbles(t, map[string]int{"no missed events": 10, "missed events": 20}, func(t *testing.T, at int) {
 		o, w, cache := joining(t, "a")
 		cache.Modify(versioned("a", 10))
@@ -162,8 +162,8 @@ func TestJoinNotALostHub(t *testing.T) {
 	})
 }
 
-// TestJoinToldToTryAgain verifies that clients must retry if the hub is not filled again, for any version.
-func TestJoinToldToTryAgain(t *testing.T) {
+// TestJoinIsRetried verifies that clients must retry if the hub is not filled again, for any version.
+func TestJoinIsRetried(t *testing.T) {
 	versions := map[string]uint64{"any": 0, "older": 4, "latest": 10, "future": 1000}
 	inBubbles(t, versions, func(t *testing.T, version uint64) {
 		o := newOlder(t, "a")

@@ -36,9 +36,9 @@ func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int
 	return storage.SelectionPredicate{Label: counting{parsed, evaluations}, Field: fields.Everything()}, evaluations
 }
 
-// TestSelectionsAreAskedOnce verifies that an event is matched once per distinct selector of its own logical cluster and
+// TestSelectionsAreEvaluatedOnce verifies that an event is matched once per distinct selector of its own logical cluster and
 // of wildcard requests.
-func TestSelectionsAreAskedOnce(t *testing.T) {
+func TestSelectionsAreEvaluatedOnce(t *testing.T) {
 	f := filled(t, "a/x", "b/x")
 	open := func(key, selector string) (watch.Interface, *int) {
 		pred, evaluations := selecting(t, selector)
@@ -83,9 +83,9 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 	require.Len(t, f.selections, 2)
 }
 
-// TestInitialEventsKeepNothingOfOthers verifies that slow initial events of one logical cluster neither keep old states of
+// TestInitialEventsReleaseOtherObjects verifies that slow initial events of one logical cluster neither keep old states of
 // other logical clusters in memory nor copy objects before they are encoded.
-func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
+func TestInitialEventsReleaseOtherObjects(t *testing.T) {
 	f := filled(t, "a/x", "a/y")
 	own := f.objects.get("/r/a/x")
 	change := func(version int) weak.Pointer[metav1.PartialObjectMetadata] {

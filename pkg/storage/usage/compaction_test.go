@@ -102,8 +102,8 @@ func (m withQuota) Status(ctx context.Context, endpoint string) (*clientv3.Statu
 	return status, err
 }
 
-// TestUpdatesFillNothing updates an object with four times as many bytes as the quota.
-func TestUpdatesFillNothing(t *testing.T) {
+// TestUpdatesDoNotFillEtcd updates an object with four times as many bytes as the quota.
+func TestUpdatesDoNotFillEtcd(t *testing.T) {
 	const quota, size = 16 << 20, 256 << 10
 	u := newUpdates(t)
 	u.client.Maintenance = withQuota{u.client.Maintenance, quota}

@@ -24,7 +24,7 @@ func FuzzCheckpoint(f *testing.F) {
 		if json.Unmarshal(written, &checkpoint) != nil {
 			return
 		}
-		read := checkpoint.Said()
+		read := checkpoint.Comparable()
 		require.Equal(t, checkpoint.Epoch, read.Epoch)
 		require.Equal(t, len(checkpoint.Via) > 0, read.Partial)
 		for resource, extent := range checkpoint.Resources {

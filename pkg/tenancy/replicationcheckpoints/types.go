@@ -49,8 +49,8 @@ type ReplicationCheckpoint struct {
 	Via []string `json:"via,omitempty"`
 }
 
-// Said returns the checkpoint for readers of replicas, without versions that cannot be compared.
-func (m *ReplicationCheckpoint) Said() replicas.Checkpoint {
+// Comparable returns the checkpoint for readers of replicas, without versions that cannot be compared.
+func (m *ReplicationCheckpoint) Comparable() replicas.Checkpoint {
 	versions := make(map[string]string, len(m.Resources))
 	for resource, extent := range m.Resources {
 		if _, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, extent.ResourceVersion); err == nil {
@@ -72,7 +72,7 @@ func Read(ctx context.Context, cache *client.Factory) (map[string]replicas.Check
 	checkpoints := make(map[string]replicas.Checkpoint, len(list.Items))
 	for i := range list.Items {
 		if checkpoint := &list.Items[i]; checkpoint.Name == Name {
-			checkpoints[checkpoint.Annotations[request.ShardAnnotation]] = checkpoint.Said()
+			checkpoints[checkpoint.Annotations[request.ShardAnnotation]] = checkpoint.Comparable()
 		}
 	}
 	return checkpoints, nil

@@ -74,7 +74,7 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits implements authz.Views: in one logical cluster, a binding must give the export access to the resource with
+// Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access to the resource with
 // the requested verb. Claimed objects are also subject to the maximal permission policies of the exports that define them.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	workspace, export := exportOf(ctx)
@@ -109,7 +109,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	return v.config.Bindings.PermitsClaim(ctx, v.config.Rules, export.Cluster, reach.Identity, a)
 }
 
-// Shows implements authz.Views: it reports whether the logical cluster binds the export.
+// Shows implements authz.VirtualWorkspaces: it reports whether the logical cluster binds the export.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	workspace, export := exportOf(ctx)
 	return workspace.In.Wildcard || v.config.Bindings.Binds(workspace.In.Name, export)

@@ -227,8 +227,8 @@ func TestInitialEvents(t *testing.T) {
 	require.Equal(t, "ADDED two", next(t, w))
 }
 
-// TestWatchesLeaveTheirSeats: a watch is not counted among the executing requests once its initial events are sent.
-func TestWatchesLeaveTheirSeats(t *testing.T) {
+// TestWatchesReleaseTheirSeats: a watch is not counted among the executing requests once its initial events are sent.
+func TestWatchesReleaseTheirSeats(t *testing.T) {
 	b := NewBoard(func() error { return nil })
 	b.Set("one", shard("one", nil))
 	signal := utilflowcontrol.NewInitializationSignal()

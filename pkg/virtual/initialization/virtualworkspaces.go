@@ -147,7 +147,7 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits implements authz.Views.
+// Permits implements authz.VirtualWorkspaces.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
@@ -182,7 +182,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), authz.As(a, as))
 }
 
-// Shows implements authz.Views: it reports whether the logical cluster waits.
+// Shows implements authz.VirtualWorkspaces: it reports whether the logical cluster waits.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	e := entryOf(ctx)
 	if e.in.Wildcard {

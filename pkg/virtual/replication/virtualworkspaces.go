@@ -96,7 +96,7 @@ func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) 
 	}
 }
 
-// Permits implements authz.Views: in one logical cluster, there must be a binding to the export. Writes are permitted,
+// Permits implements authz.VirtualWorkspaces: in one logical cluster, there must be a binding to the export. Writes are permitted,
 // because they are rejected with 405 Method Not Allowed.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
@@ -105,7 +105,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Shows implements authz.Views: it reports whether the logical cluster binds the export.
+// Shows implements authz.VirtualWorkspaces: it reports whether the logical cluster binds the export.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	in := request.VirtualWorkspaceFrom(ctx).In
 	if in.Wildcard {

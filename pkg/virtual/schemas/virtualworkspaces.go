@@ -55,7 +55,7 @@ func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) auth
 	}
 }
 
-// Permits implements authz.Views. The filter rejects everything except reading the schemas.
+// Permits implements authz.VirtualWorkspaces. The filter rejects everything except reading the schemas.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if consumer, err := request.ClusterNameFrom(ctx); err == nil && !v.config.Local(consumer) {
 		return authorizer.DecisionDeny, "the logical cluster is not on this shard", nil
@@ -63,7 +63,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Shows implements authz.Views: the request must be for the logical cluster for which it was authorized.
+// Shows implements authz.VirtualWorkspaces: the request must be for the logical cluster for which it was authorized.
 func (*VirtualWorkspaces) Shows(ctx context.Context) bool {
 	scope := request.ScopeFrom(ctx)
 	return scope.VirtualWorkspace.In.Wildcard || scope.VirtualWorkspace.In == scope.Cluster

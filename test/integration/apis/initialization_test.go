@@ -208,11 +208,11 @@ func testTypeURLs(t *testing.T, e *kit.Env, home kit.WorkspaceClient) {
 	shards := kinds.Shards.In(e.ProxyClient.Cluster(kit.Path("root")))
 	harness.Create(t, shards, &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Annotations: map[string]string{"experimental.core.kcp.io/unschedulable": "true"}},
-		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://127.0.0.1:1", ExternalURL: "https://127.0.0.1:1", VirtualWorkspaceURL: "https://views.example.org"},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://127.0.0.1:1", ExternalURL: "https://127.0.0.1:1", VirtualWorkspaceURL: "https://vw.example.org"},
 	})
 	t.Cleanup(func() { _ = shards.Delete(context.WithoutCancel(t.Context()), "elsewhere", metav1.DeleteOptions{}) })
 	home.Eventually("the status contains the URLs of the new shard", func() bool {
-		return slices.Contains(urls(), "https://views.example.org/services/terminatingworkspaces/"+home.ClusterName+":apps")
+		return slices.Contains(urls(), "https://vw.example.org/services/terminatingworkspaces/"+home.ClusterName+":apps")
 	})
 	require.NotEqual(t, version, of.GetResourceVersion())
 	require.NoError(t, shards.Delete(t.Context(), "elsewhere", metav1.DeleteOptions{}))

@@ -11,7 +11,7 @@ import (
 )
 
 // testVirtualWorkspaceURLs checks that shards and the front-proxy describe valid URLs of virtual workspaces in responses to invalid ones.
-// TestViews of pkg/request covers segments that are missing, escaped or invalid.
+// TestVirtualWorkspaces of pkg/request covers segments that are missing, escaped or invalid.
 func testVirtualWorkspaceURLs(t *testing.T, e *kit.Env) {
 	provider, identity, consumers := consumersOf(t, e, "urls", 1)
 	k := consumers[0]

@@ -25,9 +25,9 @@ var rewrite = flag.Bool("rewrite", false, "write the file of served OpenAPI mode
 // servedModels is the list of models for openapi-prune.
 const servedModels = "../../../pkg/registry/generated/openapi/served.txt"
 
-// TestOpenAPIIsGeneratedForWhatIsServed checks that the generated definitions are exactly those in documents of a shard and the cache
+// TestOpenAPIContainsServedKinds checks that the generated definitions are exactly those in documents of a shard and the cache
 // server.
-func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
+func TestOpenAPIContainsServedKinds(t *testing.T) {
 	t.Parallel()
 	c := kit.Shared(t)
 	served := map[string]bool{}

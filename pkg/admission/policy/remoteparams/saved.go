@@ -19,7 +19,7 @@ type saved struct {
 	Select   string                  `json:"selector,omitempty"`
 	List     bool                    `json:"list,omitempty"`
 	Used     time.Time               `json:"used"`
-	Response *response               `json:"answer"`
+	Response *response               `json:"response"`
 }
 
 // Name is the name of the responses in a snapshot.
