@@ -23,10 +23,10 @@ func TestReferencePlugins(t *testing.T) {
 
 This page is generated from the code. [Admission](../admission.md) describes what the plugins allow.
 
-A shard calls all mutating plugins in this order, and then all validating plugins in this order. If a
-later plugin has changed the object, mutating policies and webhooks are called again according to their
-`+"`reinvocationPolicy`"+`. All plugins are enabled, and no flag changes the order. The front-proxy and the
-cache server have no admission plugins.
+A shard calls all mutating plugins in this order, and then all validating plugins in this order. If
+a later plugin has changed the object, mutating policies and webhooks are called again according to
+their `+"`reinvocationPolicy`"+`. All plugins are enabled, and no flag changes the order. The front-proxy
+and the cache server have no admission plugins.
 
 `+table.String())
 }

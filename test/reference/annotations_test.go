@@ -131,9 +131,9 @@ func TestReferenceAnnotations(t *testing.T) {
 	reference.Compare(t, "annotations.md", `# Annotations, labels and finalizers
 
 This page is generated from the code. It contains the keys that Shardplane sets or reads.
-[Admission](../admission.md) describes which of them are reserved for administrators or the system. Do not use
-keys with the prefix `+"`internal.`"+` in clients: they can change in any release. The same applies to the keys with
-the prefix `+"`"+rings+"`"+` on the Leases of [rings](../rings.md).
+[Admission](../admission.md) describes which of them are reserved for administrators or the system.
+Do not use keys with the prefix `+"`internal.`"+` in clients: they can change in any release. The same
+applies to the keys with the prefix `+"`"+rings+"`"+` on the Leases of [rings](../rings.md).
 
 ## Annotations
 

@@ -25,8 +25,8 @@ func TestReferenceMetrics(t *testing.T) {
 	require.Greater(t, len(library.Rows), 20)
 	reference.Compare(t, "metrics.md", `# Metrics
 
-This page is generated from the code. Servers also export the metrics of the Kubernetes libraries and of the Go
-runtime. [Monitor an installation](../tasks/monitor.md) describes the access to metrics.
+This page is generated from the code. Servers also export the metrics of the Kubernetes libraries
+and of the Go runtime. [Monitor an installation](../tasks/monitor.md) describes the access to metrics.
 
 ## Servers
 

@@ -42,8 +42,8 @@ func TestReferenceFeatureGates(t *testing.T) {
 
 This page is generated from the code.
 
-`+"`--feature-gates=<name>=<true|false>,…`"+` enables or disables features of a server. Set a gate to the same
-value on all servers in its row.
+`+"`--feature-gates=<name>=<true|false>,…`"+` enables or disables features of a server. Set a gate to
+the same value on all servers in its row.
 
 - Alpha features are disabled by default. Any release can change or remove them.
 - Beta features are enabled by default. A release that changes one describes the migration.
@@ -51,6 +51,7 @@ value on all servers in its row.
 
 `+table.Sort().String()+`
 Shards and cache servers also accept the gates of Kubernetes. `+"`ShardedListAndWatch` and `WatchList`"+` are
-enabled. `+"`DetectCacheInconsistency`"+`, which reads all stored objects every five minutes, is disabled.
+enabled. `+"`DetectCacheInconsistency`"+`, which reads all stored objects every five minutes, is
+disabled.
 `)
 }
