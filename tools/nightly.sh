@@ -10,7 +10,7 @@ go_test="go test -vet=off -ldflags=-s\ -w -count=1 -v"
 
 suites() {
   cat <<END
-unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
+unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit | grep -v '/test/mutants\$')
 servers, race detector|$go_test -race -timeout 60m -p 2 \$(go list ./pkg/... ./test/integration/... ./test/admission | grep -vxF "\$(tools/packages.sh unit)")
 whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|noisyneighbors|robustness|ringprocesses)\$')
 vet of tools|go -C tools vet ./...
