@@ -190,7 +190,7 @@ ring: ## Test rings with 10000 schedules of failures in simulated time
 .PHONY: leaks
 leaks: export CHANGES := $(or $(CHANGES),10000)
 leaks: ## Check for leaks after 10000 changes of ranges, shards and logical clusters each
-	$(GO_TEST) ./pkg/client ./pkg/client/shards -run LeaveNothing -count=1 -timeout 60m -v
+	$(GO_TEST) ./pkg/client ./pkg/client/shards -run DoNotLeak -count=1 -timeout 60m -v
 	cd contrib/mcprovider && $(GO_TEST) . -run '^TestLeaks$$' -count=1 -timeout 60m -v
 
 # RING_FLAGS='-duration 2h -defaults' injects faults for longer, with the default durations of a ring.

@@ -164,7 +164,7 @@ func eventually(t *testing.T, what string, try func() error) {
 			return
 		}
 		if time.Now().After(deadline) {
-			require.NoError(t, err, what)
+			require.NoError(t, err, "timeout, expected: "+what)
 		}
 		<-time.After(50 * time.Millisecond)
 	}

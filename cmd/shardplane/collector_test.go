@@ -58,8 +58,8 @@ func TestCollectorFollowsTheHeap(t *testing.T) {
 	require.Eventually(t, now(usualPercent), time.Minute, time.Millisecond)
 }
 
-// TestCollectorRetainsConfiguredPercent checks that GOGC in the environment is not changed.
-func TestCollectorRetainsConfiguredPercent(t *testing.T) {
+// TestCollectorRetainsConfiguration checks that GOGC or GOMEMLIMIT in the environment disables automatic changes of GOGC.
+func TestCollectorRetainsConfiguration(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "")

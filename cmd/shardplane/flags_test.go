@@ -282,8 +282,8 @@ func limitValue(name, text string) string {
 	}
 }
 
-// TestMistakes checks that servers report all wrong flags at once, in a stable order.
-func TestMistakes(t *testing.T) {
+// TestReportsAllWrongFlags checks that servers report all wrong flags at once, in a stable order.
+func TestReportsAllWrongFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"shard --name=No --base-url=no --external-url=no --cache-kubeconfig=/no --root-ca-file=/no --secure-port=-1 --tls-min-version=no --audit-log-path=/no --max-requests-inflight=-1" +
 			" --fairness-paused-requests=-1 --service-account-max-token-expiration=1s --etcd-compaction-interval=-1s --max-workspaces=-1 --max-objects=-2 --max-storage=9Gi": "--name --external-url --base-url --root-kubeconfig --shard-client-cert-file, --cache-kubeconfig: --root-ca-file:" +

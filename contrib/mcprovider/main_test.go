@@ -227,7 +227,7 @@ var unnamed = func() (o mccontroller.Options) {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, testTimeout, tick, what)
+	require.Eventually(t, condition, testTimeout, tick, "timeout, expected: "+what)
 }
 
 // reconcileEnds reports whether an error of a reconciler is not retried.

@@ -103,8 +103,8 @@ func TestPolicyLimits(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return r.admitPolicy(t, validations("p", 1, 1), nil) != nil }, testTimeout, time.Millisecond)
 	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, at most 4194304 allowed")
-	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "an unchanged policy is rejected")
-	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "a policy that shrinks is rejected")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "an unchanged policy must be accepted")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "a policy that shrinks must be accepted")
 }
 
 func TestPolicyBindingLimits(t *testing.T) {
@@ -120,8 +120,8 @@ func TestPolicyBindingLimits(t *testing.T) {
 	err := r.admitPolicy(t, validating, nil)
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "the logical cluster c0 has 1000 bindings of this kind, at most 1000 allowed: delete bindings")
-	require.NoError(t, r.admitPolicy(t, validating, validating), "an existing binding cannot be updated")
-	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "bindings of the other kind are counted")
+	require.NoError(t, r.admitPolicy(t, validating, validating), "an existing binding must be updatable")
+	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "bindings of the other kind must not be counted")
 }
 
 // TestPolicyPatterns checks that the programs of regular expressions count as memory.
@@ -144,6 +144,6 @@ func TestPolicyPatterns(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "bytes of expressions, at most 4194304 allowed")
 	require.Error(t, r.admitPolicy(t, policy("p1", 25), policy("p1", 20)))
-	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "a policy that shrinks is rejected")
-	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "a policy below the limit is rejected")
+	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "a policy that shrinks must be accepted")
+	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "a policy below the limit must be accepted")
 }

@@ -209,7 +209,7 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 }
 
 // A certificate with the name of a service account would be the account of that name in every logical cluster.
-var errAccountCertificate = errors.New("the common name of a certificate must not be a service account: use another common name, or a token")
+var errAccountCertificate = errors.New("the common name of a certificate must not be the name of a service account: use another common name, or a token")
 
 func namesAccount(name string) bool {
 	return strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix)

@@ -252,8 +252,8 @@ func TestDeadWorkspaceIssuer(t *testing.T) {
 	require.Equal(t, "living:jane", w.nameOf("team", living.token(t, nil)))
 }
 
-// TestDeadIssuerBesideLivingOne has both issuers in one configuration.
-func TestDeadIssuerBesideLivingOne(t *testing.T) {
+// TestUnresponsiveIssuerDoesNotBlockOthers has both issuers in one configuration.
+func TestUnresponsiveIssuerDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
 	w.configure("team", dead.entry("dead:"), living.entry("living:"))

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 )
 
-// TestLongQuestions checks that long user names do not take more memory, and that results are not mixed up.
-func TestLongQuestions(t *testing.T) {
+// TestLongReviews checks that long user names do not take more memory, and that results are not mixed up.
+func TestLongReviews(t *testing.T) {
 	const many, long = 500, 64 << 10
 	heap := func() uint64 {
 		var stats runtime.MemStats

@@ -25,13 +25,13 @@ func TestCatchUp(t *testing.T) {
 	key := client.Key{Cluster: "consumer", Name: "one"}
 	revision := listed[key]
 	listed[key]++
-	require.False(t, w.containsAll(listed, version), "the index lacks a change")
+	require.False(t, w.containsAll(listed, version), "an index that lacks a change must be detected")
 	listed[key] = revision
 	listed[client.Key{Cluster: "consumer", Name: "new"}] = version
-	require.False(t, w.containsAll(listed, version), "the index lacks a binding")
+	require.False(t, w.containsAll(listed, version), "an index that lacks a binding must be detected")
 	delete(listed, client.Key{Cluster: "consumer", Name: "new"})
 	delete(listed, key)
-	require.False(t, w.containsAll(listed, version), "the index lacks a deletion")
+	require.False(t, w.containsAll(listed, version), "an index that lacks a deletion must be detected")
 	listed[key] = revision
 	w.put(&apisv1alpha2.APIBinding{ObjectMeta: bindingOf("consumer", "later").ObjectMeta})
 	require.True(t, w.containsAll(listed, version), "later bindings must be ignored")

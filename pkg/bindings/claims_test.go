@@ -97,13 +97,13 @@ func TestReach(t *testing.T) {
 			require.Equal(t, coreEvents, events.Resource)
 			require.True(t, events.Set.Selection("a").Held())
 		}
-		require.Nil(t, reach(cluster, secrets, "delete"), "the verb is not claimed by the export")
+		require.Nil(t, reach(cluster, secrets, "delete"), "no access with a verb that the export does not claim")
 		require.Nil(t, reach(cluster, schema.GroupResource{Resource: "configmaps"}, "get"))
 		require.Nil(t, reach(cluster, bindingsResource, "update"))
 		require.True(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
 		require.False(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
 	}
-	require.Nil(t, reach(in("a"), secrets, "watch"), "the verb is not accepted by the binding")
+	require.Nil(t, reach(in("a"), secrets, "watch"), "no access with a verb that the binding does not accept")
 	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
 	for _, resource := range []schema.GroupResource{widgets, secrets, bindingsResource} {
 		require.Nil(t, reach(in("b"), resource, "get"))
@@ -113,8 +113,8 @@ func TestReach(t *testing.T) {
 	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "resources in virtual storage must be accessed by the claim")
 }
 
-// TestReachOfSystem: system resources are claimed with the identity of root's export, and stored without one.
-func TestReachOfSystem(t *testing.T) {
+// TestReachOfSystemResources: system resources are claimed with the identity of root's export, and stored without one.
+func TestReachOfSystemResources(t *testing.T) {
 	w := newShard(t).run()
 	known := ""
 	notYet := errors.New("not known yet")
@@ -135,7 +135,7 @@ func TestReachOfSystem(t *testing.T) {
 		w.claiming(claimOn(gadgets, now.claimed, "*"))
 		reach, err := w.Reach(t.Context(), ofProvider, wildcard, gadgets, "list")
 		if known == "" {
-			require.ErrorIs(t, err, notYet, "no access if the identity is unknown")
+			require.ErrorIs(t, err, notYet, "access must be an error while the identity is unknown")
 		} else {
 			require.NoError(t, err)
 			require.Equal(t, now.claimed, reach.Identity, "the policies of the claimed identity must apply")

@@ -39,21 +39,21 @@ func TestLike(t *testing.T) {
 	}
 	w := &shard{Index: x, t: t}
 	w.schema("s1-uid", widgets, "a", 1)
-	require.False(t, like(export("s1")), "no binding exists")
+	require.False(t, like(export("s1")), "no binding exists, so none may be copied")
 	put("one", "s1", false)
-	require.False(t, like(export("s1")), "the binding is not up to date")
+	require.False(t, like(export("s1")), "an outdated binding must not be copied")
 	put("one", "s1", true)
 	resources, release, ok := x.Like(t.Context(), export("s1"))
 	require.True(t, ok)
 	require.Equal(t, decoded("one", "a", "s1").Status.BoundResources[0].Schema, resources[0].Schema)
 	require.Len(t, resources, 1)
-	require.False(t, like(export("s2")), "the binding has another schema than the export")
+	require.False(t, like(export("s2")), "a binding with another schema than the export must not be copied")
 	other := export("s1")
 	other.Status.IdentityHash = "another"
 	require.False(t, like(other))
 	virtual := export("s1")
 	virtual.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
-	require.False(t, like(virtual), "the binding is not in virtual storage")
+	require.False(t, like(virtual), "a binding with another storage than the export must not be copied")
 	x.replace("one", "b", nil, initialRevision)
 	require.True(t, x.used("s1-uid"), "the schema must be kept until release")
 	release()

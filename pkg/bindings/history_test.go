@@ -61,7 +61,7 @@ func TestSetsHaveAHistory(t *testing.T) {
 	w.run()
 	began := revisionOf(w.Informer().ResourceVersion())
 	_, err := w.reached("list").Missed(began-1, false)
-	require.ErrorIs(t, err, claims.ErrCompacted, "deletions before the start are not in the history")
+	require.ErrorIs(t, err, claims.ErrCompacted, "an older version must be rejected, because the history lacks deletions before the start")
 	missed, err := w.reached("list").Missed(began, false)
 	require.NoError(t, err)
 	require.Empty(t, missed)

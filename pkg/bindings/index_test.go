@@ -441,13 +441,13 @@ func TestMaximalPermission(t *testing.T) {
 		return decision
 	}
 	alice := &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}}
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "a removed export has no policy")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "a removed export must not deny requests")
 	export := &apisv1alpha2.APIExport{}
 	w.exports[client.Key{Cluster: "provider", Name: "e"}] = export
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "the export has no policy")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "an export without a policy must not deny requests")
 	export.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
-	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "the resource is not bound")
-	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "the logical cluster has no bindings")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "requests for resources that are not bound must not be denied")
+	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "requests in logical clusters without bindings must not be denied")
 	require.Empty(t, requested)
 	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", alice))
 	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, requested)

@@ -122,7 +122,7 @@ func (s *schemas) pin(ctx context.Context, copied *BoundSchema, p *pinned) error
 
 func storeError(copied *BoundSchema, err error) error {
 	if apierrors.IsRequestEntityTooLargeError(err) {
-		return fmt.Errorf("%w: it is too large to be stored with its APIConversion: %w", apis.ErrInvalidSchema, err)
+		return fmt.Errorf("%w: it is too large to be stored, including its APIConversion if there is one: %w", apis.ErrInvalidSchema, err)
 	}
 	if apierrors.IsNotFound(err) { // must not be mistaken for a missing original
 		return fmt.Errorf("storing a copy of the APIResourceSchema %s: it has just been deleted", copied.Original)

@@ -13,9 +13,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// TestPinnedOnce: if thousands of bindings need a new schema, one of them creates the copy, and the others proceed when it
+// TestSchemaCopyIsCreatedOnce: if thousands of bindings need a new schema, one of them creates the copy, and the others proceed when it
 // exists, even if the first one is canceled.
-func TestPinnedOnce(t *testing.T) {
+func TestSchemaCopyIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {

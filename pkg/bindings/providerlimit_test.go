@@ -73,7 +73,7 @@ func TestFailedCopies(t *testing.T) {
 		err := pin(t, map[string]string{http.MethodPost: "RequestEntityTooLarge"})
 		require.ErrorIs(t, err, apis.ErrInvalidSchema)
 		require.NotErrorIs(t, err, apis.ErrLimitReached)
-		require.ErrorContains(t, err, "too large to be stored with its APIConversion: request is too large")
+		require.ErrorContains(t, err, "too large to be stored, including its APIConversion if there is one: request is too large")
 	})
 	t.Run("deleted concurrently", func(t *testing.T) { // must not be mistaken for a missing original
 		err := pin(t, map[string]string{http.MethodPost: "AlreadyExists", http.MethodPatch: "NotFound"})

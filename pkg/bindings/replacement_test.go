@@ -121,7 +121,7 @@ func TestWildcardsReadAllVersions(t *testing.T) {
 	require.Equal(t, later, read())
 	require.NoError(t, w.CheckReplacement(t.Context(), storedIn("later", "v1"), storedIn("both", "v2")))
 	w.put(bindingOf("b", "x", *storedIn("both", "v1", "v2")))
-	require.Equal(t, both, read(), "the other schema lacks v2")
+	require.Equal(t, both, read(), "the schema with all storage versions must be used, even if another one is newer")
 	require.Eventually(t, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()

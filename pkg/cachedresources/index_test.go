@@ -85,9 +85,9 @@ func TestPublications(t *testing.T) {
 	require.Nil(t, d)
 }
 
-// TestRivals: of two cached resources of one logical cluster for the same resource, only one is replicated,
+// TestConflictingCachedResources: of two cached resources of one logical cluster for the same resource, only one is replicated,
 // with the same identity or different ones.
-func TestRivals(t *testing.T) {
+func TestConflictingCachedResources(t *testing.T) {
 	rival := one
 	rival.Resource = apis.ClusterCachedResources
 	none := func(p *apis.Publication) { p.Selector = nil }

@@ -53,7 +53,7 @@ func TestCachedKinds(t *testing.T) {
 	require.Equal(t, "A:f0", of("", "", "as", "f0"))
 	require.Equal(t, "A:f0", of("one", "c", "as", ""))
 	require.Equal(t, "A:f0", of("", "c", "as", ""))
-	require.Empty(t, of("two", "c", "as", ""), "the CachedResource is on another shard")
+	require.Empty(t, of("two", "c", "as", ""), "a CachedResource on another shard must be ignored")
 	require.Empty(t, of("one", "", "as", ""), "requests for all logical clusters require an identity")
 	require.Empty(t, of("", "", "as", "f1"))
 

@@ -182,7 +182,7 @@ func get(t testing.TB, c *http.Client, url string) (int, string) {
 // eventually polls until ok is true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, deadline, 20*time.Millisecond, what)
+	require.Eventually(t, ok, deadline, 20*time.Millisecond, "timeout, expected: "+what)
 }
 
 func object(gvr schema.GroupVersionResource, kind, name string, spec map[string]any) *unstructured.Unstructured {
@@ -241,7 +241,7 @@ func waitFor(t testing.TB, what string, ok func() error) {
 	t.Helper()
 	var last error
 	if !assert.Eventually(t, func() bool { last = ok(); return last == nil }, deadline, often) {
-		require.NoError(t, last, what)
+		require.NoError(t, last, "timeout, expected: "+what)
 	}
 }
 

@@ -54,8 +54,8 @@ func TestValidateNamesTheFlags(t *testing.T) {
 	require.ErrorContains(t, o.Complete().Validate(), "--cache-name \"a/b\" is not a valid name")
 }
 
-// TestHalfStarted checks that a server that fails to start reports the reason and releases its port and data.
-func TestHalfStarted(t *testing.T) {
+// TestFailedStart checks that a server that fails to start reports the reason and releases its port and data.
+func TestFailedStart(t *testing.T) {
 	base := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
 	options := func(port int) *cacheserver.Options {
 		o := base.options(t)

@@ -79,7 +79,7 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 		}
 		if now.Sub(u.since[name]) >= logUnregisteredAfter && now.Sub(u.logged[name]) >= logUnregisteredInterval {
 			u.logged[name] = now
-			klog.FromContext(ctx).Info("Ignoring the replicas of a shard without a Shard object in root: register the shard, or correct its --cache-kubeconfig "+
+			klog.FromContext(ctx).Info("Replicas of a shard without a Shard object in root are not used: register the shard, or correct its --cache-kubeconfig "+
 				"or --root-kubeconfig. To delete the replicas, stop the shard, then create and delete a Shard with its name in root", "name", name, "since", u.since[name])
 		}
 	}

@@ -79,5 +79,5 @@ func waitSynced(t testing.TB, informers ...client.Runner) {
 
 func eventually(t testing.TB, condition func() bool, msg string) {
 	t.Helper()
-	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, msg)
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, "timeout, expected: "+msg)
 }

@@ -337,9 +337,9 @@ func TestEventOfRemovedRange(t *testing.T) {
 	})
 }
 
-// TestLateOldVersion: an object with an old version that becomes visible in a virtual workspace is delivered after
+// TestOldVersionBecomesVisible: an object with an old version that becomes visible in a virtual workspace is delivered after
 // streams were merged.
-func TestLateOldVersion(t *testing.T) {
+func TestOldVersionBecomesVisible(t *testing.T) {
 	server := filledClusters(100)
 	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
 		pass(time.Second)

@@ -127,5 +127,5 @@ func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 }
 
 // errUnnamed is returned while the connection works: other objects are correct.
-var errUnnamed = fmt.Errorf("objects of all logical clusters lack the annotation %s, so that those with the same namespace and name cannot be distinguished: "+
+var errUnnamed = fmt.Errorf("objects in a watch of all logical clusters lack the annotation %s, so that those with the same namespace and name cannot be distinguished: "+
 	"check that the server supports logical clusters, and that no proxy removes annotations", logicalcluster.AnnotationKey)

@@ -10,8 +10,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// TestOnlyLeaderCleans: only the leader deletes instances of definitions.
-func TestOnlyLeaderCleans(t *testing.T) {
+// TestOnlyLeaderDeletesInstances: only the leader deletes instances of definitions.
+func TestOnlyLeaderDeletesInstances(t *testing.T) {
 	catalogue := Catalogue()
 	at := slices.IndexFunc(catalogue, func(d reconcile.Descriptor[Deps]) bool { return d.Name == customresourcedefinition.Name })
 	require.GreaterOrEqual(t, at, 0)

@@ -277,9 +277,9 @@ func TestCoreGroupInformer(t *testing.T) {
 	create("b")
 }
 
-// TestScopeOfARequestThatEnds captures the scope in requests that have already ended. It returns the scope or
+// TestScopeOfEndedRequest captures the scope in requests that have already ended. It returns the scope or
 // a timeout, and has no race.
-func TestScopeOfARequestThatEnds(t *testing.T) {
+func TestScopeOfEndedRequest(t *testing.T) {
 	t.Parallel()
 	api := coreSchema(t)
 	s := startServer(t, serverOptions{sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": api})}, around: withPods})

@@ -87,9 +87,9 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 	}
 }
 
-// TestSelectableFieldsOfOthers: definitions of one logical cluster do not increase the memory of another's
+// TestSelectableFieldsOfOtherClusters: definitions of one logical cluster do not increase the memory of another's
 // objects. Versions with different selectable fields share one watch cache, which does not store them.
-func TestSelectableFieldsOfOthers(t *testing.T) {
+func TestSelectableFieldsOfOtherClusters(t *testing.T) {
 	const objects, size, versions = 150, 64 << 10, 30
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "large", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": {Type: "string"}}))
@@ -132,9 +132,9 @@ func manyVersions(n int) *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// TestCount: the metric counts the objects of all tenants' resources together, in all logical clusters and
+// TestObjectCountMetric: the metric counts the objects of all tenants' resources together, in all logical clusters and
 // with all schemas, and is removed with the last definition.
-func TestCount(t *testing.T) {
+func TestObjectCountMetric(t *testing.T) {
 	data := customresourcetest.NewData(t)
 	before := startServer(t, serverOptions{data: data})
 	resource := schema.GroupResource{Group: "example.com", Resource: "widgets"}

@@ -297,7 +297,7 @@ func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definit
 	case s.replicas:
 		return nil
 	case d == nil && l.Exported && l.Cluster.Wildcard:
-		why = fmt.Sprintf("no known APIExport offers %s with the identity %s and an existing schema: correct the identityHash of the permission claim, or let the provider create the schema", l.Resource, l.Identity)
+		why = fmt.Sprintf("no known APIExport offers %s with the identity %s and an existing schema: correct the identityHash of the permission claim, or ask its provider to create the schema", l.Resource, l.Identity)
 	case d == nil && l.Exported:
 		why = fmt.Sprintf("%s with the identity %s is not bound in this logical cluster, even if permission claims for it are accepted", l.Resource, l.Identity)
 	case !l.Cluster.Wildcard:

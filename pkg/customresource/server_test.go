@@ -229,7 +229,7 @@ func TestUnservedWhileCreating(t *testing.T) {
 
 				bind(cluster, api)
 				list := mustList(t, in, metav1.ListOptions{})
-				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "objects stored in %s", cluster)
+				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "unexpected number of objects in %s", cluster)
 			}
 		}
 	}

@@ -361,7 +361,7 @@ func TestSourceIsAddedAndRemoved(t *testing.T) {
 	}
 	require.Eventually(t, established("one"), deadline, tick, "the names must be released")
 	list := mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
-	require.Empty(t, list.Items, "objects with an identity belong to another API")
+	require.Empty(t, list.Items, "objects with an identity must not be listed, because they belong to another API")
 
 	waits = s.CreateCRD(t, "two", widgetCRD(nil))
 	requireCondition(t, waits, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")

@@ -278,7 +278,7 @@ func TestForce(t *testing.T) {
 	requireNothingLeft(t, o)
 }
 
-func TestKilledDevLeavesNothing(t *testing.T) {
+func TestKilledDevLeavesNoProcesses(t *testing.T) {
 	needProc(t)
 	o := testOptions(t)
 	program, err := os.Executable()

@@ -72,7 +72,7 @@ func baseURL(port int) string { return fmt.Sprintf("https://%s:%d", bindAddress,
 func (k kubeconfig) ensure(caPEM []byte) error {
 	config, err := k.load()
 	if err != nil {
-		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it to create it again", k.path, err)
+		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it to have it recreated", k.path, err)
 	}
 	before := config.DeepCopy()
 	if config.AuthInfos[k.user] == nil {

@@ -94,15 +94,15 @@ func TestRefuses(t *testing.T) {
 		},
 		"kubeconfig is empty": {
 			spoil: overwrite("admin.kubeconfig", "\n"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it to create it again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it to have it recreated",
 		},
 		"kubeconfig with a bad certificate": {
 			spoil: overwrite("admin.kubeconfig", "users: [{name: kcp-admin, user: {client-certificate-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it to create it again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it to have it recreated",
 		},
 		"kubeconfig with a bad authority": {
 			spoil: overwrite("admin.kubeconfig", "clusters: [{name: root, cluster: {certificate-authority-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it to create it again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it to have it recreated",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 	sum, count, _ := strings.Cut(string(current.Kvs[0].Value), ".")
 	parts, err := strconv.Atoi(count)
 	if err != nil || parts > maxParts {
-		return nil, fmt.Errorf("the value of %s was not written by this version", b.current())
+		return nil, fmt.Errorf("the value of %s has an unknown format", b.current())
 	}
 	var value []byte
 	for n := range parts {

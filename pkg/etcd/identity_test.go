@@ -67,8 +67,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimAtOnce starts servers concurrently for the first time.
-func TestClaimAtOnce(t *testing.T) {
+// TestConcurrentClaims starts servers concurrently for the first time.
+func TestConcurrentClaims(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
 	h := &Handle{client: s.Client(), where: "there", prefix: "/once"}

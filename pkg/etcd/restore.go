@@ -53,7 +53,7 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	}
 	target := Directory(c.DataDir)
 	if !fileutil.DirEmpty(target) && fileutil.Exist(target) {
-		return r, fmt.Errorf("%s is not empty: stop the server and move that directory, or restore into another --data-dir", target)
+		return r, fmt.Errorf("%s is not empty: stop the server and move that directory elsewhere, or restore into another --data-dir", target)
 	}
 	staging, release, err := stage(target + ".restoring")
 	if err != nil {

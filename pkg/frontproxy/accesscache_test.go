@@ -111,7 +111,7 @@ func TestPendingLimit(t *testing.T) {
 	joe.want(t, "/clusters/hidden/api", http.StatusForbidden) // has slots of its own
 }
 
-func TestAccessCacheExpires(t *testing.T) {
+func TestAccessCacheEvictsUnusedEntries(t *testing.T) {
 	v := newAccessCache()
 	jane := accessKeyOf(namedUser("jane"), "a", "")
 	v.authorized(jane)

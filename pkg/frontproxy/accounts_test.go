@@ -193,10 +193,10 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	known := func() authn.Workspace {
 		return s.workspaceIssuers(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
 	}
-	require.True(t, known().Incomplete, "the shard is not followed yet")
+	require.True(t, known().Incomplete, "data must be incomplete before the shard is followed")
 	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataSeen{})
 	s.shards.ways["root"] = way{follower: f}
-	require.True(t, known().Incomplete, "the types have not synced")
+	require.True(t, known().Incomplete, "data must be incomplete before the types have synced")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	group := &client.Group{}
@@ -204,9 +204,9 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- group.Run(ctx) }()
 	require.NoError(t, f.types.WaitForSync(ctx))
-	require.False(t, known().Incomplete, "the type does not exist")
+	require.False(t, known().Incomplete, "data must be complete if the type does not exist")
 	w.specialType(t, "root")
-	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "the authentication configurations have not synced")
+	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "data must be incomplete before the authentication configurations have synced")
 	cancel()
 	require.NoError(t, <-done)
 }

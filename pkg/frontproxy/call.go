@@ -47,7 +47,7 @@ func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.
 	}
 	upgrade := r.Header.Get("Upgrade")
 	if strings.ContainsFunc(upgrade, func(c rune) bool { return c < ' ' || c > '~' }) {
-		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not specify a protocol"))
+		writeStatus(w, apierrors.NewBadRequest("the Upgrade header contains invalid characters"))
 		return nil, false
 	}
 	if refused := tooLarge(r, userInfo); refused != nil {

@@ -391,7 +391,7 @@ func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time,
 	switch {
 	case final(outcome):
 		return target, outcome, waitFound
-	case expected && outcome == workspaceindex.Unknown: // deleted meanwhile
+	case expected && outcome == workspaceindex.Unknown: // deleted meanwhile, so that further waiting is useless
 		return target, outcome, waitTimeout
 	}
 	select {

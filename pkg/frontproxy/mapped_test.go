@@ -136,9 +136,9 @@ func TestMappedServersNonDisclosure(t *testing.T) {
 	require.Equal(t, http.StatusOK, res.StatusCode, "a mapped server authorizes users itself")
 }
 
-// TestMappedServersThatFail checks that an unreachable server is handled like a shard, and that it
+// TestFailingMappedServers checks that an unreachable server is handled like a shard, and that it
 // is served again when it returns, even with other certificates.
-func TestMappedServersThatFail(t *testing.T) {
+func TestFailingMappedServers(t *testing.T) {
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/x", mapped)

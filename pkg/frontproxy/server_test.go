@@ -54,7 +54,7 @@ func (p *person) fails(t testing.TB, path string, code int, header ...string) me
 	return status(t, res, body, code)
 }
 
-func TestHalfStarted(t *testing.T) {
+func TestFailedStart(t *testing.T) {
 	w := newWorld(t, "root")
 	options := func(port int) *Options {
 		o := *w.options

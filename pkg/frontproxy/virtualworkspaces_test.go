@@ -221,7 +221,7 @@ func TestOwnersWaitForWorkspace(t *testing.T) {
 	require.Contains(t, <-response, "Forbidden")
 }
 
-func TestWorkspacesThatDoNotBecomeReady(t *testing.T) {
+func TestWorkspaceReadyTimeout(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.IndexTimeout, w.options.WorkspaceReadyTimeout = 10*time.Millisecond, 50*time.Millisecond
 	w.ready(t)

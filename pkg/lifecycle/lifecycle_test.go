@@ -66,7 +66,7 @@ func TestStopsInReverseOrder(t *testing.T) {
 	})
 }
 
-func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
+func TestWaitsForNeedsSeparately(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}
 		there := make(chan struct{})

@@ -134,7 +134,7 @@ func TestCompactedPages(t *testing.T) {
 	require.Equal(t, "b/1 b/2 b/3", w.list("continue", w.refused(http.StatusGone, "continue", border).Continue).names())
 }
 
-func TestListsWithoutAShard(t *testing.T) {
+func TestListsWithUnreachableShard(t *testing.T) {
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	begun := w.list("limit", "1").Metadata.Continue

@@ -103,7 +103,7 @@ func TestMapColumns(t *testing.T) {
 	require.JSONEq(t, `{"cells":["a","5m","<unknown>"],"object":{"x":1}}`, string(got))
 }
 
-func TestRequestsTables(t *testing.T) {
+func TestAcceptsTables(t *testing.T) {
 	const table, metadata = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 	for accept, want := range map[string]bool{
 		table:                            true,

@@ -264,8 +264,8 @@ func TestWatchesOfUnservedResources(t *testing.T) {
 	require.Equal(t, "Not Found", w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan").header.Get("Code"))
 }
 
-// TestWatchesWithoutAShard verifies that an unreachable shard ends a watch, or is in its bookmarks.
-func TestWatchesWithoutAShard(t *testing.T) {
+// TestWatchesWithUnreachableShard verifies that an unreachable shard ends a watch, or is in its bookmarks.
+func TestWatchesWithUnreachableShard(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)

@@ -189,9 +189,9 @@ func TestBookFollowsTheShards(t *testing.T) {
 	require.Empty(t, events)
 }
 
-// TestABlackHole: a shard that accepts connections and never responds delays one request, but no others, and leaks
+// TestUnresponsiveShard: a shard that accepts connections and never responds delays one request, but no others, and leaks
 // nothing.
-func TestABlackHole(t *testing.T) {
+func TestUnresponsiveShard(t *testing.T) {
 	w := newWorld(t)
 	hole, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-func TestUnresponsiveShardIsThrottled(t *testing.T) {
+func TestUnreachableShardReceivesOnlyProbes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p, down := &Peer{Name: "there"}, errors.New("connection refused")
 		requests := 0

@@ -191,8 +191,8 @@ func TestTimeout(t *testing.T) {
 	require.Equal(t, 30*time.Second, rest.Timeout, "by default")
 }
 
-// TestBack verifies that the workspaces of a kubeconfig are swapped, and the rest is unchanged.
-func TestBack(t *testing.T) {
+// TestPreviousWorkspace verifies that the workspaces of a kubeconfig are swapped, and the rest is unchanged.
+func TestPreviousWorkspace(t *testing.T) {
 	t.Parallel()
 	o := options(t, "https://proxy")
 	var out strings.Builder

@@ -143,7 +143,7 @@ func TestReconcileIsBoundedInTime(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 }
 
-func TestSourceThatFailsUnwindsTheOthers(t *testing.T) {
+func TestFailingSourceStopsOthers(t *testing.T) {
 	var stopped atomic.Int32
 	c := New(Config[string]{
 		Name: "broken",

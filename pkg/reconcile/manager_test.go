@@ -71,7 +71,7 @@ func TestManagerSkipsDisabledControllers(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, m.Names())
 }
 
-func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
+func TestManagerWaitsForInformersSeparately(t *testing.T) {
 	j := &journal{}
 	ready := gate(make(chan struct{}))
 	a, b := &worker{name: "a", journal: j}, &worker{name: "b", journal: j}
@@ -115,9 +115,9 @@ func (o *own) Run(ctx context.Context) error {
 	return err
 }
 
-// TestOneEntryIsEnough: a catalogue entry is sufficient to start and stop a controller and its informers in order, to name
+// TestCatalogueEntryIsSufficient: a catalogue entry is sufficient to start and stop a controller and its informers in order, to name
 // it in metrics, and to restrict it to a placement.
-func TestOneEntryIsEnough(t *testing.T) {
+func TestCatalogueEntryIsSufficient(t *testing.T) {
 	j := &journal{}
 	informer := &own{worker{"informer", j}, make(gate)}
 	entry := Descriptor[*journal]{Name: "new-one", Placement: OnLeader, New: func(j *journal) (Made, error) {

@@ -97,8 +97,8 @@ func TestDroppedKeysAreNotReconciled(t *testing.T) {
 	})
 }
 
-// TestKeysOfRemovedObjectsAreDropped: keys of objects outside of the ranges are not processed until the ranges include them again.
-func TestKeysOfRemovedObjectsAreDropped(t *testing.T) {
+// TestKeysOutsideTheRangesAreDropped: keys of objects outside of the ranges are not processed until the ranges include them again.
+func TestKeysOutsideTheRangesAreDropped(t *testing.T) {
 	const clusters = 40
 	server := clienttest.New(t, kinds.Scheme)
 	for n := range clusters {

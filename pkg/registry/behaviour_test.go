@@ -68,7 +68,7 @@ func TestFieldValidation(t *testing.T) {
 	require.ErrorContains(t, err, `unknown field "odd"`)
 }
 
-func TestGarbageIn(t *testing.T) {
+func TestInvalidRequestBodies(t *testing.T) {
 	config := newServer(t)
 	client := newClient(t, config, "application/json")
 	for name, test := range map[string]struct {

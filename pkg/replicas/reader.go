@@ -146,13 +146,13 @@ func (r *reader) Put(key client.Key, obj client.Object, served, version string) 
 	delete(r.retained, key)
 	l := r.lagging(key.Shard, served)
 	if l != nil && version != "" {
-		limit, outdated := l.target.Versions[r.resource], l.other
+		limit, suspect := l.target.Versions[r.resource], l.other
 		if old, known := r.informer.Get(key); known {
-			outdated = outdated || older(version, old.GetResourceVersion())
+			suspect = suspect || older(version, old.GetResourceVersion())
 		} else {
-			outdated = outdated || !older(limit, version)
+			suspect = suspect || !older(limit, version)
 		}
-		if outdated && l.due[key] != version {
+		if suspect && l.due[key] != version {
 			r.suspect[key] = obj
 			return false
 		}

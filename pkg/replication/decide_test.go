@@ -85,8 +85,8 @@ func TestDesired(t *testing.T) {
 	require.Equal(t, want.Object, got.Object)
 }
 
-// TestDesiredOfDeleted checks the annotation of replicas whose objects are being deleted.
-func TestDesiredOfDeleted(t *testing.T) {
+// TestDesiredOfDeletedObject checks the annotation of replicas whose objects are being deleted.
+func TestDesiredOfDeletedObject(t *testing.T) {
 	local := localObject(metadata("forged", "annotations", request.DeletingAnnotation))
 	require.NotContains(t, Resource{}.Desired(local).GetAnnotations(), request.DeletingAnnotation)
 	local.SetDeletionTimestamp(&metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)})

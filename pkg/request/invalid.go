@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,6 +78,11 @@ func shortened(text string) string {
 // StatusError returns an API error with exactly this message, which the constructors of package errors extend.
 func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// NotFound returns an error with code 404 and exactly this message.
+func NotFound(message string) *apierrors.StatusError {
+	return StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
 // Unavailable returns the response to a request that can be served soon: 503 with a Retry-After of

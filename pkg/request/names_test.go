@@ -93,8 +93,8 @@ func TestClusterInContext(t *testing.T) {
 	require.Equal(t, "s1", shard.String())
 }
 
-// TestScopeOfAPart checks that a context for another logical cluster keeps only the shard of the scope.
-func TestScopeOfAPart(t *testing.T) {
+// TestScopeOfOtherCluster checks that a context for another logical cluster keeps only the shard of the scope.
+func TestScopeOfOtherCluster(t *testing.T) {
 	ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: "s1"}, Nowhere: logicalcluster.NewPath("root:lost")})
 	ctx = request.WithClusterName(ctx, "a")
 	ctx = request.WithShardSelector(ctx, sharding.Everything())

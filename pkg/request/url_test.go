@@ -144,7 +144,7 @@ func requireLocation(t *testing.T, mount *request.Mount, url string, want reques
 	return got
 }
 
-func TestOwnVirtualWorkspaces(t *testing.T) {
+func TestSchemaVirtualWorkspaces(t *testing.T) {
 	for url, want := range map[string]request.Location{
 		"/services/apiresourceschema/c/clusters/*/apis":        {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
 		"/services/apiresourceschema/root:c/clusters/root:c/x": {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},

@@ -99,9 +99,9 @@ func TestChainOrder(t *testing.T) {
 	require.Equal(t, []string{"a", "does", "a", "off", "nothing", "b", "does", "b"}, strings.Fields(chain.String()))
 }
 
-// TestEntry checks that the access header is set only in responses after authorization, and that no
+// TestAccessAuthorizedHeader checks that the access header is set only in responses after authorization, and that no
 // handler can set it.
-func TestEntry(t *testing.T) {
+func TestAccessAuthorizedHeader(t *testing.T) {
 	for name, tc := range map[string]struct {
 		authorize func(r *http.Request)
 		want      string

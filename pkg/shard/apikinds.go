@@ -63,7 +63,8 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 	}
 }
 
-// mayBind reports whether the rules of a provider allow u to bind an export. An unreachable shard allows nothing beyond the replicated rules: an error that names it would disclose that the export exists.
+// mayBind reports whether the rules of a provider allow u to bind an export. An unreachable shard allows nothing beyond
+// the replicated rules, because an error that names it would disclose that the export exists.
 // If the replicated rules do not allow it, exactly one other shard receives a review in any case: the shard of the
 // provider if it is known, otherwise a fixed other one. Therefore neither the response time nor an error discloses the
 // shard or the existence of an export.

@@ -23,7 +23,7 @@ func TestCapacityFlags(t *testing.T) {
 		{args: nil, etcd: embedded},
 		{args: []string{"--max-workspaces=10", "--max-objects=100", "--max-storage=8Gi"}, etcd: embedded},
 		{args: []string{"--max-storage=80Gi"}, etcd: external},
-		{args: []string{"--max-storage=9Gi"}, etcd: embedded, want: "--max-storage 9Gi is more than --etcd-quota-backend-bytes, 8589934592: increase it, or use a lower limit"},
+		{args: []string{"--max-storage=9Gi"}, etcd: embedded, want: "--max-storage 9Gi is more than --etcd-quota-backend-bytes, 8589934592: raise the quota, or use a lower limit"},
 		{args: []string{"--max-workspaces=-1"}, etcd: embedded, want: "--max-workspaces -1 is negative: use 0 for any number"},
 		{args: []string{"--max-objects=-1"}, etcd: embedded, want: "--max-objects -1 is negative: use 0 for any number"},
 		{args: []string{"--max-storage=-1"}, etcd: embedded, want: "--max-storage -1 is negative: use 0 for as much as the quota of etcd allows"},

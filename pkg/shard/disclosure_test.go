@@ -126,8 +126,8 @@ func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 	return s
 }
 
-// TestDenialsDiscloseNoExport: a denied user causes the same steps whether an export exists or not.
-func TestDenialsDiscloseNoExport(t *testing.T) {
+// TestDenialsDoNotDiscloseExports: a denied user causes the same steps whether an export exists or not.
+func TestDenialsDoNotDiscloseExports(t *testing.T) {
 	did := &steps{}
 	s := denyingShard(t, did)
 	deny := func(s *accessRules, as, path, export string) []string {

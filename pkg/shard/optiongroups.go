@@ -48,7 +48,7 @@ func (o *CapacityOptions) Validate(etcd etcd.Options) []error {
 		}
 	}
 	if quota := etcd.QuotaBytes; len(etcd.Servers) == 0 && quota > 0 && o.MaxStorage > quota {
-		errs = append(errs, fmt.Errorf("--%s %s is more than --etcd-quota-backend-bytes, %d: increase it, or use a lower limit", maxStorageFlag, resource.NewQuantity(o.MaxStorage, resource.BinarySI), quota))
+		errs = append(errs, fmt.Errorf("--%s %s is more than --etcd-quota-backend-bytes, %d: raise the quota, or use a lower limit", maxStorageFlag, resource.NewQuantity(o.MaxStorage, resource.BinarySI), quota))
 	}
 	return errs
 }

@@ -57,7 +57,7 @@ func (r *replica) await(what string, check func(ctx context.Context) error) {
 	var last error
 	ok := func() bool { last = check(r.t.Context()); return last == nil }
 	if !assert.Eventually(r.t, ok, testTimeout, 20*time.Millisecond) {
-		require.NoError(r.t, last, "timeout: "+what)
+		require.NoError(r.t, last, "timeout, expected: "+what)
 	}
 }
 

@@ -82,8 +82,8 @@ func TestShutdownOrder(t *testing.T) {
 	}, stopped)
 }
 
-// TestHalfStarted checks that a shard that fails to start reports the reason and releases its port and data.
-func TestHalfStarted(t *testing.T) {
+// TestFailedStart checks that a shard that fails to start reports the reason and releases its port and data.
+func TestFailedStart(t *testing.T) {
 	base := options(t)
 	like := func(port int) *shard.Options {
 		o := *base
@@ -110,8 +110,8 @@ func read(t *testing.T, cfg *rest.Config, path string) error {
 	return err
 }
 
-// TestAlone starts a shard without any other server, and uses it.
-func TestAlone(t *testing.T) {
+// TestShardWithoutOtherServers starts a shard without any other server, and uses it.
+func TestShardWithoutOtherServers(t *testing.T) {
 	o := options(t)
 	store := pki.NewStore(t.TempDir(), time.Now)
 	ca, err := store.Authority("proxies")

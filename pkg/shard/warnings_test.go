@@ -25,7 +25,7 @@ func TestReadinessWarnings(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	t.Cleanup(server.Close)
 	o.cache = health.NewCacheCheck(health.CheckedCache{Shard: "a", Cache: clientsOf(t, &rest.Config{Host: server.URL})})
-	require.Empty(t, o.readinessWarnings(false), "the cache server was not checked yet")
+	require.Empty(t, o.readinessWarnings(false), "a cache server that was not checked yet must not cause a warning")
 	go func() { _ = o.cache.Run(t.Context()) }()
 	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 1 }, time.Minute, time.Millisecond)
 	require.Equal(t, []string{"cache: Refused, see the log of the shard"}, o.readinessWarnings(false))

@@ -116,8 +116,8 @@ func TestInitialEventsOfFutureVersions(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestUnreadInitialEvents verifies that nothing remains of a reader that stops or disappears.
-func TestUnreadInitialEvents(t *testing.T) {
+// TestAbandonedInitialEvents verifies that nothing remains of a reader that stops or disappears.
+func TestAbandonedInitialEvents(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	for i := range 10 {
 		create(in(t.Context(), "root"), t, s, newPod("ns", fmt.Sprint(i)))

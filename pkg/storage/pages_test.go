@@ -135,9 +135,9 @@ func TestPagesExpire(t *testing.T) {
 	require.GreaterOrEqual(t, len(rest.ResourceVersion), len(added.ResourceVersion))
 }
 
-// TestListReportsUnmatchedSelectors verifies that lists fail with the name of an object that cannot be matched, even
+// TestListReportsUnmatchableObject verifies that lists fail with the name of an object that cannot be matched, even
 // immediately after the storage was opened.
-func TestListReportsUnmatchedSelectors(t *testing.T) {
+func TestListReportsUnmatchableObject(t *testing.T) {
 	strange := func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		if obj.(*example.Pod).Name == "strange" {
 			return nil, nil, errors.New("no attributes")

@@ -19,9 +19,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestResumeBesidePages verifies that watches from before the hub's history receive each event once and in order during
+// TestResumeDuringPagination verifies that watches from before the hub's history receive each event once and in order during
 // paginated lists. The events come first from the watch cache, which may be ahead of the hub, then from the hub.
-func TestResumeBesidePages(t *testing.T) {
+func TestResumeDuringPagination(t *testing.T) {
 	const (
 		rounds, pods, pagers = 4, 48, 8
 		forgotten            = 150 // more than the hub keeps without watches

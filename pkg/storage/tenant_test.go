@@ -80,7 +80,7 @@ func TestClusterAnnotationIsReserved(t *testing.T) {
 	})
 }
 
-func TestRequestsWithoutOneTenant(t *testing.T) {
+func TestRequestsRequireOneCluster(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		create(in(t.Context(), "root"), t, s, newPod("ns", "one"))
 		check := func(ctx context.Context, is func(error) bool) {

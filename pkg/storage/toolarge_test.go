@@ -46,8 +46,8 @@ func requireTooLarge(t *testing.T, err error) {
 	require.EqualError(t, err, "etcdserver: request is too large")
 }
 
-// TestReportTooLarge covers requests that the client of an external etcd rejects.
-func TestReportTooLarge(t *testing.T) {
+// TestConvertTooLarge covers requests that the client of an external etcd rejects.
+func TestConvertTooLarge(t *testing.T) {
 	requireTooLarge(t, convertTooLarge(rpctypes.Error(rpctypes.ErrGRPCRequestTooLarge)))
 	requireTooLarge(t, convertTooLarge(status.Error(codes.ResourceExhausted, "trying to send message larger than max (3 vs. 2)")))
 	for _, err := range []error{nil, errors.New("other"), rpctypes.Error(rpctypes.ErrGRPCNoSpace), status.Error(codes.Unavailable, "trying to send message larger than max")} {

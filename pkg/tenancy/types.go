@@ -173,7 +173,7 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 var ErrExtends = errors.New("cannot determine the extended types")
 
 // ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or cannot be read from this shard.
-var ErrNoType = errors.New("it does not exist")
+var ErrNoType = errors.New("does not exist")
 
 // Of returns the type of a logical cluster, with the types that it extends, or nothing if it has no type. It fails if
 // one of these types does not exist.
@@ -195,7 +195,7 @@ func (lookup TypeLookup) Itself(lc *corev1alpha1.LogicalCluster) (WorkspaceType,
 		Path: path.String(), Name: tenancyv1alpha1.WorkspaceTypeName(name),
 	})
 	if !ok {
-		return WorkspaceType{}, fmt.Errorf("workspace type %s: %w", path.Join(name), ErrNoType)
+		return WorkspaceType{}, fmt.Errorf("workspace type %s %w", path.Join(name), ErrNoType)
 	}
 	return t, nil
 }

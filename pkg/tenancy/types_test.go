@@ -164,7 +164,7 @@ func TestSystemBindings(t *testing.T) {
 		universal, _ := types(core.RootCluster.Path(), "universal")
 		version := universal.Annotations[ContentVersionAnnotation]
 		universal.Annotations[ContentVersionAnnotation] = "1"
-		require.Empty(t, all.SystemBindings(types), "root has an older content version")
+		require.Empty(t, all.SystemBindings(types), "system bindings must be empty if root has an older content version")
 		universal.Annotations[ContentVersionAnnotation] = version
 	}
 }

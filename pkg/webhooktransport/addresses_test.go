@@ -77,7 +77,7 @@ func TestOptions(t *testing.T) {
 	o := Options{AllowedCIDRs: []string{"10.0.0.0/8", "10.0.0.1", "::ffff:10.0.0.0/104", "x"}}
 	errs := o.Validate()
 	require.Len(t, errs, 3)
-	require.EqualError(t, errs[0], `--webhook-allowed-cidrs: "10.0.0.1" is not a CIDR, e.g. 10.96.0.0/12 or fd00::/8`)
+	require.EqualError(t, errs[0], `--webhook-allowed-cidrs: "10.0.0.1" is not a CIDR such as 10.96.0.0/12 or fd00::/8`)
 	require.EqualError(t, errs[1], `--webhook-allowed-cidrs: write "::ffff:10.0.0.0/104" as an IPv4 CIDR`)
 	defaults := Options{}
 	require.Empty(t, defaults.Validate())

@@ -57,7 +57,7 @@ func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(),
 	p := c.retain(caller)
 	if err := p.take(ctx, int64(n)); err != nil {
 		c.drop(caller, p)
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d concurrent webhook calls of the workspace (%s) are in use: try again", c.limit, FlagCalls), 1)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("too many concurrent webhook calls of the workspace, at most %d allowed (%s): try again", c.limit, FlagCalls), 1)
 	}
 	return func() {
 		p.Release(int64(n))

@@ -85,7 +85,7 @@ func (d *Documents) public(err error, host string) error {
 	)
 	switch {
 	case errors.Is(err, errRefused), errors.As(err, &ofName):
-		return fmt.Errorf("the host %q does not exist, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
+		return fmt.Errorf("the host %q cannot be resolved, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
 	case errors.As(err, new(responseError)):
 		return err
 	case errors.As(err, &invalid):

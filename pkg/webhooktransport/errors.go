@@ -72,5 +72,5 @@ func unreachable(host string) error {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved address, %s", host, rest)
 	}
-	return fmt.Errorf("the webhook's host %q does not exist, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
+	return fmt.Errorf("the webhook's host %q cannot be resolved, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
 }

@@ -46,7 +46,7 @@ func parsePrefixes(flag string, texts []string) (prefixes []netip.Prefix, errs [
 		prefix, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %q is not a CIDR, e.g. 10.96.0.0/12 or fd00::/8", flag, text))
+			errs = append(errs, fmt.Errorf("%s: %q is not a CIDR such as 10.96.0.0/12 or fd00::/8", flag, text))
 		case prefix.Addr().Is4In6():
 			errs = append(errs, fmt.Errorf("%s: write %q as an IPv4 CIDR", flag, text))
 		default:

@@ -121,9 +121,9 @@ func TestRetryAfter(t *testing.T) {
 	require.EqualValues(t, 1, h.calls.Load())
 }
 
-// TestWhere: addresses are checked however they are obtained, and errors reveal neither the address nor whether a name
+// TestAddressesAreChecked: addresses are checked however they are obtained, and errors reveal neither the address nor whether a name
 // exists.
-func TestWhere(t *testing.T) {
+func TestAddressesAreChecked(t *testing.T) {
 	h, nothing, loopback := newHostile(t), &Tenants{}, tenants(t, "127.0.0.0/8", "::1/128")
 	_, port, err := net.SplitHostPort(h.Listener.Addr().String())
 	require.NoError(t, err)

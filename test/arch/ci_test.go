@@ -41,3 +41,40 @@ func TestDocsAreListed(t *testing.T) {
 	})
 	require.NoError(t, err)
 }
+
+// TestMakefileRunsTests checks that each -run pattern in the Makefile matches a test in each of its packages, because
+// go test succeeds without a test.
+func TestMakefileRunsTests(t *testing.T) {
+	const root = "../.."
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	require.NoError(t, err)
+	recipe := regexp.MustCompile(`(?m)^\t(?:cd (\S+) && )?.*\$\(GO_TEST\)(.*) -run '?([^' ]+)`)
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	checked := 0
+	for _, command := range recipe.FindAllStringSubmatch(string(makefile), -1) {
+		name, _, _ := strings.Cut(strings.ReplaceAll(command[3], "$$", "$"), "/")
+		if name == "xxx" { // only benchmarks
+			continue
+		}
+		packages := strings.Fields(command[2])
+		if len(packages) == 0 {
+			packages = []string{"."}
+		}
+		pattern := regexp.MustCompile(name)
+		for _, path := range packages {
+			files, err := filepath.Glob(filepath.Join(root, command[1], path, "*_test.go"))
+			require.NoError(t, err)
+			found := false
+			for _, file := range files {
+				content, err := os.ReadFile(file)
+				require.NoError(t, err)
+				for _, match := range test.FindAllStringSubmatch(string(content), -1) {
+					found = found || pattern.MatchString(match[1])
+				}
+			}
+			require.True(t, found, "%s: no test in %s matches", strings.TrimSpace(command[0]), path)
+			checked++
+		}
+	}
+	require.Greater(t, checked, 10)
+}

@@ -1,4 +1,4 @@
-// Package bubble runs tests by the clock of testing/synctest, with the race detector too.
+// Package bubble runs tests with the fake clock of testing/synctest, also with the race detector.
 package bubble
 
 import (
@@ -10,14 +10,14 @@ import (
 	"testing/synctest"
 )
 
-// Test is synctest.Test. With the race detector the process has one processor
-// meanwhile: the timers of a bubble share one context of the detector, which crashes
-// when two threads run some of them at a time ("ThreadSanitizer: CHECK failed",
-// golang/go#78156). The detector finds races by what happens before what, so that one
-// processor hides none. Tests may run in parallel.
+// Test is synctest.Test. With the race detector, the process has one processor in the
+// meantime, because the timers of a bubble share one context of the detector, which
+// crashes if two threads run timers concurrently ("ThreadSanitizer: CHECK failed",
+// golang/go#78156). One processor hides no races, because the detector compares the
+// order of synchronization. Tests may run in parallel.
 func Test(t *testing.T, f func(*testing.T)) {
 	t.Helper()
-	if raceDetector() {
+	if RaceDetector() {
 		one.enter()
 		defer one.leave()
 	}
@@ -27,23 +27,23 @@ func Test(t *testing.T, f func(*testing.T)) {
 // Wait is synctest.Wait.
 func Wait() { synctest.Wait() }
 
-// Seeds returns how many seeds a model plays: all, or few in tests that are to be short, and with
-// the race detector, which makes it four to six times slower and finds nothing in what one
-// goroutine does. `make test` plays all of them without it.
+// Seeds returns the number of seeds of a model: few in short tests and with the race detector,
+// otherwise all. Models have one goroutine, so the detector finds nothing in them, and makes them four
+// to six times slower.
 func Seeds(all, few uint64) uint64 {
-	if testing.Short() || raceDetector() {
+	if testing.Short() || RaceDetector() {
 		return few
 	}
 	return all
 }
 
-// raceDetector reports whether the test is built with -race.
-var raceDetector = sync.OnceValue(func() bool {
+// RaceDetector reports whether the test is built with -race.
+var RaceDetector = sync.OnceValue(func() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 })
 
-// one gives the process one processor while there are bubbles.
+// one limits the process to one processor while bubbles exist.
 var one processor
 
 type processor struct {

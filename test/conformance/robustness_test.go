@@ -53,7 +53,7 @@ var robustnessRules = []rule{
 			u.redefine("widgets", setConversion(&apiextensionsv1.WebhookClientConfig{Service: service}))
 			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.True(u.t, apierrors.IsInternalError(err), "%v", err)
-			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q does not exist, or has only loopback", "kubernetes."+namespace+".svc"))
+			require.ErrorContains(u.t, err, fmt.Sprintf("the webhook's host %q cannot be resolved, or has only loopback", "kubernetes."+namespace+".svc"))
 			_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 			require.NoError(u.t, err, "a request without conversion fails")
 		}

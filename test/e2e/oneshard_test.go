@@ -82,9 +82,9 @@ func (o oneShard) unavailable(user, message string, clusters ...string) {
 	}
 }
 
-// TestFrontProxyStartsBesideOneShard starts a front-proxy while all shards except one are stopped, including root, and later the cache
+// TestFrontProxyStartsWithOneShard starts a front-proxy while all shards except one are stopped, including root, and later the cache
 // server. It must serve workspaces on that shard from its index on disk and from the shard.
-func TestFrontProxyStartsBesideOneShard(t *testing.T) {
+func TestFrontProxyStartsWithOneShard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: stops and starts shards")
 	}

@@ -219,7 +219,7 @@ var bound = []Mutant{
 			Before: `	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])`,
 			After:  `	decoy.cluster, decoy.name = logicalcluster.Name(hex.EncodeToString(hash[:])), tenancy.AdminCluster.String()`,
 		}},
-		CaughtBy: "./pkg/shard", Test: "TestDenialsDiscloseNoExport",
+		CaughtBy: "./pkg/shard", Test: "TestDenialsDoNotDiscloseExports",
 	},
 	{
 		Name: "export-by-error", Rule: "an error must not disclose more about an export than a denial",
@@ -228,7 +228,7 @@ var bound = []Mutant{
 			Before: `identity.WithoutWarrant(u), provider, export); err != nil {`,
 			After:  `identity.WithoutWarrant(u), provider, export); err != nil && found {`,
 		}},
-		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDiscloseNothing",
+		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDoNotDisclose",
 	},
 	{
 		Name: "one-identity", Rule: "objects of different identities are separate",

@@ -9,7 +9,7 @@ var replicas = []Mutant{
 			Before: `(b.probing || time.Now().Before(b.until))`,
 			After:  `time.Now().Before(b.until)`,
 		}},
-		CaughtBy: "./pkg/peers", Test: "TestUnresponsiveShardIsThrottled",
+		CaughtBy: "./pkg/peers", Test: "TestUnreachableShardReceivesOnlyProbes",
 	},
 	{
 		Name: "kept-connections", Rule: "connections and data of a deleted shard are removed",
@@ -77,7 +77,7 @@ var replicas = []Mutant{
 			Before: `	if since := deletion(local); since != "" {`,
 			After:  `	if since := deletion(local); since == "never" {`,
 		}},
-		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeleted",
+		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeletedObject",
 	},
 	{
 		Name: "early-digest", Rule: "digests are only compared if the data does not change meanwhile",
@@ -86,7 +86,7 @@ var replicas = []Mutant{
 			Before: ` && m.turns[bucket] == later.turns[bucket]`,
 			After:  ``,
 		}},
-		CaughtBy: "./pkg/replication/push", Test: "TestMoments",
+		CaughtBy: "./pkg/replication/push", Test: "TestChangedBucketsAreNotCompared",
 	},
 	{
 		Name: "replica-wins", Rule: "the shard's own objects have precedence over replicas",

@@ -226,7 +226,7 @@ var rights = []Mutant{
 			Before: `	return identity.Within(e.in.Name, info), nil, nil`,
 			After:  `	return info, nil, nil`,
 		}},
-		CaughtBy: "./pkg/virtual/initialization", Test: "TestActsWithin",
+		CaughtBy: "./pkg/virtual/initialization", Test: "TestOwnerPermissionsAreLimitedToTheCluster",
 	},
 	{
 		Name: "account-elsewhere", Rule: "scopes also restrict the name of a service account outside of its logical cluster",

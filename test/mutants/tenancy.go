@@ -159,6 +159,6 @@ func (s Scopes) check(`,
 	if clusters.isRemote() {
 		return r.await(`,
 		}},
-		CaughtBy: "./test/integration/operations", Test: "TestShardsWriteToNoOther",
+		CaughtBy: "./test/integration/operations", Test: "TestShardsDoNotWriteToOthers",
 	},
 }

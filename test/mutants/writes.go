@@ -102,7 +102,7 @@ var writes = []Mutant{
 			Before: `	if f.inUse == 0 && !f.wants() {`,
 			After:  `	if f.inUse > 0 && !f.wants() {`,
 		}},
-		CaughtBy: "./pkg/serving/fairness", Test: "TestNoCredit",
+		CaughtBy: "./pkg/serving/fairness", Test: "TestIdleFlowsGetNoCredit",
 	},
 	{
 		Name: "free-homes", Rule: "a home workspace and all below it have a common limit of objects",

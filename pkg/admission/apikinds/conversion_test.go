@@ -28,8 +28,8 @@ func TestConversion(t *testing.T) {
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 		require.ErrorContains(t, err, "spec.conversions[0].rules[0].destination")
 	}
-	require.NoError(t, write(conversion("v1.widgets.example.org", bad), conversion("v1.widgets.example.org", bad), ""), "an unchanged conversion is rejected")
-	require.NoError(t, write(conversion("v2.widgets.example.org", bad), nil, ""), "a conversion without a schema is rejected")
+	require.NoError(t, write(conversion("v1.widgets.example.org", bad), conversion("v1.widgets.example.org", bad), ""), "an unchanged conversion must be accepted")
+	require.NoError(t, write(conversion("v2.widgets.example.org", bad), nil, ""), "a conversion without a schema must be accepted")
 	require.NoError(t, write(conversion("v1.widgets.example.org", bad), nil, "elsewhere"))
 	err := write(conversion("v3.widgets.example.org", good), nil, "")
 	requireUnavailable(t, err)

@@ -121,7 +121,7 @@ func TestNewBindings(t *testing.T) {
 		require.NoError(t, call{resource: "apibindings", object: object, user: "alice"}.write(t, nil))
 		require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, object.GetFinalizers())
 		require.Equal(t, map[string]string{"internal.apis.kcp.io/export": apirules.ExportLabelValue(provider, "e")}, object.GetLabels())
-		require.Empty(t, object.GetAnnotations(), "a new object keeps a status annotation")
+		require.Empty(t, object.GetAnnotations(), "a new object must not keep a status annotation")
 	}
 }
 
@@ -190,9 +190,9 @@ func requireUnavailable(t *testing.T, err error) {
 	require.True(t, later, "%v", err)
 }
 
-// TestDenialsDiscloseNothing checks that a denied request causes the same lookups, authorizations and errors,
+// TestDenialsDoNotDisclose checks that a denied request causes the same lookups, authorizations and errors,
 // in the same order, whether or not the export and its logical cluster exist.
-func TestDenialsDiscloseNothing(t *testing.T) {
+func TestDenialsDoNotDisclose(t *testing.T) {
 	for _, kind := range []struct{ resource, object string }{
 		{"apibindings", "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'PATH', name: NAME}}}}"},
 		{"apiexportendpointslices", "{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: b}, spec: {export: {path: 'PATH', name: NAME}}}"},
@@ -244,8 +244,8 @@ func recording(calls *[]string, failure error) *apikinds.Plugin {
 	})
 }
 
-// TestMeddling checks that webhooks and policies cannot change metadata that the server sets.
-func TestMeddling(t *testing.T) {
+// TestServerMetadataIsProtected checks that webhooks and policies cannot change metadata that the server sets.
+func TestServerMetadataIsProtected(t *testing.T) {
 	for message, meddle := range map[string]func(*unstructured.Unstructured){
 		"metadata.labels":     func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
 		"metadata.finalizers": func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
@@ -266,7 +266,7 @@ func TestUpdates(t *testing.T) {
 
 	now := parse(t, local)
 	now.SetAnnotations(map[string]string{"own": "x", applied: `[{"resource":"secrets","verbs":["get"],"selector":{"matchAll":true}}]`})
-	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "an update requires permission to bind")
+	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "an update must not require permission to bind")
 	require.Equal(t, stored.GetLabels(), now.GetLabels())
 	require.Equal(t, map[string]string{"own": "x", applied: "[]"}, now.GetAnnotations())
 
@@ -277,7 +277,7 @@ func TestUpdates(t *testing.T) {
 	fresh := parse(t, local)
 	fresh.SetAnnotations(map[string]string{applied: "[]"})
 	require.NoError(t, call{resource: "apibindings", object: fresh, old: parse(t, local), user: "bob"}.write(t, nil))
-	require.Empty(t, fresh.GetAnnotations(), "an annotation without a status is kept")
+	require.Empty(t, fresh.GetAnnotations(), "an annotation without a status must be removed")
 
 	err := call{resource: "apibindings", object: parse(t, local), old: stored, user: "bob"}.write(t, func(u *unstructured.Unstructured) {
 		u.SetAnnotations(map[string]string{applied: "[{}]"})
@@ -294,7 +294,7 @@ func TestUpdates(t *testing.T) {
 	require.ErrorContains(t, err, "status.phase")
 }
 
-func TestOthers(t *testing.T) {
+func TestOtherResources(t *testing.T) {
 	other := parse(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}")
 	a := admission.NewAttributesRecord(other, nil, other.GroupVersionKind(), "", "c", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", admission.Create, nil, false, nil)
 	require.NoError(t, plugin(nil).Admit(t.Context(), a, nil))

@@ -127,7 +127,7 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		}
 	}
 	if count >= maxInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("the workspace has %d cached resources, the maximum: delete one", maxInCluster))
+		return admission.NewForbidden(a, fmt.Errorf("the workspace has %d cached resources, at most %d allowed: delete one", count, maxInCluster))
 	}
 	return nil
 }

@@ -61,13 +61,13 @@ func TestMaxInCluster(t *testing.T) {
 	for _, names := range []schema.GroupVersionResource{one, other} {
 		err := admit("full", "more", names, nil)
 		require.True(t, apierrors.IsForbidden(err), err)
-		require.ErrorContains(t, err, "the workspace has 64 cached resources, the maximum: delete one")
-		require.NoError(t, admit("empty", "more", names, nil), "objects of another logical cluster are counted")
+		require.ErrorContains(t, err, "the workspace has 64 cached resources, at most 64 allowed: delete one")
+		require.NoError(t, admit("empty", "more", names, nil), "objects of another logical cluster must not be counted")
 	}
-	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object cannot be updated")
+	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object must be updatable")
 	p.config.Disabled = true
 	require.ErrorContains(t, admit("empty", "more", one, nil), "the feature gate CachedResources of the shard is disabled")
-	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object cannot be updated")
+	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object must be updatable")
 	p.config.Disabled = false
 	server.Delete(t, one, "", "full", "", "r0")
 	require.NoError(t, admit("full", "more", one, nil))

@@ -174,9 +174,9 @@ func TestCreateNeedsTheVerb(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, calls)
 	_, err = updates.send(ctx, unless(false, nil))
-	require.NoError(t, err, "an update requires the verb create")
+	require.NoError(t, err, "an update must not require the verb create")
 	_, err = creates.send(request.WithClusterName(t.Context(), consumer), unless(false, nil))
-	require.NoError(t, err, "a request without a claim requires the verb create")
+	require.NoError(t, err, "a request without a claim must not require the verb create")
 	require.Equal(t, 3, calls)
 }
 

@@ -44,7 +44,7 @@ func validManagers(a admission.Attributes) error {
 
 func validOwners(a admission.Attributes) error {
 	if n, over := exceeds(a, maxOwners, owners); over {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: use one owner, which the other objects own", n, maxOwners))
+		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners", n, maxOwners))
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func validControllers(m metav1.Object) field.ErrorList {
 	if len(controllers) < 2 {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(metadata.Child("ownerReferences"), controllers[:2], fmt.Sprintf("only one reference can have controller set to true, but %d references have", len(controllers)))}
+	return field.ErrorList{field.Invalid(metadata.Child("ownerReferences"), controllers[:2], fmt.Sprintf("only one reference can have controller set to true, but %d references have it", len(controllers)))}
 }
 
 // firstErrors returns the first validation errors of metadata if there are more than request.MaxErrors, and

@@ -132,6 +132,9 @@ func describe(a authorizer.AttributesRecord) string {
 		resource = "all resources (the kind of the parameters is unknown)"
 	}
 	objects, in := "all of "+resource, " in all namespaces"
+	if a.Resource == "*" {
+		objects = resource
+	}
 	if a.Name != "*" && a.Name != "" {
 		objects = fmt.Sprintf("%q of %s", a.Name, resource)
 	}

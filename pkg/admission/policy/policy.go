@@ -186,7 +186,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 			switch {
 			case errors.Is(err, errUnknown):
 				// Only writes that the policy matches depend on the parameters.
-				klog.V(2).InfoS("Parameters of a policy have not been read yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
+				klog.V(2).InfoS("Failed to find the parameters of a policy, retrying", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
 				hook.ParamInformer, hook.ParamScope = unknownParam(), meta.RESTScopeRoot
 				s.params, retry = true, retryAfter
 			case err != nil:

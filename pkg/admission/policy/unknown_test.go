@@ -39,7 +39,7 @@ func TestUnknownKinds(t *testing.T) {
 		_, err := p.get("a", "validating", corev1.SchemeGroupVersion.WithKind("Rule"), "")
 		return err
 	}
-	require.ErrorIs(t, get(), errUnknown, "the server is not running")
+	require.ErrorIs(t, get(), errUnknown, "parameters must be unknown before the server is running")
 	p.ctx = t.Context()
 	for status = range map[int]bool{http.StatusServiceUnavailable: true, http.StatusInternalServerError: true, http.StatusForbidden: true} {
 		require.ErrorIs(t, get(), errUnknown, status)

@@ -53,6 +53,6 @@ func TestSigningRequests(t *testing.T) {
 	}
 	for _, broken := range []string{"", "no PEM", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"} {
 		csr := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: clients, Request: []byte(broken)}}
-		require.NoError(t, NewReserved().Validate(t.Context(), attributes(signingRequests, "", csr, nil, tenant), nil), "validation rejects invalid requests, not this plugin")
+		require.NoError(t, NewReserved().Validate(t.Context(), attributes(signingRequests, "", csr, nil, tenant), nil), "invalid requests are rejected by validation, and must be ignored by this plugin")
 	}
 }

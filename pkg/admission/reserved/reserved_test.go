@@ -231,8 +231,8 @@ func TestBindingsOfRoot(t *testing.T) {
 	}
 }
 
-// TestPlaces checks objects that no user can create, not even the system.
-func TestPlaces(t *testing.T) {
+// TestReservedObjects checks objects that no user can create, not even the system.
+func TestReservedObjects(t *testing.T) {
 	crd := func(group string) *apiextensions.CustomResourceDefinition {
 		return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}
 	}
@@ -269,8 +269,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestOwnerHidesNothing checks that a permitted annotation does not hide a reserved one, in any order.
-func TestOwnerHidesNothing(t *testing.T) {
+// TestOwnerDoesNotHideReservedAnnotations checks that a permitted annotation does not hide a reserved one, in any order.
+func TestOwnerDoesNotHideReservedAnnotations(t *testing.T) {
 	owner, err := workspaceowner.OwnerOf(tenant)
 	require.NoError(t, err)
 	for range 50 {
@@ -280,7 +280,7 @@ func TestOwnerHidesNothing(t *testing.T) {
 	}
 }
 
-func TestGiven(t *testing.T) {
+func TestReservedMetadataByResource(t *testing.T) {
 	const label, finalizer = "internal.apis.kcp.io/export", "apis.kcp.io/apibinding-finalizer"
 	with := func(finalizers ...string) *unstructured.Unstructured {
 		u := object(map[string]any{})

@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestShardsWriteTheirOwn checks that shards can write only their own objects.
-func TestShardsWriteTheirOwn(t *testing.T) {
+// TestShardsWriteOnlyTheirObjects checks that shards can write only their own objects.
+func TestShardsWriteOnlyTheirObjects(t *testing.T) {
 	shards, leases := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}, coordinationv1.Resource("leases")
 	for _, tc := range []struct {
 		as, namespace, name string

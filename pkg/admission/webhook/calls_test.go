@@ -39,12 +39,12 @@ func TestCalls(t *testing.T) {
 	first, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, seeing(2, true))
 	require.NoError(t, err)
 	other, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "two"}, a, seeing(1, true))
-	require.NoError(t, err, "logical clusters share a limit")
+	require.NoError(t, err, "logical clusters must have separate limits")
 	bound, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one", Provider: "two"}, a, seeing(2, true))
-	require.NoError(t, err, "webhooks of a provider and of the consumer share a limit")
+	require.NoError(t, err, "webhooks of a provider and of the consumer must have separate limits")
 	bound()
 	nothing, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, seeing(0, true))
-	require.NoError(t, err, "a request without matching webhooks waits")
+	require.NoError(t, err, "a request without matching webhooks must not wait")
 	nothing()
 
 	canceled, cancel := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "the rules of 3 webhooks match the request, at most 2 allowed", "the limit must include sequential webhooks, because their conditions are evaluated")
 	for range 2 {
 		one, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(2, false))
-		require.NoError(t, err, "sequential webhooks use more than one slot")
+		require.NoError(t, err, "sequential webhooks must use one slot")
 		t.Cleanup(one)
 	}
 	first()
@@ -79,5 +79,5 @@ func TestRuled(t *testing.T) {
 	deployment := creates(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
 	require.Equal(t, 3, r.match(deployment))
 	require.Zero(t, r.match(creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")))
-	require.Zero(t, r.match(creates(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), "ValidatingWebhookConfiguration")), "webhook configurations match")
+	require.Zero(t, r.match(creates(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), "ValidatingWebhookConfiguration")), "webhook configurations must not match")
 }

@@ -260,7 +260,7 @@ func checkMount(ctx context.Context, a admission.Attributes, u *unstructured.Uns
 	if _, typed, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type"); !typed {
 		return nil
 	}
-	return admission.NewForbidden(a, errors.New("a Workspace with spec.mount must have no spec.type, because it has no logical cluster: remove one of them"))
+	return admission.NewForbidden(a, errors.New("a Workspace with spec.mount must have no spec.type, because it has no logical cluster of its own: remove one of the two fields"))
 }
 
 func mountOf(u *unstructured.Unstructured) any {

@@ -182,7 +182,7 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-func TestOthers(t *testing.T) {
+func TestOtherResourcesAreIgnored(t *testing.T) {
 	p := plugin(nil, nil)
 	for _, tc := range []struct{ resource, subresource string }{{"workspacetypes", ""}, {"workspaces", "status"}} {
 		ws := typed("", "")

@@ -166,7 +166,7 @@ func (c *compiler) version(name string) (*structuralschema.Structural, error) {
 // find returns the schema of a field, which is nil if the field may have any value.
 func find(in *structuralschema.Structural, names []string) (*structuralschema.Structural, error) {
 	if names == nil {
-		return nil, errors.New("has no such field: a path must consist of names and dots")
+		return nil, errors.New("has no such field: a path must consist of names separated by dots")
 	}
 	for i, name := range names {
 		if next, ok := in.Properties[name]; ok {

@@ -41,13 +41,13 @@ func of(cluster string, entries ...tenancyv1alpha1.JWTAuthenticator) []*Configur
 	}}
 }
 
-func TestPlaces(t *testing.T) {
+func TestSlotLimits(t *testing.T) {
 	p := newSlots(3, 2)
 	require.NotNil(t, p.take("a"))
 	require.NotNil(t, p.take("a"))
-	require.Nil(t, p.take("a"), "all slots of a logical cluster are taken")
+	require.Nil(t, p.take("a"), "a logical cluster must not exceed its number of slots")
 	require.NotNil(t, p.take("b"))
-	require.Nil(t, p.take("c"), "all slots are taken")
+	require.Nil(t, p.take("c"), "the total number of slots must not be exceeded")
 	p.give("a")
 	require.NotNil(t, p.take("c"))
 	p.give("a")

@@ -58,7 +58,7 @@ func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namesp
 	})
 }
 
-// lookup is an object or a NotFound error.
+// lookup is the result of a request: an object or an error.
 type lookup[T any] struct {
 	object T
 	err    error

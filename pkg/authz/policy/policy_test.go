@@ -32,8 +32,8 @@ func TestPolicy(t *testing.T) {
 	require.NotSame(t, policy.System().ClusterRoles[0], system.ClusterRoles[0])
 }
 
-// TestStrangers checks that users without roles can only review themselves and use discovery.
-func TestStrangers(t *testing.T) {
+// TestUsersWithoutRoles checks that users without roles can only review themselves and use discovery.
+func TestUsersWithoutRoles(t *testing.T) {
 	rules := map[string][]rbacv1.PolicyRule{}
 	system := policy.System()
 	for _, role := range system.ClusterRoles {

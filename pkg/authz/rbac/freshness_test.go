@@ -69,7 +69,7 @@ func TestFreshness(t *testing.T) {
 	require.Zero(t, f.count.Load())
 }
 
-func TestContains(t *testing.T) {
+func TestPendingIn(t *testing.T) {
 	f := &freshness{}
 	require.False(t, f.pendingIn("a", later()))
 	f.wrote("a", "rolebindings", "10", later())

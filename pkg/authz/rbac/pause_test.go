@@ -36,10 +36,10 @@ func visitHog(ctx context.Context, f Feed, each func(resource string)) error {
 	return err
 }
 
-// TestManyBindingsGiveWay writes during a visit of many bindings. At that time the visit holds no lock, and
+// TestVisitReleasesTheLock writes during a visit of many bindings. At that time the visit holds no lock, and
 // has looked up at most pause bindings. Later lookups see the write. A visit sees bindings as they were, also
 // replaced ones, but not removed ones.
-func TestManyBindingsGiveWay(t *testing.T) {
+func TestVisitReleasesTheLock(t *testing.T) {
 	f := NewFeed()
 	const last = 4 * pause
 	for n := range last + 1 {

@@ -41,9 +41,9 @@ func gets(resources ...string) rbacv1.PolicyRule {
 
 var jane = &user.DefaultInfo{Name: "jane"}
 
-// TestEachRuleOnce checks that a decision evaluates each rule of a user once, however often bindings and
+// TestRulesAreEvaluatedOnce checks that a decision evaluates each rule of a user once, however often bindings and
 // roles repeat it, and that few missing roles are named.
-func TestEachRuleOnce(t *testing.T) {
+func TestRulesAreEvaluatedOnce(t *testing.T) {
 	const rules = 100
 	z := hog(rules).Authorizer("system:admin")
 	ctx := request.WithClusterName(t.Context(), "hog")
@@ -107,8 +107,8 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 	require.NotErrorIs(t, err, errManyRules)
 }
 
-// TestVisitEndsWithItsRequest checks that a decision with many rules stops at the end of the request.
-func TestVisitEndsWithItsRequest(t *testing.T) {
+// TestVisitEndsWithRequest checks that a decision with many rules stops at the end of the request.
+func TestVisitEndsWithRequest(t *testing.T) {
 	z := hog(2 * manyValues).Authorizer("system:admin")
 	ctx, cancel := context.WithCancel(request.WithClusterName(t.Context(), "hog"))
 	cancel()

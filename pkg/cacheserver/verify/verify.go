@@ -191,7 +191,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	})
 	switch cached := apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":"); {
 	case cached && v.replicated[name].Has(resource.GroupVersionResource):
-		return fmt.Errorf("%s is not served although its CachedResources are replicated, because the server has just started or is not the leading replica of the shard: use the kubeconfig of the leading replica", of.resource)
+		return fmt.Errorf("%s is not served although its CachedResources are replicated: the server has just started, or is not the leading replica of the shard: use the kubeconfig of the leading replica", of.resource)
 	case cached:
 		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
 		objects, replicas = 0, len(found)

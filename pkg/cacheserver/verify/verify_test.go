@@ -22,9 +22,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestNotTheLeader checks that replicas of CachedResources are not reported as orphaned if the replica of the shard is
+// TestNonLeaderReportsNoOrphans checks that replicas of CachedResources are not reported as orphaned if the replica of the shard is
 // not the leader and does not serve their objects.
-func TestNotTheLeader(t *testing.T) {
+func TestNonLeaderReportsNoOrphans(t *testing.T) {
 	t.Parallel()
 	types := runtime.NewScheme()
 	require.NoError(t, cachev1alpha1.AddToScheme(types))

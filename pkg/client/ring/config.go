@@ -91,7 +91,7 @@ func (c Config) complete() (Config, error) {
 	if c.ID == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return c, fmt.Errorf("%w: set ID, because the host name cannot be determined: %w", ErrConfig, err)
+			return c, fmt.Errorf("%w %q: set ID, because the host name cannot be determined: %w", ErrConfig, c.Name, err)
 		}
 		c.ID = strings.ToLower(host)
 	}

@@ -85,7 +85,7 @@ func start(t *testing.T, config ring.Config) *member {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, "timeout, expected: "+what)
 }
 
 func own(members ...*member) bool {
@@ -172,8 +172,8 @@ func TestRing(t *testing.T) {
 	require.Error(t, one.Run(t.Context()), "once")
 }
 
-// TestParts: if a part fails, the member leaves and the other parts end. With ErrOverrun Run does not wait for them.
-func TestParts(t *testing.T) {
+// TestPartFailure: if a part fails, the member leaves and the other parts end. With ErrOverrun Run does not wait for them.
+func TestPartFailure(t *testing.T) {
 	t.Parallel()
 	_, factory := newServer(t)
 	fails, err := ring.New(quick(factory))
@@ -274,8 +274,8 @@ func TestOtherConfiguration(t *testing.T) {
 	eventually(t, "members with the former configuration are removed", func() bool { return own(other) })
 }
 
-// TestRights: the error for missing permissions lists them.
-func TestRights(t *testing.T) {
+// TestMissingPermissions: the error for missing permissions lists them.
+func TestMissingPermissions(t *testing.T) {
 	t.Parallel()
 	server, factory := newServer(t)
 	server.Fail(http.StatusForbidden)

@@ -135,7 +135,7 @@ func waitSynced(t testing.TB, m *shards.Multi[configMap], which shards.Which) {
 
 func eventually(t testing.TB, condition func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, "timeout, expected: "+what)
 }
 
 func has(t testing.TB, m *shards.Multi[configMap], key client.Key, shard, content string) {

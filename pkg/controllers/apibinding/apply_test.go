@@ -11,8 +11,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestChangedMeanwhile: a binding that has changed since it was observed is not written, but requeued.
-func TestChangedMeanwhile(t *testing.T) {
+// TestConcurrentChangeIsRequeued: a binding that has changed since it was observed is not written, but requeued.
+func TestConcurrentChangeIsRequeued(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []apisv1alpha2.APIBindingPhaseType{apisv1alpha2.APIBindingPhaseBinding, apisv1alpha2.APIBindingPhaseBound} {
 		w := bound(t)
@@ -31,8 +31,8 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestObservedOnce: a reconcile reads its input once, even if the binding is written twice.
-func TestObservedOnce(t *testing.T) {
+// TestInputIsReadOnce: a reconcile reads its input once, even if the binding is written twice.
+func TestInputIsReadOnce(t *testing.T) {
 	t.Parallel()
 	w := bound(t)
 	export, reads := w.r.export, 0

@@ -41,13 +41,13 @@ func TestBinder(t *testing.T) {
 	export.Annotations, export.Status.IdentityHash = map[string]string{"kcp.io/cluster": provider.String()}, "h"
 	made, err := b.Bind(t.Context(), w.lc, binding.DeepCopy(), export)
 	require.NoError(t, err)
-	require.Nil(t, made, "no binding of the export exists yet")
+	require.Nil(t, made, "a binding must not be created before another binding of the export exists")
 
 	w.bind("b")
 	w.converge(t)
 	made, err = b.Bind(t.Context(), w.lc, binding.DeepCopy(), export)
 	require.NoError(t, err)
-	require.Nil(t, made, "another binding uses the names")
+	require.Nil(t, made, "a binding must not be created if another binding uses the names")
 
 	elsewhere := w.bindings["b"]
 	delete(w.bindings, "b")

@@ -446,8 +446,8 @@ func TestConflicts(t *testing.T) {
 	require.Equal(t, widgetsOne, w.bindings["b"].Status.BoundResources[0].Schema.Name)
 }
 
-// TestConverged: a binding is read only before a write that needs a request.
-func TestConverged(t *testing.T) {
+// TestBindingIsReadOnlyBeforeRequests: a binding is read only before a write that needs a request.
+func TestBindingIsReadOnlyBeforeRequests(t *testing.T) {
 	w := offering("b")
 	w.schemas[widgetsTwo] = widgetsTwo
 	expectReads := func(want int, action string) {

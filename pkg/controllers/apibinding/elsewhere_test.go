@@ -19,8 +19,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestNothingIsDeletedWhileIncomplete: while the exports of other shards are unknown, another binding may take the objects over.
-func TestNothingIsDeletedWhileIncomplete(t *testing.T) {
+// TestNoDeletionsWithIncompleteData: while the exports of other shards are unknown, another binding may take the objects over.
+func TestNoDeletionsWithIncompleteData(t *testing.T) {
 	for name, forget := range map[string]func(*world){
 		"path": func(w *world) {
 			w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", errIncomplete }

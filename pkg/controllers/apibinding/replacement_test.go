@@ -130,7 +130,7 @@ func TestReplacementsWait(t *testing.T) {
 	}()
 	start(of("things", "one", "h"))() // the waiting one has registered nothing
 	first()
-	require.NotNil(t, s.tryStart([]apisv1alpha2.BoundAPIResource{of("widgets", "two", "h")}), "the second replacement is still pending")
+	require.NotNil(t, s.tryStart([]apisv1alpha2.BoundAPIResource{of("widgets", "two", "h")}), "a binding must wait until all replacements with another schema have ended")
 	second()
 	require.NoError(t, <-started)
 	require.Empty(t, s.pending)

@@ -109,7 +109,7 @@ func (w *world) valid(t *testing.T, reason, message string) {
 	require.Contains(t, condition.Message, message)
 }
 
-func TestMadeIdentity(t *testing.T) {
+func TestCreatedIdentity(t *testing.T) {
 	w := newWorld()
 	w.reconcile(t)
 	w.valid(t, "", "")
@@ -139,7 +139,7 @@ func TestMadeIdentity(t *testing.T) {
 	require.Equal(t, hash, again.export.Status.IdentityHash)
 }
 
-func TestOwnIdentity(t *testing.T) {
+func TestReferencedIdentity(t *testing.T) {
 	w := newWorld()
 	w.export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &corev1.SecretReference{Namespace: "there", Name: "own"}}
 	w.reconcile(t)

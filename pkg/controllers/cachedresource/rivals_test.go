@@ -112,9 +112,9 @@ func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cac
 	return controllers[0], controllers[1]
 }
 
-// TestFirst: exactly one of several cached resources for the same resource takes precedence: one that may have replicas, or
+// TestPrecedence: exactly one of several cached resources for the same resource takes precedence: one that may have replicas, or
 // the oldest.
-func TestFirst(t *testing.T) {
+func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	order := []*cachev1alpha1.CachedResource{
 		cachedOf("c", "d", 1, hasBegun), cachedOf("c", "c", 2, withReplicas), cachedOf("c", "a", 0), cachedOf("c", "b", 0), cachedOf("c", "e", 1, hasBegun, withIdentity("")),
@@ -126,9 +126,9 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestAlready: a cached resource detects another one of either kind in its logical cluster that takes precedence, and does
+// TestConflictDetection: a cached resource detects another one of either kind in its logical cluster that takes precedence, and does
 // not delete shared replicas.
-func TestAlready(t *testing.T) {
+func TestConflictDetection(t *testing.T) {
 	t.Parallel()
 	winner := cachedOf("c", "x", 5, withReplicas)
 	loser, second := cachedOf("c", "x", 0, withIdentity("f00")), cachedOf("c", "y", 1, withIdentity("f01"))

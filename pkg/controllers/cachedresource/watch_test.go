@@ -25,7 +25,7 @@ func TestWatched(t *testing.T) {
 	}
 	notify("/g/as/c/n")
 	w.verify(one)()
-	require.False(t, w.verified(one), "the secret has not been recorded")
+	require.False(t, w.verified(one), "an identity must not be verified before its secret was recorded")
 	for _, key := range []client.Key{one, two} {
 		w.secret(key, secret)
 		w.objects(key, "/g/"+key.Name+"/c/")
@@ -42,7 +42,7 @@ func TestWatched(t *testing.T) {
 	require.True(t, notify("/core/secrets/c/ns/s", one, two))
 	require.False(t, w.verified(one))
 	read()
-	require.False(t, w.verified(two), "the secret was written after it was read")
+	require.False(t, w.verified(two), "an identity must not be verified if the secret was written after it was read")
 	w.verify(two)()
 	w.objects(two, "/g/others/c/")
 	require.True(t, w.verified(two))
@@ -77,7 +77,7 @@ func TestUnchanged(t *testing.T) {
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 3, Cache: 3}
 	key, served := client.KeyOf(object), Served{Kind: "Thing", Prefix: "/g/things/c/"}
 	c.watched.objects(key, served.Prefix)
-	require.False(t, c.unchanged(object, served), "the objects were never counted")
+	require.False(t, c.unchanged(object, served), "objects that were never counted must be counted")
 	count := func(at time.Time, between ...string) {
 		done := c.watched.count(key)
 		for _, changed := range between {
@@ -86,28 +86,28 @@ func TestUnchanged(t *testing.T) {
 		done(counted{version: "1", served: served, at: at})
 	}
 	count(time.Now(), "/g/things/c/n")
-	require.False(t, c.unchanged(object, served), "an object was written during the count")
+	require.False(t, c.unchanged(object, served), "objects must be counted again after a write during the count")
 	count(time.Now(), "/g/things/d/n")
 	require.True(t, c.unchanged(object, served))
 	for _, changed := range []string{"/g/things/c/n", ""} {
 		count(time.Now())
 		c.watched.notify(changed)
-		require.False(t, c.unchanged(object, served), "%q was written", changed)
+		require.False(t, c.unchanged(object, served), "objects must be counted again after a write of %q", changed)
 	}
 	count(time.Now().Add(-recountInterval))
-	require.False(t, c.unchanged(object, served), "the last count is too old")
+	require.False(t, c.unchanged(object, served), "objects must be counted again if the last count is too old")
 
 	count(time.Now())
 	require.False(t, c.unchanged(object, Served{Kind: "Thing", Prefix: served.Prefix, API: "other"}), "another API is bound")
 	store.bytes = 21
-	require.False(t, c.unchanged(object, served), "the objects may exceed the limit of bytes")
+	require.False(t, c.unchanged(object, served), "objects that may exceed the limit of bytes must be counted again")
 	store.bytes, store.known = 10, false
-	require.False(t, c.unchanged(object, served), "the objects may exceed the limit of bytes")
+	require.False(t, c.unchanged(object, served), "objects that may exceed the limit of bytes must be counted again")
 	store.known = true
 	c.Limit = 2
-	require.False(t, c.unchanged(object, served), "the objects may exceed the limit")
+	require.False(t, c.unchanged(object, served), "objects that may exceed the limit must be counted again")
 	c.Limit = 3
 	require.True(t, c.unchanged(object, served))
 	object.ResourceVersion = "2"
-	require.False(t, c.unchanged(object, served), "the cached resource was changed")
+	require.False(t, c.unchanged(object, served), "objects must be counted again after a change of the cached resource")
 }

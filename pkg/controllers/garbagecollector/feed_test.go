@@ -77,7 +77,7 @@ func TestFeedRestarts(t *testing.T) {
 	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)
 	s.follower.Changed("/core/secrets/c/n/b", nil, owns("other"), 2)
 	s.follower.Changed("/core/events/c/n/e", nil, owns("o"), 2)
-	require.Empty(t, dependentsOf(f, "o"), "the resync is not complete")
+	require.Empty(t, dependentsOf(f, "o"), "the graph must not change before the resync is complete")
 	s.follower.Complete(3)
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
 	require.Len(t, f.graph.take().items, 2)
@@ -128,9 +128,9 @@ func TestUnreadableDependents(t *testing.T) {
 
 	s.follower.Changed("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
 	require.ErrorIs(t, catchUp("c"), errUnreadable)
-	require.NotEmpty(t, dependentsOf(f, "o"), "the unreadable object may still refer to the owner")
+	require.NotEmpty(t, dependentsOf(f, "o"), "an unreadable object must remain a dependent")
 	s.follower.Changed("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
-	require.NoError(t, catchUp("c"), "a deleted object has no references")
+	require.NoError(t, catchUp("c"), "a deleted unreadable object must not cause an error")
 }
 
 // TestRedefined: the feed reports logical clusters in which the served APIs may have changed.

@@ -132,7 +132,7 @@ func TestBegin(t *testing.T) {
 	t.Run("an empty shard", func(t *testing.T) {
 		s := newShard(t)
 		c := s.start()
-		require.Error(t, c.begin(t.Context()), "its own logical cluster does not exist yet")
+		require.Error(t, c.begin(t.Context()), "the start must fail without the logical cluster of the shard")
 		s.exists(t, "")
 		s.set(oldGarbage, thing("old", ref("Secret", "never")))
 		require.NoError(t, s.catchUp(t.Context(), "", object{}))
@@ -242,8 +242,8 @@ func (*revisionless) Revision(context.Context) (uint64, error) {
 	return 0, errors.New("etcd is unreachable")
 }
 
-// TestCannotBegin: a failing start is logged as an error once a minute.
-func TestCannotBegin(t *testing.T) {
+// TestFailingStartIsLogged: a failing start is logged as an error once a minute.
+func TestFailingStartIsLogged(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		logger, logged := logs.New(t)
 		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*errorInterval/2)

@@ -84,13 +84,13 @@ func TestBeat(t *testing.T) {
 	}
 	s.fail = apierrors.NewNotFound(corev1.Resource("namespaces"), "kube-system")
 	result, err := h.beat(t.Context(), "a")
-	require.NoError(t, err, "root is not complete yet")
+	require.NoError(t, err, "a missing namespace in root must not be an error")
 	require.Empty(t, results)
 	require.Equal(t, reconcile.Result{RequeueAfter: rootWait}, result)
 	s.fail = nil
 	require.NoError(t, beat("get", "create"))
 	_, known := shardload.OfLease(s.lease)
-	require.False(t, known, "the load is not known yet")
+	require.False(t, known, "a heartbeat must not contain an unknown load")
 	load = &shardload.Load{Workspaces: shardload.Amount{Used: 5}}
 	require.NoError(t, beat("update"))
 	reported, _ := shardload.OfLease(s.lease)

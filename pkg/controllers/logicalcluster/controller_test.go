@@ -345,7 +345,8 @@ func TestDeleteWaitsForTerminators(t *testing.T) {
 	require.Nil(t, f.lc)
 }
 
-func TestForeignFinalizersAreRetained(t *testing.T) {
+// TestDeletionRequiresTimestampAndFinalizer: other logical clusters are not changed.
+func TestDeletionRequiresTimestampAndFinalizer(t *testing.T) {
 	for name, lc := range map[string]*corev1alpha1.LogicalCluster{
 		"alive":             newCluster(phase("Ready")),
 		"without finalizer": newCluster(phase("Ready"), deleted(0), func(lc *corev1alpha1.LogicalCluster) { lc.Finalizers = []string{"other"} }),

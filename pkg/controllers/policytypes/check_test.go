@@ -14,9 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestOneAuthorDoesNotBlockTheWorker: policies that would take minutes to check are not checked, or only partially, and this
+// TestExpensivePoliciesDoNotBlockTheWorker: policies that would take minutes to check are not checked, or only partially, and this
 // is reported.
-func TestOneAuthorDoesNotBlockTheWorker(t *testing.T) {
+func TestExpensivePoliciesDoNotBlockTheWorker(t *testing.T) {
 	names := make([]string, 1000)
 	for i := range names {
 		names[i] = fmt.Sprint("n", i)

@@ -73,7 +73,7 @@ func TestSubjects(t *testing.T) {
 	require.Equal(t, []string{"apis.kcp.io|c|r"}, IndexBySubject(binding))
 }
 
-func TestMarked(t *testing.T) {
+func TestAnnotated(t *testing.T) {
 	for _, test := range []struct{ before, holds, want string }{
 		{"", "", ""},
 		{"", "apis.kcp.io", "apis.kcp.io"},

@@ -49,7 +49,7 @@ func quotaOf(hard, used int64, scopes ...corev1.ResourceQuotaScope) *corev1.Reso
 	}
 }
 
-func TestScopedQuotasCountNothing(t *testing.T) {
+func TestScopedQuotasAreNotCounted(t *testing.T) {
 	quota := quotaOf(1, 0, corev1.ResourceQuotaScopeBestEffort)
 	require.Empty(t, countedBy([]*corev1.ResourceQuota{quota}))
 	require.Equal(t, usage{"secrets": 0}, countFor(quota, counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: 7}}))

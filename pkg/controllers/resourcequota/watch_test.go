@@ -93,7 +93,7 @@ func TestOneWatch(t *testing.T) {
 
 	drain(changed)
 	put("uncounted", "one")
-	require.Equal(t, namespace{Cluster: "c"}, <-changed, "no quota of that namespace exists")
+	require.Equal(t, namespace{Cluster: "c"}, <-changed, "only namespaces with a quota must be reported")
 	put("n1", "two")
 	require.ElementsMatch(t, []namespace{{Cluster: "c"}, {Cluster: "c", Name: "n1"}}, []namespace{<-changed, <-changed})
 
@@ -123,8 +123,8 @@ func drain(changed <-chan namespace) {
 	}
 }
 
-// TestCountersThatFail: failing counters do not delay others.
-func TestCountersThatFail(t *testing.T) {
+// TestFailingCounters: failing counters do not delay others.
+func TestFailingCounters(t *testing.T) {
 	fail := func(next http.RoundTripper) http.RoundTripper { return discovered{failing{next}} }
 	w := startWatches(t, clienttest.New(t, kinds.Scheme), fail, func(namespace) {})
 	began := time.Now()

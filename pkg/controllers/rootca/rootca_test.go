@@ -293,7 +293,7 @@ func TestFile(t *testing.T) {
 	running.Wait()
 }
 
-func TestFilesOfNoUse(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	ca, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
 	require.NoError(t, err)
 	for name, tc := range map[string]struct{ content, want string }{

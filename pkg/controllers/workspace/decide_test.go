@@ -114,7 +114,7 @@ func TestClaimSetsTheRegion(t *testing.T) {
 	require.Equal(t, "of the type", got.Labels["region"])
 }
 
-func TestClaimKeepsAUsersType(t *testing.T) {
+func TestClaimKeepsRequestedType(t *testing.T) {
 	ws := newWorkspace("w")
 	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}
 	got, p := claim(ws, factsOf(t, shard("a")))
@@ -192,7 +192,7 @@ func TestMirrorReportsDefaultBindings(t *testing.T) {
 	ws := mirror(newWorkspace("w"), lc)
 	require.Equal(t, "create it", conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
-	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized), "another initializer may remain")
+	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized), "the condition must be absent, because another initializer may remain")
 	lc.Status.Phase, lc.Status.Initializers = "Ready", nil
 	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
 }

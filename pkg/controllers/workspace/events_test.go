@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-func TestWords(t *testing.T) {
+func TestNotices(t *testing.T) {
 	now := time.Unix(1000, 0)
 	condition := func(age time.Duration, status corev1.ConditionStatus, severity conditionsv1alpha1.ConditionSeverity) conditionsv1alpha1.Condition {
 		return conditionsv1alpha1.Condition{Type: "T", Status: status, Severity: severity, Reason: "Why", Message: "because", LastTransitionTime: metav1.NewTime(now.Add(-age))}

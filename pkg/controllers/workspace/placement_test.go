@@ -174,7 +174,7 @@ func TestLocalPlacementStoresNoRequest(t *testing.T) {
 	require.NotContains(t, f.ws.Labels, tenancy.TargetLabel)
 }
 
-func TestTargetCreatesOnlyPendingWorkspaces(t *testing.T) {
+func TestTargetCreatesOnlyPendingLogicalClusters(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change       func(f *fake, p *placement)
 		fails, retry bool
@@ -295,7 +295,7 @@ func TestUnreachableTargetIsReported(t *testing.T) {
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
-// TestLostWorkspaceLabelIsRestored: the target shard must observe their deletion, too.
+// TestLostWorkspaceLabelIsRestored: the target shard must also observe the deletion of Workspaces that lost the label.
 func TestLostWorkspaceLabelIsRestored(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()

@@ -204,7 +204,7 @@ func (f *fake) othersWork() {
 	}
 }
 
-func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
+func TestWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	require.Positive(t, f.sync(r).RequeueAfter, "the reconcile must be repeated if no event is received")
@@ -327,7 +327,7 @@ func TestUnreachableShardIsRetried(t *testing.T) {
 	require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
 }
 
-func TestAnUnschedulableWorkspaceWaits(t *testing.T) {
+func TestUnschedulableWorkspaceWaits(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	r.shards = func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a", unschedulable)} }

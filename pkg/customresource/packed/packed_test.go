@@ -99,8 +99,8 @@ func TestCollisions(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "b"}, p.Texts(map[string]string{"a": "b"}))
 }
 
-// TestForgets: the caches of a Packer are limited, and keep recently used entries.
-func TestForgets(t *testing.T) {
+// TestCachesAreLimited: the caches of a Packer are limited, and keep recently used entries.
+func TestCachesAreLimited(t *testing.T) {
 	t.Parallel()
 	p := newPacker(100<<10, 100<<10)
 	first := pack(t, p, widget(`"metadata":{"name":"x"},"spec":{"of":{"use":"yes"}}`))

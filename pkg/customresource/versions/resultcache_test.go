@@ -67,7 +67,7 @@ func TestMemoryBudget(t *testing.T) {
 }
 
 // A cache contains one state of each object, and is emptied when it is idle.
-func TestMemoryForgets(t *testing.T) {
+func TestResultCacheIsEmptied(t *testing.T) {
 	b := newBudget(1 << 10)
 	m := newResultCache[string](b)
 	m.put(stateOf(1, "1"), "first", 10)
@@ -83,7 +83,7 @@ func TestMemoryForgets(t *testing.T) {
 	claimed := stateOf(1, "2")
 	claimed.claims = "label=value"
 	_, ok = m.get(claimed)
-	require.False(t, ok, "claims change the result without a new resource version")
+	require.False(t, ok, "a result with other claims must not be returned")
 
 	m.evictIdle()
 	m.evictIdle()

@@ -92,7 +92,7 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// TestShapeOf: the codec decides without a schema, and if metadata have defaults.
+// TestShapesOf: the codec decides without a schema, and if metadata have defaults.
 func TestShapesOf(t *testing.T) {
 	t.Parallel()
 	spec := &apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {

@@ -88,7 +88,7 @@ func TestRSAAuthority(t *testing.T) {
 	require.Equal(t, old.CertPEM, kept.CertPEM, "certificates that the authority has signed must remain valid")
 }
 
-func TestReusesExistingObjects(t *testing.T) {
+func TestReusesExistingCertificates(t *testing.T) {
 	dir := t.TempDir()
 	ca, pair := fill(t, NewStore(dir, at(today)))
 	again := NewStore(dir, at(today.Add(24*time.Hour)))
@@ -122,7 +122,7 @@ func TestRenewsBeforeExpiry(t *testing.T) {
 		"certificates of the old authority must be valid under the renewed one")
 }
 
-func TestNeverOutlivesItsAuthority(t *testing.T) {
+func TestCertificateExpiresWithItsAuthority(t *testing.T) {
 	dir := t.TempDir()
 	ca, _ := fill(t, NewStore(dir, at(today)))
 	_, pair := fill(t, NewStore(dir, at(today.Add(authorityLifetime-renewBefore-time.Hour))))

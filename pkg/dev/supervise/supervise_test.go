@@ -219,7 +219,7 @@ func TestRestartsWithBackoff(t *testing.T) {
 	require.EqualError(t, exits[3].Err, "signal: killed")
 }
 
-func TestBackoffForgetsAfterHealth(t *testing.T) {
+func TestBackoffResetsAfterHealth(t *testing.T) {
 	p := pauses{Backoff: Backoff{Initial: 1, Max: 5, HealthyAfter: 100}}
 	got := make([]time.Duration, 0, 7)
 	for _, healthy := range []time.Duration{0, 0, 99, 0, 0, 100, 0} {
@@ -228,7 +228,7 @@ func TestBackoffForgetsAfterHealth(t *testing.T) {
 	require.Equal(t, []time.Duration{1, 2, 4, 5, 5, 1, 2}, got)
 }
 
-func TestStartTimeout(t *testing.T) {
+func TestStartFailures(t *testing.T) {
 	// The exit codes for wrong flags and bad data are final.
 	for mode, starts := range map[string]int{"exit:1": 3, "exit:64": 1, "exit:65": 1} {
 		t.Run(mode, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestStartTimeout(t *testing.T) {
 	})
 }
 
-func TestKillsAfterStopTimeout(t *testing.T) {
+func TestKillsUnresponsiveComponents(t *testing.T) {
 	t.Run("after the stop timeout", func(t *testing.T) {
 		dir := t.TempDir()
 		stop, r := start(t, Config{StopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))
@@ -347,7 +347,7 @@ func TestLifeline(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-func TestOwnProcessGroup(t *testing.T) {
+func TestSeparateProcessGroup(t *testing.T) {
 	dir := t.TempDir()
 	_, r := start(t, Config{}, component(dir, "c", "serve"))
 	r.await(t, "c", Ready, 1)

@@ -114,8 +114,8 @@ func isLost(t *testing.T) {
 	require.Equal(t, 2, terms)
 }
 
-// TestLeadEndsFirst: a leader that cannot renew its lease in time keeps it until its work has ended, and then releases it.
-func TestLeadEndsFirst(t *testing.T) { bubble.Test(t, endsFirst) }
+// TestLeaderEndsWorkBeforeRelease: a leader that cannot renew its lease in time keeps it until its work has ended, and then releases it.
+func TestLeaderEndsWorkBeforeRelease(t *testing.T) { bubble.Test(t, endsFirst) }
 
 func endsFirst(t *testing.T) {
 	c := clientset()

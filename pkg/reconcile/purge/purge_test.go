@@ -271,7 +271,7 @@ func TestStored(t *testing.T) {
 	require.Empty(t, present)
 	present, err = stored.In("c", "n").Present(t.Context(), nil)
 	require.NoError(t, err)
-	require.Empty(t, present, "no storage must be queried without resources")
+	require.Empty(t, present, "storage must not be queried without resources")
 	_, err = stored.In("c", "").Free(t.Context(), resources)
 	require.ErrorContains(t, err, "etcd is unavailable")
 }

@@ -27,7 +27,7 @@ func filler(seed int64) *randfill.Filler {
 	)
 }
 
-func TestConversionLosesNothing(t *testing.T) {
+func TestConversionIsLossless(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, resource.Group{GroupVersion: corev1.SchemeGroupVersion, Resources: []resource.Definition{Core()}}.Register(scheme))
 	require.NoError(t, Group().Register(scheme))

@@ -87,8 +87,8 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 	return parsed, err
 }
 
-// parseResponse parses the response for the buckets of one resource if ofResource is set. Other servers
-// respond with 404.
+// parseResponse parses the response for the buckets of one resource if ofResource is set. Servers that
+// are not cache servers respond with e.g. 404.
 func parseResponse(status int, body []byte, ofResource bool) (*Response, error) {
 	switch status {
 	case http.StatusOK:

@@ -82,7 +82,8 @@ func (m *model) damage() (keys []string) {
 	return keys
 }
 
-// TestDigestsDetectLostEvents: digests find such replicas, which are repaired one by one, without any list.
+// TestDigestsDetectLostEvents: digests find replicas that differ although no event has reported it. They are
+// repaired one by one, without any list.
 func TestDigestsDetectLostEvents(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)

@@ -9,8 +9,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// TestMoments checks that a bucket is only compared if it has not changed between two snapshots.
-func TestMoments(t *testing.T) {
+// TestChangedBucketsAreNotCompared checks that a bucket is only compared if it has not changed between two snapshots.
+func TestChangedBucketsAreNotCompared(t *testing.T) {
 	s := &session{ledger: newLedger(), expected: newExpected()}
 	key := client.Key{Cluster: "root", Name: "a"}
 	bucket, other := digest.BucketOf(key.String()), (digest.BucketOf(key.String())+1)%digest.Buckets

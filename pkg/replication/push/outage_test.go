@@ -12,9 +12,9 @@ import (
 // soonAfter is how long after a cache server is back it may not have everything yet.
 const soonAfter = 6 * time.Second
 
-// TestAfterOutages checks that a cache server is soon up to date after an outage of any duration, even if the process
+// TestRecoveryAfterOutages checks that a cache server is soon up to date after an outage of any duration, even if the process
 // was started meanwhile.
-func TestAfterOutages(t *testing.T) {
+func TestRecoveryAfterOutages(t *testing.T) {
 	for _, starts := range []bool{false, true} {
 		for outage := time.Second; outage < 2*time.Minute; outage += outage / 2 {
 			bubble.Test(t, func(t *testing.T) { runOutage(t, outage, starts) })

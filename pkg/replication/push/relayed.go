@@ -43,7 +43,7 @@ func (s *session) checkOrigin(ctx context.Context) {
 }
 
 func (s *session) endWithOtherData() {
-	s.end(fmt.Errorf("%w: the checkpoint of shard %s on %s belongs to other data", errOtherData, s.trust.shard, s.config.CacheName))
+	s.end(fmt.Errorf("%w: see the checkpoint of shard %s on %s", errOtherData, s.trust.shard, s.config.CacheName))
 }
 
 // observeCheckpoint handles a checkpoint of the shard on the cache server that is relayed from.

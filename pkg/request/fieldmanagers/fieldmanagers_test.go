@@ -62,7 +62,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-func TestOddJSON(t *testing.T) {
+func TestUnusualJSON(t *testing.T) {
 	t.Parallel()
 	rest := `,"data":{"text":"` + strings.Repeat("x", most*leastEntry) + `"}}`
 	for body, want := range map[string]bool{

@@ -204,13 +204,13 @@ func TestMemberOf(t *testing.T) {
 		request.ExtraScopes: {"cluster:a"}, request.ExtraWarrant: {`{"user":"v","groups":["w"]}`},
 	}}
 	require.True(t, identity.MemberOf(in("a"), u, "x", "h"))
-	require.False(t, identity.MemberOf(in("a"), u, "x", "w"), "the group of a warrant belongs to another identity")
+	require.False(t, identity.MemberOf(in("a"), u, "x", "w"), "the group of a warrant must not be that of the user")
 	require.False(t, identity.MemberOf(in("b"), u, "g"), "out of scope")
-	require.False(t, identity.MemberOf(t.Context(), u, "g"), "there is no logical cluster")
+	require.False(t, identity.MemberOf(t.Context(), u, "g"), "a scoped user must not be a member without a logical cluster")
 	require.False(t, identity.MemberOf(in("a"), nil, "g"))
 	for _, claims := range []extra{nil, {request.ExtraClusterName: {""}}, {request.ExtraClusterName: {"a"}}, {request.ExtraClusterName: {"a", "b"}}} {
 		account := &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Groups: []string{"g"}, Extra: claims}
-		require.False(t, identity.MemberOf(t.Context(), account, "g"), "service account without a logical cluster: %v", claims)
+		require.False(t, identity.MemberOf(t.Context(), account, "g"), "a service account must not be a member without a logical cluster: %v", claims)
 	}
 	require.True(t, identity.MemberOf(t.Context(), &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }

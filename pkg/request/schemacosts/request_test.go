@@ -104,9 +104,9 @@ func TestObject(t *testing.T) {
 			require.NoError(t, s.Object(objectOf(t, c.within), nil))
 			require.ErrorContains(t, s.Object(above, nil), c.message)
 			if err := s.Object(above, above); name == "set" {
-				require.NoError(t, err, "the old object has as many entries")
+				require.NoError(t, err, "an object with as many entries as the old one must be accepted")
 			} else {
-				require.Error(t, err, "the costs of the validation have not changed")
+				require.Error(t, err, "an expensive object must be rejected even if it has not changed")
 			}
 		})
 	}
@@ -128,8 +128,8 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "spec.l[0].x: Required value", errs[0].Error())
 	require.Equal(t, MaxErrors, errors(objectOf(t, items(`{"x":1}`, 2000)), nil, "", ""))
 	require.Zero(t, errors(good, nil, "", ""))
-	require.Zero(t, errors(objectOf(t, items("{}", MaxErrors)), nil, "", ""), "few errors are reported by upstream's validation")
-	require.Zero(t, errors(objectOf(t, items("{}", 500)), objectOf(t, items("{}", 500)), "", ""), "the old object has the same errors")
+	require.Zero(t, errors(objectOf(t, items("{}", MaxErrors)), nil, "", ""), "few errors must be left to upstream's validation")
+	require.Zero(t, errors(objectOf(t, items("{}", 500)), objectOf(t, items("{}", 500)), "", ""), "errors that the old object also has must not be reported")
 	require.Equal(t, MaxErrors, errors(objectOf(t, items("{}", 500)), good, "", ""))
 	require.Equal(t, MaxErrors, errors(bad, bad, "", ""), "too many errors must not be compared")
 	require.Zero(t, errors(bad, nil, "status", ""))

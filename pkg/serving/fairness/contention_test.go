@@ -60,7 +60,7 @@ func TestSingleLogicalClusterUsesMoreSeats(t *testing.T) {
 	b.isIdle()
 }
 
-func TestAFloodIsThrottled(t *testing.T) {
+func TestFloodIsThrottled(t *testing.T) {
 	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, Waiting: 10, FlowWaiting: 10, ThrottleFactor: 2})
 	flood := func() (running func(float64), next pending) {
 		return b.must("flood", "u", 1), b.waits(t.Context(), "flood", "u", 1)

@@ -125,7 +125,7 @@ func TestWatchesReleaseTheirSeatAfterInitialEvents(t *testing.T) {
 	require.Empty(t, f.costs.watches)
 }
 
-func TestListsTakeSeatsByTheirOwnSize(t *testing.T) {
+func TestListsTakeSeatsBySize(t *testing.T) {
 	f := NewFairness(Limits{Seats: 20, FlowSeats: 20, Waiting: 1, FlowWaiting: 1}, nil)
 	size := 3 * bytesPerSeat
 	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -169,7 +169,7 @@ func TestOptions(t *testing.T) {
 }
 
 // A flood is throttled only if it would occupy all cores.
-func TestRestOn(t *testing.T) {
+func TestThrottleOn(t *testing.T) {
 	for cores, want := range map[int]float64{1: 2, 2: 2, 3: 2, 4: 0, 64: 0} {
 		require.InDelta(t, want, throttleOn(cores), 0, "%d cores", cores)
 	}

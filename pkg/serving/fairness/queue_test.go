@@ -171,7 +171,7 @@ func TestFlowsShareTimeAndNotRequests(t *testing.T) {
 	require.GreaterOrEqual(t, fast, 32, "nine fast requests must be granted for each slow one: %v", turns[:40])
 }
 
-func TestUsersOfAFlowTakeTurns(t *testing.T) {
+func TestUsersOfOneFlowTakeTurns(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 80})
 	running := b.must("c", "busy", 1)
 	var remaining []pending
@@ -252,7 +252,7 @@ func TestManyFloodsLeaveCapacity(t *testing.T) {
 	running(0)
 }
 
-func TestNoCredit(t *testing.T) {
+func TestIdleFlowsGetNoCredit(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("busy", "u", 1)
 	for range 100 { // without a break, because an empty queue forgets all flows

@@ -125,7 +125,7 @@ func TestContext(t *testing.T) {
 }
 
 // A client that cancels a request does not wait for the handler.
-func TestCanceledEarly(t *testing.T) {
+func TestCanceledRequest(t *testing.T) {
 	release := make(chan struct{})
 	client := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -190,7 +190,7 @@ func TestStream(t *testing.T) {
 }
 
 // A response that is aborted or late is not considered complete.
-func TestCutOff(t *testing.T) {
+func TestIncompleteResponses(t *testing.T) {
 	begun := make(chan struct{})
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc

@@ -227,7 +227,7 @@ var descriptions = map[string]string{
 	BodyBytes:              "bytes of request bodies in memory that are being read or wait for a seat, of all users",
 	BodyBytesPerUser:       "bytes of request bodies in memory, of one user",
 	RequestsPerCluster:     "requests in flight, including queued ones and excluding watches; each 16 KiB of headers count as another request",
-	RequestsPerUser:        "requests in flight without watches; each 16 KiB of headers count as another request",
+	RequestsPerUser:        "requests in flight, including queued ones and excluding watches; each 16 KiB of headers count as another request",
 	WatchesPerCluster:      "open watches and upgraded connections; each 16 KiB of headers, and every four requirements, values and ranges of selectors, count as another watch",
 	WatchesPerUser:         "open watches and upgraded connections; large headers and selectors count as several",
 	WatchBytesPerCluster:   "the sum of the largest event of each open watch, at least 64 KiB each",

@@ -52,7 +52,7 @@ func TestTotal(t *testing.T) {
 	require.Empty(t, l.clusters)
 }
 
-func TestOwn(t *testing.T) {
+func TestMinimumPerUser(t *testing.T) {
 	l := NewLedger(Bounds{Total: 4, User: 3, Own: 2})
 	for _, subject := range []string{"a", "b", "c", "d"} {
 		require.Equal(t, 2, takeAll(l, holder("", subject)), "the minimum must not depend on other users")

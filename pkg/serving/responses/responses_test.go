@@ -283,9 +283,9 @@ func requestOf(ctx context.Context, subject, query string, info apirequest.Reque
 	return httptest.NewRequestWithContext(ctx, http.MethodGet, "/?"+query, http.NoBody)
 }
 
-// TestUnread checks that the unread bytes are limited for each user and in total, that each user
+// TestUnreadBytesAreLimited checks that the unread bytes are limited for each user and in total, that each user
 // has a minimum, and that one response may have any size.
-func TestUnread(t *testing.T) {
+func TestUnreadBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
 		const mine = 40 << 10
@@ -310,10 +310,10 @@ func TestUnread(t *testing.T) {
 		}
 		require.False(t, isAborted("jane", mine))
 		require.False(t, isAborted("jane", mine))
-		require.True(t, isAborted("jane", mine), "the limit of the user is exceeded")
-		require.True(t, isAborted("jane", mine/4), "the limit of the user is exceeded by a small response")
+		require.True(t, isAborted("jane", mine), "a response above the limit of the user must be aborted")
+		require.True(t, isAborted("jane", mine/4), "a small response above the limit of the user must be aborted")
 		require.False(t, isAborted("joe", 100*mine), "one response may have any size")
-		require.True(t, isAborted("jim", mine), "the total limit is exceeded")
+		require.True(t, isAborted("jim", mine), "a response above the total limit must be aborted")
 		require.False(t, isAborted("jim", mine/2), "each user has a minimum")
 		require.False(t, isAborted("root", 100*mine))
 		last = true
@@ -370,8 +370,8 @@ func TestForwarded(t *testing.T) {
 	})
 }
 
-// TestWholeList checks that the number of responses that are encoded as a whole and compressed is limited.
-func TestWholeList(t *testing.T) {
+// TestWholeResponsesAreLimited checks that the number of responses that are encoded as a whole and compressed is limited.
+func TestWholeResponsesAreLimited(t *testing.T) {
 	t.Parallel()
 	inside, goOn := make(chan bool), make(chan struct{})
 	last := false

@@ -194,9 +194,9 @@ func TestOldClaimChangesAreNotSent(t *testing.T) {
 	})
 }
 
-// TestClaimsInPages verifies that a watch which resumes after changed claims reaches the current state, even
+// TestClaimsResumeAfterAnyEvent verifies that a watch which resumes after changed claims reaches the current state, even
 // if it is interrupted repeatedly after any event.
-func TestClaimsInPages(t *testing.T) {
+func TestClaimsResumeAfterAnyEvent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("z")

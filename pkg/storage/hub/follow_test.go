@@ -225,8 +225,8 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, 2, objects.len)
 }
 
-// TestLosesTrack verifies that a hub which has lost track serves no requests until the watch cache is filled again.
-func TestLosesTrack(t *testing.T) {
+// TestNoRequestsUntilTheRefill verifies that a hub which has lost track serves no requests until the watch cache is filled again.
+func TestNoRequestsUntilTheRefill(t *testing.T) {
 	f := filled(t, "a")
 	w := f.watch(10)
 	f.source.Add(versioned("b", 11))
@@ -282,8 +282,8 @@ func TestListsWaitForTheHub(t *testing.T) {
 	require.Equal(t, "/r/a,/r/b,11", <-listed)
 }
 
-// TestFollowsSoon verifies that requests between the list and the watch of the watch cache wait until a timeout.
-func TestFollowsSoon(t *testing.T) {
+// TestRequestsWaitForTheWatch verifies that requests between the list and the watch of the watch cache wait until a timeout.
+func TestRequestsWaitForTheWatch(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -218,7 +218,7 @@ func TestHistoryExpires(t *testing.T) {
 	for i := range 1000 {
 		l.add(&event{version: uint64(i) + 1, time: began.Add(time.Duration(i) * 100 * time.Millisecond)}, true)
 	}
-	require.True(t, l.cut.IsZero(), "only expired events were dropped")
+	require.True(t, l.cut.IsZero(), "cut must not be set if only expired events were dropped")
 	require.Equal(t, 751, l.len())
 	again := l.expire(began.Add(120 * time.Second))
 	require.Equal(t, 550, l.len())
@@ -230,7 +230,7 @@ func TestHistoryExpires(t *testing.T) {
 	require.EqualValues(t, 1000, l.at(l.next-1).version)
 
 	l.add(&event{version: 1001, time: began.Add(101 * time.Second)}, false)
-	require.False(t, l.cut.IsZero(), "an event was dropped before it expired")
+	require.False(t, l.cut.IsZero(), "cut must be set if an event was dropped before it expired")
 }
 
 // TestHistoryOfLargeObjects verifies that large objects are dropped before they expire.
@@ -300,8 +300,8 @@ func TestKeptSnapshots(t *testing.T) {
 	require.Empty(t, has())
 }
 
-// TestAged verifies the times of events for the watch cache, which never decrease.
-func TestAged(t *testing.T) {
+// TestEventTimesNeverDecrease verifies the times of events for the watch cache, which never decrease.
+func TestEventTimesNeverDecrease(t *testing.T) {
 	f := filled(t, "a")
 	at := func(version int) time.Time {
 		e := f.eventOf(watch.Event{Type: watch.Modified, Object: versioned("a", version)})

@@ -136,8 +136,8 @@ func TestJoinDoesNotSplitVersions(t *testing.T) {
 	})
 }
 
-// TestJoinFailsOnStoppedHub verifies that a watcher does not join a hub that has lost track before it is filled again.
-func TestJoinFailsOnStoppedHub(t *testing.T) {
+// TestNoJoinBeforeTheRefill verifies that a watcher does not join a hub that has lost track until it is filled again.
+func TestNoJoinBeforeTheRefill(t *testing.T) {
 	inBubbles(t, map[string]int{"no missed events": 10, "missed events": 20}, func(t *testing.T, at int) {
 		o, w, cache := joining(t, "a")
 		cache.Modify(versioned("a", 10))
@@ -162,8 +162,8 @@ func TestJoinFailsOnStoppedHub(t *testing.T) {
 	})
 }
 
-// TestJoinIsRetried verifies that clients must retry if the hub is not filled again, for any version.
-func TestJoinIsRetried(t *testing.T) {
+// TestJoinReturnsRetryAfter verifies that clients must retry if the hub is not filled again, for any version.
+func TestJoinReturnsRetryAfter(t *testing.T) {
 	versions := map[string]uint64{"any": 0, "older": 4, "latest": 10, "future": 1000}
 	inBubbles(t, versions, func(t *testing.T, version uint64) {
 		o := newOlder(t, "a")

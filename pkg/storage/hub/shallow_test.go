@@ -51,8 +51,8 @@ func (*nested) EncodeNestedObjects(runtime.Encoder) error { return nil }
 
 type opaque struct{ *corev1.ConfigMap }
 
-// TestShallowIsCareful verifies that objects of other types are deeply copied.
-func TestShallowIsCareful(t *testing.T) {
+// TestShallowCopiesOtherTypesDeeply verifies that objects of other types are deeply copied.
+func TestShallowCopiesOtherTypesDeeply(t *testing.T) {
 	held := corev1.ConfigMap{Data: map[string]string{"a": "before"}}
 	for _, obj := range []runtime.Object{&nested{held}, opaque{&held}, &opaque{&held}} {
 		copied, ok := Shallow(obj).(*corev1.ConfigMap)

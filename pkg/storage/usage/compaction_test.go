@@ -149,8 +149,8 @@ func TestCompactsEarly(t *testing.T) {
 	}
 }
 
-// TestHistoryStays verifies that history is kept if early compaction is disabled, and for historyTime.
-func TestHistoryStays(t *testing.T) {
+// TestHistoryIsKept verifies that history is kept if early compaction is disabled, and for historyTime.
+func TestHistoryIsKept(t *testing.T) {
 	c, now := compaction{}, time.Now()
 	for _, at := range []struct {
 		revision int64

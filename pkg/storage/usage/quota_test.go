@@ -56,13 +56,13 @@ func TestFull(t *testing.T) {
 	require.False(t, q.full.Load(), "an etcd that reports no quota must not be full")
 }
 
-// TestLook verifies a check after a hundredth of the quota was written.
-func TestLook(t *testing.T) {
+// TestQuotaCheck verifies a check after a hundredth of the quota was written.
+func TestQuotaCheck(t *testing.T) {
 	client := clientv3.NewCtxClient(t.Context())
 	client.Maintenance = &member{quota: 1000}
 	q := newQuota()
 	q.wrote(1 << 20)
-	require.Empty(t, q.trigger, "the quota has not been read")
+	require.Empty(t, q.trigger, "no check must be requested before the quota has been read")
 	require.NoError(t, q.check(t.Context(), client))
 	q.written.Store(0)
 	q.wrote(9)

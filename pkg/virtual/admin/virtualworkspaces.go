@@ -73,7 +73,7 @@ func NewAdminVirtualWorkspace(config Config) func(http.Handler) http.Handler {
 				respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
 			case !info.IsResourceRequest && config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), shards, verbs)), map[schema.GroupResource]bool{shards: true}, nil):
 			case resource != shards, info.APIVersion != gv.Version, info.Subresource != "", info.Namespace != "":
-				respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, resource, info.Name, "only shards of "+gv.String()+", discovery and OpenAPI are served here", 0, false))
+				respond(w, r, request.NotFound("only shards of "+gv.String()+", discovery and OpenAPI are served here"))
 			case info.Verb == "list", info.Verb == "watch":
 				instrument(info.Verb, list)(w, r)
 			case info.Verb == "get":

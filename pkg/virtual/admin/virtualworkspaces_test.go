@@ -16,7 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/admin"
 )
 
-// TestVerbs: unsupported verbs get 405. Until the Shards are loaded, supported ones get 503 with a delay.
+// TestVerbs: unsupported verbs get 405, and other resources 404. Until the Shards are loaded, supported verbs get 503
+// with a delay.
 func TestVerbs(t *testing.T) {
 	factory, err := client.NewFactory(clienttest.New(t, kinds.Scheme).ClientConfig())
 	require.NoError(t, err)
@@ -46,4 +47,11 @@ func TestVerbs(t *testing.T) {
 		require.Equal(t, http.StatusMethodNotAllowed, w.Code, "%s: %s", verb, w.Body)
 		require.Contains(t, w.Body.String(), verb+" is not supported on resources of kind", verb)
 	}
+
+	info := &apirequest.RequestInfo{IsResourceRequest: true, Verb: "list", APIVersion: "v1", Resource: "configmaps"}
+	ctx := apirequest.WithRequestInfo(request.WithScope(t.Context(), request.Scope{Mount: request.Admin}), info)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/configmaps", http.NoBody))
+	require.Equal(t, http.StatusNotFound, w.Code, w.Body)
+	require.Contains(t, w.Body.String(), "only shards of core.kcp.io/v1alpha1, discovery and OpenAPI are served here")
 }

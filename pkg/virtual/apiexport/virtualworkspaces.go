@@ -74,8 +74,9 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access to the resource with
-// the requested verb. Claimed objects are also subject to the maximal permission policies of the exports that define them.
+// Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access to the
+// resource with the requested verb. Claimed objects are also subject to the maximal permission policies of the exports
+// that define them.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	workspace, export := exportOf(ctx)
 	if !a.IsResourceRequest() {

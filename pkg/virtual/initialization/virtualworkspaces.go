@@ -282,8 +282,7 @@ func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e e
 	switch {
 	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
 	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
-		v.respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name,
-			"for all logical clusters (*), only waiting LogicalClusters are served", 0, false))
+		v.respond(w, r, request.NotFound("for all logical clusters (*), only waiting LogicalClusters are served"))
 	case !slices.Contains(allVerbs.Object, info.Verb):
 		v.respond(w, r, apierrors.NewMethodNotSupported(logicalClusters, info.Verb))
 	default:

@@ -117,8 +117,9 @@ func TestUnknownType(t *testing.T) {
 	}
 }
 
-// TestActsWithin: initializers and terminators that act as the owner have the owner's permissions only in this logical cluster.
-func TestActsWithin(t *testing.T) {
+// TestOwnerPermissionsAreLimitedToTheCluster: initializers and terminators that act as the owner have the owner's
+// permissions only in this logical cluster.
+func TestOwnerPermissionsAreLimitedToTheCluster(t *testing.T) {
 	const owner = `{"username":"owner","groups":["team","system:authenticated"],"extra":{"authorization.kcp.io/warrant":["{\"user\":\"deputy\"}"]}}`
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Annotations: map[string]string{tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey: owner},
@@ -222,6 +223,10 @@ func TestUnsupportedVerbs(t *testing.T) {
 		})
 		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
+	all := within(t.Context(), request.TerminatingWorkspaces, request.Cluster{Wildcard: true})
+	w, _ := serve(all, workspaces, "/", genericapirequest.RequestInfo{IsResourceRequest: true, Verb: "list", APIVersion: "v1", Resource: "configmaps"})
+	require.Equal(t, http.StatusNotFound, w.Code, w.Body)
+	require.Contains(t, w.Body.String(), "only waiting LogicalClusters are served")
 }
 
 func namesOf(all []user.Info) []string {

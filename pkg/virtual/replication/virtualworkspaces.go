@@ -96,8 +96,8 @@ func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) 
 	}
 }
 
-// Permits implements authz.VirtualWorkspaces: in one logical cluster, there must be a binding to the export. Writes are permitted,
-// because they are rejected with 405 Method Not Allowed.
+// Permits implements authz.VirtualWorkspaces: in one logical cluster, there must be a binding to the export. Writes are
+// permitted, because they are rejected with 405 Method Not Allowed.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
 		return authorizer.DecisionDeny, "no APIBinding in the logical cluster refers to the APIExport of the endpoint slice", nil
@@ -134,7 +134,7 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 		case info.IsResourceRequest:
 			next.ServeHTTP(w, r.WithContext(customresource.WithReadOnly(ctx, d)))
 		case !v.config.ServeDocuments(w, r.WithContext(ctx), nil, []*definitions.Definition{d}):
-			v.respond(w, r, missing("the virtual workspace of an endpoint slice only serves one resource, discovery and OpenAPI, not "+r.URL.Path))
+			v.respond(w, r, request.NotFound("the virtual workspace of an endpoint slice only serves one resource, discovery and OpenAPI, not "+r.URL.Path))
 		}
 	})
 }
@@ -145,7 +145,7 @@ func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequ
 	in := scope.VirtualWorkspace.In
 	switch {
 	case o == nil:
-		return nil, missing("the endpoint slice does not exist, or no APIExport in its logical cluster offers a resource through it")
+		return nil, request.NotFound("the endpoint slice does not exist, or no APIExport in its logical cluster offers a resource through it")
 	case !in.Wildcard && v.config.Inactive(in.Name):
 		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
 	case in.Wildcard && !scope.Mount.Wildcard(info.Verb, info.IsResourceRequest):
@@ -154,11 +154,11 @@ func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequ
 	}
 	resource := schema.GroupResource{Group: o.resource.Group, Resource: o.resource.Name}
 	if requested := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); info.IsResourceRequest && requested != resource {
-		return nil, missing(fmt.Sprintf("only %s are served here", resource))
+		return nil, request.NotFound(fmt.Sprintf("only %s are served here", resource))
 	}
 	sch, err := v.config.Bindings.Offered(ctx, o.export, o.resource)
 	if err == nil && sch == nil {
-		err = missing("the APIResourceSchema " + o.resource.Schema + " of the provider does not exist, or is not valid")
+		err = request.NotFound("the APIResourceSchema " + o.resource.Schema + " of the provider does not exist, or is not valid")
 	}
 	if err != nil {
 		return nil, err
@@ -168,10 +168,6 @@ func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequ
 		d.Verbs = &definitions.Verbs{Object: []string{"list", "watch"}}
 	}
 	return d, nil
-}
-
-func missing(message string) error {
-	return request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
 func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {

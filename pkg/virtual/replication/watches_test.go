@@ -75,9 +75,9 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWatchesOfOthers: the watches of one export end when it refers to another source, while those of other exports with
+// TestWatchesOfOtherExportsContinue: the watches of one export end when it refers to another source, while those of other exports with
 // the former source continue.
-func TestWatchesOfOthers(t *testing.T) {
+func TestWatchesOfOtherExportsContinue(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
 	requestedAgain := s.export("aaaa", "again", "ones", "CachedResourceEndpointSlice", "ones", "id")

@@ -16,7 +16,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -81,12 +80,12 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 		scope := request.ScopeFrom(ctx)
 		consumer := scope.Cluster.Name
 		if !scope.VirtualWorkspace.In.Wildcard && scope.VirtualWorkspace.In.Name != consumer {
-			v.respond(w, r, missing("only schemas that the logical cluster itself has bound are served: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
+			v.respond(w, r, request.NotFound("only schemas that the logical cluster itself has bound are served: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
 			return
 		}
 		if !info.IsResourceRequest {
 			if !v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(ctx, bindings.SchemasResource, verbs)), map[schema.GroupResource]bool{bindings.SchemasResource: true}, nil) {
-				v.respond(w, r, missing("only apiresourceschemas, discovery and OpenAPI are served here, not "+r.URL.Path))
+				v.respond(w, r, request.NotFound("only apiresourceschemas, discovery and OpenAPI are served here, not "+r.URL.Path))
 			}
 			return
 		}
@@ -109,16 +108,12 @@ func validate(info *genericapirequest.RequestInfo) error {
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	switch {
 	case resource != bindings.SchemasResource, info.Subresource != "", info.Namespace != "":
-		return missing("only apiresourceschemas are served here")
+		return request.NotFound("only apiresourceschemas are served here")
 	case !slices.Contains(verbs.Object, info.Verb):
 		return apierrors.NewMethodNotSupported(resource, info.Verb)
 	default:
 		return nil
 	}
-}
-
-func missing(message string) error {
-	return request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
 func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {

@@ -142,8 +142,8 @@ func TestSystemBindings(t *testing.T) {
 	require.Len(t, uids(root, shardsV1), 2)
 }
 
-// TestSystemBindingsOfOld checks that logical clusters of releases without bindings of system APIs get the bindings and keep their objects.
-func TestSystemBindingsOfOld(t *testing.T) {
+// TestSystemBindingsOfOldClusters checks that logical clusters of releases without bindings of system APIs get the bindings and keep their objects.
+func TestSystemBindingsOfOldClusters(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	for shard := range 2 {

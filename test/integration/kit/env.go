@@ -105,7 +105,7 @@ func Path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 // Eventually waits until condition returns true. The condition runs on the goroutine of the test and may fail it.
 func (e *Env) Eventually(what string, condition func() bool) {
 	e.T.Helper()
-	require.NoError(e.T, e.poll(condition), what)
+	require.NoError(e.T, e.poll(condition), "timeout, expected: "+what)
 }
 
 func (e *Env) poll(condition func() bool) error {

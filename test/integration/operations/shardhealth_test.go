@@ -29,7 +29,7 @@ type health struct{ *kit.Env }
 // eventually is Env.Eventually with healthTimeout.
 func (h health) eventually(what string, condition func() bool) {
 	h.T.Helper()
-	require.Eventually(h.T, condition, healthTimeout, 50*time.Millisecond, what)
+	require.Eventually(h.T, condition, healthTimeout, 50*time.Millisecond, "timeout, expected: "+what)
 }
 
 // shard returns a Shard object.

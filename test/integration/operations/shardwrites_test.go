@@ -12,9 +12,9 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestShardsWriteToNoOther checks that shards write to no other shard when provider and consumer are on different shards. They only
+// TestShardsDoNotWriteToOthers checks that shards write to no other shard when provider and consumer are on different shards. They only
 // request access reviews, and update their own Shard and heartbeat in root.
-func TestShardsWriteToNoOther(t *testing.T) {
+func TestShardsDoNotWriteToOthers(t *testing.T) {
 	t.Parallel()
 	e := sharedWithEverything(t)
 	for shard := range 2 {

@@ -53,12 +53,12 @@ func TestFromPeers(t *testing.T) {
 	defer cancel()
 	_, err = read(short, at, below+"/hangs", nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.True(t, peer.Allow(), "a slow request makes the shard unreachable")
+	require.True(t, peer.Allow(), "a slow request must not make the shard unreachable")
 
 	_, err = read(t.Context(), Location{Shard: "other", Cluster: "provider"}, below, nil)
 	require.ErrorIs(t, err, peers.ErrUnreachable)
 	server.Close()
 	_, err = read(t.Context(), at, below, nil)
 	require.ErrorIs(t, err, peers.ErrUnreachable)
-	require.False(t, peer.Allow(), "the shard is not reported as unreachable")
+	require.False(t, peer.Allow(), "the shard must be unreachable")
 }

@@ -47,11 +47,11 @@ func TestAdopt(t *testing.T) {
 	w := systemWorld("topology.kcp.io")
 	_, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.True(t, again.Backoff, "root may still create the export")
+	require.True(t, again.Backoff, "a missing export of root must be retried")
 	w.offer("tenancy.kcp.io")
 	w.step(t)
 	require.Len(t, w.bindings, 2)
-	require.Empty(t, w.recorded(), "the bindings are not bound yet")
+	require.Empty(t, w.recorded(), "bindings must not be recorded before they are bound")
 	require.NotEmpty(t, w.b.watching(cluster))
 	w.bound()
 	w.step(t)
@@ -60,7 +60,7 @@ func TestAdopt(t *testing.T) {
 	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "true"
 	w.bindings = map[string]*apisv1alpha2.APIBinding{}
 	w.step(t)
-	require.Empty(t, w.bindings, "users may delete the bindings later")
+	require.Empty(t, w.bindings, "bindings that users have deleted must not be recreated")
 
 	// Exports that are bound elsewhere on the shard are bound immediately.
 	w = systemWorld("tenancy.kcp.io", "topology.kcp.io")

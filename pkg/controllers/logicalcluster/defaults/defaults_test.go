@@ -125,8 +125,8 @@ func (*world) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBin
 	return lc
 }
 
-// TestBoundAtOnce: exports that are bound elsewhere are bound and recorded with one write, unless the logical cluster is Ready.
-func TestBoundAtOnce(t *testing.T) {
+// TestBoundWithOneWrite: exports that are bound elsewhere are bound and recorded with one write, unless the logical cluster is Ready.
+func TestBoundWithOneWrite(t *testing.T) {
 	w := newWorld()
 	w.offer("one")
 	w.elsewhere = map[string]bool{"one": true, "two": true}
@@ -283,7 +283,7 @@ func TestConditions(t *testing.T) {
 	require.Equal(t, "Waiting for the state of other shards: not all objects are loaded yet", conditions.GetMessage(early, conditionInitialized))
 	w.incomplete = nil
 	w.step(t)
-	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or fix the type that references it", w.conditionOf(conditionInitialized))
+	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special does not exist: create it, or fix the type that references it", w.conditionOf(conditionInitialized))
 	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:special"), "the creation of the type must requeue the logical cluster")
 
 	w.typed("special", false, "", ref("root:provider", "one"))
