@@ -97,8 +97,8 @@ func Reception(c *genericapiserver.Config) Chain {
 		{"deadline", "sets a deadline of one minute, or less if the client requests it", func(next http.Handler) http.Handler {
 			return apifilters.WithRequestDeadline(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 		}},
-		{"timeout", "returns 504 at the deadline", func(next http.Handler) http.Handler {
-			return genericfilters.WithTimeoutForNonLongRunningRequests(next, c.LongRunningFunc)
+		{"timeout", "ends the context shortly before the deadline, and returns 504 at the deadline", func(next http.Handler) http.Handler {
+			return genericfilters.WithTimeoutForNonLongRunningRequests(withResponseMargin(next), c.LongRunningFunc)
 		}},
 		{"stack", "grows the stack once, except for watches", func(next http.Handler) http.Handler { return withStack(next, c.LongRunningFunc) }},
 		{"warnings", "adds warnings to the response header", apifilters.WithWarningRecorder},

@@ -9,11 +9,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +122,43 @@ func TestAccessAuthorizedHeader(t *testing.T) {
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "a"), http.MethodGet, "/", http.NoBody))
 			require.Equal(t, []string{tc.want}, w.Result().Header.Values(request.AccessAuthorizedHeader))
 		})
+	}
+}
+
+// TestResponsesAtTheDeadline checks that a handler can complete its response when its context ends, and that a request
+// whose handler does not respond gets 504.
+func TestResponsesAtTheDeadline(t *testing.T) {
+	c := newConfig()
+	c.RequestTimeout = 500 * time.Millisecond
+	c.RequestInfoResolver = genericapiserver.NewRequestInfoResolver(c)
+	c.LongRunningFunc = func(*http.Request, *apirequest.RequestInfo) bool { return false }
+	release := make(chan struct{})
+	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hangs" {
+			<-release
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		<-r.Context().Done()
+		_, _ = io.WriteString(w, "too late")
+	})
+	for _, filter := range slices.Backward(serving.Reception(c)) {
+		if slices.Contains([]string{"request info", "deadline", "timeout"}, filter.Name) {
+			handler = filter.Wrap(handler)
+		}
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(release) })
+	for path, want := range map[string]int{"/responds": http.StatusServiceUnavailable, "/hangs": http.StatusGatewayTimeout} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(r)
+		require.NoError(t, err, path)
+		_, err = io.ReadAll(response.Body)
+		require.NoError(t, err, "%s: the response is incomplete", path)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, want, response.StatusCode, path)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -201,6 +202,25 @@ func LongRunningStop(stop context.Context, c *genericapiserver.Config) Filter {
 			next.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}}
+}
+
+// responseMargin is the maximum time between the end of a request's context and its deadline.
+const responseMargin = time.Second
+
+// withResponseMargin ends the context of a request shortly before its deadline, so that the handler can return an
+// error. If a response has begun at the deadline, upstream's timeout filter resets the stream.
+func withResponseMargin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadline, ok := r.Context().Deadline()
+		if !ok {
+			next.ServeHTTP(w, r)
+			return
+		}
+		margin := min(time.Until(deadline)/10, responseMargin)
+		ctx, cancel := context.WithDeadline(r.Context(), deadline.Add(-margin))
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // stackSize is the stack size that a GET needs behind this filter, with an embedded etcd. Writes

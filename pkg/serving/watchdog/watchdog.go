@@ -26,6 +26,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/prometheus/client_golang/prometheus"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/instruments"
@@ -151,11 +152,49 @@ func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRe
 		id, started := strconv.FormatUint(d.last.Add(1), 36), time.Now()
 		pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels(label, id)))
 		defer pprof.SetGoroutineLabels(ctx)
-		next.ServeHTTP(w, r)
-		if ctx.Err() != nil || time.Since(started) > handlerTimeout {
+		late := func() bool { return ctx.Err() != nil || time.Since(started) > handlerTimeout }
+		response := &lateResponse{ResponseWriter: w, late: late}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(response), r)
+		if late() {
 			d.await(id)
 		}
+		response.send()
 	})
+}
+
+// lateResponse holds a late response until send is called. Otherwise, upstream's timeout filter would reset the stream
+// at the deadline, because a response has begun, instead of returning 504.
+type lateResponse struct {
+	http.ResponseWriter
+
+	late func() bool
+	code int // 0 if the response is not held
+	body bytes.Buffer
+}
+
+// Unwrap implements responsewriter.UserProvidedDecorator.
+func (l *lateResponse) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+
+func (l *lateResponse) WriteHeader(code int) {
+	if l.late() {
+		l.code = code
+		return
+	}
+	l.ResponseWriter.WriteHeader(code)
+}
+
+func (l *lateResponse) Write(data []byte) (int, error) {
+	if l.code != 0 {
+		return l.body.Write(data)
+	}
+	return l.ResponseWriter.Write(data)
+}
+
+func (l *lateResponse) send() {
+	if l.code != 0 {
+		l.ResponseWriter.WriteHeader(l.code)
+		_, _ = l.ResponseWriter.Write(l.body.Bytes())
+	}
 }
 
 // follow counts a request as overdue from the grace period after the end of its context until ended is called.

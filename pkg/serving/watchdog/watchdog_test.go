@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -86,6 +87,49 @@ func TestOverdueWrites(t *testing.T) {
 		<-done
 		require.Equal(t, http.StatusOK, d.code(t, "b", "mallory"))
 		require.Empty(t, d.clusters)
+	}
+}
+
+// TestOverdueResponses checks that the client of an overdue write gets the response of the handler if the write ends
+// before the deadline of the request, and 504 otherwise.
+func TestOverdueResponses(t *testing.T) {
+	for name, want := range map[string]int{"ends": http.StatusServiceUnavailable, "continues": http.StatusGatewayTimeout} {
+		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+		release := make(chan struct{})
+		write := d.Watch(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			writing(release).ServeHTTP(w, r)
+			http.Error(w, "late", http.StatusServiceUnavailable)
+		}), shortRunning)
+		timeout := deadline
+		if name == "continues" {
+			timeout = 500 * time.Millisecond
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(contextOf(t, "a", "mallory", "create"), timeout)
+			defer cancel()
+			genericfilters.WithTimeoutForNonLongRunningRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), time.Millisecond)
+				defer cancel()
+				write.ServeHTTP(w, r.WithContext(ctx))
+			}), shortRunning).ServeHTTP(w, r.WithContext(ctx))
+		}))
+		if name == "ends" {
+			go func() {
+				for d.code(t, "a", "mallory") != http.StatusTooManyRequests {
+					time.Sleep(tick)
+				}
+				close(release)
+			}()
+		}
+		response, err := server.Client().Post(server.URL, "", http.NoBody) //nolint:noctx // the server is local
+		require.NoError(t, err, name)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, want, response.StatusCode, name)
+		if name == "continues" {
+			close(release)
+		}
+		require.Eventually(t, func() bool { return d.code(t, "a", "mallory") == http.StatusOK }, deadline, tick)
+		server.Close()
 	}
 }
 
