@@ -126,10 +126,30 @@ var writes = []Mutant{
 		Name: "released-seat", Rule: "a write that computes after its end keeps its seat until it has ended",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
-			Before: `		if ctx.Err() != nil || time`,
-			After:  `		if time`,
+			Before: `return ctx.Err() != nil || time`,
+			After:  `return time`,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueWrites",
+	},
+	{
+		Name: "reset-overdue", Rule: "the client of an overdue write gets a status, and not a reset stream",
+		Edits: []Edit{{
+			File: "pkg/serving/watchdog/watchdog.go",
+			Before: `	if l.late() {
+		l.code = code`,
+			After: `	if !l.late() {
+		l.code = code`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueResponses",
+	},
+	{
+		Name: "reset-at-deadline", Rule: "a handler can complete its response when the context of the request ends",
+		Edits: []Edit{{
+			File:   "pkg/serving/filters.go",
+			Before: `context.WithDeadline(r.Context(), deadline.Add(-margin))`,
+			After:  `context.WithDeadline(r.Context(), deadline.Add(margin))`,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestResponsesAtTheDeadline",
 	},
 	{
 		Name: "unthrottled-user", Rule: "a user is throttled if its requests compute after their end",
