@@ -145,7 +145,7 @@ func TestAddressesAreChecked(t *testing.T) {
 	}
 	require.Equal(t, shown["localhost"], shown["nowhere.invalid"], "the error discloses whether a name exists")
 	service := webhook.ClientConfig{Service: &webhook.ClientConfigService{Name: "kubernetes", Namespace: "default", Port: 443, Path: "/mine"}}
-	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" does not exist`)
+	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" cannot be resolved`)
 	require.Zero(t, h.calls.Load())
 
 	require.NoError(t, call(t, loopback, at("127.0.0.1")))

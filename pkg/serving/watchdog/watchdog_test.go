@@ -115,10 +115,12 @@ func TestOverdueResponses(t *testing.T) {
 		}))
 		if name == "ends" {
 			go func() {
-				for d.code(t, "a", "mallory") != http.StatusTooManyRequests {
-					time.Sleep(tick)
+				for range time.Tick(tick) {
+					if d.code(t, "a", "mallory") == http.StatusTooManyRequests {
+						close(release)
+						return
+					}
 				}
-				close(release)
 			}()
 		}
 		response, err := server.Client().Post(server.URL, "", http.NoBody) //nolint:noctx // the server is local
