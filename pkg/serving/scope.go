@@ -119,7 +119,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	}
 	switch {
 	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
-		scope.Refusal = request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "logical clusters cannot be nested: "+l.Rest)
+		scope.Refusal = request.NotFound("logical clusters cannot be nested: " + l.Rest)
 	case isProcessPath(l.Rest):
 		scope.Refusal = notImplemented(l.Rest)
 	}

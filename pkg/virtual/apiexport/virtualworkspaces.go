@@ -241,8 +241,7 @@ func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Reques
 		r = r.WithContext(definitions.WithVerbs(ctx, apisv1alpha2.Resource("apibindings"), verbs))
 	}
 	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
-		v.respond(w, r, request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound,
-			"the virtual workspace of an APIExport only serves resources, discovery and OpenAPI, not "+r.URL.Path))
+		v.respond(w, r, request.NotFound("the virtual workspace of an APIExport only serves resources, discovery and OpenAPI, not "+r.URL.Path))
 	}
 }
 
