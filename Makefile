@@ -143,8 +143,7 @@ conformance: ## Run the conformance tests of custom resources, including slow on
 
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
-	$(TOOLBIN)/golangci-lint run ./...
-	cd contrib/mcprovider && $(TOOLBIN)/golangci-lint run ./...
+	GOWORK=$(CURDIR)/contrib/mcprovider/go.work $(TOOLBIN)/golangci-lint run ./... ./contrib/mcprovider/...
 
 .PHONY: lint-fix
 lint-fix: $(TOOLBIN)/golangci-lint ## Apply the fixes of linters and formatters

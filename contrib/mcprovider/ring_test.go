@@ -125,6 +125,7 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 // TestLoading checks a replica that cannot load all objects. Handlers of a Source must receive logical clusters only after they have been
 // assigned.
 func TestLoading(t *testing.T) {
+	t.Parallel()
 	s := newServers(t, 2)
 	var names []logicalcluster.Name
 	for n := range 20 {

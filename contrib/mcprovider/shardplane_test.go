@@ -191,6 +191,7 @@ func (f *failures) all() []error {
 
 // TestShardplaneRing divides the workspaces of two shards among two replicas.
 func TestShardplaneRing(t *testing.T) {
+	t.Parallel()
 	sourcesAndEngaged(t, func(t *testing.T, noEngage bool) {
 		w := newFixture(t, fmt.Sprintf("ring-%t-", noEngage), 10)
 		for _, name := range w.names {

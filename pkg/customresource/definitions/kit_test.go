@@ -42,6 +42,19 @@ type testServer struct {
 	*customresourcetest.API
 }
 
+// followed reports whether the controller has subscribed. It does not reconcile the accepted definitions that
+// exist before.
+type followed struct {
+	*Managed
+	following atomic.Bool
+}
+
+func (f *followed) Follow(reconcile func(cluster logicalcluster.Name, name string)) (stop func()) {
+	stop = f.Managed.Follow(reconcile)
+	f.following.Store(true)
+	return stop
+}
+
 // startServer starts a server and the controller of its definitions. wrap wraps the storage of definitions.
 func startServer(t *testing.T, data customresourcetest.Data, wrap customresourcetest.Wrap) *testServer {
 	t.Helper()
@@ -55,7 +68,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 		},
 	})
 	require.NoError(t, err)
-	managed := NewManaged(s, func(context.Context, *Schema) (Remaining, error) { return Remaining{}, nil })
+	managed := &followed{Managed: NewManaged(s, func(context.Context, *Schema) (Remaining, error) { return Remaining{}, nil })}
 	return &testServer{Storage: s, API: customresourcetest.Serve(t, customresourcetest.Parts{
 		Wrap:    func(next http.Handler) http.Handler { return next },
 		Install: s.Install,
@@ -63,7 +76,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 			s.Index().Run(ctx)
 			return nil
 		}},
-		HasSynced: s.Index().HasSynced,
+		HasSynced: func() bool { return s.Index().HasSynced() && managed.following.Load() },
 		Close:     backend.Close,
 	})}
 }
