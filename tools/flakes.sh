@@ -2,9 +2,10 @@
 # Runs the tests of make test several times, and prints all tests that failed. In every second run,
 # four busy loops run at the same time. The exit code is not 0 if a test failed.
 #
-#   tools/flakes.sh RUNS PACKAGE...
+#   RACE='<import paths>' tools/flakes.sh RUNS PACKAGE...
 #
-# Each test binary is linked only once. Logs are in bin/flakes.
+# The packages in RACE are built with the race detector. Each test binary is linked only once. Logs are
+# in bin/flakes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 GO="${GO:-go}"
@@ -20,6 +21,9 @@ stop() {
 }
 trap stop EXIT
 
+# The packages include those of the provider module.
+export GOWORK="$PWD/contrib/mcprovider/go.work"
+
 # As in make test, one package more than there are processors runs at the same time.
 export out
 run_package() {
@@ -27,13 +31,13 @@ run_package() {
   binary="$out/$(tr / _ <<<"$path").test"
   [[ -x "$binary" ]] || exit 0 # no test files
   cd "$directory"
-  "$binary" -test.short -test.timeout=20m -test.count=1 >"$2/$(basename "$binary").log" 2>&1 || echo "$path" >>"$2/failed"
+  env -u GOWORK "$binary" -test.short -test.timeout=20m -test.count=1 >"$2/$(basename "$binary").log" 2>&1 || echo "$path" >>"$2/failed"
 }
 export -f run_package
 
 packages="$("$GO" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@")"
-cut -d ' ' -f 1 <<<"$packages" | GO="$GO" xargs -P "$(getconf _NPROCESSORS_ONLN)" -d '\n' -I{} bash -c '
-  "$GO" test -c -vet=off -ldflags="-s -w" -o "$out/$(tr / _ <<<"$1").test" "$1"' _ {}
+cut -d ' ' -f 1 <<<"$packages" | GO="$GO" RACE="$RACE" xargs -P "$(getconf _NPROCESSORS_ONLN)" -d '\n' -I{} bash -c '
+  "$GO" test $(grep -qxF "$1" <<<"$RACE" && echo -race) -c -vet=off -ldflags="-s -w" -o "$out/$(tr / _ <<<"$1").test" "$1"' _ {}
 
 for ((run = 1; run <= runs; run++)); do
   load=none
