@@ -108,7 +108,7 @@ race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
 
 .PHONY: flakes
 flakes: programs ## Run the gate 20 times, 10 times with four busy loops, and print failed tests (RUNS=20, PKG=./pkg/...)
-	RACE="$$($(GO) list $(RACE))" $(PROGRAMS) tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(PKG) $(if $(ALL),./contrib/mcprovider/...)
+	RACE="$$($(GO) list $(RACE))" $(PROGRAMS) tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(if $(ALL),$(LONGEST) ./contrib/mcprovider/...) $(PKG)
 
 .PHONY: nightly
 nightly: programs ## Run the suites that are too slow for the gate, and print a table of results (ONLY='mutants|race')
