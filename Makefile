@@ -62,8 +62,8 @@ debug: ## Build bin/shardplane.debug, the same program with symbols for debugger
 dev: build ## Start a development cluster in this directory; Ctrl-C stops it (DEV_FLAGS='--shards 3')
 	$(BIN)/shardplane dev $(DEV_FLAGS)
 
-# The linters include go vet.
-GO_TEST := $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
+# The linters include go vet. Recipes use exec, because make sends SIGTERM only to their shell.
+GO_TEST := exec $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
 # More packages than processors run at the same time, because tests wait for servers. The slowest
 # packages start first.
 PARALLEL := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
@@ -108,11 +108,11 @@ race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
 
 .PHONY: flakes
 flakes: programs ## Run the gate 20 times, 10 times with four busy loops, and print failed tests (RUNS=20, PKG=./pkg/...)
-	RACE="$$($(GO) list $(RACE))" $(PROGRAMS) tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(if $(ALL),$(LONGEST) ./contrib/mcprovider/...) $(PKG)
+	RACE="$$($(GO) list $(RACE))" $(PROGRAMS) exec tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(if $(ALL),$(LONGEST) ./contrib/mcprovider/...) $(PKG)
 
 .PHONY: nightly
 nightly: programs ## Run the suites that are too slow for the gate, and print a table of results (ONLY='mutants|race')
-	$(PROGRAMS) tools/group.sh tools/nightly.sh '$(or $(ONLY),.*)'
+	$(PROGRAMS) exec tools/group.sh tools/nightly.sh '$(or $(ONLY),.*)'
 
 # The programs that tests run are built once for all packages.
 .PHONY: programs
