@@ -92,7 +92,6 @@ type boundResources struct {
 	replicas *replication.Replicas
 }
 
-// requestAccess authenticates and authorizes requests.
 type requestAccess struct {
 	*boundResources
 	authentication          *authn.Authentication
@@ -102,7 +101,6 @@ type requestAccess struct {
 	rights, authorizer authorizer.Authorizer
 }
 
-// objectServers admits, stores and serves objects.
 type objectServers struct {
 	*requestAccess
 	admission       *admission.Admission
@@ -148,7 +146,7 @@ func (l *lateServers) builtIn(ctx context.Context, resource schema.GroupResource
 	return l.get().customResources.BuiltIn(ctx, resource)
 }
 
-// ServeDocuments implements apiexport.Documents.
+// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 func (l *lateServers) ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
 	return l.get().customResources.ServeDocuments(w, r, resources, all)
 }
