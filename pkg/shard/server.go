@@ -307,7 +307,7 @@ func (s *requestAccess) newObjectServers() (*objectServers, error) {
 	}
 	o.customResources.AddSource(s.bindings)
 	o.customResources.AddSource(o.cached)
-	s.late.register(o)
+	s.late.servers = o
 	return o, nil
 }
 

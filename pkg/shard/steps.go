@@ -124,21 +124,13 @@ type Server struct {
 // storage themselves. Virtual workspaces authorize requests and serve discovery documents. New therefore
 // registers the servers as soon as they exist, before it returns and before any component runs. A read before is
 // a bug of New and panics.
-type lateServers struct {
-	backend         *storage.Backend
-	customResources *customresource.Server
-	replicas        *replication.Replicas
-}
+type lateServers struct{ servers *objectServers }
 
-func (l *lateServers) register(s *objectServers) {
-	l.backend, l.customResources, l.replicas = s.backend, s.customResources, s.replicas
-}
-
-func (l *lateServers) get() *lateServers {
-	if l.customResources == nil {
+func (l *lateServers) get() *objectServers {
+	if l.servers == nil {
 		panic("shard: a component used the servers of objects before New had registered them")
 	}
-	return l
+	return l.servers
 }
 
 // builtIn reports whether the server itself defines a resource.
