@@ -74,8 +74,8 @@ type kind struct {
 	// label returns the label of LogicalClusters that wait.
 	label       func(id string) (key, value string)
 	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
-	// list returns the initializers or terminators for which a LogicalCluster waits in that phase.
-	list func(lc *corev1alpha1.LogicalCluster) []string
+	// waits reports whether a LogicalCluster waits for an initializer or terminator in that phase.
+	waits func(lc *corev1alpha1.LogicalCluster, id string) bool
 }
 
 var kinds = map[*request.Mount]*kind{
@@ -85,7 +85,9 @@ var kinds = map[*request.Mount]*kind{
 			return initialization.InitializerToLabel(corev1alpha1.LogicalClusterInitializer(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.InitializerPermissions },
-		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Initializers) },
+		waits: func(lc *corev1alpha1.LogicalCluster, id string) bool {
+			return slices.Contains(lc.Status.Initializers, corev1alpha1.LogicalClusterInitializer(id))
+		},
 	},
 	request.TerminatingWorkspaces: {
 		verb: "terminate", group: request.GroupPrefix + "terminator:", phase: corev1alpha1.LogicalClusterPhaseTerminating,
@@ -93,16 +95,10 @@ var kinds = map[*request.Mount]*kind{
 			return termination.TerminatorToLabel(corev1alpha1.LogicalClusterTerminator(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.TerminatorPermissions },
-		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Terminators) },
+		waits: func(lc *corev1alpha1.LogicalCluster, id string) bool {
+			return slices.Contains(lc.Status.Terminators, corev1alpha1.LogicalClusterTerminator(id))
+		},
 	},
-}
-
-func texts[T ~string](all []T) []string {
-	found := make([]string, 0, len(all))
-	for _, text := range all {
-		found = append(found, string(text))
-	}
-	return found
 }
 
 // Mounts returns the mounts of the virtual workspaces.
@@ -194,7 +190,7 @@ func (v *VirtualWorkspaces) waiting(ctx context.Context, e entry) (*corev1alpha1
 		if lc == nil || err != nil {
 			return nil, err
 		}
-		if lc.Status.Phase == e.phase && slices.Contains(e.list(lc), e.id) {
+		if lc.Status.Phase == e.phase && e.waits(lc, e.id) {
 			return lc, nil
 		}
 	}
