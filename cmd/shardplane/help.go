@@ -51,6 +51,5 @@ const (
 	groupDev     = "dev"
 	groupServers = "servers"
 	groupClients = "clients"
+	groupData    = "data"
 )
-
-const groupData = "data"

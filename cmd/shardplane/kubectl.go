@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,7 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/plugin"
 )
 
-// pluginName is the program name of the kubectl plugin.
 const pluginName = "kubectl-shardplane"
 
 func newKubectlCommand(use string) *cobra.Command {
@@ -49,12 +49,10 @@ func newTreeCommand() *cobra.Command {
 		Example: `  # Show all accessible workspaces, and update the output after each change
   kubectl shardplane tree root --watch`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, _, done := untilSignal(cmd.Context())
-			defer done()
+		RunE: stoppable(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 			tree.Path = argument(args)
-			return failed(tree.Run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr()))
-		},
+			return tree.Run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		}),
 	}
 	addPluginFlags(cmd, tree.Options, func(fs *pflag.FlagSet) {
 		tree.Watch.AddFlags(fs)
@@ -77,11 +75,9 @@ func newShardsCommand() *cobra.Command {
 Details follow, e.g. Unreachable, HeartbeatMissing, Full, SchedulingDisabled or Deleting.
 A tenant is a child workspace of root. Workspaces are counted if they are accessible.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, _, done := untilSignal(cmd.Context())
-			defer done()
-			return failed(shards.Run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr()))
-		},
+		RunE: stoppable(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+			return shards.Run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		}),
 	}
 	addPluginFlags(cmd, shards.Options, shards.Watch.AddFlags)
 	return cmd
@@ -94,12 +90,10 @@ func newDescribeCommand() *cobra.Command {
 		Aliases: []string{"where"},
 		Short:   "Show the shard, the conditions and the Events of a workspace",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, _, done := untilSignal(cmd.Context())
-			defer done()
+		RunE: stoppable(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 			describe.Path = argument(args)
-			return failed(describe.Run(ctx, cmd.OutOrStdout()))
-		},
+			return describe.Run(ctx, cmd.OutOrStdout())
+		}),
 	}
 	addPluginFlags(cmd, describe.Options, nil)
 	return cmd
@@ -119,12 +113,10 @@ the previous workspace. Without a workspace, it shows the current one.`,
   kubectl shardplane use ..
   kubectl shardplane use -`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, _, done := untilSignal(cmd.Context())
-			defer done()
+		RunE: stoppable(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 			use.Path = argument(args)
-			return failed(use.Run(ctx, cmd.OutOrStdout()))
-		},
+			return use.Run(ctx, cmd.OutOrStdout())
+		}),
 	}
 	addPluginFlags(cmd, use.Options, nil)
 	return cmd

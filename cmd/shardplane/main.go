@@ -85,7 +85,6 @@ replicates the objects that all shards need.`,
 	return root
 }
 
-// newCommand returns the command for a program name.
 func newCommand(program string) *cobra.Command {
 	if strings.TrimSuffix(filepath.Base(program), ".exe") != pluginName {
 		return newRootCommand()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -21,8 +22,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
-	"github.com/shardplane/shardplane/pkg/dev/exitcode"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/frontproxy"
 	"github.com/shardplane/shardplane/pkg/shard"
 )
@@ -214,9 +215,25 @@ func TestFailure(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	code, out, errOut := call(t, "dev", "--work-dir", file)
-	require.Equal(t, exitcode.Failure, code)
+	require.Equal(t, exitFailure, code)
 	require.Empty(t, out)
 	require.Equal(t, "shardplane dev: cannot write to the working directory "+file+" (mkdir "+file+": not a directory): make it writable or pass another --work-dir\n", errOut)
+}
+
+func TestExitCodes(t *testing.T) {
+	codeOf := func(err error) int {
+		var f *failure
+		require.ErrorAs(t, failed(err), &f)
+		require.ErrorIs(t, f, err)
+		return f.code
+	}
+	require.NoError(t, failed(nil))
+	require.Equal(t, exitFailure, codeOf(errors.New("any")))
+	require.Equal(t, supervise.ExitData, codeOf(fmt.Errorf("start: %w", etcd.ErrDataDirFormat)))
+	require.Equal(t, supervise.ExitData, codeOf(fmt.Errorf("start: %w", etcd.ErrDataDirCorrupt)))
+	require.Equal(t, supervise.ExitData, codeOf(fmt.Errorf("start: %w", etcd.ErrIdentity)))
+	require.Equal(t, exitFailure, codeOf(etcd.ErrDataDirInUse), "a retry may succeed when the other process has stopped")
+	require.Equal(t, supervise.ExitUsage, codeOf(invalid(errors.New("any"))))
 }
 
 func TestVersion(t *testing.T) {

@@ -2,10 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 // sameStop is the period in which repeated signals count as one, because timeout(1), make and process managers signal a
@@ -60,4 +66,45 @@ func stopSignals() []os.Signal {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	return signals
+}
+
+// failure is an error of a command after its flags and arguments were accepted.
+type failure struct {
+	error
+	code int
+}
+
+func (f *failure) Unwrap() error { return f.error }
+
+// exitFailure is the exit code of errors that may be temporary.
+const exitFailure = 1
+
+// failed marks err as an error of a command, with the exit code that determines whether the supervisor restarts a server.
+// nil stays nil, and so does the code of an error that has one.
+func failed(err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*failure)):
+		return err
+	case errors.Is(err, etcd.ErrDataDirFormat), errors.Is(err, etcd.ErrDataDirCorrupt), errors.Is(err, etcd.ErrIdentity):
+		return &failure{error: err, code: supervise.ExitData}
+	default:
+		return &failure{error: err, code: exitFailure}
+	}
+}
+
+// stoppable returns the function of a command whose context ends at a stop signal.
+func stoppable(run func(ctx context.Context, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, _, done := untilSignal(cmd.Context())
+		defer done()
+		return failed(run(ctx, cmd, args))
+	}
+}
+
+// invalid marks err as an error of the flags; nil stays nil.
+func invalid(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{error: err, code: supervise.ExitUsage}
 }

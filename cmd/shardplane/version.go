@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versionInfo describes the build.
 type versionInfo struct {
 	Version    string `json:"version"`
 	Commit     string `json:"commit,omitempty"`

@@ -3,8 +3,23 @@ package apis
 import (
 	"slices"
 
+	"github.com/kcp-dev/sdk/apis/apis"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // everyVerb stands for all verbs in a claim. It is the verb of claims in v1alpha1.
@@ -62,4 +77,89 @@ func commonVerbs(a, b []string) (common []string, same bool) {
 		}
 	}
 	return common, len(common) == len(a) && len(common) == len(b)
+}
+
+// withoutIdentity contains, by group, the resources that can be claimed and that every logical cluster has without
+// a binding.
+var withoutIdentity = map[string]sets.Set[string]{
+	corev1.GroupName:         sets.New("namespaces", "configmaps", "secrets", "serviceaccounts", "events", "resourcequotas", "limitranges"),
+	eventsv1.GroupName:       sets.New("events"),
+	coordinationv1.GroupName: sets.New("leases"),
+	certificatesv1.GroupName: sets.New("certificatesigningrequests"),
+	rbacv1.GroupName:         sets.New("roles", "rolebindings", "clusterroles", "clusterrolebindings"),
+	admissionregistrationv1.GroupName: sets.New("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "validatingadmissionpolicies",
+		"validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings"),
+	apiextensionsv1.GroupName:  sets.New("customresourcedefinitions"),
+	authorizationv1.GroupName:  sets.New("subjectaccessreviews", "localsubjectaccessreviews"),
+	authenticationv1.GroupName: sets.New("tokenreviews"),
+	core.GroupName:             sets.New("logicalclusters"),
+	apis.GroupName:             sets.New("apibindings", "apiexports", "apiresourceschemas", "apiexportendpointslices", "apiconversions"),
+}
+
+// hasIdentity reports whether a resource is defined by an export, so that claims must specify an identity.
+func hasIdentity(group, resource string) bool { return !withoutIdentity[group].Has(resource) }
+
+// maxSelected limits the labels and values of expressions of a selector for objects of other users. Each event
+// of the resource is compared with the selector before it is sent to any client.
+//
+//reference:limit object | APIExport, APIBinding, CachedResource: labels and values of expressions in a selector | 422
+const maxSelected = 128
+
+// validateLabels validates a selector. It may be as large as its predecessor, whose size is had, even if that exceeds the limit.
+func validateLabels(selector *metav1.LabelSelector, had int, path *field.Path) field.ErrorList {
+	if n := selected(selector); n > max(maxSelected, had) {
+		return field.ErrorList{field.TooMany(path, n, maxSelected)}
+	}
+	return validation.ValidateLabelSelector(selector, validation.LabelSelectorValidationOptions{}, path)
+}
+
+// validateSelector validates a selector, which must select in exactly one way.
+func validateSelector(selector *apisv1alpha2.PermissionClaimSelector, had int, path *field.Path) field.ErrorList {
+	ways := 0
+	for _, used := range []bool{selector.MatchAll, len(selector.MatchLabels) > 0, len(selector.MatchExpressions) > 0} {
+		if used {
+			ways++
+		}
+	}
+	if ways == 0 {
+		return field.ErrorList{field.Required(path, "set one of matchAll, matchLabels and matchExpressions")}
+	}
+	if ways > 1 {
+		return field.ErrorList{field.Invalid(path, *selector, "only one of matchAll, matchLabels and matchExpressions may be set")}
+	}
+	return validateLabels(&selector.LabelSelector, had, path)
+}
+
+// selected returns the number of labels and values of expressions in a selector. An expression without values
+// counts as one.
+func selected(selector *metav1.LabelSelector) int {
+	if selector == nil {
+		return 0
+	}
+	n := len(selector.MatchLabels)
+	for i := range selector.MatchExpressions {
+		n += max(1, len(selector.MatchExpressions[i].Values))
+	}
+	return n
+}
+
+// mostProposed returns the size of the largest selector in the claims of an export.
+func mostProposed(claims []apisv1alpha2.PermissionClaim) (most int) {
+	for i := range claims {
+		if proposed := claims[i].DefaultSelector; proposed != nil {
+			most = max(most, selected(&proposed.LabelSelector))
+		}
+	}
+	return most
+}
+
+// mostSelected returns the size of the largest selector in the claims of a binding.
+func mostSelected(claims []apisv1alpha2.AcceptablePermissionClaim) (most int) {
+	for i := range claims {
+		most = max(most, selected(&claims[i].Selector.LabelSelector))
+		if proposed := claims[i].DefaultSelector; proposed != nil {
+			most = max(most, selected(&proposed.LabelSelector))
+		}
+	}
+	return most
 }

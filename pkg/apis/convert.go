@@ -1,6 +1,7 @@
 package apis
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -13,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// conversions contains the functions between the versions of APIExports and APIBindings.
 var conversions = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
 	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha2),
 	apisv1alpha2.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha1),
@@ -114,7 +114,6 @@ func remember[T any](meta *metav1.ObjectMeta, annotation string, values []T) err
 	return nil
 }
 
-// recall returns the values in an annotation.
 func recall[T any](meta *metav1.ObjectMeta, annotation string) ([]T, error) {
 	encoded, ok := meta.Annotations[annotation]
 	if !ok {
@@ -156,10 +155,10 @@ func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, erro
 		return nil, err
 	}
 	selectAll(out.Spec.PermissionClaims)
-	if err := remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, isNotStored)); err != nil {
-		return nil, err
-	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2))
+	return out, cmp.Or(
+		remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, isNotStored)),
+		remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2)),
+	)
 }
 
 // ExportToV1alpha2 converts an APIExport. An annotation contains claims to objects by name.
@@ -210,15 +209,13 @@ func BindingToV1alpha1(in *apisv1alpha2.APIBinding) (*apisv1alpha1.APIBinding, e
 		return nil, err
 	}
 	selectAll(out.Status.ExportPermissionClaims)
-	if err := remember(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
-		return scopedNeedsV1alpha2(&c.ScopedPermissionClaim)
-	})); err != nil {
-		return nil, err
-	}
-	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, needsV1alpha2)); err != nil {
-		return nil, err
-	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedNeedsV1alpha2))
+	return out, cmp.Or(
+		remember(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
+			return scopedNeedsV1alpha2(&c.ScopedPermissionClaim)
+		})),
+		remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, needsV1alpha2)),
+		remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedNeedsV1alpha2)),
+	)
 }
 
 // BindingToV1alpha2 converts an APIBinding. Annotations contain claims to objects by name, which apply to all objects.
@@ -227,56 +224,37 @@ func BindingToV1alpha2(in *apisv1alpha1.APIBinding) (*apisv1alpha2.APIBinding, e
 	if err := apisv1alpha2.Convert_v1alpha1_APIBinding_To_v1alpha2_APIBinding(in, out, nil); err != nil {
 		return nil, err
 	}
-	if err := restoreDefaultSelectors(&in.ObjectMeta, out); err != nil {
-		return nil, err
-	}
-	if err := remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha1.AcceptablePermissionClaim) bool {
-		return selectsObjects(&c.PermissionClaim)
-	})); err != nil {
-		return nil, err
-	}
-	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, filter(in.Status.ExportPermissionClaims, selectsObjects)); err != nil {
-		return nil, err
-	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects))
+	return out, cmp.Or(
+		restoreDefaultSelectors(&in.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, out.Spec.PermissionClaims, acceptableClaim),
+		restoreDefaultSelectors(&in.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, out.Status.ExportPermissionClaims, sameClaim),
+		restoreDefaultSelectors(&in.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, out.Status.AppliedPermissionClaims, func(c *apisv1alpha2.ScopedPermissionClaim) *apisv1alpha2.PermissionClaim {
+			return &c.PermissionClaim
+		}),
+		remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha1.AcceptablePermissionClaim) bool {
+			return selectsObjects(&c.PermissionClaim)
+		})),
+		remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, filter(in.Status.ExportPermissionClaims, selectsObjects)),
+		remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects)),
+	)
 }
 
-// restoreDefaultSelectors sets the default selectors of claims from the annotations.
-func restoreDefaultSelectors(meta *metav1.ObjectMeta, out *apisv1alpha2.APIBinding) error {
-	acceptable, err := recall[apisv1alpha2.AcceptablePermissionClaim](meta, apisv1alpha2.AcceptablePermissionClaimsAnnotation)
-	if err != nil {
-		return err
-	}
-	for i := range acceptable {
-		for j := range out.Spec.PermissionClaims {
-			restore(&out.Spec.PermissionClaims[j].PermissionClaim, &acceptable[i].PermissionClaim)
-		}
-	}
-	exported, err := recall[apisv1alpha2.PermissionClaim](meta, apisv1alpha2.StatusPermissionClaimsAnnotation)
-	if err != nil {
-		return err
-	}
-	for i := range exported {
-		for j := range out.Status.ExportPermissionClaims {
-			restore(&out.Status.ExportPermissionClaims[j], &exported[i])
-		}
-	}
-	applied, err := recall[apisv1alpha2.ScopedPermissionClaim](meta, apisv1alpha2.StatusAppliedClaimsAnnotation)
-	if err != nil {
-		return err
-	}
-	for i := range applied {
-		for j := range out.Status.AppliedPermissionClaims {
-			restore(&out.Status.AppliedPermissionClaims[j].PermissionClaim, &applied[i].PermissionClaim)
-		}
-	}
-	return nil
+func acceptableClaim(c *apisv1alpha2.AcceptablePermissionClaim) *apisv1alpha2.PermissionClaim {
+	return &c.PermissionClaim
 }
 
-func restore(claim, remembered *apisv1alpha2.PermissionClaim) {
-	if claim.EqualGRI(*remembered) {
-		claim.DefaultSelector = remembered.DefaultSelector
+func sameClaim(c *apisv1alpha2.PermissionClaim) *apisv1alpha2.PermissionClaim { return c }
+
+// restoreDefaultSelectors sets the default selectors of claims from an annotation.
+func restoreDefaultSelectors[T any](meta *metav1.ObjectMeta, annotation string, claims []T, claimOf func(*T) *apisv1alpha2.PermissionClaim) error {
+	remembered, err := recall[T](meta, annotation)
+	for i := range remembered {
+		for j := range claims {
+			if claim, former := claimOf(&claims[j]), claimOf(&remembered[i]); claim.EqualGRI(*former) {
+				claim.DefaultSelector = former.DefaultSelector
+			}
+		}
 	}
+	return err
 }
 
 func scopedNeedsV1alpha2(claim *apisv1alpha2.ScopedPermissionClaim) bool {

@@ -1,6 +1,7 @@
 package apis
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,9 +18,15 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
 const (
@@ -52,7 +59,6 @@ const (
 	identityBytes = 32
 )
 
-// schemaPrefix matches the prefix of the name of an APIResourceSchema.
 var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 
 // ExportLabelValue returns the value of ExportLabel on the bindings of an export.
@@ -175,13 +181,7 @@ func secretOf(object string, named *corev1.SecretReference) corev1.SecretReferen
 	if named == nil {
 		return ref
 	}
-	if named.Namespace != "" {
-		ref.Namespace = named.Namespace
-	}
-	if named.Name != "" {
-		ref.Name = named.Name
-	}
-	return ref
+	return corev1.SecretReference{Namespace: cmp.Or(named.Namespace, ref.Namespace), Name: cmp.Or(named.Name, ref.Name)}
 }
 
 // SchemaName is the parsed name of an APIResourceSchema.
@@ -199,10 +199,7 @@ func ParseSchemaName(name string) (SchemaName, error) {
 	if !found || resource == "" || group == "" || !schemaPrefix.MatchString(prefix) {
 		return SchemaName{}, fmt.Errorf("must be <prefix>.<plural>.<group>, with %q for the group \"\" and a prefix of lower case letters, digits and '-' that begins with a letter, such as v1.widgets.example.org", coreGroup)
 	}
-	if group == coreGroup {
-		group = ""
-	}
-	return SchemaName{Prefix: prefix, Resource: schema.GroupResource{Group: group, Resource: resource}}, nil
+	return SchemaName{Prefix: prefix, Resource: schema.GroupResource{Group: DefinitionGroup(rest), Resource: resource}}, nil
 }
 
 // String returns the name.
@@ -212,4 +209,76 @@ func (n SchemaName) String() string {
 
 func schemaSuffix(resource schema.GroupResource) string {
 	return "." + DefinitionName(resource)
+}
+
+var spec = field.NewPath("spec")
+
+// coreGroup is the name of the group "" where a name must not be empty.
+const coreGroup = "core"
+
+// undottedGroups contains all Kubernetes groups without a dot. Definitions and schemas may use them.
+var undottedGroups = []string{"", "apps", "batch", "extensions", "policy", "autoscaling"}
+
+// dotted is appended to such a group, because upstream's validation requires a dot.
+const dotted = ".group.invalid"
+
+// DefinitionName returns the name of the CustomResourceDefinition of a resource.
+func DefinitionName(resource schema.GroupResource) string {
+	return resource.Resource + "." + cmp.Or(resource.Group, coreGroup)
+}
+
+// DefinitionGroup returns the group in the name of a CustomResourceDefinition.
+func DefinitionGroup(name string) string {
+	_, group, _ := strings.Cut(name, ".")
+	if group == coreGroup {
+		return ""
+	}
+	return group
+}
+
+// ValidateDefinition calls upstream's validation with a definition, and with the former one unless it is nil.
+// Kubernetes groups without a dot are replaced by others with a dot.
+//
+// If the limits of schemacosts are exceeded, only this is reported, because upstream's validation compiles patterns and
+// applies defaults.
+func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {
+	if errs := aboveLimits(crd, old); len(errs) > 0 {
+		return request.LimitErrors(errs)
+	}
+	if !slices.Contains(undottedGroups, crd.Spec.Group) || old != nil && old.Spec.Group != crd.Spec.Group {
+		return request.LimitErrors(validate(crd, old))
+	}
+	errs := request.LimitErrors(validate(withDot(crd), withDot(old)))
+	for _, err := range errs {
+		if value, ok := err.BadValue.(string); ok {
+			err.BadValue = strings.TrimSuffix(value, dotted)
+		}
+	}
+	return errs
+}
+
+// aboveLimits returns an error if a definition exceeds the limits and its predecessor did not.
+func aboveLimits(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	var specs [2]*apiextensionsv1.CustomResourceDefinitionSpec
+	for i, d := range []*apiextensions.CustomResourceDefinition{crd, old} {
+		if d == nil {
+			continue
+		}
+		var converted apiextensionsv1.CustomResourceDefinition
+		if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(d, &converted, nil); err != nil {
+			return field.ErrorList{field.InternalError(spec, err)}
+		}
+		specs[i] = &converted.Spec
+	}
+	return schemacosts.CheckSpec(specs[0], specs[1])
+}
+
+func withDot(crd *apiextensions.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+	if crd == nil {
+		return nil
+	}
+	shown := *crd
+	shown.Name += dotted
+	shown.Spec.Group = cmp.Or(crd.Spec.Group, coreGroup) + dotted
+	return &shown
 }

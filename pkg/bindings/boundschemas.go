@@ -111,7 +111,6 @@ func (s *boundSets) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
 
 type consumerKey struct{}
 
-// nameOfCopy returns the name of the copy of a bound schema, or "".
 func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
 	for _, r := range s.table.records(consumer) {
@@ -157,8 +156,4 @@ func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, er
 	}}
 	shown.SetGroupVersionKind(apisv1alpha1.SchemeGroupVersion.WithKind("APIResourceSchema"))
 	return shown, nil
-}
-
-func (s *boundSets) showsCopies(l definitions.Lookup) bool {
-	return s.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Identity == shownIdentity && l.Resource == SchemasResource
 }

@@ -35,7 +35,6 @@ type trackedSet struct {
 	used time.Time
 }
 
-// claimed contains the accepted claims.
 type claimed struct {
 	config  *Config
 	table   *table
@@ -77,7 +76,6 @@ func applySelection(set *claims.Set, cluster logicalcluster.Name, s claims.Selec
 	}
 }
 
-// updateLabels sets the claim labels of the objects of a logical cluster.
 func (c *claimed) updateLabels(cluster logicalcluster.Name, all []*record) {
 	var shown claimLabels
 	shared := true
@@ -109,7 +107,7 @@ func (c *claimed) ClaimLabels(cluster logicalcluster.Name, resource schema.Group
 		return nil
 	}
 	shown, _ := v.(claimLabels)
-	if identity == "" && c.config.SystemIdentity != nil {
+	if identity == "" {
 		// Claims on system resources specify this identity. Without it, no claim has effect.
 		identity, _ = c.config.SystemIdentity(resource)
 	}

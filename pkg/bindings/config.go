@@ -22,7 +22,7 @@ type Config struct {
 	// WaitForExports waits until all APIExports on the shard are loaded.
 	Export         func(key client.Key) (*apisv1alpha2.APIExport, error)
 	WaitForExports func(ctx context.Context) error
-	// Conversion returns an APIConversion. It is optional.
+	// Conversion returns an APIConversion, which need not exist.
 	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
 	// ExportsByIdentity returns the loaded APIExports with an identity, and an error if there may be others.
 	ExportsByIdentity func(identity string) (known []*apisv1alpha2.APIExport, unknown error)
@@ -32,7 +32,7 @@ type Config struct {
 	// other resources. Its objects have no identity, and the server determines its schema. SystemIdentity
 	// returns the identity that permission claims on such a resource specify, or a retriable error. It must
 	// not block (see storage.ClaimLabels). SystemBound reports whether a logical cluster must bind these
-	// resources. All three are optional.
+	// resources.
 	System         func(resource schema.GroupResource) *definitions.Definition
 	SystemIdentity func(resource schema.GroupResource) (string, error)
 	SystemBound    func(cluster logicalcluster.Name) bool
@@ -47,17 +47,9 @@ type Config struct {
 	Schemas *apiextensionsv1.CustomResourceDefinition
 }
 
-// system returns the server's own definition of a bound resource, or nil if an export defines it.
-func (c *Config) system(resource schema.GroupResource) *definitions.Definition {
-	if c.System == nil {
-		return nil
-	}
-	return c.System(resource)
-}
-
 // storedUnder returns the identity in the storage keys of claimed objects, which is empty for system resources.
 func (c *Config) storedUnder(w identified) (string, error) {
-	if c.SystemIdentity == nil || w.identity == "" {
+	if w.identity == "" {
 		return w.identity, nil
 	}
 	switch system, err := c.SystemIdentity(w.resource); {

@@ -2,16 +2,20 @@ package bindings
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // Export returns an export, or nil if it does not exist.
@@ -26,13 +30,20 @@ func (x *Index) Export(ctx context.Context, key client.Key) (*apisv1alpha2.APIEx
 	return export, err
 }
 
-// Offered returns the schema with which an export offers a resource, or nil if it is missing or invalid.
-func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Schema, error) {
+// Offered returns the definition with which an export offers a resource, or nil if its schema is missing or invalid.
+func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Definition, error) {
 	s, err := x.schemaOf(ctx, export, r)
 	if s == nil || err != nil {
 		return nil, err
 	}
-	return s.Schema, nil
+	d := &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash}
+	if !storedHere(r) {
+		if x.config.Virtual == nil {
+			return nil, nil //nolint:nilnil // not served
+		}
+		d.Objects = x.config.Virtual(client.KeyOf(export), s.Resource)
+	}
+	return d, nil
 }
 
 // schemaOf returns the schema with which an export offers a resource, or nil if it is missing or invalid. Schemas that
@@ -91,3 +102,142 @@ func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
 }
 
 func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
+
+// notPermitted is the reason for rejecting a request that the consumer's roles allow.
+const notPermitted = "access not permitted by maximal permission policy"
+
+// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs. If an export has
+// a policy, the roles and bindings in its own logical cluster must allow the request, in which the user's name and
+// groups have the prefix request.GroupBindingPrefix. rules evaluates them. Without a policy, or if the export was
+// deleted, all requests are permitted.
+func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		cluster, ok := request.ClusterFrom(ctx)
+		if !ok || cluster.Wildcard || !a.IsResourceRequest() || a.GetUser() == nil {
+			return authorizer.DecisionAllow, "", nil
+		}
+		// Like resource resolution, this must wait: until all bindings are loaded, any of them may have a policy.
+		if err := x.waitSynced(ctx); err != nil {
+			return authorizer.DecisionNoOpinion, notPermitted, err
+		}
+		resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
+		r, _, bound := x.find(cluster.Name, resource)
+		if !bound {
+			return authorizer.DecisionAllow, "", nil
+		}
+		has, err := x.hasPolicy(ctx, r)
+		if err != nil {
+			return authorizer.DecisionNoOpinion, notPermitted, fmt.Errorf("looking up the APIExport of %s: %w", resource, err)
+		}
+		if !has {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return permits(ctx, rules, r.provider, cluster.Name, a)
+	}
+}
+
+// CatchUp waits until the index contains the stored binding for the requested resource, if there is one and the
+// resource is not served otherwise. It returns false if there is no such binding. This is necessary because a
+// binding becomes ready shortly before the index observes it, and clients may use it at once.
+func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, error) {
+	cluster, ok := request.ClusterFrom(ctx)
+	if !ok || cluster.Wildcard || !a.IsResourceRequest() || request.IsSystem(cluster.Name) {
+		return false, nil
+	}
+	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
+	known := func() bool { _, _, bound := x.find(cluster.Name, resource); return bound }
+	if known() || x.config.Defined(ctx, cluster.Name, resource) {
+		return false, nil
+	}
+	stored, err := x.stored.read(ctx, cluster.Name)
+	if err != nil {
+		return false, err
+	}
+	if _, _, bound := findIn(stored, resource); !bound {
+		return false, nil
+	}
+	return true, x.wait(ctx, known)
+}
+
+// PermitsClaim checks the maximal permission policies of all exports with an identity for a request from a user of the
+// logical cluster from for an object that another export claims. All of them must permit it. At least one export, and
+// every export with bindings on this shard, must be loaded.
+func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
+		return authorizer.DecisionNoOpinion, notPermitted, err
+	}
+	exports, unknown := x.config.ExportsByIdentity(identityHash)
+	if unknown != nil && len(exports) > 0 {
+		unknown = x.checkExportsLoaded(identityHash)
+	}
+	if unknown != nil || len(exports) == 0 {
+		return authorizer.DecisionNoOpinion, notPermitted, unknown
+	}
+	for _, export := range exports {
+		if !isBounded(export) {
+			continue
+		}
+		if decision, reason, err := permits(ctx, rules, logicalcluster.From(export), from, a); decision != authorizer.DecisionAllow || err != nil {
+			return decision, reason, err
+		}
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// permits evaluates the rules of a provider for a user of the logical cluster from. Users that are restricted to
+// their logical cluster are anonymous to the provider, because its administrators may have chosen the name
+// and groups, by impersonation or as token issuers.
+func permits(ctx context.Context, rules authorizer.Authorizer, provider, from logicalcluster.Name, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	in := request.WithClusterName(ctx, provider)
+	for _, subject := range identity.In(from, a.GetUser()) {
+		decision, _, err := rules.Authorize(in, as{a, consumer(from, identity.Itself(provider, subject))})
+		if decision == authorizer.DecisionAllow || err != nil {
+			return decision, notPermitted, err
+		}
+	}
+	return authorizer.DecisionNoOpinion, notPermitted, nil
+}
+
+func isBounded(export *apisv1alpha2.APIExport) bool {
+	return export.Spec.MaximalPermissionPolicy != nil && export.Spec.MaximalPermissionPolicy.Local != nil
+}
+
+func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
+	export, err := x.Export(ctx, r.list.exportKey())
+	if errors.Is(err, client.ErrIncomplete) && r.exportNotFound() {
+		return false, nil // bound resources are still served
+	}
+	return export != nil && isBounded(export), err
+}
+
+// checkExportsLoaded returns an error if something is bound under the identity from an export that is not loaded.
+func (x *Index) checkExportsLoaded(identityHash string) error {
+	for key := range x.exportsWith(identityHash) {
+		if _, err := x.config.Export(key); errors.Is(err, client.ErrIncomplete) {
+			return err
+		}
+	}
+	return nil
+}
+
+type as struct {
+	authorizer.Attributes
+	u user.Info
+}
+
+// GetUser implements authorizer.Attributes.
+func (a as) GetUser() user.Info { return a.u }
+
+// consumer returns a consumer's user as seen by the provider of a bound API: with prefixed names, and with the
+// global name if it is a service account.
+func consumer(cluster logicalcluster.Name, u user.Info) user.Info {
+	name := u.GetName()
+	if home, ok := identity.HomeOf(cluster, u); ok {
+		name = identity.GlobalName(home, name)
+	}
+	groups := make([]string, 0, len(u.GetGroups()))
+	for _, g := range u.GetGroups() {
+		groups = append(groups, request.GroupBindingPrefix+g)
+	}
+	return &user.DefaultInfo{Name: request.GroupBindingPrefix + name, Groups: groups}
+}

@@ -56,12 +56,12 @@ func newShard(t *testing.T) *shard {
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
 	defined := func(context.Context, logicalcluster.Name, schema.GroupResource) bool { return true }
-	w.Index, err = NewBindingIndex(Config{Local: factory, Defined: defined, WaitForExports: func(context.Context) error { return nil }, Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+	w.Index, err = NewBindingIndex(Alone(Config{Local: factory, Defined: defined, WaitForExports: func(context.Context) error { return nil }, Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 		if e := w.exports[key]; e != nil {
 			return e, nil
 		}
 		return nil, apierrors.NewNotFound(schema.GroupResource{}, key.Name)
-	}})
+	}}))
 	require.NoError(t, err)
 	stop := w.Subscribe(func(c definitions.Change) {
 		w.mu.Lock()

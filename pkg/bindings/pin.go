@@ -25,9 +25,8 @@ const (
 	//
 	//reference:metadata BoundSchema | shard
 	pinnedAnnotation = apis.InternalGroup + "/pinned-at"
-	// unusedFor is how long an unused copy is kept.
-	unusedFor  = 10 * time.Minute
-	pinTimeout = time.Minute
+	unusedFor        = 10 * time.Minute
+	pinTimeout       = time.Minute
 
 	// providerLabel is the logical cluster of the original.
 	//
@@ -56,7 +55,9 @@ func (s *schemas) Pin(ctx context.Context, uid types.UID, read func(context.Cont
 		began := time.Now()
 		version, err := s.makeCopy(ctx, uid, read)
 		if err == nil {
-			s.notePinned(uid, began)
+			s.mu.Lock()
+			s.pinnedAt[uid] = began
+			s.mu.Unlock()
 		}
 		return version, err
 	})
@@ -130,11 +131,7 @@ func storeError(copied *BoundSchema, err error) error {
 	return fmt.Errorf("storing a copy of the APIResourceSchema %s: %w", copied.Original, err)
 }
 
-// conversionOf returns the APIConversion of a copy's original, or nil.
 func (s *schemas) conversionOf(ctx context.Context, copied *BoundSchema) (*apisv1alpha1.APIConversionSpec, error) {
-	if s.config.Conversion == nil {
-		return nil, nil //nolint:nilnil // not configured
-	}
 	conversion, err := s.config.Conversion(ctx, client.Key{Cluster: logicalcluster.Name(copied.Provider), Name: copied.Original})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -239,7 +236,6 @@ func (s *schemas) NotifyFreed(f func()) (stop func()) {
 	return s.freed.Add(func(struct{}) { f() })
 }
 
-// unpin deletes unused copies.
 func (s *schemas) unpin(ctx context.Context) error {
 	before := time.Now().Add(-unusedFor)
 	list, err := s.copies.List(ctx, metav1.ListOptions{})

@@ -103,18 +103,10 @@ func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster,
 	for i := range export.Spec.Resources {
 		r := &export.Spec.Resources[i]
 		if bound && !storedHere(r) && r.Group == resource.Group && r.Name == resource.Resource {
-			return x.virtual(ctx, key, export, r)
+			return x.Offered(ctx, export, r)
 		}
 	}
 	return nil, nil //nolint:nilnil // not found
-}
-
-func (x *Index) virtual(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Definition, error) {
-	s, err := x.schemaOf(ctx, export, r)
-	if s == nil || err != nil || x.config.Virtual == nil {
-		return nil, err
-	}
-	return &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash, Objects: x.config.Virtual(key, s.Schema.Resource)}, nil
 }
 
 // ReadsBindingsOnly reports whether an export has no permission claim on APIBindings. Then it may only read
@@ -132,7 +124,7 @@ func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, ve
 		if storedAs(schema.GroupResource{Group: c.Group, Resource: c.Resource}) != storedAs(resource) {
 			continue
 		}
-		if slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, everyVerb) {
+		if permitsVerb(c.Verbs, verb) {
 			return identified{storedAs(resource), c.IdentityHash}, true
 		}
 	}
@@ -144,23 +136,12 @@ func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, ve
 func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (plain map[schema.GroupResource]bool, defined []*definitions.Definition, err error) {
 	plain = map[schema.GroupResource]bool{bindingsResource: true}
 	for i := range export.Spec.Resources {
-		r := &export.Spec.Resources[i]
-		if !storedHere(r) {
-			d, err := x.virtual(ctx, client.KeyOf(export), export, r)
-			if err != nil {
-				return nil, nil, err
-			}
-			if d != nil {
-				defined = append(defined, d)
-			}
-			continue
-		}
-		s, err := x.schemaOf(ctx, export, r)
+		d, err := x.Offered(ctx, export, &export.Spec.Resources[i])
 		if err != nil {
 			return nil, nil, err
 		}
-		if s != nil {
-			defined = append(defined, &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash})
+		if d != nil {
+			defined = append(defined, d)
 		}
 	}
 	for i := range export.Spec.PermissionClaims {
@@ -176,7 +157,7 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 		case err != nil:
 			return nil, nil, err
 		case stored == "":
-			defined = append(defined, x.config.system(resource))
+			defined = append(defined, x.config.System(resource))
 		default:
 			d, err := x.resolveWildcard(ctx, definitions.Lookup{Resource: resource, Identity: c.IdentityHash, Exported: true})
 			if err != nil {

@@ -2,6 +2,7 @@ package bindings
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -9,11 +10,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,10 +27,11 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// bound is a resource that a binding has bound.
 type bound struct {
 	identified
 	uid types.UID // of the schema
@@ -111,7 +118,7 @@ func identityOf(r *apisv1alpha2.BoundAPIResource) identified {
 // selection returns the objects that bindings with this list let the export access with a verb.
 func (l *list) selection(w identified, verb string) claims.Selection {
 	for i := range l.claims {
-		if c := &l.claims[i]; c.identified == w && c.allows(verb) {
+		if c := &l.claims[i]; c.identified == w && permitsVerb(c.verbs, verb) {
 			return claims.Select(c.selector)
 		}
 	}
@@ -123,15 +130,6 @@ func (l *list) selection(w identified, verb string) claims.Selection {
 
 func (l *list) of(export client.Key) bool {
 	return l.provider == export.Cluster && l.export == export.Name
-}
-
-func (l *list) hasIdentity(identityHash string) bool {
-	for _, b := range l.byResource {
-		if b.identity == identityHash {
-			return true
-		}
-	}
-	return false
 }
 
 // exportNotFound reports whether the export did not exist when all exports were loaded.
@@ -219,3 +217,179 @@ const (
 	// initialRevision is used for the informer's first list. Its resource version is the actual revision.
 	initialRevision = 0
 )
+
+const readTimeout = 10 * time.Second
+
+// stored reads the stored bindings of logical clusters, with at most one LIST per logical cluster at a time, even
+// if there are many requests for missing resources.
+type stored struct {
+	local *client.Factory
+
+	mu sync.Mutex
+	// next contains the reads that have not started. While a read is running, there is an entry, which may be nil.
+	next map[logicalcluster.Name]*storedRead
+}
+
+// storedRead is shared by all callers that wait before it starts.
+type storedRead struct {
+	done    chan struct{}
+	waiting int // the number of callers
+	records []*record
+	err     error
+}
+
+// read returns the bindings that are stored at some time after the call.
+func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
+	s.mu.Lock()
+	next, running := s.next[cluster]
+	if next == nil {
+		next = &storedRead{done: make(chan struct{})}
+		s.next[cluster] = next
+	}
+	next.waiting++
+	if !running {
+		go s.run(context.WithoutCancel(ctx), cluster)
+	}
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-next.done:
+		return next.records, next.err
+	}
+}
+
+// run reads until no caller is waiting.
+func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
+	for {
+		s.mu.Lock()
+		r := s.next[cluster]
+		if r == nil {
+			delete(s.next, cluster)
+			s.mu.Unlock()
+			return
+		}
+		s.next[cluster] = nil
+		s.mu.Unlock()
+		r.records, r.err = s.load(ctx, cluster)
+		close(r.done)
+	}
+}
+
+func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil // the logical cluster does not exist
+	case err != nil:
+		return nil, fmt.Errorf("reading the APIBindings: %w", err)
+	}
+	records := make([]*record, 0, len(list.Items))
+	for i := range list.Items {
+		item := &list.Items[i]
+		records = append(records, newRecord(item, newList("", contentOf(item))))
+	}
+	return records, nil
+}
+
+// identified is a resource and an identity. Objects with the same value are stored together.
+type identified struct {
+	resource schema.GroupResource
+	identity string
+}
+
+// claim is an accepted permission claim.
+type claim struct {
+	identified
+	verbs     []string
+	selector  labels.Selector // nil for all objects
+	requested apisv1alpha2.PermissionClaim
+}
+
+func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
+	var all []claim
+	for i := range status.AppliedPermissionClaims {
+		applied := &status.AppliedPermissionClaims[i]
+		c := claim{
+			identified: identified{storedAs(schema.GroupResource{Group: applied.Group, Resource: applied.Resource}), applied.IdentityHash},
+			verbs:      applied.Verbs,
+			requested:  applied.PermissionClaim,
+		}
+		if !applied.Selector.MatchAll {
+			selector, err := metav1.LabelSelectorAsSelector(&applied.Selector.LabelSelector)
+			if err != nil || selector.Empty() {
+				continue // rejected by admission
+			}
+			c.selector = selector
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// shared maps resources to the resource with which their objects are stored. A claim on either applies to both.
+var shared = map[schema.GroupResource]schema.GroupResource{
+	eventsv1.Resource("events"): corev1.Resource("events"),
+}
+
+// storedAs returns the resource with which objects are stored. All code here must use it, because storage
+// compares resources with its own.
+func storedAs(resource schema.GroupResource) schema.GroupResource {
+	if stored, ok := shared[resource]; ok {
+		return stored
+	}
+	return resource
+}
+
+// servedAs returns the resources that serve the objects of a claimed one.
+func servedAs(resource schema.GroupResource) []schema.GroupResource {
+	stored := storedAs(resource)
+	all := []schema.GroupResource{stored}
+	for other, of := range shared {
+		if of == stored {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+func permitsVerb(verbs []string, verb string) bool {
+	return slices.Contains(verbs, verb) || slices.Contains(verbs, everyVerb)
+}
+
+const everyVerb = "*"
+
+// bindingsResource can be read by providers without a claim, if a binding refers to their export.
+var bindingsResource = apisv1alpha2.Resource("apibindings")
+
+// reads are the verbs that providers may use on bindings without a claim.
+var reads = []string{"get", "list", "watch"}
+
+type claimLabels map[identified][]storage.ClaimLabel
+
+// labelsOf returns the labels that objects have because of the claims of bindings to an export.
+func labelsOf(provider logicalcluster.Name, export string, of []claim) claimLabels {
+	if len(of) == 0 {
+		return nil
+	}
+	all := claimLabels{}
+	for i := range of {
+		c := &of[i]
+		key, value, err := apis.ClaimLabel(provider, export, c.requested)
+		if err != nil {
+			continue // cannot happen, because it was decoded
+		}
+		all[c.identified] = append(all[c.identified], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
+	}
+	return all
+}
+
+func (l claimLabels) clone() claimLabels {
+	all := make(claimLabels, len(l))
+	for w, of := range l {
+		all[w] = slices.Clip(of)
+	}
+	return all
+}

@@ -54,7 +54,7 @@ func offline(t *testing.T) *Index {
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
 	t.Cleanup(local.CloseIdleConnections)
-	x, err := NewBindingIndex(Config{Local: local})
+	x, err := NewBindingIndex(Alone(Config{Local: local}))
 	require.NoError(t, err)
 	return x
 }

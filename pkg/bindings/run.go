@@ -103,7 +103,7 @@ func (x *Index) readAll(ctx context.Context) (listed map[client.Key]uint64, vers
 
 func (x *Index) notifyChanges(ctx context.Context) {
 	for _, t := range x.changes.take() {
-		if d := x.config.system(t.before.resource); d != nil {
+		if d := x.config.System(t.before.resource); d != nil {
 			if t.after.uid == "" && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
 				x.listeners.Notify(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Removed: true})
 			}
@@ -117,25 +117,18 @@ func (x *Index) notifyChanges(ctx context.Context) {
 		if served == nil {
 			continue // it was never requested, so nothing is served with it
 		}
-		now := x.servedAfter(ctx, t)
+		var now *pinned // it stays nil after an error: clients are notified, and retry
+		if t.after.uid != "" {
+			if s, err := x.schemas.get(ctx, t.after.uid); err == nil {
+				now = s
+			}
+		}
 		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity || t.after.virtual != t.before.virtual {
 			x.listeners.Notify(definitions.Change{
 				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Removed: t.after.uid == "",
 			})
 		}
 	}
-}
-
-// servedAfter returns the schema that is served now, or nil.
-func (x *Index) servedAfter(ctx context.Context, t transition) *pinned {
-	if t.after.uid == "" {
-		return nil
-	}
-	now, err := x.schemas.get(ctx, t.after.uid)
-	if err != nil {
-		return nil // clients are notified, and retry
-	}
-	return now
 }
 
 // notifyWildcard notifies of all schemas with which a wildcard request may have read the objects of an identity,

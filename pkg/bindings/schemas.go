@@ -8,8 +8,12 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"golang.org/x/sync/singleflight"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -19,7 +23,76 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
+
+var groupVersion = schema.GroupVersion{Group: apis.InternalGroup, Version: "v1alpha1"}
+
+// BoundSchemas are the copies of the schemas of bound APIs. They are only served in tenancy.AdminCluster.
+var BoundSchemas = cachekinds.DefineIn[BoundSchema](groupVersion, "BoundSchema", "boundschemas")
+
+// BoundSchema is a copy of an APIResourceSchema. Its name is the UID of the original.
+type BoundSchema struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	// Original is the name of the APIResourceSchema.
+	Original string `json:"original"`
+	// Provider is the logical cluster of the APIResourceSchema.
+	Provider string `json:"provider"`
+	// Created is the creation time of the APIResourceSchema.
+	Created metav1.Time `json:"created"`
+	// Spec is the spec of the APIResourceSchema, which is immutable.
+	Spec apis.APIResourceSchemaSpec `json:"spec"`
+	// Conversion is the spec of the APIConversion with the same name, or of the last one if it was deleted.
+	Conversion *apisv1alpha1.APIConversionSpec `json:"conversion,omitempty"`
+}
+
+// BoundSchemaList is a list of BoundSchemas.
+type BoundSchemaList = cachekinds.List[BoundSchema, *BoundSchema]
+
+// DeepCopyObject implements runtime.Object.
+func (s *BoundSchema) DeepCopyObject() runtime.Object {
+	c := *s
+	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	s.Created.DeepCopyInto(&c.Created)
+	c.Spec = *s.Spec.DeepCopy()
+	c.Conversion = s.Conversion.DeepCopy()
+	return &c
+}
+
+func definitionOfBoundSchemas() (*definitions.Definition, error) {
+	preserve := true
+	spec := &apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: groupVersion.Group,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: "boundschemas", Singular: "boundschema", Kind: "BoundSchema", ListKind: "BoundSchemaList",
+		},
+		Scope: apiextensionsv1.ClusterScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: groupVersion.Version, Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+			},
+		}},
+		Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
+	}
+	s, err := definitions.NewSchema(spec, &spec.Names)
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
+}
+
+func copyOf(original *apis.APIResourceSchema) *BoundSchema {
+	return &BoundSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
+		Original:   original.Name,
+		Provider:   logicalcluster.From(original).String(),
+		Created:    original.CreationTimestamp,
+		Spec:       original.Spec,
+	}
+}
 
 // conversionAnnotation is the hash of the conversion rules.
 //
@@ -80,17 +153,13 @@ func isOlder(version, than string) bool {
 	return err == nil && order < 0
 }
 
-const (
-	readTimeout = 10 * time.Second
-	// pinnedFor is how long a pinned copy need not be pinned again. It must be much shorter than unusedFor.
-	pinnedFor = time.Minute
-)
+// pinnedFor is how long a pinned copy need not be pinned again. It must be much shorter than unusedFor.
+const pinnedFor = time.Minute
 
 // schemas contains the schemas of bound APIs, which are decoded from their copies when they are first used.
 type schemas struct {
-	config *Config
-	inUse  func(uid types.UID) bool // whether a binding has bound a schema
-	// metadata has the metadata of all copies.
+	config   *Config
+	inUse    func(uid types.UID) bool // whether a binding has bound a schema
 	metadata *client.Informer[*metav1.PartialObjectMetadata]
 	copies   *client.Client[*BoundSchema, *BoundSchemaList]
 	// newest returns the observed resourceVersion of a copy, or "".
@@ -192,12 +261,6 @@ func (s *schemas) isPinned(uid types.UID) bool {
 	defer s.mu.Unlock()
 	at, pinned := s.pinnedAt[uid]
 	return pinned && time.Since(at) <= pinnedFor
-}
-
-func (s *schemas) notePinned(uid types.UID, at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pinnedAt[uid] = at
 }
 
 // get returns the schema of a copy, from the cache if possible.

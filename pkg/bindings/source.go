@@ -21,7 +21,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 	if l.Cluster.Name == tenancy.AdminCluster && l.Resource == x.own.Schema.Resource && l.Identity == "" {
 		return x.own, nil
 	}
-	if x.showsCopies(l) {
+	if x.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Resource == SchemasResource && l.Identity == shownIdentity {
 		return x.shown, nil
 	}
 	if err := x.waitSynced(ctx); err != nil {
@@ -38,7 +38,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 }
 
 func (x *Index) definition(ctx context.Context, r *record, b bound) (*definitions.Definition, error) {
-	if d := x.config.system(b.resource); d != nil {
+	if d := x.config.System(b.resource); d != nil {
 		return &definitions.Definition{Schema: d.Schema, Terminating: r.deleting, Owner: r.owner()}, nil
 	}
 	s, err := x.schemas.get(ctx, b.uid)

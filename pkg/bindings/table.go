@@ -169,7 +169,7 @@ func (t *table) countLocked(l *list, n int) {
 			continue // no objects are stored
 		}
 		if now := countIn(t.identities, b.identified, b.uid, n); now == 0 || now == n {
-			t.changes.add([]transition{wildcardTransition(b)})
+			t.changes.add([]transition{{cluster: request.Cluster{Wildcard: true}, before: b}})
 		}
 	}
 	for i := range l.content.Status.BoundResources {
@@ -311,8 +311,10 @@ func (t *table) exportsWith(identityHash string) map[client.Key]bool {
 	defer t.mu.RUnlock()
 	of := map[client.Key]bool{}
 	for _, l := range t.lists {
-		if !l.exportNotFound() && l.hasIdentity(identityHash) {
-			of[l.exportKey()] = true
+		for _, b := range l.byResource {
+			if b.identity == identityHash && !l.exportNotFound() {
+				of[l.exportKey()] = true
+			}
 		}
 	}
 	return of

@@ -57,7 +57,7 @@ const noCopies = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/
 // localIndex returns an index that only uses its own server.
 func localIndex(t *testing.T, handler http.HandlerFunc) *bindings.Index {
 	t.Helper()
-	index, err := bindings.NewBindingIndex(bindings.Config{Local: localTo(t, handler)})
+	index, err := bindings.NewBindingIndex(bindings.Alone(bindings.Config{Local: localTo(t, handler)}))
 	require.NoError(t, err)
 	return index
 }
@@ -84,7 +84,7 @@ func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, li
 			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
 		}
 	})
-	index, err := bindings.NewBindingIndex(bindings.Config{
+	index, err := bindings.NewBindingIndex(bindings.Alone(bindings.Config{
 		Local: local,
 		Export: func(client.Key) (*apisv1alpha2.APIExport, error) {
 			if export == nil {
@@ -101,7 +101,7 @@ func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, li
 			}
 			return nil
 		},
-	})
+	}))
 	require.NoError(t, err)
 	if run {
 		ctx, stop := context.WithCancel(t.Context())

@@ -1,7 +1,20 @@
 package dev
 
 import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -18,7 +31,6 @@ const (
 // loopbackCIDRs are allowed for webhooks, because developers run them locally.
 const loopbackCIDRs = "127.0.0.0/8,::1/128"
 
-// component is one process of the cluster.
 type component struct {
 	name    string
 	url     string
@@ -88,7 +100,6 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 	return c
 }
 
-// servingFlags are the flags of all components.
 func servingFlags(o CompletedOptions, certs *certificates, port int) []string {
 	return []string{
 		"--bind-address=" + bindAddress,
@@ -115,11 +126,107 @@ func encryptionFlags(o CompletedOptions) []string {
 	return nil
 }
 
-// supervised converts the components for the supervisor.
-func supervised(components []component, program string, logs []*componentLog, ready *readiness) []supervise.Component {
+func supervised(components []component, program string, logs []*componentLog, client *http.Client) []supervise.Component {
 	result := make([]supervise.Component, len(components))
 	for i, c := range components {
-		result[i] = supervise.Component{Name: c.name, Path: program, Args: c.args, Output: logs[i], Ready: ready.of(c.url), Stage: c.stage}
+		result[i] = supervise.Component{Name: c.name, Path: program, Args: c.args, Output: logs[i], Ready: readyCheck(client, c.url), Stage: c.stage}
 	}
 	return result
+}
+
+// Command starts a component with the shardplane program.
+type Command struct {
+	// Name is the name of the component, e.g. shard-1.
+	Name string
+	// URL is the address of the component, without a path.
+	URL string
+	// Args are the arguments, beginning with the subcommand.
+	Args []string
+}
+
+// Deployment is a working directory that is ready to start the components of a cluster one by one, e.g. in
+// tests that stop, kill and restart them. Release unlocks the directory.
+type Deployment struct {
+	// Commands start the components, in the order of RunCluster.
+	Commands []Command
+
+	lock *flock.Flock
+}
+
+// Prepare creates or checks certificates, kubeconfigs and data directories, like RunCluster, but starts nothing.
+func Prepare(ctx context.Context, o CompletedOptions) (*Deployment, error) {
+	p, err := prepare(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &Deployment{lock: p.lock}
+	for _, c := range plan(o, p.certs) {
+		d.Commands = append(d.Commands, Command{Name: c.name, URL: c.url, Args: c.args})
+	}
+	return d, nil
+}
+
+// Release unlocks the working directory.
+func (d *Deployment) Release() error { return d.lock.Unlock() }
+
+const (
+	readyTimeout  = 5 * time.Second
+	maxReadyBytes = 64 << 10
+)
+
+func newReadyClient(certs *certificates) (*http.Client, error) {
+	cert, err := tls.X509KeyPair(certs.shardAdmin.CertPEM, certs.shardAdmin.KeyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate of shard-admin: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certs.servingCA.CertPEM)
+	return &http.Client{
+		Timeout: readyTimeout,
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+			// A component is polled only until it is ready.
+			IdleConnTimeout: time.Second,
+		},
+	}, nil
+}
+
+func readyCheck(client *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return errors.New("not listening yet")
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxReadyBytes))
+		if err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return unready(response.Status, body)
+		}
+		return nil
+	}
+}
+
+// unready returns an error with the failed checks in a response, which have lines like "[-]name failed: reason".
+func unready(status string, body []byte) error {
+	var failed []string
+	for line := range bytes.Lines(body) {
+		if check, ok := strings.CutPrefix(string(line), "[-]"); ok {
+			name, _, _ := strings.Cut(check, " failed")
+			failed = append(failed, strings.TrimSpace(name))
+		}
+	}
+	if len(failed) == 0 {
+		return fmt.Errorf("/readyz returned %s", status)
+	}
+	return fmt.Errorf("waiting for %s", strings.Join(failed, ", "))
 }

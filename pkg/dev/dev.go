@@ -15,69 +15,57 @@ import (
 // ErrForced is returned if the cluster was killed instead of stopped in order.
 var ErrForced = errors.New("killed before all components had stopped; the next start repairs the data if necessary")
 
-// Cluster is a development cluster that can be run once.
-type Cluster struct {
-	options CompletedOptions
-	out     io.Writer
-	force   <-chan struct{}
-}
-
-// NewDevCluster returns a cluster that prints its progress to out. Closing force kills all components; it may be nil.
-func NewDevCluster(o CompletedOptions, out io.Writer, force <-chan struct{}) *Cluster {
-	return &Cluster{options: o, out: out, force: force}
-}
-
-// Run starts the cluster and runs it until ctx ends, then stops it in order and returns nil. It returns an
-// error if the cluster did not start, or ErrForced. No process, lock or ready-to-test file remains in any case.
-func (c *Cluster) Run(ctx context.Context) (err error) {
+// RunCluster starts a development cluster and runs it until ctx ends, then stops it in order and returns nil. It prints
+// its progress to out. Closing force kills all components; it may be nil. RunCluster returns an error if the cluster did
+// not start, or ErrForced. No process, lock or ready-to-test file remains in any case.
+func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-chan struct{}) (err error) {
 	started := time.Now()
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the shardplane program: %w", err)
 	}
-	p, err := prepare(ctx, c.options)
+	p, err := prepare(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.lock.Unlock()) }()
 
-	ready, err := newReadiness(p.certs)
+	client, err := newReadyClient(p.certs)
 	if err != nil {
 		return err
 	}
-	defer ready.close()
+	defer client.CloseIdleConnections()
 	r := &run{
-		options:    c.options,
-		components: plan(c.options, p.certs),
-		readyFile:  layout(c.options.WorkDir).shared(readyFile),
+		options:    o,
+		components: plan(o, p.certs),
+		readyFile:  layout(o.WorkDir).shared(readyFile),
 		started:    started,
 	}
-	r.term = newTerminal(c.out, r.components)
+	r.term = newTerminal(out, r.components)
 	if err := r.openLogs(); err != nil {
 		return errors.Join(err, r.closeLogs())
 	}
 	defer func() { err = errors.Join(err, r.closeLogs()) }()
 
-	r.term.header(c.options, p)
-	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
-		StartTimeout: c.options.StartTimeout,
+	r.term.header(o, p)
+	err = supervise.Run(ctx, supervised(r.components, program, r.logs, client), supervise.Config{
+		StartTimeout: o.StartTimeout,
 		Notify:       r.notify,
 		AllReady:     r.allReady,
-		Force:        c.force,
+		Force:        force,
 	})
 	if err = errors.Join(r.explain(err), removeIfExists(r.readyFile)); err != nil {
 		return err
 	}
 	select {
-	case <-c.force:
+	case <-force:
 		return ErrForced
 	default:
-		r.term.stopped(c.options)
+		r.term.stopped(o)
 		return nil
 	}
 }
 
-// run is the state of one run of a cluster.
 type run struct {
 	options    CompletedOptions
 	components []component

@@ -73,7 +73,7 @@ func startCluster(t *testing.T, o CompletedOptions, force <-chan struct{}) *runn
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{out: &output{}, cancel: cancel, result: make(chan error, 1)}
 	var done sync.WaitGroup
-	done.Go(func() { r.result <- NewDevCluster(o, r.out, force).Run(ctx) })
+	done.Go(func() { r.result <- RunCluster(ctx, o, r.out, force) })
 	t.Cleanup(func() { cancel(); done.Wait() })
 	return r
 }
@@ -256,7 +256,7 @@ func TestCannotStart(t *testing.T) {
 				o.StartTimeout = 2 * time.Second
 			}
 			t.Setenv(faultEnv, test.fault)
-			err := NewDevCluster(o, &output{}, nil).Run(t.Context())
+			err := RunCluster(t.Context(), o, &output{}, nil)
 			var failed *supervise.StartError
 			require.ErrorAs(t, err, &failed)
 			require.Equal(t, test.want, strings.ReplaceAll(err.Error(), o.WorkDir, "WORKDIR"))
@@ -298,7 +298,7 @@ func TestKilledDevLeavesNoProcesses(t *testing.T) {
 		other := o
 		other.ShardPort = ports.Free(t, 4)
 		other.FrontProxyPort, other.CacheServerPort = other.ShardPort+2, other.ShardPort+3
-		err := NewDevCluster(other, &output{}, nil).Run(t.Context())
+		err := RunCluster(t.Context(), other, &output{}, nil)
 		require.EqualError(t, err, fmt.Sprintf("%s is in use by another shardplane dev (pid %d): stop that one or pass another --work-dir",
 			o.WorkDir, cmd.Process.Pid))
 		require.FileExists(t, layout(o.WorkDir).shared(readyFile))

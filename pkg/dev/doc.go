@@ -1,9 +1,9 @@
 // Package dev runs a complete Shardplane on one machine for development: shards, front-proxy and cache server,
 // each a child process of the same program. A working directory contains certificates, kubeconfigs, data and logs.
 //
-//	Options → Complete → Validate → New → Run
+//	Options → Complete → Validate → RunCluster
 //
-// Run has two phases. The preparation (prepare.go) locks the working directory, probes the ports, and creates or
+// RunCluster has two phases. The preparation (prepare.go) locks the working directory, probes the ports, and creates or
 // checks all files. It starts no process, so that each problem results in one error and no partial start. Then
 // package supervise starts the processes concurrently, restarts those that exit, and stops them in the order
 //
@@ -15,5 +15,4 @@
 //
 //	pki        certificate authorities and certificates, in files
 //	supervise  starts, restarts and stops child processes
-//	exitcode   exit codes that determine whether a process is restarted
 package dev

@@ -66,7 +66,6 @@ func (l *componentLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lines processes complete lines.
 func (l *componentLog) lines(block []byte) {
 	if _, err := l.file.Write(block); err != nil && !l.failed {
 		l.failed = true

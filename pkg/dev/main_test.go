@@ -59,7 +59,7 @@ func devProcess(_ string, args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return NewDevCluster(completed, os.Stdout, nil).Run(ctx)
+	return RunCluster(ctx, completed, os.Stdout, nil)
 }
 
 // fakeComponent parses the flags of the real components and serves /readyz with the given certificates. It requires all

@@ -13,33 +13,18 @@ import (
 // MaxShards is the maximum number of shards of a development cluster.
 const MaxShards = 16
 
-// Options are the options of a development cluster.
+// Options are the options of a development cluster, which Flags describes.
 type Options struct {
-	// Shards is the number of shards.
-	Shards int
-	// WorkDir is the directory of the cluster's files.
+	Shards  int
 	WorkDir string
-	// FrontProxyPort is the port of the front-proxy.
-	FrontProxyPort int
 	// ShardPort is the port of the root shard; shard n listens on ShardPort+n.
-	ShardPort int
-	// CacheServerPort is the port of the cache server.
-	CacheServerPort int
-	// DevTokens enables well-known bearer tokens.
-	DevTokens bool
-	// EncryptionConfigFile is an EncryptionConfiguration for all shards and the cache server. If empty, objects are
-	// not encrypted.
-	EncryptionConfigFile string
-	// ShardArgs are additional arguments of every shard.
-	ShardArgs []string
-	// FrontProxyArgs are additional arguments of the front-proxy.
-	FrontProxyArgs []string
-	// Verbose shows the logs of all components on the terminal.
-	Verbose bool
-	// Verbosity is the log level of the components.
-	Verbosity int
-	// StartTimeout is the maximum time until all components are ready.
-	StartTimeout time.Duration
+	FrontProxyPort, ShardPort, CacheServerPort int
+	DevTokens                                  bool
+	EncryptionConfigFile                       string
+	ShardArgs, FrontProxyArgs                  []string
+	Verbose                                    bool
+	Verbosity                                  int
+	StartTimeout                               time.Duration
 }
 
 const bindAddress = "127.0.0.1"
@@ -143,7 +128,6 @@ func (o CompletedOptions) validatePorts() []error {
 	return errs
 }
 
-// port is a port of a component with its flag.
 type port struct {
 	component string
 	port      int

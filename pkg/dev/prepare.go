@@ -154,7 +154,6 @@ func leftOver(files layout, shards int) string {
 		shardName(shards), shardName(last), last+1, sharedDir)
 }
 
-// checkPorts returns an error if a port is not available.
 func checkPorts(ctx context.Context, ports []port) error {
 	for _, p := range ports {
 		address := net.JoinHostPort(bindAddress, strconv.Itoa(p.port))
@@ -194,7 +193,6 @@ func removeIfExists(path string) error {
 	return nil
 }
 
-// abbreviate shortens external text for messages.
 func abbreviate(s string, limit int) string {
 	if r := []rune(s); len(r) > limit {
 		return string(r[:limit]) + "…"

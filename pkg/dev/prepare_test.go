@@ -113,7 +113,7 @@ func TestRefuses(t *testing.T) {
 			}
 			test.spoil(t, o, files)
 			out := &output{}
-			err := NewDevCluster(o, out, nil).Run(t.Context())
+			err := RunCluster(t.Context(), o, out, nil)
 			require.Error(t, err)
 			message := strings.ReplaceAll(err.Error(), o.WorkDir, "DIR")
 			message = strings.ReplaceAll(message, strconv.Itoa(o.FrontProxyPort), "PROXY")

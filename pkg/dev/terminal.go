@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +72,6 @@ func (t *terminal) print(text string) {
 // name returns the name of a component, padded to a column.
 func (t *terminal) name(name string) string { return fmt.Sprintf("%-*s", t.width, name) }
 
-// header prints the first lines.
 func (t *terminal) header(o CompletedOptions, p *prepared) {
 	shards := "1 shard"
 	if o.Shards != 1 {
@@ -88,7 +88,6 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	t.print(b.String() + "\n")
 }
 
-// event prints an event of a component.
 func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 	var text string
 	switch e.Kind {
@@ -117,7 +116,6 @@ func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 	t.print("  " + t.name(c.name) + "  " + text + "\n")
 }
 
-// ready prints the path of the kubeconfig and the first commands.
 func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	files := layout(o.WorkDir)
 	config := files.shared("admin.kubeconfig")
@@ -134,7 +132,6 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	t.print(b.String())
 }
 
-// firstCommands are three commands that demonstrate workspaces.
 func firstCommands(o CompletedOptions) []string {
 	return []string{
 		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
@@ -147,7 +144,6 @@ func (t *terminal) stopping() {
 	t.print("\nStopping; press Ctrl-C again to kill all components\n")
 }
 
-// stopped prints the last line after a shutdown.
 func (t *terminal) stopped(o CompletedOptions) {
 	t.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
 }
@@ -157,20 +153,18 @@ func (t *terminal) note(text string) {
 	t.print(t.paint(yellow, "Note:") + " " + plaintext.Escape(oneLine(text)) + "\n")
 }
 
-// log prints a line of a component's log.
 func (t *terminal) log(name, line string) {
 	t.print(t.paint(dim, t.name(name)+" |") + " " + plaintext.Escape(line) + "\n")
 }
 
 // path returns a path for messages, relative to the current directory if it is below it.
 func (t *terminal) path(path string) string {
-	if t.currentDir == "" {
-		return path
+	if rel, err := filepath.Rel(t.currentDir, path); t.currentDir != "" && err == nil && filepath.IsLocal(rel) {
+		return rel
 	}
-	return display(path, t.currentDir)
+	return path
 }
 
-// seconds formats a duration with reasonable precision.
 func seconds(d time.Duration) string {
 	s := d.Seconds()
 	if s >= 10 {
@@ -189,7 +183,6 @@ func quote(path string) string {
 	return path
 }
 
-// oneLine joins the lines of a text.
 func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// chain returns the filters in front of the built-in resources.
 func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,

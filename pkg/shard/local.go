@@ -2,22 +2,31 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/inprocess"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -43,9 +52,7 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 		watches:         watches,
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd: func(obj *corev1alpha1.LogicalCluster, _ bool) {
-			l.upsertCluster(obj)
-		},
+		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { l.upsertCluster(obj) },
 		OnUpdate: func(_, obj *corev1alpha1.LogicalCluster) { l.upsertCluster(obj) },
 		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) {
 			l.index.DeleteLogicalCluster(l.shard, logicalcluster.From(last))
@@ -136,14 +143,85 @@ func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alph
 	return l.read(ctx, name)
 }
 
+// optional returns nil without an error if an object was not found.
+func optional[T any](object *T, err error) (*T, error) {
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // not found
+	}
+	return object, err
+}
+
 func (l *local) read(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	lc, err := kinds.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-	switch {
-	case err == nil:
-		return lc, nil
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // not found
-	default:
+	if lc, err = optional(lc, err); err != nil {
 		return nil, fmt.Errorf("reading the LogicalCluster: %w", err)
 	}
+	return lc, nil
+}
+
+type connections struct {
+	// cache is nil without a cache server.
+	cache         *health.CacheCheck
+	lastHeartbeat atomic.Pointer[error]
+}
+
+func (c *connections) heartbeat(err error) { c.lastHeartbeat.Store(&err) }
+
+// readinessWarnings returns the problems with other servers, which do not make the shard unready. alone is set if there
+// is no other shard.
+func (c *connections) readinessWarnings(alone bool) []string {
+	var warnings []string
+	reasons := c.cache.Reasons()
+	if reason := reasons[replication.DefaultCacheName]; reason != "" {
+		warnings = append(warnings, "cache: "+reason+", see the log of the shard")
+	}
+	if reasons != nil && len(reasons) == 0 && !alone {
+		warnings = append(warnings, "cache: "+shardload.ReasonNoCache+", --cache-kubeconfig is not set although there are other shards")
+	}
+	if last := c.lastHeartbeat.Load(); last != nil && *last != nil {
+		warnings = append(warnings, "root: "+reasonOf(*last)+", the shard failed to renew its heartbeat in root, see the log of the shard")
+	}
+	return warnings
+}
+
+func reasonOf(err error) string {
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+		return "Refused"
+	}
+	return "Unreachable"
+}
+
+// rootIdentities contains the last known identities of root's exports, by name. A recreated export gets its identity
+// from the same secret. Until then the last identity is used, because without it, watches would be started that never
+// receive an object, and events would lack the labels of claims.
+type rootIdentities struct{ last sync.Map }
+
+// of returns the identity of the root export that offers a resource, or "" if no export does. It returns a retriable
+// error if the identity has never been known.
+func (r *rootIdentities) of(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
+	name := config.RootExportOf(resource)
+	if name == "" {
+		return "", nil
+	}
+	export, err := get(name)
+	switch {
+	case err == nil && export.Status.IdentityHash != "":
+		if last, ok := r.last.Load(name); !ok || last != export.Status.IdentityHash {
+			r.last.Store(name, export.Status.IdentityHash)
+		}
+		return export.Status.IdentityHash, nil
+	case err == nil:
+		err = errors.New("status.identityHash is empty")
+	case !apierrors.IsNotFound(err) && !errors.Is(err, client.ErrIncomplete):
+		return "", fmt.Errorf("looking up the APIExport %s of root: %w", name, err)
+	}
+	if last, ok := r.last.Load(name); ok {
+		identity, _ := last.(string)
+		return identity, nil
+	}
+	return "", identityUnavailable(name, err)
+}
+
+func identityUnavailable(name string, err error) error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf("the identity of the APIExport %s of root is not available yet (%v), try again", name, err), 1)
 }

@@ -1,12 +1,17 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -14,8 +19,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -162,4 +169,124 @@ func (n *workspaceWaiter) timeoutOf(r *http.Request) time.Duration {
 		return readyTimeout
 	}
 	return min(timeout, maxReadyTimeout)
+}
+
+const (
+	homeName    = "~"
+	homeType    = "home"
+	homeTimeout = 5 * time.Second
+)
+
+// homes serves home workspaces. A home workspace is a Workspace that only the system can list. Its name is derived from
+// that of the user, and its logical cluster is created as for any other Workspace.
+type homes struct {
+	*workspaceWaiter
+	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
+}
+
+// wrap handles requests for a user's own home workspace. It runs before authorization, because the permission to create
+// is only required if the home workspace does not exist.
+func (h *homes) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		scope := request.ScopeFrom(ctx)
+		info, ok := apirequest.RequestInfoFrom(ctx)
+		u, known := apirequest.UserFrom(ctx)
+		if !ok || !known || scope.VirtualWorkspace != nil || scope.Cluster.Name != core.RootCluster || info.Verb != "get" || info.Name != homeName || info.Subresource != "" ||
+			info.APIGroup != kinds.Workspaces.Group || info.APIVersion != kinds.Workspaces.Version || info.Resource != kinds.Workspaces.Resource {
+			next.ServeHTTP(w, r)
+			return
+		}
+		request.AccessAuthorized(ctx) // all users have access to root
+		home, err := h.of(ctx, u)
+		if err != nil {
+			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+			return
+		}
+		responsewriters.WriteRawJSON(http.StatusOK, shownHome(home), w)
+	})
+}
+
+// of returns the home workspace of a user when it is ready, and creates it if necessary.
+func (h *homes) of(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace, error) {
+	attributes := authorizer.AttributesRecord{
+		User: u, Verb: "create", APIGroup: kinds.Workspaces.Group, APIVersion: kinds.Workspaces.Version, Resource: kinds.Workspaces.Resource, Name: homeName, ResourceRequest: true,
+	}
+	denied := responsewriters.ForbiddenStatusError(attributes, authz.NotPermitted)
+	if !hasHome(u) {
+		return nil, denied
+	}
+	key := client.Key{Cluster: tenancy.HomesCluster, Name: tenancy.HomeName(u.GetName()).String()}
+	ws, err := h.workspaces.Lister().Get(key)
+	if apierrors.IsNotFound(err) {
+		if decision, _, err := h.access.Authorize(ctx, attributes); decision != authorizer.DecisionAllow {
+			return nil, cmp.Or(err, error(denied))
+		}
+		ws, err = h.create(ctx, key, u)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Two user names may have the same hash. The first one owns the home workspace.
+	if owner, err := tenancy.OwnerName(ws.Annotations, key.Cluster); err != nil || owner != u.GetName() {
+		return nil, denied
+	}
+	return h.ready(ctx, key)
+}
+
+// hasHome reports whether a user may have a home workspace. The name of a service account or of a scoped user may
+// identify another user elsewhere.
+func hasHome(u user.Info) bool {
+	name := u.GetName()
+	return name != "" && !strings.HasPrefix(name, request.ReservedPrefix) && len(u.GetExtra()[request.ExtraScopes]) == 0
+}
+
+func (h *homes) create(ctx context.Context, key client.Key, u user.Info) (*tenancyv1alpha1.Workspace, error) {
+	owner, err := workspaceowner.OwnerOf(u)
+	if err != nil {
+		return nil, err
+	}
+	workspaces := kinds.Workspaces.In(h.local.clients.Cluster(key.Cluster.Path()))
+	ws, err := workspaces.Create(ctx, &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Annotations: map[string]string{
+			tenancy.ClusterAnnotation:                               key.Name,
+			tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey: owner,
+		}},
+		Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: homeType, Path: core.RootCluster.String()}},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return workspaces.Get(ctx, key.Name, metav1.GetOptions{})
+	}
+	return ws, err
+}
+
+// ready waits until the informer contains a home workspace that is ready for its user.
+func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
+	var ready *tenancyv1alpha1.Workspace
+	seen := false
+	changed, done := h.local.index.WorkspaceChanged(key.Cluster, key.Name)
+	defer done()
+	h.await(ctx, homeTimeout, changed, func() bool {
+		ws, err := h.workspaces.Lister().Get(key)
+		if err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase) {
+			ready = ws
+		}
+		deleted := err != nil && seen // the previous one was deleted
+		seen = err == nil
+		return ready != nil || deleted
+	})
+	if ready == nil {
+		return nil, apierrors.NewTooManyRequests("the home workspace is not ready yet, try again", 1)
+	}
+	return ready, nil
+}
+
+// shownHome returns a home workspace as users see it, without the metadata of the system.
+func shownHome(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	return &tenancyv1alpha1.Workspace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace"},
+		ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, CreationTimestamp: ws.CreationTimestamp},
+		Spec:       tenancyv1alpha1.WorkspaceSpec{Type: ws.Spec.Type, Cluster: ws.Spec.Cluster, URL: ws.Spec.URL},
+		Status:     tenancyv1alpha1.WorkspaceStatus{Phase: ws.Status.Phase, Conditions: ws.Status.Conditions},
+	}
 }

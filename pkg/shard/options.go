@@ -10,6 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apiserver/pkg/authentication/user"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/admission/limits"
@@ -45,33 +48,17 @@ const defaultMaxCachedObjects = 10_000
 //reference:limit cluster --max-cached-bytes | size of the objects of all CachedResources | condition `ReplicationStarted`
 const defaultMaxCachedBytes = 64 << 20
 
-// Options are the command line options of a shard.
+// Options are the command line options of a shard, which Flags describes.
 type Options struct {
-	// Name is the name of the shard and of its Shard object in root.
-	Name string
-	// LeaderElect runs the controllers on one of the replicas that share an external etcd.
-	LeaderElect bool
-	// ExternalURL is the URL of the front-proxy. The URLs of workspaces start with it.
-	ExternalURL string
-	// BaseURL is the URL of this shard for other shards and the front-proxy.
-	BaseURL string
-	// VirtualWorkspaceURL is the URL of the virtual workspaces of this shard for clients.
-	VirtualWorkspaceURL string
-	// RootKubeconfig is the kubeconfig for the root shard. It is empty on the root shard itself.
-	RootKubeconfig string
-	// ReplicaSnapshotMaxAge is the maximum age of the replica snapshot that may be used at startup. 0 means no limit.
-	ReplicaSnapshotMaxAge time.Duration
-	// CacheKubeconfig is the kubeconfig for the cache server. If it is empty, nothing is replicated.
-	CacheKubeconfig string
-	// MaxCachedObjects limits the objects that the CachedResources of a logical cluster replicate. 0 means no limit.
-	MaxCachedObjects int
-	// MaxCachedBytes limits the size of these objects. 0 means no limit.
-	MaxCachedBytes int64
-	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are the credentials for other shards.
+	Name                                                 string
+	LeaderElect                                          bool
+	ExternalURL, BaseURL, VirtualWorkspaceURL            string
+	RootKubeconfig, CacheKubeconfig                      string
+	ReplicaSnapshotMaxAge                                time.Duration
+	MaxCachedObjects                                     int
+	MaxCachedBytes                                       int64
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
-	// RootCAFile contains the CAs of the front-proxy. They are published in the ConfigMap kube-root-ca.crt of each
-	// namespace and in the token secrets of service accounts.
-	RootCAFile string
+	RootCAFile                                           string
 
 	Serving        serving.APIOptions
 	Fairness       fairness.Options
@@ -102,8 +89,8 @@ func NewOptions() *Options {
 		Authorization:  authorizationOptions(),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
-		Garbage:        newGarbageOptions(),
-		Homes:          newHomeOptions(),
+		Garbage:        GarbageOptions{Enabled: true, InitialDelay: defaultGarbageDelay},
+		Homes:          HomeOptions{Enabled: true, CreatorGroups: []string{user.AllAuthenticated}, Limits: limits.NewHomeLimits()},
 	}
 	maps.Copy(o.Serving.Limits, ledger.Limits{
 		ledger.RequestsPerCluster: 1000, ledger.RequestsPerUser: 1000,
@@ -159,7 +146,9 @@ type completedOptions struct{ Options }
 func (o *Options) Complete() CompletedOptions {
 	c := *o
 	gates := c.Serving.FeatureGates
-	c.Homes.Enabled = c.Homes.Enabled && gates.Enabled(features.HomeWorkspaces)
+	if c.Homes.Enabled = c.Homes.Enabled && gates.Enabled(features.HomeWorkspaces); !c.Homes.Enabled {
+		c.Homes.CreatorGroups = nil
+	}
 	c.Authentication.Workspaces.Enabled = c.Authentication.Workspaces.Enabled && gates.Enabled(features.WorkspaceAuthentication)
 	return CompletedOptions{completedOptions{c}}
 }
@@ -242,4 +231,84 @@ func authorizationOptions() authz.Options {
 		paths = append(paths, path+"/*")
 	}
 	return authz.NewOptions(paths...)
+}
+
+// CapacityOptions limit the load of a shard above which new workspaces are scheduled to other shards. Existing
+// workspaces are not affected.
+type CapacityOptions struct {
+	// MaxStorage is in bytes used in etcd. 0 means no limit.
+	MaxWorkspaces, MaxObjects, MaxStorage int64
+}
+
+const (
+	//reference:limit shard --max-workspaces | workspaces | new workspaces go to other shards, or wait
+	maxWorkspacesFlag = "max-workspaces"
+	//reference:limit shard --max-objects | objects | new workspaces go to other shards, or wait
+	maxObjectsFlag = "max-objects"
+	//reference:limit shard --max-storage | storage in etcd; 0: --etcd-quota-backend-bytes | new workspaces go to other shards, or wait
+	maxStorageFlag = "max-storage"
+)
+
+// AddFlags adds the flags to fs.
+func (o *CapacityOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.Int64Var(&o.MaxWorkspaces, maxWorkspacesFlag, o.MaxWorkspaces, "number of workspaces above which new workspaces are scheduled to other shards, or wait for one; 0 means no limit. From 90% on the shard accepts only workspaces that fit on no other shard")
+	fs.Int64Var(&o.MaxObjects, maxObjectsFlag, o.MaxObjects, "number of objects of all logical clusters, except Events, above which new workspaces are scheduled to other shards, or wait for one; 0 means no limit")
+	fs.Var(limits.Quantity{To: &o.MaxStorage}, maxStorageFlag, "storage used in etcd, including history, above which new workspaces are scheduled to other shards, or wait for one; 0 means the quota of etcd")
+}
+
+// Validate returns the errors of o.
+func (o *CapacityOptions) Validate(etcd etcd.Options) []error {
+	var errs []error
+	for _, option := range []struct {
+		flag, any string
+		value     int64
+	}{{maxWorkspacesFlag, "any number", o.MaxWorkspaces}, {maxObjectsFlag, "any number", o.MaxObjects}, {maxStorageFlag, "as much as the quota of etcd allows", o.MaxStorage}} {
+		if option.value < 0 {
+			errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for %s", option.flag, option.value, option.any))
+		}
+	}
+	if quota := etcd.QuotaBytes; len(etcd.Servers) == 0 && quota > 0 && o.MaxStorage > quota {
+		errs = append(errs, fmt.Errorf("--%s %s is more than --etcd-quota-backend-bytes, %d: raise the quota, or use a lower limit", maxStorageFlag, resource.NewQuantity(o.MaxStorage, resource.BinarySI), quota))
+	}
+	return errs
+}
+
+// defaultGarbageDelay allows an administrator to review the objects that will be deleted.
+const defaultGarbageDelay = time.Hour
+
+// GarbageOptions configure the garbage collector.
+type GarbageOptions struct {
+	Enabled bool
+	// InitialDelay delays the deletion of objects that existed when the garbage collector was first enabled.
+	InitialDelay time.Duration
+}
+
+// AddFlags adds the flags to fs.
+func (o *GarbageOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners no longer exist, and support the propagation policies of deletions; all replicas of a shard must have the same value")
+	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "delay before objects without existing owners are deleted that the shard finds when it first runs with --enable-garbage-collector; their number is logged")
+}
+
+// Validate returns the errors of o.
+func (o *GarbageOptions) Validate() []error {
+	if o.InitialDelay < 0 {
+		return []error{errors.New("--garbage-collector-initial-delay must not be negative")}
+	}
+	return nil
+}
+
+// HomeOptions configure home workspaces.
+type HomeOptions struct {
+	// Enabled is set by a feature gate.
+	Enabled bool
+	// CreatorGroups are the groups whose members may create a home workspace.
+	CreatorGroups []string
+	// Limits apply to a home workspace with all workspaces below it.
+	Limits limits.HomeLimits
+}
+
+// AddFlags adds the flags to fs.
+func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; existing home workspaces of other users remain")
+	o.Limits.AddFlags(fs)
 }

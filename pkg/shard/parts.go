@@ -3,15 +3,30 @@ package shard
 import (
 	"context"
 	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/leader"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // addParts adds the parts in the order in which they are started. They are stopped in reverse order.
@@ -33,24 +48,27 @@ func (s *Server) addParts() error {
 		Sources:   s.sources,
 		Informers: s.informers,
 		BaseURL:   base, ExternalURL: external, VirtualWorkspaceURL: s.options.VirtualWorkspaceURL,
-		Peers:        s.peers,
-		Tokens:       s.tokens(),
-		RootCA:       rootCA,
-		Subtrees:     s.subtrees,
-		Garbage:      garbage,
-		Objects:      s.customResources,
-		Stored:       s.stored(),
-		Unserved:     s.deleteUnserved,
-		Unreadable:   s.unreadableObjects(),
-		Load:         s.load,
-		Heartbeat:    s.connections.heartbeat,
-		Mounts:       mountStore{s.usage, s.customResources},
-		Cached:       s.cachedObjects(),
+		Peers:      s.peers,
+		Tokens:     s.tokens(),
+		RootCA:     rootCA,
+		Subtrees:   s.subtrees,
+		Garbage:    garbage,
+		Objects:    s.customResources,
+		Stored:     purge.Stored{Any: s.anyStored, Free: s.deleteFree},
+		Unserved:   s.deleteUnserved,
+		Unreadable: s.unreadableObjects(),
+		Load:       s.load,
+		Heartbeat:  s.connections.heartbeat,
+		Mounts:     mountStore{s.usage, s.customResources},
+		Cached: controllers.Cached{
+			Store: cachedStore{s.usage, s.customResources}, Publications: s.cached,
+			Limit: s.options.MaxCachedObjects, LimitBytes: s.options.MaxCachedBytes,
+		},
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
 		BindsSystem:  s.readsRoot(),
-		HomeCreators: s.options.Homes.creators(),
+		HomeCreators: s.options.Homes.CreatorGroups,
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 		Metrics:      s.metrics,
 	}
@@ -132,4 +150,48 @@ func (s *requestAccess) tokens() serviceaccount.Issuer {
 		return nil
 	}
 	return s.authentication.Issuer
+}
+
+const (
+	// leaseName is the name of the Lease in tenancy.AdminCluster whose holder runs the controllers.
+	leaseName = "shard-controllers"
+	// leasePoll is the interval of attempts to create the namespace of the Lease. They fail until the shard serves.
+	leasePoll = 50 * time.Millisecond
+)
+
+// lead calls run while this replica is the leader. With an embedded etcd there is only one replica.
+func (s *installation) lead(ctx context.Context, run func(ctx context.Context) error) error {
+	if len(s.options.Etcd.Servers) == 0 || !s.options.LeaderElect {
+		return run(ctx)
+	}
+	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
+	leases, err := coordinationv1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
+	if err != nil {
+		return fmt.Errorf("client for leases: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("electing a leader: %w", err)
+	}
+	if !createLeaseNamespace(ctx, scope) {
+		return nil
+	}
+	return leader.Election{Lock: &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: leaseName},
+		Client:     leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
+	}}.Lead(ctx, run)
+}
+
+// createLeaseNamespace creates the namespace of the Lease and returns false if ctx ends. The controller that creates this
+// namespace otherwise needs the Lease itself.
+func createLeaseNamespace(ctx context.Context, scope client.Scope) bool {
+	return wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
+		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			klog.FromContext(ctx).V(2).Info("Failed to create the namespace of the lease, retrying", "err", err)
+			return false, nil
+		}
+		return true, nil
+	}) == nil
 }

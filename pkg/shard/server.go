@@ -7,20 +7,30 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/admission"
+	"github.com/shardplane/shardplane/pkg/admission/claims"
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/cachedresources"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
@@ -28,10 +38,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/features"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // etcdStartTimeout limits the start of the embedded etcd, including the recovery of its log, or the
@@ -60,7 +74,6 @@ func NewShard(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
 	return data.newServer() //nolint:contextcheck // the components outlive the start
 }
 
-// newServer constructs the remaining steps.
 func (s *storedData) newServer() (*Server, error) {
 	c, err := serving.NewConfig(&s.options.Serving, s.listener, serving.API{
 		Title:       "Shardplane",
@@ -187,7 +200,7 @@ func (s *boundResources) newRequestAccess() (*requestAccess, error) {
 	a.virtualWorkspaces = s.newVirtualWorkspaces(a.exportVirtualWorkspaces)
 	var err error
 	if a.authentication, err = authn.NewAuthentication(s.options.Authentication, authn.Sources{
-		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.workspaceOf, Report: s.recordIssuerFault, Metrics: s.metrics,
+		Accounts: s.newAccounts(), Workspace: s.workspaceOf, Report: s.recordIssuerFault, Metrics: s.metrics,
 	}); err != nil {
 		return nil, err
 	}
@@ -198,7 +211,6 @@ func (s *boundResources) newRequestAccess() (*requestAccess, error) {
 	return a, nil
 }
 
-// newServer assembles the API server.
 func (s *objectServers) newServer(c *genericapiserver.Config) (*Server, error) {
 	server := &Server{objectServers: s}
 	serving.Authenticate(c, s.authentication)
@@ -230,36 +242,28 @@ func (s *objectServers) newServer(c *genericapiserver.Config) (*Server, error) {
 func (s *Server) readyChecks() []healthz.HealthChecker {
 	return []healthz.HealthChecker{
 		healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }),
-		healthz.NamedCheck("definitions", func(*http.Request) error {
-			return synced(s.customResources.HasSynced(), "not all CustomResourceDefinitions are loaded yet")
-		}),
-		healthz.NamedCheck("bindings", func(*http.Request) error {
-			return synced(s.bindings.HasSynced(), "not all APIBindings are loaded yet")
-		}),
-		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
-			return synced(s.local.hasSynced(), "not all logical clusters are loaded yet")
-		}),
-		healthz.NamedCheck("rbac", func(*http.Request) error {
-			return synced(s.rules.HasSynced(), "not all roles and bindings are loaded yet")
-		}),
-		healthz.NamedCheck("bootstrap", func(*http.Request) error {
-			return synced(s.bootstrapped.Load(), "not all initial objects of the shard exist yet")
-		}),
+		readyCheck("definitions", s.customResources.HasSynced, "not all CustomResourceDefinitions are loaded yet"),
+		readyCheck("bindings", s.bindings.HasSynced, "not all APIBindings are loaded yet"),
+		readyCheck("logical-clusters", s.local.hasSynced, "not all logical clusters are loaded yet"),
+		readyCheck("rbac", s.rules.HasSynced, "not all roles and bindings are loaded yet"),
+		readyCheck("bootstrap", s.bootstrapped.Load, "not all initial objects of the shard exist yet"),
 		// Without this check, requests of administrators could be rejected at first.
-		healthz.NamedCheck("bootstrap-rbac", func(*http.Request) error {
+		readyCheck("bootstrap-rbac", func() bool {
 			if s.bootstrapped.Load() && s.rules.CaughtUp(tenancy.AdminCluster) && s.rules.CaughtUp(core.RootCluster) {
 				s.rulesReady.Store(true) // later writes must not make the shard unready
 			}
-			return synced(s.rulesReady.Load(), "not all initial roles and bindings are in effect yet")
-		}),
+			return s.rulesReady.Load()
+		}, "not all initial roles and bindings are in effect yet"),
 	}
 }
 
-func synced(ok bool, otherwise string) error {
-	if ok {
-		return nil
-	}
-	return errors.New(otherwise)
+func readyCheck(name string, ready func() bool, otherwise string) healthz.HealthChecker {
+	return healthz.NamedCheck(name, func(*http.Request) error {
+		if ready() {
+			return nil
+		}
+		return errors.New(otherwise)
+	})
 }
 
 // Loopback returns a client configuration of a system:masters user. It is valid as long as the server.
@@ -284,4 +288,100 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	logger.Info("Stopped the shard")
 	return nil
+}
+
+func (s *requestAccess) newObjectServers() (*objectServers, error) {
+	o := &objectServers{requestAccess: s, cached: cachedresources.NewCachedResourceIndex(s.bindings.Resolve)}
+	webhooks, err := webhooktransport.NewTenants(s.options.Webhooks)
+	if err != nil {
+		return nil, err
+	}
+	if o.admission, err = s.newAdmission(webhooks); err != nil {
+		return nil, err
+	}
+	if o.backend, err = s.newBackend(); err != nil {
+		return nil, err
+	}
+	if o.customResources, err = s.newCustomResources(o.backend, o.admission, webhooks); err != nil {
+		return nil, err
+	}
+	o.customResources.AddSource(s.bindings)
+	o.customResources.AddSource(o.cached)
+	s.late.servers = o
+	return o, nil
+}
+
+func (s *requestAccess) newAdmission(webhooks *webhooktransport.Tenants) (*admission.Admission, error) {
+	return admission.NewChain(admission.Config{
+		Clients:        s.sources.Local,
+		Namespaces:     s.informers.Namespaces,
+		ResourceQuotas: s.informers.ResourceQuotas,
+		Hooks:          admission.Hooks(s.informers.Hooks),
+		RemoteParams:   s.remoteParams,
+		Local:          s.local.has,
+		Authorizer:     s.rights,
+		Webhooks:       webhooks,
+		WebhookCalls:   s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
+		WorkspaceTypes: s.workspaceTypes(),
+		FindCluster:    s.local.find,
+		APIKinds:       s.apiKinds(),
+		Claims: claims.Config{
+			Allows: s.exportVirtualWorkspaces.Allows, Through: s.authorizer.Authorize, Bound: s.providerPermits,
+		},
+		BuiltIn:           s.late.builtIn,
+		NoCachedResources: !s.options.Serving.FeatureGates.Enabled(features.CachedResources),
+		OwnVersion:        s.ownVersion,
+		Limits: limits.Config{
+			Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get,
+			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local), Metrics: s.metrics,
+		},
+	})
+}
+
+func (s *requestAccess) newBackend() (*storage.Backend, error) {
+	named, err := metriclabels.Named()
+	if err != nil {
+		return nil, err
+	}
+	backend, err := storage.NewBackend(storage.BackendConfig{
+		Client:                  s.etcd.Client(),
+		Prefix:                  s.etcd.Prefix(),
+		CompactionInterval:      s.options.Etcd.CompactionInterval,
+		Transformers:            s.encryption.Transformers(),
+		Named:                   named,
+		Unreadable:              s.unreadable,
+		EnableGarbageCollection: s.options.Garbage.Enabled,
+		ClaimLabels:             s.bindings.ClaimLabels,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	s.group.Opened(backend.Close)
+	return backend, nil
+}
+
+func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admission.Admission, webhooks *webhooktransport.Tenants) (*customresource.Server, error) {
+	system, err := config.SystemCRDs()
+	if err != nil {
+		return nil, fmt.Errorf("reading the CustomResourceDefinitions of system APIs: %w", err)
+	}
+	server, err := customresource.NewCustomResourceServer(customresource.Config{
+		Storage:        backend.RESTOptionsGetter,
+		Unreadable:     s.unreadable,
+		System:         system,
+		SystemIdentity: s.systemIdentity,
+		SystemBound: func(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+			return config.RootExportOf(resource) != "" && s.bindsSystem(cluster)
+		},
+		Admission:    admit.Interface(),
+		Authorizer:   s.authorizer,
+		Webhooks:     webhooks,
+		WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
+		Convert:      map[string]versions.Convert{config.ConversionHost: apis.Convert},
+		Metrics:      s.metrics,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("custom resources: %w", err)
+	}
+	return server, nil
 }

@@ -92,7 +92,6 @@ type boundResources struct {
 	replicas *replication.Replicas
 }
 
-// requestAccess authenticates and authorizes requests.
 type requestAccess struct {
 	*boundResources
 	authentication          *authn.Authentication
@@ -102,7 +101,6 @@ type requestAccess struct {
 	rights, authorizer authorizer.Authorizer
 }
 
-// objectServers admits, stores and serves objects.
 type objectServers struct {
 	*requestAccess
 	admission       *admission.Admission
@@ -126,21 +124,13 @@ type Server struct {
 // storage themselves. Virtual workspaces authorize requests and serve discovery documents. New therefore
 // registers the servers as soon as they exist, before it returns and before any component runs. A read before is
 // a bug of New and panics.
-type lateServers struct {
-	backend         *storage.Backend
-	customResources *customresource.Server
-	replicas        *replication.Replicas
-}
+type lateServers struct{ servers *objectServers }
 
-func (l *lateServers) register(s *objectServers) {
-	l.backend, l.customResources, l.replicas = s.backend, s.customResources, s.replicas
-}
-
-func (l *lateServers) get() *lateServers {
-	if l.customResources == nil {
+func (l *lateServers) get() *objectServers {
+	if l.servers == nil {
 		panic("shard: a component used the servers of objects before New had registered them")
 	}
-	return l
+	return l.servers
 }
 
 // builtIn reports whether the server itself defines a resource.
@@ -148,7 +138,7 @@ func (l *lateServers) builtIn(ctx context.Context, resource schema.GroupResource
 	return l.get().customResources.BuiltIn(ctx, resource)
 }
 
-// ServeDocuments implements apiexport.Documents.
+// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 func (l *lateServers) ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
 	return l.get().customResources.ServeDocuments(w, r, resources, all)
 }

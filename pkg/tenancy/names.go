@@ -1,10 +1,25 @@
 package tenancy
 
 import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"strings"
+
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // AdminCluster is the logical cluster for objects of a single shard. Each shard has its own.
@@ -133,4 +148,106 @@ func PathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
 // the label internal.kcp.io/replicate. Its value lists the requesters; only an empty value means no replication.
 func Replicated(obj metav1.Object) bool {
 	return obj.GetAnnotations()[core.ReplicateAnnotationKey] != "" || obj.GetLabels()[core.ReplicateAnnotationKey] != ""
+}
+
+// SetPhaseLabels sets the labels of a Workspace or LogicalCluster for its phase, initializers and terminators, and
+// removes outdated ones. Other labels are kept. The caller must own obj.
+func SetPhaseLabels(
+	obj metav1.Object, phase corev1alpha1.LogicalClusterPhaseType,
+	initializers []corev1alpha1.LogicalClusterInitializer, terminators []corev1alpha1.LogicalClusterTerminator,
+) {
+	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(phase)}
+	for _, initializer := range initializers {
+		key, value := initialization.InitializerToLabel(initializer)
+		want[key] = value
+	}
+	for _, terminator := range terminators {
+		key, value := termination.TerminatorToLabel(terminator)
+		want[key] = value
+	}
+	labels := obj.GetLabels()
+	maps.DeleteFunc(labels, func(key, _ string) bool {
+		_, wanted := want[key]
+		return !wanted && (strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
+			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix))
+	})
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, want)
+	obj.SetLabels(labels)
+}
+
+// HasContent reports whether a logical cluster in this phase is available to users.
+func HasContent(phase corev1alpha1.LogicalClusterPhaseType) bool {
+	return phase != "" && phase != corev1alpha1.LogicalClusterPhaseScheduling && phase != corev1alpha1.LogicalClusterPhaseInitializing
+}
+
+// HomesCluster is the logical cluster on root's shard that contains the Workspaces of home workspaces. Users cannot
+// access it.
+const HomesCluster = logicalcluster.Name(request.SystemPrefix + "homes")
+
+// homeSegment is the first segment of the paths of home workspaces.
+const homeSegment = "user"
+
+// HomeName returns the name of the logical cluster of a user's home workspace: the first 8 bytes of a hash, in base 36,
+// with a leading zero for each leading zero byte.
+func HomeName(username string) logicalcluster.Name {
+	sum := sha256.Sum224([]byte(username))
+	id := sum[:8]
+	zeros := 0
+	for zeros < len(id) && id[zeros] == 0 {
+		zeros++
+	}
+	return logicalcluster.Name(strings.Repeat("0", zeros) + new(big.Int).SetBytes(id).Text(36))
+}
+
+// HomePath returns the path of a user's home workspace: user:<name>, or the name of the logical cluster if the user name
+// is not a valid path segment, e.g. a mail address.
+func HomePath(username string) logicalcluster.Path {
+	if request.ValidName(username) {
+		return logicalcluster.NewPath(homeSegment).Join(username)
+	}
+	return HomeName(username).Path()
+}
+
+// CutHome cuts user:<name> from the beginning of a path. It returns the logical cluster of that home workspace and the
+// rest of the path.
+func CutHome(path string) (home logicalcluster.Name, rest string, more, found bool) {
+	after, found := strings.CutPrefix(path, homeSegment+":")
+	if !found {
+		return "", "", false, false
+	}
+	username, rest, more := strings.Cut(after, ":")
+	return HomeName(username), rest, more, true
+}
+
+// OwnerBinding is the name of the ClusterRoleBinding that makes the creator of a workspace its administrator. It is created
+// only once, so that users can change or delete it when the logical cluster is Ready.
+const OwnerBinding = "workspace-admin"
+
+// OwnerName returns the user name of a workspace's owner in the workspace, according to the annotation of the Workspace or
+// LogicalCluster, or "" if it has no owner. parent is the logical cluster of the Workspace. Service accounts have a
+// global name outside of their own logical cluster, because the same name would identify another account there.
+func OwnerName(annotations map[string]string, parent logicalcluster.Name) (string, error) {
+	annotation := annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
+	if annotation == "" {
+		return "", nil // created by the system
+	}
+	var owner authenticationv1.UserInfo
+	if err := json.Unmarshal([]byte(annotation), &owner); err != nil {
+		return "", fmt.Errorf("annotation %s is not a user: %w", tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey, err)
+	}
+	u := &user.DefaultInfo{Name: owner.Username, Extra: map[string][]string{}}
+	for key, values := range owner.Extra {
+		u.Extra[key] = values
+	}
+	if !identity.IsServiceAccount(u) {
+		return owner.Username, nil
+	}
+	home, ok := identity.HomeOf(parent, u)
+	if !ok || home == parent && !identity.InScope(parent, u) {
+		return "", nil // a service account without a valid logical cluster
+	}
+	return identity.GlobalName(home, owner.Username), nil
 }

@@ -140,7 +140,6 @@ func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1al
 	return types, allowed(types, above)
 }
 
-// find returns the type and the type of the parent.
 func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (types, above Family, err error) {
 	from := PathOf(parent)
 	// If the parent's type cannot be read from this shard, it does not limit anything.

@@ -245,8 +245,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/dev"},
-		Reason: "starts the servers as child processes by the command line, and writes their files. Errors of pkg/etcd become exit codes",
-		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/etcd", "pkg/plaintext"},
+		Reason: "starts the servers as child processes by the command line, and writes their files",
+		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/plaintext"},
 	},
 	{
 		Units:  []string{"cmd/shardplane"},

@@ -18,7 +18,7 @@ var bound = []Mutant{
 	{
 		Name: "unknown-policy", Rule: "nothing is permitted if the policy of a provider has not been read",
 		Edits: []Edit{{
-			File: "pkg/bindings/maximal.go",
+			File: "pkg/bindings/exports.go",
 			Before: `		if err := x.waitSynced(ctx); err != nil {
 			return authorizer.DecisionNoOpinion, notPermitted, err
 		}
@@ -95,7 +95,7 @@ var bound = []Mutant{
 	{
 		Name: "incompatible-consumer", Rule: "all objects in a wildcard response can be decoded with its schema",
 		Edits: []Edit{{
-			File:   "pkg/bindings/replacement.go",
+			File:   "pkg/bindings/conflicts.go",
 			Before: `	uids, stored := x.storedIn(w)`,
 			After:  `	uids, stored := x.storedIn(identified{})`,
 		}},
@@ -145,7 +145,7 @@ var bound = []Mutant{
 	{
 		Name: "recreated-export", Rule: "while an export of root is created again, its resources must keep an identity",
 		Edits: []Edit{{
-			File:   "pkg/shard/rootidentities.go",
+			File:   "pkg/shard/local.go",
 			Before: `	if last, ok := r.last.Load(name); ok {`,
 			After:  `	if last, ok := r.last.Load(name); ok && err == nil {`,
 		}},
@@ -188,9 +188,9 @@ var bound = []Mutant{
 	{
 		Name: "any-verb", Rule: "a claim permits only its verbs",
 		Edits: []Edit{{
-			File:   "pkg/bindings/claim.go",
-			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
-			After:  `	return verb != "" || slices.Contains(c.verbs, everyVerb)`,
+			File:   "pkg/bindings/record.go",
+			Before: `	return slices.Contains(verbs, verb) || slices.Contains(verbs, everyVerb)`,
+			After:  `	return verb != "" || slices.Contains(verbs, everyVerb)`,
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
@@ -215,7 +215,7 @@ var bound = []Mutant{
 	{
 		Name: "export-by-time", Rule: "a denial has the same steps whether an export exists or not",
 		Edits: []Edit{{
-			File:   "pkg/shard/apikinds.go",
+			File:   "pkg/shard/admission.go",
 			Before: `	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])`,
 			After:  `	decoy.cluster, decoy.name = logicalcluster.Name(hex.EncodeToString(hash[:])), tenancy.AdminCluster.String()`,
 		}},

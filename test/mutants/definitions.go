@@ -86,7 +86,7 @@ var definitions = []Mutant{
 	{
 		Name: "unlimited-definitions", Rule: "definitions are limited before they are validated",
 		Edits: []Edit{{
-			File:   "pkg/apis/groups.go",
+			File:   "pkg/apis/names.go",
 			Before: "if errs := aboveLimits(crd, old); len(errs) > 0 {",
 			After:  "if errs := aboveLimits(crd, old); len(errs) > 1<<20 {",
 		}},

@@ -103,7 +103,7 @@ var listwatch = []Mutant{
 	{
 		Name: "seated-watch", Rule: "a watch of a virtual workspace releases its seat before it waits for changes",
 		Edits: []Edit{{
-			File:   "pkg/virtual/board/watch.go",
+			File:   "pkg/virtual/board/reader.go",
 			Before: `	utilflowcontrol.WatchInitialized(ctx)`,
 			After:  `	_ = utilflowcontrol.WatchInitialized`,
 		}},

@@ -41,7 +41,7 @@ var rights = []Mutant{
 	{
 		Name: "owner-without-cluster", Rule: "a service account without a logical cluster must not become an administrator",
 		Edits: []Edit{{
-			File:   "pkg/tenancy/owner.go",
+			File:   "pkg/tenancy/names.go",
 			Before: `	if !ok || home == parent && !identity.InScope(parent, u) {`,
 			After:  `	if !ok && home == parent {`,
 		}},
@@ -213,7 +213,7 @@ var rights = []Mutant{
 	{
 		Name: "initializing", Rule: "only administrators have access to a logical cluster that is being initialized",
 		Edits: []Edit{{
-			File:   "pkg/tenancy/phaselabels.go",
+			File:   "pkg/tenancy/names.go",
 			Before: ` && phase != corev1alpha1.LogicalClusterPhaseInitializing`,
 			After:  ``,
 		}},

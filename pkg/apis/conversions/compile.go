@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -41,7 +43,6 @@ type Rules struct {
 
 type pair struct{ from, to string }
 
-// conversion converts objects from one version to another.
 type conversion struct {
 	rules    []rule
 	preserve [][]string
@@ -232,4 +233,74 @@ func (c *compiler) env(r *rule, from string) (*typedEnv, error) {
 	}
 	c.envs[key] = &typedEnv{Env: env, costs: &library.CostEstimator{SizeEstimator: sizes{declared}}}
 	return c.envs[key], nil
+}
+
+// self is the CEL variable that contains the value of the field.
+const self = "self"
+
+// sizes estimates the sizes of parts of a value according to its schema.
+type sizes struct{ root *apiservercel.DeclType }
+
+// EstimateSize implements checker.CostEstimator.
+func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+	path := element.Path()
+	if len(path) == 0 || path[0] != self {
+		return nil
+	}
+	at := s.root
+	for _, name := range path[1:] {
+		switch name {
+		case "@items", "@values":
+			at = at.ElemType
+		case "@keys":
+			at = at.KeyType
+		default:
+			f := at.Fields[name]
+			if f == nil {
+				return nil
+			}
+			at = f.Type
+		}
+		if at == nil {
+			return nil
+		}
+	}
+	return &checker.SizeEstimate{Max: uint64(max(0, at.MaxElements))} //nolint:gosec // it is not negative
+}
+
+// EstimateCallCost implements checker.CostEstimator.
+func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+	return nil
+}
+
+// ValidateSelectable rejects rules and preserved fields that affect selectable fields. Lists and watches compare field
+// selectors with stored objects, in any version. Converting each object for that would run expressions of tenants for
+// every dispatched event.
+func ValidateSelectable(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec *apisv1alpha1.APIConversionSpec) field.ErrorList {
+	selectable := map[string][][]string{}
+	for i := range crd.Versions {
+		for _, f := range crd.Versions[i].SelectableFields {
+			selectable[crd.Versions[i].Name] = append(selectable[crd.Versions[i].Name], apis.FieldPath(f.JSONPath))
+		}
+	}
+	var errs field.ErrorList
+	check := func(version, value string, path *field.Path) {
+		names := apis.FieldPath(value)
+		for _, f := range selectable[version] {
+			if n := min(len(f), len(names)); slices.Equal(f[:n], names[:n]) {
+				errs = append(errs, field.Invalid(path, value, fmt.Sprintf("must not be, contain or be in a selectable field of version %s, because field selectors are compared with stored objects", version)))
+				return
+			}
+		}
+	}
+	for i := range spec.Conversions {
+		between, path := &spec.Conversions[i], field.NewPath("spec", "conversions").Index(i)
+		for j := range between.Rules {
+			check(between.To, between.Rules[j].Destination, path.Child("rules").Index(j).Child("destination"))
+		}
+		for j, preserved := range between.Preserve {
+			check(between.From, preserved, path.Child("preserve").Index(j))
+		}
+	}
+	return errs
 }

@@ -83,7 +83,6 @@ func authorityTemplate(name string) *x509.Certificate {
 	}
 }
 
-// newKey generates and encodes a key.
 type newKey func() (key crypto.Signer, encoded []byte, err error)
 
 func newECKey() (crypto.Signer, []byte, error) {

@@ -57,21 +57,6 @@ type Authority struct {
 	Pair
 }
 
-// CorruptError is returned if a file of the store cannot be used. Advice describes how to fix it.
-type CorruptError struct {
-	File   string
-	Err    error
-	Advice string
-}
-
-// Error implements error.
-func (e *CorruptError) Error() string {
-	return fmt.Sprintf("%s is corrupt (%v): %s", e.File, e.Err, e.Advice)
-}
-
-// Unwrap returns the cause.
-func (e *CorruptError) Unwrap() error { return e.Err }
-
 // Authority returns the certificate authority with a name, which is also its common name. It is created if it does
 // not exist, and renewed with the same key if it is about to expire.
 func (s *Store) Authority(name string) (*Authority, error) { return s.authority(name, newECKey) }
@@ -85,7 +70,7 @@ func (s *Store) authority(name string, create newKey) (*Authority, error) {
 		return nil, err
 	}
 	if pair.cert != nil && !pair.cert.IsCA {
-		return nil, corrupt(pair.CertFile, errors.New("it is not a certificate authority"), pair)
+		return nil, pair.corrupt(pair.CertFile, errors.New("it is not a certificate authority"))
 	}
 	reason := s.expiry(pair)
 	if pair.cert != nil && reason == "" {
@@ -108,7 +93,7 @@ func (s *Store) Key(name string) (file string, err error) {
 	}
 	if content != nil {
 		if _, err := parseKey(content); err != nil {
-			return "", &CorruptError{File: file, Err: err, Advice: "remove it to create a new key; everything that it has signed becomes invalid"}
+			return "", corrupt(file, err, "remove it to create a new key; everything that it has signed becomes invalid")
 		}
 		return file, nil
 	}
@@ -180,34 +165,32 @@ func (s *Store) load(name string) (*Pair, error) {
 	}
 	if pair.KeyPEM == nil {
 		if pair.CertPEM != nil {
-			return nil, &CorruptError{
-				File:   pair.CertFile,
-				Err:    errors.New("its key " + filepath.Base(pair.KeyFile) + " is missing"),
-				Advice: "restore the key, or remove the certificate to create both again",
-			}
+			return nil, corrupt(pair.CertFile, errors.New("its key "+filepath.Base(pair.KeyFile)+" is missing"), "restore the key, or remove the certificate to create both again")
 		}
 		return pair, nil
 	}
 	if pair.key, err = parseKey(pair.KeyPEM); err != nil {
-		return nil, corrupt(pair.KeyFile, err, pair)
+		return nil, pair.corrupt(pair.KeyFile, err)
 	}
 	if pair.CertPEM == nil {
 		return pair, nil
 	}
 	if pair.cert, err = parseCertificate(pair.CertPEM); err != nil {
-		return nil, corrupt(pair.CertFile, err, pair)
+		return nil, pair.corrupt(pair.CertFile, err)
 	}
 	if !belongs(pair.cert, pair.key) {
-		return nil, corrupt(pair.CertFile, errors.New("it does not belong to "+filepath.Base(pair.KeyFile)), pair)
+		return nil, pair.corrupt(pair.CertFile, errors.New("it does not belong to "+filepath.Base(pair.KeyFile)))
 	}
 	return pair, nil
 }
 
-func corrupt(file string, err error, pair *Pair) error {
-	return &CorruptError{
-		File: file, Err: err,
-		Advice: fmt.Sprintf("remove %s and %s to create them again", filepath.Base(pair.CertFile), filepath.Base(pair.KeyFile)),
-	}
+// corrupt returns the error for a file that cannot be used. advice describes how to fix it.
+func corrupt(file string, err error, advice string) error {
+	return fmt.Errorf("%s is corrupt (%w): %s", file, err, advice)
+}
+
+func (p *Pair) corrupt(file string, err error) error {
+	return corrupt(file, err, fmt.Sprintf("remove %s and %s to create them again", filepath.Base(p.CertFile), filepath.Base(p.KeyFile)))
 }
 
 // issue signs template with ca, or with its own key if ca is nil, and stores the result in pair and its files. create

@@ -208,8 +208,6 @@ func TestRejectsCorruptData(t *testing.T) {
 			if err == nil {
 				_, err = s.Certificate("leaf", ca, serving)
 			}
-			var damage *CorruptError
-			require.ErrorAs(t, err, &damage)
 			require.ErrorContains(t, err, test.want)
 			require.NotContains(t, err.Error(), "\n")
 		})

@@ -41,7 +41,6 @@ func (s *spawner) close() {
 	<-s.done
 }
 
-// process is a started process.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended and its output was read
@@ -49,45 +48,30 @@ type process struct {
 }
 
 func (s *spawner) start(c Component) (*process, error) {
-	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // stopped by terminate and kill, because a context cannot order the shutdown
+	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // stopped by signals, because a context cannot order the shutdown
 	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
 	cmd.Stdout = c.Output
 	cmd.Stderr = c.Output
 	cmd.SysProcAttr = sysProcAttr()
 	cmd.WaitDelay = drainTimeout
-	lifeline, err := cmd.StdinPipe()
-	if err != nil {
+	if _, err := cmd.StdinPipe(); err != nil { // the lifeline, which Start or Wait closes
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	started := make(chan error)
 	s.requests <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
-		return nil, errors.Join(fmt.Errorf("start: %w", err), closeUnused(lifeline))
+		return nil, fmt.Errorf("start: %w", err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.err = cmd.Wait() // closes the lifeline as well
+		p.err = cmd.Wait()
 		if p.err == nil {
 			p.err = errors.New("exited without an error")
 		}
 	}()
 	return p, nil
 }
-
-// closeUnused closes the pipe of a process that did not start, unless cmd.Start has closed it.
-func closeUnused(c io.Closer) error {
-	if err := c.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
-}
-
-// terminate sends SIGTERM. It does nothing if the process has ended.
-func (p *process) terminate() { p.signal(syscall.SIGTERM) }
-
-// kill kills the process group.
-func (p *process) kill() { p.signal(syscall.SIGKILL) }
 
 // signal sends sig to the process, and SIGKILL to its group. os.Process ensures that no other process with the same
 // ID receives it, because the ID is not reused before Wait.
@@ -106,4 +90,23 @@ func ExitCode(err error) int {
 		return exit.ExitCode()
 	}
 	return -1
+}
+
+// lifelineEnv is set if the standard input of a process is its lifeline.
+const lifelineEnv = "SHARDPLANE_LIFELINE"
+
+// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without a
+// supervisor. It must not be called twice.
+//
+// The lifeline is the standard input, a pipe to which the supervisor never writes. It ends with the supervisor.
+func Lifeline() <-chan struct{} {
+	if os.Getenv(lifelineEnv) == "" {
+		return nil
+	}
+	cut := make(chan struct{})
+	go func() { // runs until the process ends
+		defer close(cut)
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error also means the end
+	}()
+	return cut
 }

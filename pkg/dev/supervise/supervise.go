@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// supervisor is the state of Run.
 type supervisor struct {
 	config  Config
 	spawner *spawner
@@ -230,7 +230,7 @@ func (r *runner) end(p *process) {
 	r.notify(Event{Kind: Stopping})
 	timeout := time.NewTimer(r.sup.config.StopTimeout)
 	defer timeout.Stop()
-	p.terminate()
+	p.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
 		r.notify(Event{Kind: Stopped})
@@ -238,7 +238,7 @@ func (r *runner) end(p *process) {
 	case <-timeout.C:
 	case <-r.sup.config.Force:
 	}
-	p.kill()
+	p.signal(syscall.SIGKILL)
 	<-p.done
 	r.notify(Event{Kind: Killed})
 }

@@ -1,5 +1,5 @@
-// Package cachekinds defines kinds that shards exchange through the cache server. They are not replicas, and are not
-// visible to users.
+// Package cachekinds defines kinds that are not visible to users, because shards exchange them through the cache server,
+// where they are not replicas, or store them for themselves.
 package cachekinds
 
 import (
@@ -11,21 +11,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// SchemeGroupVersion is the group and version of these kinds.
+// SchemeGroupVersion is the group and version of the kinds that shards exchange.
 var SchemeGroupVersion = schema.GroupVersion{Group: "cache.shardplane.io", Version: "v1alpha1"}
 
-// pointerTo is a pointer to a kind's Go type.
 type pointerTo[T any] interface {
 	*T
 	client.Object
 }
 
-// Define registers T as a kind, and returns its resource.
+// Define registers T as a kind that shards exchange, and returns its resource.
 func Define[T any, P pointerTo[T]](kind, plural string) client.Resource[P, *List[T, P]] {
-	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind), P(new(T)))
-	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind+"List"), &List[T, P]{})
-	metav1.AddToGroupVersion(kinds.Scheme, SchemeGroupVersion)
-	return client.DefineResource[T, List[T, P], P, *List[T, P]](SchemeGroupVersion, plural, client.WithScheme(kinds.Scheme))
+	return DefineIn[T, P](SchemeGroupVersion, kind, plural)
+}
+
+// DefineIn is Define for kinds of another group.
+func DefineIn[T any, P pointerTo[T]](gv schema.GroupVersion, kind, plural string) client.Resource[P, *List[T, P]] {
+	kinds.Scheme.AddKnownTypeWithName(gv.WithKind(kind), P(new(T)))
+	kinds.Scheme.AddKnownTypeWithName(gv.WithKind(kind+"List"), &List[T, P]{})
+	metav1.AddToGroupVersion(kinds.Scheme, gv)
+	return client.DefineResource[T, List[T, P], P, *List[T, P]](gv, plural, client.WithScheme(kinds.Scheme))
 }
 
 // List is a list of objects of one kind.

@@ -94,7 +94,6 @@ func (l Load) With(more int64) Load {
 	return l
 }
 
-// part is one of the amounts of a load.
 type part struct {
 	*Amount
 
@@ -102,7 +101,6 @@ type part struct {
 	annotation string              // the usage, on Shards
 }
 
-// parts returns pointers to the amounts.
 func (l *Load) parts() []part {
 	return []part{
 		{&l.Workspaces, "workspaces", WorkspacesAnnotation},
@@ -111,7 +109,6 @@ func (l *Load) parts() []part {
 	}
 }
 
-// text formats an amount for users.
 func (p part) text(amount int64) string {
 	if p.name != corev1.ResourceStorage {
 		return strconv.FormatInt(amount, 10)

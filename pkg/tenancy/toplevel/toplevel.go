@@ -4,6 +4,7 @@
 package toplevel
 
 import (
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,7 +59,7 @@ type Usage struct {
 // Config configures Sums.
 type Config struct {
 	// Stored returns the storage used by each logical cluster, and false if it is not known yet.
-	Stored func() (map[logicalcluster.Name]subtrees.Amount, bool)
+	Stored func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool)
 	// PathOf returns the path of a logical cluster, or "" if it does not exist.
 	PathOf func(logicalcluster.Name) string
 	// Workspaces returns the number of Workspace objects in each logical cluster.

@@ -1,6 +1,8 @@
 package toplevel
 
 import (
+	"iter"
+	"maps"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -23,10 +25,10 @@ func TestSums(t *testing.T) {
 	known := false
 	paths := map[logicalcluster.Name]string{"root": "root", "a": "user:alice", "b": "user:alice:x", "c": "root:org", "d": "root:other", "e": "user:bob"}
 	s := NewTopLevelSums(Config{
-		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
-			return map[logicalcluster.Name]subtrees.Amount{
+		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
+			return maps.All(map[logicalcluster.Name]subtrees.Amount{
 				"root": {Objects: 9, Bytes: 1 << 30}, "a": {Objects: 1, Bytes: 100}, "b": {Objects: 2, Bytes: 900}, "c": {Objects: 1, Bytes: 10}, "d": {Objects: 1, Bytes: 10}, "e": {Bytes: 10}, "deleted": {Bytes: 1 << 30},
-			}, known
+			}), known
 		},
 		PathOf:     func(cluster logicalcluster.Name) string { return paths[cluster] },
 		Workspaces: func() map[logicalcluster.Name]int64 { return map[logicalcluster.Name]int64{"a": 1, "b": 2, "root": 5} },

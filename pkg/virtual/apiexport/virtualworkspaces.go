@@ -4,7 +4,7 @@
 //	/services/apiexport/<provider>/<export>/clusters/{*,<consumer>}/…
 //
 // There is no separate server. A request is first authorized, and subject to limits, as a request to the provider's
-// logical cluster. Wrap then redirects it to the consumer's logical cluster, or to all of them. The same handlers
+// logical cluster. Serve then redirects it to the consumer's logical cluster, or to all of them. The same handlers
 // and storage serve it as any other request, restricted to the objects that bindings give access to.
 //
 //	own resources       the objects of the export's identity; with virtual storage, the replicas, read-only
@@ -14,7 +14,6 @@ package apiexport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -22,11 +21,9 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -39,30 +36,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Documents serves discovery and OpenAPI. It is implemented by customresource.Server.
-type Documents interface {
-	ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
-}
-
-// Config configures VirtualWorkspaces.
-type Config struct {
+// VirtualWorkspaces serves the virtual workspaces of all exports that have consumers on the shard.
+type VirtualWorkspaces struct {
 	Bindings *bindings.Index
 	// Rules evaluates the loaded roles and bindings, for maximal permission policies.
 	Rules authorizer.Authorizer
 	// Inactive reports whether a logical cluster is marked inactive.
 	Inactive func(name logicalcluster.Name) bool
-	// Documents is called per request.
-	Documents func() Documents
-	// Codecs encode errors.
-	Codecs runtime.NegotiatedSerializer
-}
-
-// VirtualWorkspaces serves the virtual workspaces of all exports that have consumers on the shard.
-type VirtualWorkspaces struct{ config Config }
-
-// NewAPIExportVirtualWorkspaces returns the virtual workspaces.
-func NewAPIExportVirtualWorkspaces(config Config) *VirtualWorkspaces {
-	return &VirtualWorkspaces{config}
+	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
+	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 }
 
 // Needs returns the permission that is required for access: the request's verb on apiexports/content, also for discovery.
@@ -83,12 +65,12 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 		return authorizer.DecisionAllow, "", nil
 	}
 	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
-	reach, err := v.config.Bindings.Reach(ctx, export, workspace.In, resource, a.GetVerb())
+	reach, err := v.Bindings.Reach(ctx, export, workspace.In, resource, a.GetVerb())
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
 	if reach == nil && !workspace.In.Wildcard {
-		virtual, err := v.config.Bindings.Virtual(ctx, export, workspace.In, resource)
+		virtual, err := v.Bindings.Virtual(ctx, export, workspace.In, resource)
 		switch {
 		case err != nil:
 			return authorizer.DecisionNoOpinion, "", err
@@ -107,19 +89,19 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	case reach.Own() || reach.Identity == "" || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup):
 		return authorizer.DecisionAllow, "", nil
 	}
-	return v.config.Bindings.PermitsClaim(ctx, v.config.Rules, export.Cluster, reach.Identity, a)
+	return v.Bindings.PermitsClaim(ctx, v.Rules, export.Cluster, reach.Identity, a)
 }
 
 // Shows implements authz.VirtualWorkspaces: it reports whether the logical cluster binds the export.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	workspace, export := exportOf(ctx)
-	return workspace.In.Wildcard || v.config.Bindings.Binds(workspace.In.Name, export)
+	return workspace.In.Wildcard || v.Bindings.Binds(workspace.In.Name, export)
 }
 
 // denialReason must not contain the logical cluster's name, because providers may specify any path.
 func (v *VirtualWorkspaces) denialReason(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
 	advice := "bind it there"
-	if v.config.Bindings.Binds(in.Name, export) {
+	if v.Bindings.Binds(in.Name, export) {
 		advice = "the APIExport needs a permission claim for it, and the APIBinding must accept the claim"
 	}
 	return fmt.Sprintf("no APIBinding in the logical cluster permits the APIExport %s to %s %s: %s", export.Name, verb, resource, advice)
@@ -138,7 +120,7 @@ func (v *VirtualWorkspaces) Allows(ctx context.Context, resource schema.GroupRes
 		return claims.Selection{}, nil
 	}
 	in, _ := request.ClusterFrom(ctx)
-	reach, err := v.config.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.VirtualWorkspace}, in, resource, verb)
+	reach, err := v.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.VirtualWorkspace}, in, resource, verb)
 	switch {
 	case err != nil || reach == nil:
 		return claims.Selection{}, authz.Unavailable(err)
@@ -149,25 +131,18 @@ func (v *VirtualWorkspaces) Allows(ctx context.Context, resource schema.GroupRes
 	}
 }
 
-// Wrap returns the filter that redirects requests to the consumers. It must run after authorization and limits, and
+// Serve redirects a request to the consumers, or returns an error. It must run after authorization and limits, and
 // before the handlers of custom resources.
-func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := genericapirequest.RequestInfoFrom(r.Context())
-		if !ok {
-			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
-			return
-		}
-		redirected, err := v.redirect(r, info)
-		switch {
-		case err != nil:
-			v.respond(w, r, err)
-		case info.IsResourceRequest:
-			next.ServeHTTP(w, redirected)
-		default:
-			v.serveDocuments(w, redirected, request.ScopeFrom(r.Context()))
-		}
-	})
+func (v *VirtualWorkspaces) Serve(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next http.Handler) error {
+	redirected, err := v.redirect(r, info)
+	if err == nil && !info.IsResourceRequest {
+		_, export := exportOf(r.Context())
+		return v.serveDocuments(w, redirected, export)
+	}
+	if err == nil {
+		next.ServeHTTP(w, redirected)
+	}
+	return err
 }
 
 // redirect returns the request in the consumer's logical cluster, or in all of them.
@@ -175,7 +150,7 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, info *genericapirequest.Re
 	ctx := r.Context()
 	workspace, export := exportOf(ctx)
 	from := request.ScopeFrom(ctx)
-	if !workspace.In.Wildcard && v.config.Inactive(workspace.In.Name) {
+	if !workspace.In.Wildcard && v.Inactive(workspace.In.Name) {
 		return nil, forbidden("logical cluster is marked inactive")
 	}
 	if workspace.In.Wildcard && !from.Mount.Wildcard(info.Verb, info.IsResourceRequest) {
@@ -194,12 +169,12 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, info *genericapirequest.Re
 		return r.WithContext(ctx), nil
 	}
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	reach, err := v.config.Bindings.Reach(ctx, export, workspace.In, resource, info.Verb)
+	reach, err := v.Bindings.Reach(ctx, export, workspace.In, resource, info.Verb)
 	switch {
 	case err != nil:
 		return nil, err
 	case reach == nil:
-		virtual, err := v.config.Bindings.Virtual(ctx, export, workspace.In, resource)
+		virtual, err := v.Bindings.Virtual(ctx, export, workspace.In, resource)
 		if virtual != nil || err != nil {
 			return r.WithContext(customresource.WithReadOnly(ctx, virtual)), err
 		}
@@ -219,40 +194,29 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, info *genericapirequest.Re
 	return r.WithContext(ctx), nil
 }
 
-// serveDocuments serves non-resource requests.
-func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Request, from request.Scope) {
+func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Request, key client.Key) error {
 	ctx := r.Context()
-	key := client.Key{Cluster: from.Cluster.Name, Name: from.VirtualWorkspace.Name}
-	export, err := v.config.Bindings.Export(ctx, key)
+	export, err := v.Bindings.Export(ctx, key)
 	if err == nil && export == nil {
 		err = apierrors.NewNotFound(apisv1alpha2.Resource("apiexports"), key.Name)
 	}
 	if err != nil {
-		v.respond(w, r, err)
-		return
+		return err
 	}
-	plain, defined, err := v.config.Bindings.Claimed(ctx, export)
+	plain, defined, err := v.Bindings.Claimed(ctx, export)
 	if err != nil {
-		v.respond(w, r, err)
-		return
+		return err
 	}
 	if bindings.ReadsBindingsOnly(export) {
 		verbs := definitions.Verbs{Object: []string{"get", "list", "watch"}}
 		r = r.WithContext(definitions.WithVerbs(ctx, apisv1alpha2.Resource("apibindings"), verbs))
 	}
-	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
-		v.respond(w, r, request.NotFound("the virtual workspace of an APIExport only serves resources, discovery and OpenAPI, not "+r.URL.Path))
+	if !v.ServeDocuments(w, r, plain, defined) {
+		return request.NotFound("the virtual workspace of an APIExport only serves resources, discovery and OpenAPI, not " + r.URL.Path)
 	}
+	return nil
 }
 
 func forbidden(message string) error {
 	return request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, message)
-}
-
-func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
-	err = authz.Unavailable(err)
-	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
-		err = apierrors.NewInternalError(err)
-	}
-	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }

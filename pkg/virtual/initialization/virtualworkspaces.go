@@ -29,11 +29,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -52,8 +50,8 @@ var (
 	oneVerbs = definitions.Verbs{Object: []string{"get"}, Status: true}
 )
 
-// Config configures VirtualWorkspaces.
-type Config struct {
+// VirtualWorkspaces serves the virtual workspaces of all WorkspaceTypes.
+type VirtualWorkspaces struct {
 	// Type returns a WorkspaceType from any shard.
 	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
 	// Find returns the LogicalCluster of a logical cluster on this shard, or nil. It may lag behind watches of the
@@ -65,8 +63,6 @@ type Config struct {
 	Bounds func(next authorizer.Authorizer) authorizer.Authorizer
 	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
-	// Codecs encode errors.
-	Codecs runtime.NegotiatedSerializer
 }
 
 // kind contains the differences between the virtual workspaces of initializers and of terminators.
@@ -78,8 +74,8 @@ type kind struct {
 	// label returns the label of LogicalClusters that wait.
 	label       func(id string) (key, value string)
 	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
-	// list returns the initializers or terminators for which a LogicalCluster waits in that phase.
-	list func(lc *corev1alpha1.LogicalCluster) []string
+	// waits reports whether a LogicalCluster waits for an initializer or terminator in that phase.
+	waits func(lc *corev1alpha1.LogicalCluster, id string) bool
 }
 
 var kinds = map[*request.Mount]*kind{
@@ -89,7 +85,9 @@ var kinds = map[*request.Mount]*kind{
 			return initialization.InitializerToLabel(corev1alpha1.LogicalClusterInitializer(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.InitializerPermissions },
-		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Initializers) },
+		waits: func(lc *corev1alpha1.LogicalCluster, id string) bool {
+			return slices.Contains(lc.Status.Initializers, corev1alpha1.LogicalClusterInitializer(id))
+		},
 	},
 	request.TerminatingWorkspaces: {
 		verb: "terminate", group: request.GroupPrefix + "terminator:", phase: corev1alpha1.LogicalClusterPhaseTerminating,
@@ -97,24 +95,10 @@ var kinds = map[*request.Mount]*kind{
 			return termination.TerminatorToLabel(corev1alpha1.LogicalClusterTerminator(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.TerminatorPermissions },
-		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Terminators) },
+		waits: func(lc *corev1alpha1.LogicalCluster, id string) bool {
+			return slices.Contains(lc.Status.Terminators, corev1alpha1.LogicalClusterTerminator(id))
+		},
 	},
-}
-
-func texts[T ~string](all []T) []string {
-	found := make([]string, 0, len(all))
-	for _, text := range all {
-		found = append(found, string(text))
-	}
-	return found
-}
-
-// VirtualWorkspaces serves the virtual workspaces of all WorkspaceTypes.
-type VirtualWorkspaces struct{ config Config }
-
-// NewInitializationVirtualWorkspaces returns the virtual workspaces.
-func NewInitializationVirtualWorkspaces(config Config) *VirtualWorkspaces {
-	return &VirtualWorkspaces{config}
 }
 
 // Mounts returns the mounts of the virtual workspaces.
@@ -170,7 +154,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
-	content := v.config.Rules
+	content := v.Rules
 	if len(rules) > 0 {
 		content = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 			if slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool { return rbac.Allows(a, &rule) }) {
@@ -179,7 +163,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 			return authorizer.DecisionNoOpinion, "not in the permissions that the WorkspaceType " + e.id + " declares", nil
 		})
 	}
-	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), authz.As(a, as))
+	return v.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), authz.As(a, as))
 }
 
 // Shows implements authz.VirtualWorkspaces: it reports whether the logical cluster waits.
@@ -201,12 +185,12 @@ func (v *VirtualWorkspaces) waiting(ctx context.Context, e entry) (*corev1alpha1
 	if e.in.Name == "" || request.IsSystem(e.in.Name) {
 		return nil, nil //nolint:nilnil // never on this shard
 	}
-	for _, find := range []authz.FindLogicalCluster{v.config.Find, v.config.Read} {
+	for _, find := range []authz.FindLogicalCluster{v.Find, v.Read} {
 		lc, err := find(ctx, e.in.Name)
 		if lc == nil || err != nil {
 			return nil, err
 		}
-		if lc.Status.Phase == e.phase && slices.Contains(e.list(lc), e.id) {
+		if lc.Status.Phase == e.phase && e.waits(lc, e.id) {
 			return lc, nil
 		}
 	}
@@ -220,7 +204,7 @@ var errNoOwner = errors.New("the logical cluster has no owner: declare permissio
 // additional group. Otherwise, it is the owner, restricted to this logical cluster, because the author of a type
 // must not obtain the owner's permissions in other logical clusters.
 func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
-	t, err := v.config.Type(e.workspaceType)
+	t, err := v.Type(e.workspaceType)
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking up the WorkspaceType %s: %w", e.id, err)
 	}
@@ -245,46 +229,35 @@ func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u u
 	return identity.Within(e.in.Name, info), nil, nil
 }
 
-// Wrap returns the filter that serves the virtual workspaces.
-func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scope := request.ScopeFrom(r.Context())
-		info, ok := genericapirequest.RequestInfoFrom(r.Context())
-		if !ok {
-			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
-			return
-		}
-		e := entryOf(r.Context())
-		if _, err := v.config.Type(e.workspaceType); err != nil {
-			v.respond(w, r, request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not available on this shard: %v", e.id, err)))
-			return
-		}
-		// In one logical cluster all content is accessible. In the wildcard, serveAll selects by labels.
-		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
-			Mount: scope.Mount, Provider: e.workspaceType.Cluster, VirtualWorkspace: e.workspaceType.Name, Unrestricted: true,
-		})
-		r = r.WithContext(identity.WithSender(ctx))
-		if e.in.Wildcard {
-			v.serveAll(w, r, e, info, next)
-			return
-		}
-		redirected, err := v.redirect(r, e, info)
-		if err != nil {
-			v.respond(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, redirected)
+// Serve serves a request, or returns an error.
+func (v *VirtualWorkspaces) Serve(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next http.Handler) error {
+	e := entryOf(r.Context())
+	if _, err := v.Type(e.workspaceType); err != nil {
+		return request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not available on this shard: %v", e.id, err))
+	}
+	// In one logical cluster all content is accessible. In the wildcard, serveAll selects by labels.
+	ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
+		Mount: request.ScopeFrom(r.Context()).Mount, Provider: e.workspaceType.Cluster, VirtualWorkspace: e.workspaceType.Name, Unrestricted: true,
 	})
+	r = r.WithContext(identity.WithSender(ctx))
+	if e.in.Wildcard {
+		return v.serveAll(w, r, e, info, next)
+	}
+	redirected, err := v.redirect(r, e, info)
+	if err == nil {
+		next.ServeHTTP(w, redirected)
+	}
+	return err
 }
 
 // serveAll serves requests for all waiting logical clusters.
-func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
+func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) error {
 	switch {
-	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
+	case !info.IsResourceRequest && v.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
 	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
-		v.respond(w, r, request.NotFound("for all logical clusters (*), only waiting LogicalClusters are served"))
+		return request.NotFound("for all logical clusters (*), only waiting LogicalClusters are served")
 	case !slices.Contains(allVerbs.Object, info.Verb):
-		v.respond(w, r, apierrors.NewMethodNotSupported(logicalClusters, info.Verb))
+		return apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
 	default:
 		key, value := e.label(e.id)
 		selected := r.Clone(r.Context())
@@ -297,6 +270,7 @@ func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e e
 		selected.URL = &url.URL{Path: r.URL.Path, RawQuery: query.Encode()}
 		next.ServeHTTP(w, selected)
 	}
+	return nil
 }
 
 // redirect returns the request in one logical cluster.
@@ -341,8 +315,4 @@ func validate(info *genericapirequest.RequestInfo) error {
 		return apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
 	}
 	return nil
-}
-
-func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }

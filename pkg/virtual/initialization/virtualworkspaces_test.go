@@ -13,8 +13,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -43,8 +45,10 @@ func serve(
 ) (response *httptest.ResponseRecorder, sent *http.Request) {
 	response = httptest.NewRecorder()
 	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { sent = r })
-	ctx = genericapirequest.WithRequestInfo(ctx, &info)
-	w.Wrap(next).ServeHTTP(response, httptest.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody))
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err := w.Serve(response, r, &info, next); err != nil {
+		responsewriters.ErrorNegotiated(err, clientkinds.Codecs, schema.GroupVersion{Version: "v1"}, response, r)
+	}
 	return response, sent
 }
 
@@ -87,13 +91,13 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 		"deleted":                    {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
 	} {
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
-		workspaces := NewInitializationVirtualWorkspaces(Config{
+		workspaces := &VirtualWorkspaces{
 			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
 			},
 			Find: finding(c.informer), Read: finding(c.etcd),
 			Bounds: func(next authorizer.Authorizer) authorizer.Authorizer { return next },
-		})
+		}
 		ctx := within(t.Context(), c.mount, one)
 		got, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: controller, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
@@ -106,10 +110,9 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 
 // TestUnknownType: until a type is loaded, requests to its virtual workspaces get 503 with a delay.
 func TestUnknownType(t *testing.T) {
-	workspaces := NewInitializationVirtualWorkspaces(Config{
-		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
-		Codecs: clientkinds.Codecs,
-	})
+	workspaces := &VirtualWorkspaces{
+		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
+	}
 	for _, mount := range Mounts() {
 		w, _ := serve(within(t.Context(), mount, one), workspaces, "/", genericapirequest.RequestInfo{})
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
@@ -128,7 +131,7 @@ func TestOwnerPermissionsAreLimitedToTheCluster(t *testing.T) {
 	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
 	var requested user.Info
-	workspaces := NewInitializationVirtualWorkspaces(Config{
+	workspaces := &VirtualWorkspaces{
 		Type: anyType, Find: finding(lc), Read: finding(lc),
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -136,7 +139,7 @@ func TestOwnerPermissionsAreLimitedToTheCluster(t *testing.T) {
 				return authorizer.DecisionAllow, "", nil
 			})
 		},
-	})
+	}
 	for _, mount := range Mounts() {
 		if mount == request.TerminatingWorkspaces {
 			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
@@ -164,7 +167,7 @@ func TestOwnerPermissionsAreLimitedToTheCluster(t *testing.T) {
 func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
 		ctx := within(t.Context(), mount, request.Cluster{Wildcard: true})
-		_, r := serve(ctx, NewInitializationVirtualWorkspaces(Config{Type: anyType}), "/?labelSelector=a%3Db", genericapirequest.RequestInfo{
+		_, r := serve(ctx, &VirtualWorkspaces{Type: anyType}, "/?labelSelector=a%3Db", genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
 		})
 		require.NotNil(t, r)
@@ -192,7 +195,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 		}
 		return nil, nil //nolint:nilnil // there is none
 	}
-	workspaces := NewInitializationVirtualWorkspaces(Config{Type: anyType, Find: find, Read: find, Codecs: clientkinds.Codecs})
+	workspaces := &VirtualWorkspaces{Type: anyType, Find: find, Read: find}
 	for _, tc := range []struct {
 		in                logicalcluster.Name
 		verb, subresource string

@@ -40,7 +40,6 @@ const (
 	requestedTimeout = 3 * time.Second
 )
 
-// follower follows a source.
 type follower struct {
 	board          *board.Board
 	synced         <-chan struct{}

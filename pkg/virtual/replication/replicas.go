@@ -154,7 +154,6 @@ func (x *Replicas) Of(export client.Key, resource schema.GroupResource) definiti
 	return objects{replicas: x, offering: offering{export, resource}}
 }
 
-// offered returns the source of an offering.
 func (x *Replicas) offered(o offering) (source, error) {
 	export, err := x.config.Exports.Get(o.export.Cluster, "", o.export.Name)
 	if apierrors.IsNotFound(err) {

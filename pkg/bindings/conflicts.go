@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
@@ -75,7 +76,7 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 	}
 	var wanted []definitions.Wanted
 	for resource, b := range r.byResource {
-		if !names.Defines(cluster, resource.Group) || x.config.system(resource) != nil {
+		if !names.Defines(cluster, resource.Group) || x.config.System(resource) != nil {
 			continue // nearly always
 		}
 		s, err := x.schemas.get(ctx, b.uid)
@@ -135,7 +136,6 @@ func (x *Index) conflict(ctx context.Context, records []*record, binding string,
 	return nil, nil //nolint:nilnil // no conflict
 }
 
-// conflict returns a name that is in both.
 func conflict(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
 	common := func(names, others []string) string {
 		for _, name := range names {
@@ -153,7 +153,7 @@ func conflict(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
 
 // Definition returns the definition with which the objects of a bound resource are stored.
 func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource) (*definitions.Definition, error) {
-	if d := x.config.system(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
+	if d := x.config.System(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
 		return d, nil
 	}
 	s, err := x.schemas.get(ctx, types.UID(b.Schema.UID))
@@ -161,4 +161,50 @@ func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource
 		return nil, fmt.Errorf("%s.%s: %w", b.Resource, b.Group, err)
 	}
 	return &definitions.Definition{Schema: s.Schema, Identity: b.Schema.IdentityHash}, nil
+}
+
+// CheckReplacement returns an error if a binding must not bind a resource with another schema, because stored objects
+// could not be read with it. bound is the currently bound resource, or nil. The error wraps apis.ErrInvalidSchema, or
+// apis.ErrInUse if only other bindings of the shard prevent it: a wildcard request reads all objects with one schema.
+func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
+	w := identityOf(next)
+	if x.config.System(w.resource) != nil || len(next.StorageVersions) == 0 {
+		return nil // the server's own schema is used, or no object is stored
+	}
+	to, err := x.schemas.get(ctx, types.UID(next.Schema.UID))
+	if err != nil {
+		return err
+	}
+	if x.config.LastChange != nil {
+		// Another binding may have been written whose WaitFor timed out.
+		if err := x.catchUpTo(ctx, 0); err != nil {
+			return err
+		}
+	}
+	if bound != nil {
+		if err := x.checkReplacement(ctx, types.UID(bound.Schema.UID), to, bound.StorageVersions, apis.ErrInvalidSchema); err != nil {
+			return err
+		}
+	}
+	uids, stored := x.storedIn(w)
+	for _, uid := range uids {
+		if err := x.checkReplacement(ctx, uid, to, stored, apis.ErrInUse); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *Index) checkReplacement(ctx context.Context, from types.UID, to *pinned, stored []string, reason error) error {
+	former, err := x.schemas.get(ctx, from)
+	if apierrors.IsNotFound(err) {
+		return nil // its copy has been deleted, so that it is not served
+	}
+	if err != nil {
+		return err
+	}
+	if errs := apis.ValidateReplacement(to.Spec(), former.Spec(), stored); len(errs) > 0 {
+		return fmt.Errorf("%w: cannot replace %s: %w", reason, former.name, errs.ToAggregate())
+	}
+	return nil
 }

@@ -4,17 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 const (
@@ -99,4 +105,75 @@ func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
 
 func unreachable(err error) bool {
 	return errors.Is(err, peers.ErrUnreachable)
+}
+
+// virtualWorkspace is a type of virtual workspace.
+type virtualWorkspace interface {
+	// Needs returns the attributes that the user of the virtual workspace must be allowed in the logical cluster that
+	// grants it.
+	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
+	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	Shows(ctx context.Context) bool
+	// Serve serves a request, usually by next in the logical clusters of the objects. If it returns an error, it has
+	// not written a response.
+	Serve(w http.ResponseWriter, r *http.Request, info *apirequest.RequestInfo, next http.Handler) error
+}
+
+// virtualWorkspaces implements authz.VirtualWorkspaces for all types of virtual workspaces.
+type virtualWorkspaces struct {
+	kinds      map[*request.Mount]virtualWorkspace
+	local      func(name logicalcluster.Name) bool
+	rules      authorizer.Authorizer
+	findRemote authz.FindLogicalCluster
+}
+
+func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
+	return v.kinds[request.ScopeFrom(ctx).Mount]
+}
+
+// Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, the replicated
+// rules and its required groups decide. No review is sent to the other shard, because the response time would disclose
+// that it has the logical cluster.
+func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
+	needs := v.of(ctx).Needs(ctx, a)
+	granting, _ := request.ClusterFrom(ctx)
+	if granting.Name == "" || v.local(granting.Name) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		return next.Authorize(ctx, needs)
+	}
+	decision, _, err := authz.WithRequiredGroups(v.rules, v.findRemote).Authorize(ctx, needs)
+	if decision != authorizer.DecisionAllow {
+		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
+	}
+	return decision, "", nil
+}
+
+func (v virtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return v.of(ctx).Permits(ctx, a)
+}
+
+func (v virtualWorkspaces) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
+
+func (v virtualWorkspaces) wrap(next http.Handler) http.Handler {
+	for _, mount := range request.VirtualWorkspaceMounts() {
+		if v.kinds[mount] == nil {
+			panic("shard: no type of virtual workspace for " + mount.Prefix)
+		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.ScopeFrom(r.Context()).VirtualWorkspace == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		err := errors.New("no request info in the context")
+		if info, ok := apirequest.RequestInfoFrom(r.Context()); ok {
+			err = authz.Unavailable(v.of(r.Context()).Serve(w, r, info, next))
+		}
+		if err == nil {
+			return
+		}
+		if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+			err = apierrors.NewInternalError(err)
+		}
+		responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+	})
 }

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apivalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -32,18 +35,14 @@ var (
 	resourceForm    = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
 )
 
-// ValidateExport validates an APIExport. It repeats checks of the v1alpha2 schema, which is not applied to the values in
+// validateExport validates an APIExport. It repeats checks of the v1alpha2 schema, which is not applied to the values in
 // annotations of v1alpha1.
-func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList { return validateExport(export, 0) }
-
-// ValidateExportUpdate validates an update of an APIExport.
-func ValidateExportUpdate(export, old *apisv1alpha2.APIExport) field.ErrorList {
-	return validateExport(export, mostProposed(old.Spec.PermissionClaims))
-}
-
-// validateExport validates an export. had is the size of the largest selector of its predecessor.
-func validateExport(export *apisv1alpha2.APIExport, had int) field.ErrorList {
+func validateExport(export, old *apisv1alpha2.APIExport) field.ErrorList {
 	var errs field.ErrorList
+	had := 0 // the size of the largest former selector
+	if old != nil {
+		had = mostProposed(old.Spec.PermissionClaims)
+	}
 	seen := map[schema.GroupResource]bool{}
 	for i := range export.Spec.Resources {
 		resource, path := &export.Spec.Resources[i], spec.Child("resources").Index(i)
@@ -180,6 +179,64 @@ func validateName(name string, path *field.Path, kind string) field.ErrorList {
 	var errs field.ErrorList
 	for _, message := range apivalidation.IsDNS1123Subdomain(name) {
 		errs = append(errs, field.Invalid(path, name, message))
+	}
+	return errs
+}
+
+const immutableReference = "the reference is immutable: delete the object, and create another one"
+
+func validateBinding(binding, old *apisv1alpha2.APIBinding) field.ErrorList {
+	var errs field.ErrorList
+	had := 0 // the size of the largest former selector
+	if old != nil {
+		had = mostSelected(old.Spec.PermissionClaims)
+	}
+	if export, path := binding.Spec.Reference.Export, spec.Child("reference", "export"); export == nil {
+		errs = append(errs, field.Required(path, "specify the APIExport to bind, and the path of its logical cluster unless it is this one"))
+	} else {
+		errs = append(errs, validateReference(export.Path, export.Name, path)...)
+	}
+	seen := map[string]bool{}
+	for i := range binding.Spec.PermissionClaims {
+		claim, path := &binding.Spec.PermissionClaims[i], spec.Child("permissionClaims").Index(i)
+		errs = append(errs, validateClaimed(&claim.PermissionClaim, path)...)
+		errs = append(errs, validateSelector(&claim.Selector, had, path.Child("selector"))...)
+		if claim.DefaultSelector != nil {
+			errs = append(errs, validateSelector(claim.DefaultSelector, had, path.Child("defaultSelector"))...)
+		}
+		if claim.State != apisv1alpha2.ClaimAccepted && claim.State != apisv1alpha2.ClaimRejected {
+			errs = append(errs, field.NotSupported(path.Child("state"), claim.State, []apisv1alpha2.AcceptablePermissionClaimState{apisv1alpha2.ClaimAccepted, apisv1alpha2.ClaimRejected}))
+		}
+		id := claim.Group + "/" + claim.Resource + ":" + claim.IdentityHash
+		if seen[id] {
+			errs = append(errs, field.Duplicate(path, fmt.Sprintf("%s of group %q and identity %q", claim.Resource, claim.Group, claim.IdentityHash)))
+		}
+		seen[id] = true
+	}
+	if old == nil {
+		return errs
+	}
+	if !equality.Semantic.DeepEqual(binding.Spec.Reference, old.Spec.Reference) {
+		errs = append(errs, field.Invalid(spec.Child("reference"), binding.Spec.Reference, immutableReference))
+	}
+	if binding.Status.Phase == "" && old.Status.Phase != "" {
+		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), binding.Status.Phase, fmt.Sprintf("the phase was %s and cannot be unset", old.Status.Phase)))
+	}
+	return errs
+}
+
+func validateEndpointSlice(slice, old *apisv1alpha1.APIExportEndpointSlice) field.ErrorList {
+	errs := validateReference(slice.Spec.APIExport.Path, slice.Spec.APIExport.Name, spec.Child("export"))
+	if old != nil && slice.Spec.APIExport != old.Spec.APIExport {
+		errs = append(errs, field.Invalid(spec.Child("export"), slice.Spec.APIExport, immutableReference))
+	}
+	return errs
+}
+
+func validateReference(path, name string, at *field.Path) field.ErrorList {
+	errs := validateName(name, at.Child("name"), "APIExport")
+	if path != "" && !request.ValidPath(logicalcluster.NewPath(path)) {
+		errs = append(errs, field.Invalid(at.Child("path"), path, "must be a logical cluster's name, or its path such as root:org:provider; leave it out for this logical cluster"))
 	}
 	return errs
 }

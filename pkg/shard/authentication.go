@@ -2,34 +2,39 @@ package shard
 
 import (
 	"context"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/core"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // accounts looks up the objects to which tokens of service accounts are bound, on this shard and on others.
 type accounts struct {
 	clients   *client.Factory
 	informers *controllers.Informers
-	remote    *serviceaccount.Remote
+	// local reports whether the informer contains the logical cluster. A new one may be missing and is then read like
+	// that of another shard.
+	local  func(cluster logicalcluster.Name) bool
+	remote *serviceaccount.Remote
 }
 
-var _ serviceaccount.Accounts = &accounts{}
-
-func newAccounts(local *client.Factory, informers *controllers.Informers, shards *peers.Book) *accounts {
+func (s *installation) newAccounts() *accounts {
 	// It includes this shard, whose informer may not contain the logical cluster yet.
-	remote := serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return shards.All() })
-	return &accounts{clients: local, informers: informers, remote: remote}
+	remote := serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return s.peers.All() })
+	return &accounts{clients: s.sources.Local, informers: s.informers, local: s.local.has, remote: remote}
 }
 
 func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
@@ -53,13 +58,6 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 	return kinds.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// local reports whether the informer contains the logical cluster. A new one may be missing and is then read like that
-// of another shard.
-func (a *accounts) local(cluster logicalcluster.Name) bool {
-	_, err := a.informers.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
-	return err == nil
-}
-
 func (s *requestAccess) identity() registry.Identity {
 	identity := registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences}
 	if issuer := s.authentication.Issuer; issuer != nil {
@@ -70,4 +68,42 @@ func (s *requestAccess) identity() registry.Identity {
 		}
 	}
 	return identity
+}
+
+// workspaceOf returns the logical cluster of ctx and the authentication configurations of its type. Those of extended types
+// do not count.
+func (s *installation) workspaceOf(ctx context.Context) authn.Workspace {
+	scope := request.ScopeFrom(ctx)
+	lc := s.local.get(scope.Cluster.Name)
+	if scope.VirtualWorkspace != nil || lc == nil {
+		return authn.Workspace{}
+	}
+	w := authn.Workspace{Cluster: scope.Cluster.Name}
+	isNew := time.Since(lc.CreationTimestamp.Time) < authn.NewFor
+	t, err := s.informers.Types().Itself(lc)
+	if err != nil || t.WorkspaceType == nil {
+		w.Incomplete = err != nil && isNew
+		return w
+	}
+	for _, ref := range t.Spec.AuthenticationConfigurations {
+		c, err := s.informers.AuthenticationConfigurations.Get(logicalcluster.From(t.WorkspaceType), "", ref.Name)
+		if err != nil {
+			w.Incomplete = w.Incomplete || isNew
+			continue
+		}
+		w.Name(c)
+	}
+	return w
+}
+
+// recordIssuerFault records an Event about an invalid configuration of this shard. Shards do not write to other shards; those
+// record their own Events.
+func (s *installation) recordIssuerFault(ctx context.Context, of *issuers.Configuration, fault string) error {
+	cluster := logicalcluster.From(of)
+	if !s.local.has(cluster) {
+		return nil
+	}
+	return events.Record(ctx, s.sources.Local.Cluster(cluster.Path()), events.Event{
+		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
+	}, fault)
 }

@@ -1,0 +1,291 @@
+package dev
+
+import (
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+const (
+	sharedDir   = ".kcp"
+	cacheDir    = ".kcp-cache"
+	readyFile   = "ready-to-test"
+	versionFile = "version"
+	lockFile    = "dev.lock"
+)
+
+// layout contains the paths of the files in a working directory.
+//
+//	.kcp/          authorities, certificates, keys, admin.kubeconfig, front-proxy.log,
+//	               version, dev.lock, ready-to-test
+//	.kcp-<n>/      admin.kubeconfig, root-shard.kubeconfig, cache.kubeconfig, data/ and
+//	               <shard name>.log of shard n
+//	.kcp-cache/    cache.kubeconfig, data/ and cache-server.log
+type layout string
+
+func (l layout) shared(name string) string { return filepath.Join(string(l), sharedDir, name) }
+
+func (l layout) cache(name string) string { return filepath.Join(string(l), cacheDir, name) }
+
+func (l layout) shard(n int, name string) string {
+	return filepath.Join(string(l), fmt.Sprintf("%s-%d", sharedDir, n), name)
+}
+
+func (l layout) dirs(shards int) []string {
+	dirs := []string{l.shared(""), l.cache("")}
+	for n := range shards {
+		dirs = append(dirs, l.shard(n, ""))
+	}
+	return dirs
+}
+
+// errLocked is returned if another process holds the lock.
+var errLocked = errors.New("in use by another shardplane dev")
+
+// acquireLock takes the lock at path, without waiting. The error wraps errLocked if another
+// process holds it. The kernel releases the lock when the process ends, however it ends; the
+// file remains, because removing it could remove the lock of a process that just took it. It
+// contains the process ID of its holder.
+func acquireLock(path string) (*flock.Flock, error) {
+	lock := flock.New(path)
+	held, err := lock.TryLock()
+	if err != nil {
+		return nil, err
+	}
+	if !held {
+		holder := ""
+		if pid, err := os.ReadFile(path); err == nil && len(pid) > 0 {
+			holder = fmt.Sprintf(" (pid %s)", bytes.TrimSpace(pid))
+		}
+		return nil, fmt.Errorf("%w%s", errLocked, holder)
+	}
+	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	return lock, nil
+}
+
+// certificates are the authorities and certificates of a cluster, in files below .kcp.
+type certificates struct {
+	clientCA, servingCA, requestHeaderCA *pki.Authority
+
+	serving      *pki.Pair // serving certificate of all components
+	kcpAdmin     *pki.Pair // administrator, through the front-proxy
+	shardAdmin   *pki.Pair // administrator, directly at a shard or the cache server
+	proxyIndex   *pki.Pair // front-proxy at shards, for its index
+	proxyForward *pki.Pair // front-proxy at shards, for forwarded requests
+
+	// shardClients are the client certificates of shards for other shards and the cache server.
+	shardClients []*pki.Pair
+
+	// serviceAccountKey is the file of the key that signs service account tokens on all shards.
+	serviceAccountKey string
+
+	made  int
+	notes []string
+}
+
+func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
+	store := pki.NewStore(files.shared(""), now)
+	c := &certificates{shardClients: make([]*pki.Pair, shards)}
+	for _, ca := range []struct {
+		name   string
+		ensure func(name string) (*pki.Authority, error)
+		result **pki.Authority
+	}{
+		// kcp's test helpers use it to sign client certificates with SHA256-RSA.
+		{"client-ca", store.RSAAuthority, &c.clientCA},
+		{"serving-ca", store.Authority, &c.servingCA},
+		{"requestheader-ca", store.Authority, &c.requestHeaderCA},
+	} {
+		authority, err := ca.ensure(ca.name)
+		if err != nil {
+			return nil, fmt.Errorf("certificate authority: %w", err)
+		}
+		*ca.result = authority
+	}
+	type certificate struct {
+		name   string
+		ca     *pki.Authority
+		spec   pki.Spec
+		result **pki.Pair
+	}
+	all := []certificate{
+		{"apiserver", c.servingCA, servingSpec(), &c.serving},
+		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin), &c.kcpAdmin},
+		{"shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup), &c.shardAdmin},
+		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup), &c.proxyIndex},
+		{"front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy"), &c.proxyForward},
+	}
+	for n := range shards {
+		spec := pki.Client(request.ShardUserPrefix+shardName(n), request.GroupShards)
+		all = append(all, certificate{shardClientName(n), c.clientCA, spec, &c.shardClients[n]})
+	}
+	for _, cert := range all {
+		pair, err := store.Certificate(cert.name, cert.ca, cert.spec)
+		if err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+		*cert.result = pair
+	}
+	key, err := store.Key("service-account")
+	if err != nil {
+		return nil, fmt.Errorf("key of service accounts: %w", err)
+	}
+	c.serviceAccountKey = key
+	c.made, c.notes = store.Made(), store.Notes()
+	return c, nil
+}
+
+// shardClientName is the name of a shard's certificate, and of its user in kubeconfigs.
+func shardClientName(n int) string { return "shard-client-" + shardName(n) }
+
+func servingSpec() pki.Spec {
+	return pki.Spec{
+		CommonName: "localhost",
+		DNSNames:   []string{"localhost"},
+		IPs:        []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+}
+
+// kubeconfig is the required content of a kubeconfig file.
+type kubeconfig struct {
+	path string
+	// contexts are the contexts with their servers. The first is the current context.
+	contexts []kubeContext
+	user     string
+	pair     *pki.Pair
+}
+
+type kubeContext struct {
+	name, server string
+}
+
+func ensureKubeconfigs(o CompletedOptions, certs *certificates) error {
+	for _, k := range kubeconfigs(o, certs) {
+		if err := k.ensure(certs.servingCA.CertPEM); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
+	files := layout(o.WorkDir)
+	proxy, root, cache := baseURL(o.FrontProxyPort), baseURL(o.ShardPort), baseURL(o.CacheServerPort)
+	configs := []kubeconfig{
+		{files.shared("admin.kubeconfig"), []kubeContext{{"root", proxy + request.ClusterPath("root")}, {"base", proxy}}, "kcp-admin", certs.kcpAdmin},
+		{files.shared("front-proxy.kubeconfig"), []kubeContext{{"shard-base", root}}, "front-proxy-client", certs.proxyIndex},
+		{files.cache("cache.kubeconfig"), []kubeContext{{"cache", cache}}, "shard-admin", certs.shardAdmin},
+	}
+	for n := range o.Shards {
+		shard := baseURL(o.ShardPort + n)
+		configs = append(configs, kubeconfig{files.shard(n, "admin.kubeconfig"), []kubeContext{
+			{"root", shard + request.ClusterPath("root")},
+			{"base", shard},
+			{"shard-base", shard},
+			{tenancy.AdminCluster.String(), shard + request.ClusterPath(tenancy.AdminCluster.String())},
+		}, "shard-admin", certs.shardAdmin},
+			kubeconfig{files.shard(n, "cache.kubeconfig"), []kubeContext{{"cache", cache}}, shardClientName(n), certs.shardClients[n]})
+		if n > 0 {
+			configs = append(configs,
+				kubeconfig{files.shard(n, "root-shard.kubeconfig"), []kubeContext{{"shard-base", root}}, shardClientName(n), certs.shardClients[n]})
+		}
+	}
+	return configs
+}
+
+func baseURL(port int) string { return fmt.Sprintf("https://%s:%d", bindAddress, port) }
+
+// ensure writes the file if it is missing or lacks the required content. Contexts that users or kubectl plugins have
+// added are preserved.
+func (k kubeconfig) ensure(caPEM []byte) error {
+	config, err := k.load()
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it to have it recreated", k.path, err)
+	}
+	before := config.DeepCopy()
+	if config.AuthInfos[k.user] == nil {
+		config.AuthInfos[k.user] = clientcmdapi.NewAuthInfo()
+	}
+	user := config.AuthInfos[k.user]
+	user.ClientCertificateData, user.ClientKeyData = k.pair.CertPEM, k.pair.KeyPEM
+	for _, c := range k.contexts {
+		if config.Clusters[c.name] == nil {
+			config.Clusters[c.name] = clientcmdapi.NewCluster()
+		}
+		cluster := config.Clusters[c.name]
+		cluster.Server, cluster.CertificateAuthorityData = c.server, caPEM
+		if config.Contexts[c.name] == nil {
+			config.Contexts[c.name] = clientcmdapi.NewContext()
+		}
+		context := config.Contexts[c.name]
+		context.Cluster, context.AuthInfo = c.name, k.user
+	}
+	if config.Contexts[config.CurrentContext] == nil {
+		config.CurrentContext = k.contexts[0].name
+	}
+	if reflect.DeepEqual(before, config) {
+		return nil
+	}
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("encode kubeconfig %s: %w", k.path, err)
+	}
+	return pki.WriteFile(k.path, data, 0o600)
+}
+
+// load reads the file, and returns an empty configuration if it does not exist.
+func (k kubeconfig) load() (*clientcmdapi.Config, error) {
+	data, err := os.ReadFile(k.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return clientcmdapi.NewConfig(), nil
+	case err != nil:
+		return nil, err
+	case len(strings.TrimSpace(string(data))) == 0:
+		return nil, errors.New("it is empty")
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, err
+	}
+	for name, user := range config.AuthInfos {
+		if name == k.user && !isPEM(user.ClientCertificateData, user.ClientKeyData) {
+			return nil, fmt.Errorf("the certificate or key of user %s is not PEM", name)
+		}
+	}
+	for name, cluster := range config.Clusters {
+		if !isPEM(cluster.CertificateAuthorityData) {
+			return nil, fmt.Errorf("the certificate authority of cluster %s is not PEM", name)
+		}
+	}
+	return config, nil
+}
+
+// isPEM reports whether all non-empty data are PEM.
+func isPEM(data ...[]byte) bool {
+	for _, d := range data {
+		if block, _ := pem.Decode(d); len(d) > 0 && block == nil {
+			return false
+		}
+	}
+	return true
+}
