@@ -52,7 +52,7 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 
 // has returns an error unless the reader has synced with that number of objects.
 func (r *reader) has(objects int) error {
-	if has, lacks := r.Lister().Len(), replicas.Lacks(r, []string{"amber"}); has != objects || len(lacks) > 0 {
+	if has, lacks := r.Lister().Len(), replicas.Lacks(r.Informer, []string{"amber"}); has != objects || len(lacks) > 0 {
 		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks checkpoints of %v", has, lacks), r.LastError())
 	}
 	return nil
@@ -93,7 +93,7 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	r := newReader(t, cache)
 	// Without a checkpoint of the shard, the reader accepts any content of the cache server.
 	waitFor(t, "the reader has all objects and a checkpoint of the shard", func() error { return r.has(objects) })
-	require.Contains(t, replicas.Lacks(r, []string{"amber", "blue"}), "blue", "a shard without a checkpoint must be reported")
+	require.Contains(t, replicas.Lacks(r.Informer, []string{"amber", "blue"}), "blue", "a shard without a checkpoint must be reported")
 
 	cache.stop()
 	backup := snapshotOf(t, cache)

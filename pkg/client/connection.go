@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -18,12 +19,10 @@ type listerWatcher struct {
 	watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
+// sink is like Sink, but put and delete fail for objects of another type.
 type sink interface {
-	// begin starts a full resync, which end completes. Objects that were not put in between have been deleted. A
-	// resync may be restarted.
 	begin()
 	end()
-	// put and delete fail for objects of another type.
 	put(ctx context.Context, obj runtime.Object) error
 	delete(ctx context.Context, obj runtime.Object) error
 }
@@ -51,6 +50,7 @@ type connection struct {
 	onSynced   func()
 	// current is set when the informer has received everything that the server had when Run was called.
 	current atomic.Bool
+	version atomic.Value // the resourceVersion, a string
 	state   state
 	broken  chan struct{}
 }
@@ -63,13 +63,12 @@ func newConnection(name string, source listerWatcher) connection {
 }
 
 type state struct {
-	mu              sync.Mutex
-	running         bool
-	started         time.Time
-	err             error
-	since           time.Time
-	broke           time.Time // when the last connection ended
-	resourceVersion string
+	mu      sync.Mutex
+	running bool
+	started time.Time
+	err     error
+	since   time.Time
+	broke   time.Time // when the last connection ended
 }
 
 // Name returns the informer's name.
@@ -112,9 +111,8 @@ func (c *connection) Current() bool { return c.current.Load() }
 
 // LastError returns the reason why the informer is not connected, or nil.
 func (c *connection) LastError() error {
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	return c.state.err
+	_, why := c.Unreachable()
+	return why
 }
 
 // Unreachable returns since when and why the informer is not connected, or nil.
@@ -143,9 +141,8 @@ func (c *connection) stale() time.Duration {
 // ResourceVersion returns the resourceVersion up to which events were received; empty before the informer has
 // synced.
 func (c *connection) ResourceVersion() string {
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	return c.state.resourceVersion
+	version, _ := c.version.Load().(string)
+	return version
 }
 
 // Disconnected returns a channel that receives a value when a connection has ended or failed; LastError returns
@@ -169,20 +166,21 @@ func (c *connection) disconnected() {
 	}
 }
 
-func (c *connection) setResourceVersion(rv string) {
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	c.state.resourceVersion = rv
-}
+func (c *connection) setResourceVersion(rv string) { c.version.Store(rv) }
 
-func (c *connection) setRunning(running bool) (was bool) {
+// begin marks the informer as running until end is called. It fails if it runs already.
+func (c *connection) begin() (end func(), err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
-	was, c.state.running = c.state.running, running
-	if !was {
-		c.state.started = time.Now()
+	if c.state.running {
+		return nil, fmt.Errorf("informer %s is already running: run it only once", c.name)
 	}
-	return was
+	c.state.running, c.state.started = true, time.Now()
+	return func() {
+		c.state.mu.Lock()
+		defer c.state.mu.Unlock()
+		c.state.running = false
+	}, nil
 }
 
 func (c *connection) setError(err error) {
@@ -210,9 +208,49 @@ func (c *connection) markSynced() (first bool) {
 	return first
 }
 
-func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
-	return listerWatcher{
-		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
-		watch: watching,
-	}
+// Filtered is the component that selects the objects in the ranges of an informer.
+type Filtered string
+
+const (
+	// FilteredByServer means that the server sends only objects in the ranges.
+	FilteredByServer Filtered = "server"
+	// FilteredByClient means that the server sends all objects and the informer discards the others.
+	FilteredByClient Filtered = "client"
+	// FilteredUnknown is the state before the first response, and of informers without ranges.
+	FilteredUnknown Filtered = "unknown"
+)
+
+type filterReport struct {
+	name      string
+	by        atomic.Value
+	logged    sync.Once
+	discarded atomic.Uint64
 }
+
+func newReport(name string) *filterReport {
+	r := &filterReport{name: name}
+	r.by.Store(FilteredUnknown)
+	return r
+}
+
+func (r *filterReport) filtered() Filtered {
+	by, _ := r.by.Load().(Filtered)
+	return by
+}
+
+func (r *filterReport) set(ctx context.Context, by Filtered, why error) {
+	before := r.by.Swap(by)
+	if before == by {
+		return
+	}
+	logger := klog.FromContext(ctx).WithValues("informer", r.name)
+	if by != FilteredByClient {
+		logger.V(2).Info("Filtering has changed", "before", before, "now", by)
+		return
+	}
+	r.logged.Do(func() {
+		logger.Info("The server does not filter by the informer's ranges: each replica receives all objects, and discards those of others", "why", why)
+	})
+}
+
+var errNotFiltered = errors.New("the server does not support shard selectors, or its feature gate ShardedListAndWatch is disabled")

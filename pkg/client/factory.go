@@ -45,9 +45,7 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS = -1
 	}
-	if config.UserAgent == "" {
-		config.UserAgent = rest.DefaultKubernetesUserAgent()
-	}
+	config.UserAgent = cmp.Or(config.UserAgent, rest.DefaultKubernetesUserAgent())
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
@@ -207,7 +205,7 @@ type FactoryOption func(*Factory) error
 // WithMetrics registers the metrics of running informers. Several factories may share a registerer.
 func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 	return func(f *Factory) error {
-		f.metrics = newMetrics()
+		f.metrics = &metrics{informer: map[counted]string{}}
 		err := registerer.Register(f.metrics)
 		if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 			if others, ok := already.ExistingCollector.(*metrics); ok {
@@ -222,14 +220,9 @@ func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 // decompression.
 func WithByteCounter(add func(bytes int)) FactoryOption {
 	return func(f *Factory) error {
-		transport := *f.transport()
-		transport.add = add
-		f.http.Transport = &transport
+		if transport, ok := f.http.Transport.(*countingTransport); ok {
+			transport.add = add
+		}
 		return nil
 	}
-}
-
-func (f *Factory) transport() *countingTransport {
-	transport, _ := f.http.Transport.(*countingTransport)
-	return transport
 }

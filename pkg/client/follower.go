@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
 // Sink receives the objects of a server, on one goroutine. It must not retain the objects, nor strings of them.
@@ -30,29 +31,27 @@ type Follower[T Object] struct {
 // Follower returns a follower of a resource. The name is used in logs.
 func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follower[T] {
 	r.identity = r.identity.fresh()
-	c := r.In(scope)
-	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
-	return &Follower[T]{newConnection(name, listerWatcher{list: list, watch: c.Watch}), sink}
+	f, err := newFollower(scope, name, sink, r.sourceIn(""))
+	utilruntime.Must(err)
+	return f
 }
 
 // NewDynamicFollower returns a follower of a resource without Go types.
 func NewDynamicFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*unstructured.Unstructured]) (*Follower[*unstructured.Unstructured], error) {
-	clients, err := scope.Dynamic()
-	if err != nil {
-		return nil, err
-	}
-	c := clients.Resource(gvr)
-	return &Follower[*unstructured.Unstructured]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
+	return newFollower(scope, name, sink, dynamicSource(gvr, ""))
 }
 
 // NewMetadataFollower returns a follower of a resource's metadata.
 func NewMetadataFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*metav1.PartialObjectMetadata]) (*Follower[*metav1.PartialObjectMetadata], error) {
-	clients, err := scope.Metadata()
+	return newFollower(scope, name, sink, metadataSource(gvr, ""))
+}
+
+func newFollower[T Object](scope Scope, name string, sink Sink[T], source sourceAt) (*Follower[T], error) {
+	at, err := source(scope)
 	if err != nil {
 		return nil, err
 	}
-	c := clients.Resource(gvr)
-	return &Follower[*metav1.PartialObjectMetadata]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
+	return &Follower[T]{newConnection(name, at), sink}, nil
 }
 
 // Resume makes a follower that has not run start at a resourceVersion up to which the sink received all events in
@@ -63,7 +62,15 @@ func (f *Follower[T]) Resume(resourceVersion string) {
 }
 
 // Run follows the resource until ctx is done. It fails only if the follower runs already.
-func (f *Follower[T]) Run(ctx context.Context) error { return f.run(ctx, followerSink[T]{f.sink}) }
+func (f *Follower[T]) Run(ctx context.Context) error {
+	end, err := f.begin()
+	if err != nil {
+		return err
+	}
+	defer end()
+	f.follow(ctx, followerSink[T]{f.sink})
+	return nil
+}
 
 type followerSink[T Object] struct{ sink Sink[T] }
 

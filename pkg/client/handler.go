@@ -1,7 +1,15 @@
 package client
 
 import (
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"slices"
 	"sync"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
 )
 
 // Handler is notified of changes. Its functions run one at a time, in the order of the events, on the goroutine of
@@ -86,4 +94,215 @@ type Change[T Object] struct {
 	initial   bool
 	// unseen is set if a deleted object was not in the store.
 	unseen bool
+	// synced is set instead of the other fields if all initial objects were delivered.
+	synced bool
+}
+
+// handlers are the handlers of an informer, or of several informers as if they were one. The latter share the lock, so
+// that each change is compared with the state of the others at that time.
+type handlers[T Object] struct {
+	informer string
+	panics   *atomic.Uint64
+	// mu orders events and registrations of handlers. It is held while a handler is called.
+	mu *sync.Mutex
+	// visible yields the objects that handlers see, with the lock held.
+	visible iter.Seq2[Key, T]
+	// synced is set when handlers were notified of all initial objects.
+	synced bool
+	all    []*registered[T]
+}
+
+type registered[T Object] struct {
+	Handler[T]
+	*Registration
+
+	of    *handlers[T]
+	queue *queue[T]
+}
+
+// AddEventHandler adds a handler, before or after the informer runs. It notifies the handler of all present
+// objects before it returns, or soon afterwards if the handler is buffered. It must not be called from a handler.
+func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	var o handlerOptions
+	for _, option := range options {
+		option(&o)
+	}
+	a := &registered[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
+	if o.buffered {
+		a.queue = &queue[T]{to: a}
+		a.queue.changed.L = &a.queue.mu
+	}
+	a.remove = func() {
+		a.queue.close() // before locking, because the lock's owner may be waiting for this queue
+		hs.mu.Lock()
+		defer hs.mu.Unlock()
+		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *registered[T]) bool { return other == a })
+	}
+	if h.OnAdd != nil || h.changedKey != nil {
+		for key, obj := range hs.visible {
+			a.notify(Change[T]{Key: key, New: obj, Has: true, initial: true})
+		}
+	}
+	hs.all = append(hs.all, a)
+	if hs.synced {
+		a.notify(Change[T]{synced: true})
+	}
+	return a.Registration
+}
+
+// AddKeyHandler adds a handler that is called with the key of each object that is added, changed or deleted and,
+// unless left is nil, of each object that leaves.
+func (hs *handlers[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
+	return hs.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
+}
+
+// Pause calls f while no handler runs: the Lister then returns exactly what the handlers were notified of. It must
+// not be called from a handler, and f must return soon.
+func (hs *handlers[T]) Pause(f func()) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	f()
+}
+
+// notify notifies the handlers of a change, with the lock held.
+func (hs *handlers[T]) notify(c Change[T]) {
+	for _, a := range hs.all {
+		a.notify(c)
+	}
+}
+
+// notifySynced notifies the handlers that all initial objects were delivered, with the lock held.
+func (hs *handlers[T]) notifySynced() {
+	hs.synced = true
+	hs.notify(Change[T]{synced: true})
+}
+
+// wait waits until buffered handlers were notified of all changes.
+func (hs *handlers[T]) wait() {
+	hs.mu.Lock()
+	all := hs.all
+	hs.mu.Unlock()
+	for _, a := range all {
+		a.queue.wait()
+	}
+}
+
+func (a *registered[T]) notify(c Change[T]) {
+	if a.queue != nil {
+		a.queue.add(c)
+		return
+	}
+	a.call(c)
+}
+
+func (a *registered[T]) call(c Change[T]) {
+	switch {
+	case c.synced:
+		a.markSynced()
+	case a.changedKey != nil && c.leave == "":
+		a.protect(func() { a.changedKey(c.Key) })
+	case a.leftKey != nil && c.leave != "":
+		a.protect(func() { a.leftKey(c.Key) })
+	}
+	switch {
+	case c.Same && a.OnUpdate != nil:
+		a.protect(func() { a.OnUpdate(c.Old, c.New) })
+	case c.Same:
+	case c.Had && c.leave != "" && a.OnLeave != nil:
+		a.protect(func() { a.OnLeave(c.last, c.leave) })
+	case c.Had && c.leave != "":
+	case c.Had && a.OnDelete != nil:
+		last, tombstone := c.last, c.tombstone
+		if c.Has {
+			last, tombstone = c.Old, true
+		}
+		a.protect(func() { a.OnDelete(last, tombstone) })
+	}
+	if c.Has && !c.Same && a.OnAdd != nil {
+		a.protect(func() { a.OnAdd(c.New, c.initial) })
+	}
+}
+
+// protect calls f, and counts and logs a panic.
+func (a *registered[T]) protect(f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			a.of.panics.Add(1)
+			klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "Recovered from a panic of a handler", "informer", a.of.informer, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
+var errPanic = errors.New("a handler panicked")
+
+// buffer is the capacity of the queue of a buffered handler.
+const buffer = 1000
+
+// queue contains the pending changes of a buffered handler. Its goroutine runs while there are any. A nil queue is
+// empty.
+type queue[T Object] struct {
+	to *registered[T]
+
+	mu              sync.Mutex
+	changed         sync.Cond
+	entries         []Change[T]
+	running, closed bool
+}
+
+func (q *queue[T]) add(c Change[T]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.entries) >= buffer && !q.closed {
+		q.changed.Wait()
+	}
+	if q.closed {
+		return
+	}
+	q.entries = append(q.entries, c)
+	if !q.running {
+		q.running = true
+		go q.run()
+	}
+}
+
+func (q *queue[T]) run() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.entries) > 0 {
+		c := q.entries[0]
+		q.entries[0] = Change[T]{}
+		q.entries = q.entries[1:]
+		q.changed.Broadcast()
+		q.mu.Unlock()
+		q.to.call(c)
+		q.mu.Lock()
+	}
+	q.entries, q.running = nil, false
+	q.changed.Broadcast()
+}
+
+func (q *queue[T]) wait() {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.running {
+		q.changed.Wait()
+	}
+}
+
+// close drops pending entries and waits until the handler has returned.
+func (q *queue[T]) close() {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	q.closed, q.entries = true, nil
+	q.changed.Broadcast()
+	q.mu.Unlock()
+	q.wait()
 }

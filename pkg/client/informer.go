@@ -2,7 +2,7 @@ package client
 
 import (
 	"fmt"
-	"sync"
+	"iter"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -52,22 +52,20 @@ func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
 // handlers of changes. Use Resource.Informer, NewMetadataInformer or NewDynamicInformer.
 type Informer[T Object] struct {
 	connection
+	handlers[T]
 
 	gvr     schema.GroupVersionResource
 	sharded bool
 	options InformerOptions[T]
 	store   *store[T]
 
-	// mu orders events and registrations of handlers. The informers of a Composite or Union share it.
-	mu       *sync.Mutex
-	handlers handlers[T]
 	// followers are called with changes of the store, after the handlers.
 	followers []func(Change[T])
 	// syncedFollowers are called when all initial objects were delivered.
 	syncedFollowers []func()
 
 	// sourceAt returns the client of the same resource at another scope.
-	sourceAt func(Scope) (listerWatcher, error)
+	sourceAt sourceAt
 	metrics  *metrics
 	guard    Guard
 	// rangeState is nil for informers without ranges.
@@ -93,20 +91,6 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 	return key
 }
 
-// AddEventHandler adds a handler, before or after the informer runs. It notifies the handler of all present
-// objects before it returns, or soon afterwards if the handler is buffered. It must not be called from a handler.
-func (i *Informer[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.present)
-}
-
-// AddKeyHandler adds a handler that is called with the key of each object that is added, changed or deleted and,
-// unless left is nil, of each object that leaves.
-func (i *Informer[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
-	return i.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
-}
-
 func (i *Informer[T]) present(visit func(Key, T) bool) {
 	for _, obj := range i.store.list() {
 		if !visit(i.KeyOf(obj), obj) {
@@ -115,10 +99,10 @@ func (i *Informer[T]) present(visit func(Key, T) bool) {
 	}
 }
 
-func (i *Informer[T]) notifySynced() {
+func (i *Informer[T]) deliveredInitial() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.handlers.markInitialDelivered()
+	i.notifySynced()
 	for _, f := range i.syncedFollowers {
 		f()
 	}
@@ -131,14 +115,6 @@ func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
 		return fmt.Errorf("informer %s: %w", i.name, err)
 	}
 	return nil
-}
-
-// Pause calls f while no handler runs: the Lister then returns exactly what the handlers were notified of. It must
-// not be called from a handler, and f must return soon.
-func (i *Informer[T]) Pause(f func()) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	f()
 }
 
 // Filtered returns the component that selects the objects in the ranges of the informer, according to the latest
@@ -209,3 +185,31 @@ func (i *Informer[T]) notify(c Change[T]) {
 		f(c)
 	}
 }
+
+// Composite shows a main informer and other informers as one, e.g. with preferences among copies of an object.
+// Union is for informers of equal rank.
+type Composite[T Object] struct{ handlers[T] }
+
+// NewComposite returns a Composite that is synced when the main informer is. The main informer may be part of
+// other Composites and have handlers. changed is called with the changes of its objects before handlers are
+// notified. visible yields the visible objects. Both are called with the lock held.
+func NewComposite[T Object](main *Informer[T], changed func(Change[T]), visible iter.Seq2[Key, T]) *Composite[T] {
+	main.mu.Lock()
+	defer main.mu.Unlock()
+	v := &Composite[T]{handlers[T]{informer: main.name, panics: main.panics, mu: main.mu, visible: visible, synced: main.handlers.synced}}
+	main.syncedFollowers = append(main.syncedFollowers, v.notifySynced)
+	main.followers = append(main.followers, changed)
+	return v
+}
+
+// Follow adds another informer, which must not have run and not be part of another Composite.
+func (v *Composite[T]) Follow(informer *Informer[T], changed func(Change[T])) {
+	informer.mu = v.mu
+	informer.followers = append(informer.followers, changed)
+}
+
+// Notify notifies the handlers of a change. The lock must be held.
+func (v *Composite[T]) Notify(c Change[T]) { v.notify(c) }
+
+// Wait waits until buffered handlers were notified of all changes.
+func (v *Composite[T]) Wait() { v.wait() }

@@ -31,11 +31,11 @@ var ErrIncomplete = errors.New("not all objects are loaded yet")
 
 // Get returns the object with the given key, or a NotFound error, or ErrNotOwned.
 func (l Lister[T]) Get(key Key) (T, error) {
-	if obj, ok := l.Lookup(key); ok {
-		return obj, nil
+	obj, ok := l.Lookup(key)
+	if !ok {
+		return obj, l.informer.missed(key.Cluster, key.Namespace, key.Name)
 	}
-	var none T
-	return none, l.informer.missed(key.Cluster, key.Namespace, key.Name)
+	return obj, nil
 }
 
 // Lookup returns the object with the given key, and whether it was found.
@@ -80,10 +80,7 @@ func (l Lister[T]) ByIndex(index, value string) ([]T, error) {
 
 // KeysByIndex returns the keys of the objects that ByIndex returns, or none if the index does not exist.
 func (l Lister[T]) KeysByIndex(index, value string) []Key {
-	found, err := l.ByIndex(index, value)
-	if err != nil {
-		return nil
-	}
+	found, _ := l.ByIndex(index, value)
 	keys := make([]Key, 0, len(found))
 	for _, obj := range found {
 		keys = append(keys, l.informer.KeyOf(obj))
@@ -127,31 +124,30 @@ func (l ClusterLister[T]) Len() int { return l.informer.store.countIn(l.cluster)
 
 // List returns the objects that match, ordered by namespace and name. A nil selector matches everything.
 func (l ClusterLister[T]) List(selector labels.Selector) []T {
-	return l.list(func(_ local, obj T) bool {
-		return selector == nil || selector.Matches(labels.Set(obj.GetLabels()))
-	})
+	return l.list(selector, func(local) bool { return true })
 }
 
 // ListNamespace is List in one namespace.
 func (l ClusterLister[T]) ListNamespace(namespace string, selector labels.Selector) []T {
-	return l.list(func(key local, obj T) bool {
-		return key.namespace == namespace && (selector == nil || selector.Matches(labels.Set(obj.GetLabels())))
-	})
+	return l.list(selector, func(key local) bool { return key.namespace == namespace })
 }
 
-func (l ClusterLister[T]) list(match func(local, T) bool) []T {
+func (l ClusterLister[T]) list(selector labels.Selector, in func(local) bool) []T {
 	var objs []T
 	l.informer.store.inCluster(l.cluster, func(key local, obj T) {
-		if match(key, obj) {
+		if in(key) && (selector == nil || selector.Matches(labels.Set(obj.GetLabels()))) {
 			objs = append(objs, obj)
 		}
 	})
-	slices.SortFunc(objs, func(a, b T) int {
-		return cmp.Or(
-			cmp.Compare(a.GetNamespace(), b.GetNamespace()),
-			cmp.Compare(a.GetName(), b.GetName()),
-			cmp.Compare(a.GetAnnotations()[request.ShardAnnotation], b.GetAnnotations()[request.ShardAnnotation]),
-		)
-	})
+	slices.SortFunc(objs, compareObjects)
 	return objs
+}
+
+// compareObjects orders the objects of one logical cluster.
+func compareObjects[T Object](a, b T) int {
+	return cmp.Or(
+		cmp.Compare(a.GetNamespace(), b.GetNamespace()),
+		cmp.Compare(a.GetName(), b.GetName()),
+		cmp.Compare(a.GetAnnotations()[request.ShardAnnotation], b.GetAnnotations()[request.ShardAnnotation]),
+	)
 }

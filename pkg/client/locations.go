@@ -1,6 +1,7 @@
 package client
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -10,19 +11,17 @@ import (
 // locations records which members of a Union have the objects of a logical cluster. Nearly all logical clusters
 // are on one shard and have one entry, independent of the number of their objects. An entry per object exists only
 // while several shards have objects, e.g. during a migration.
-type locations[T Object] struct {
-	of func(member uint32, cluster logicalcluster.Name) *objects[local, T]
+type locations struct {
+	// in calls visit with the objects of a logical cluster in a member.
+	in func(member uint32, cluster logicalcluster.Name, visit func(local))
 
 	mu      sync.RWMutex
-	single  map[logicalcluster.Name]soleLocation[T]
+	single  map[logicalcluster.Name]soleLocation
 	several map[logicalcluster.Name]*sharedCluster
 }
 
-// soleLocation is the only member with objects of a logical cluster, and these objects, to save a lookup.
-type soleLocation[T Object] struct {
-	in              *objects[local, T]
-	member, objects uint32
-}
+// soleLocation is the only member with objects of a logical cluster, and their number.
+type soleLocation struct{ member, objects uint32 }
 
 // sharedCluster is a logical cluster of which several members have objects.
 type sharedCluster struct {
@@ -32,19 +31,15 @@ type sharedCluster struct {
 	copies map[local][]uint32
 }
 
-func newLocations[T Object](of func(member uint32, cluster logicalcluster.Name) *objects[local, T]) locations[T] {
-	return locations[T]{of: of, single: map[logicalcluster.Name]soleLocation[T]{}, several: map[logicalcluster.Name]*sharedCluster{}}
-}
-
 // add records that a member has a new object. It returns the member whose copy was valid before, if any.
-func (p *locations[T]) add(cluster logicalcluster.Name, l local, member uint32) (before uint32, hidden bool) {
+func (p *locations) add(cluster logicalcluster.Name, l local, member uint32) (before uint32, hidden bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.several[cluster]
 	if s == nil {
 		one, known := p.single[cluster]
 		if !known {
-			one = soleLocation[T]{in: p.of(member, cluster), member: member}
+			one = soleLocation{member: member}
 		}
 		if one.member == member {
 			one.objects++
@@ -52,9 +47,7 @@ func (p *locations[T]) add(cluster logicalcluster.Name, l local, member uint32) 
 			return 0, false
 		}
 		s = &sharedCluster{objects: map[uint32]uint32{one.member: one.objects}, copies: make(map[local][]uint32, one.objects)}
-		for l := range one.in.all {
-			s.copies[l] = []uint32{one.member}
-		}
+		p.in(one.member, cluster, func(l local) { s.copies[l] = []uint32{one.member} })
 		delete(p.single, cluster)
 		p.several[cluster] = s
 	}
@@ -69,7 +62,7 @@ func (p *locations[T]) add(cluster logicalcluster.Name, l local, member uint32) 
 
 // renew replaces the key of a logical cluster by that of the newest object, so that the old one is not kept in
 // memory. It reports whether the member's copy of the object is valid.
-func (p *locations[T]) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
+func (p *locations) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.several[cluster]; s != nil {
@@ -83,7 +76,7 @@ func (p *locations[T]) renew(cluster logicalcluster.Name, l local, member uint32
 
 // remove records that a member no longer has an object. It reports whether the member's copy was valid, and
 // returns the member whose copy is valid now, if any.
-func (p *locations[T]) remove(cluster logicalcluster.Name, l local, member uint32) (counted bool, now uint32, left bool) {
+func (p *locations) remove(cluster logicalcluster.Name, l local, member uint32) (counted bool, now uint32, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.several[cluster]
@@ -109,7 +102,7 @@ func (p *locations[T]) remove(cluster logicalcluster.Name, l local, member uint3
 	}
 	if len(s.objects) == 1 {
 		for last, objects := range s.objects {
-			p.single[cluster] = soleLocation[T]{in: p.of(last, cluster), member: last, objects: objects}
+			p.single[cluster] = soleLocation{member: last, objects: objects}
 		}
 		delete(p.several, cluster)
 	}
@@ -117,7 +110,7 @@ func (p *locations[T]) remove(cluster logicalcluster.Name, l local, member uint3
 }
 
 // superseded reports whether another member's copy of an object is valid, with the lock held.
-func (p *locations[T]) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
+func (p *locations) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
 	s := p.several[cluster]
 	if s == nil {
 		return false
@@ -127,7 +120,7 @@ func (p *locations[T]) superseded(cluster logicalcluster.Name, l local, member u
 }
 
 // members returns the members with objects of a logical cluster, most objects first, with the lock held.
-func (p *locations[T]) members(cluster logicalcluster.Name) []uint32 {
+func (p *locations) members(cluster logicalcluster.Name) []uint32 {
 	if one, ok := p.single[cluster]; ok {
 		return []uint32{one.member}
 	}
@@ -135,10 +128,5 @@ func (p *locations[T]) members(cluster logicalcluster.Name) []uint32 {
 	if s == nil {
 		return nil
 	}
-	members := make([]uint32, 0, len(s.objects))
-	for member := range s.objects {
-		members = append(members, member)
-	}
-	slices.SortFunc(members, func(a, b uint32) int { return int(s.objects[b]) - int(s.objects[a]) })
-	return members
+	return slices.SortedFunc(maps.Keys(s.objects), func(a, b uint32) int { return int(s.objects[b]) - int(s.objects[a]) })
 }

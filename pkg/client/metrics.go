@@ -42,8 +42,6 @@ var informerMetrics = map[string]*prometheus.Desc{
 	"handler_panics_total": prometheus.NewDesc("shardplane_client_informer_handler_panics_total", "Panics of handlers.", informerLabels, nil),
 }
 
-func newMetrics() *metrics { return &metrics{informer: map[counted]string{}} }
-
 func (m *metrics) watch(i counted) (stop func()) {
 	if m == nil {
 		return func() {}

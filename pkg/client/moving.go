@@ -5,50 +5,80 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// ChangingRanges is a RangeSource whose ranges can be set, all by the same key.
-type ChangingRanges struct {
-	mu      sync.Mutex
-	ranges  Ranges
-	changed chan struct{}
+// useRanges configures an informer that does not run yet to load the objects in ranges.
+func (i *Informer[T]) useRanges(source RangeSource) {
+	i.rangeState = &rangeState{source: source, wake: make(chan struct{}, 1)}
+	i.rangeState.loaded.set(Ranges{})
+	i.rangeState.incoming.set(Ranges{})
+	i.requestRanges, i.completed = i.requestLoaded, i.loadedCompletely
+	i.reached = func(version string) { i.Pause(func() { i.passed(version) }) }
 }
 
-// NewChangingRanges returns a source with initial ranges.
-func NewChangingRanges(ranges Ranges) *ChangingRanges {
-	return &ChangingRanges{ranges: ranges, changed: make(chan struct{})}
-}
-
-// Ranges implements RangeSource.
-func (c *ChangingRanges) Ranges() Ranges {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ranges
-}
-
-// Changed implements RangeSource.
-func (c *ChangingRanges) Changed() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changed
-}
-
-// Set sets the ranges. Informers follow asynchronously.
-func (c *ChangingRanges) Set(ranges Ranges) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ranges.Equal(ranges) {
-		return
+// LoadedRanges returns the ranges of which the informer has all objects. Assigned ranges that are still being
+// loaded are not included.
+func (i *Informer[T]) LoadedRanges() Ranges {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.rangeState == nil || !i.rangeState.complete {
+		return Ranges{}
 	}
-	c.ranges = ranges
-	close(c.changed)
-	c.changed = make(chan struct{})
+	return *i.rangeState.loaded.covers.Load()
 }
 
-func (i *Informer[T]) followRanges(ctx context.Context) {
-	for ctx.Err() == nil {
-		i.followLoaded(ctx)
+func (i *Informer[T]) requestLoaded(anew bool) Ranges {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := i.rangeState
+	if anew {
+		h.complete, h.floors, h.unexplained = false, nil, nil
+		h.relist.Store(false)
+		h.loaded.set(h.assigned)
+		h.incoming.set(Ranges{})
+		h.wakeUp()
 	}
+	h.loaded.requested = *h.loaded.covers.Load()
+	if len(h.loaded.requested.intervals) > hashrange.Most {
+		h.loaded.requested = h.assigned // assigned has fewer intervals, and includes loaded
+	}
+	return h.loaded.requested
+}
+
+func (i *Informer[T]) loadedCompletely() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rangeState.complete = true
+	i.rangeState.wakeUp()
+}
+
+// assign sets the assigned ranges and drops objects outside of them.
+func (i *Informer[T]) assign(wanted Ranges) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := i.rangeState
+	h.assigned = wanted
+	h.loaded.set(h.loaded.covers.Load().intersect(wanted))
+	h.incoming.set(h.incoming.covers.Load().intersect(wanted))
+	i.leave(wanted)
+}
+
+// missing returns the assigned ranges that are neither loaded nor incoming, if they can be loaded now.
+func (i *Informer[T]) missing() Ranges {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := i.rangeState
+	if !h.complete || i.ResourceVersion() == "" || !h.incoming.covers.Load().Empty() {
+		return Ranges{}
+	}
+	missing := h.assigned.minus(*h.loaded.covers.Load())
+	if len(missing.intervals) > hashrange.Most {
+		missing.intervals = missing.intervals[:hashrange.Most] // the remaining intervals follow
+	}
+	h.incoming.set(missing)
+	return missing
 }
 
 // followLoaded follows the assigned ranges with one first stream, until it must be replaced.
@@ -56,9 +86,9 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 	h := i.rangeState
 	changed := h.source.Changed()
 	i.assign(h.source.Ranges())
-	if i.nothingLoaded() {
+	if h.loaded.covers.Load().Empty() {
 		i.setResourceVersion("") // all assigned ranges are listed
-		if i.nothingAssigned() {
+		if h.assigned.Empty() {
 			i.loadedCompletely()
 			i.setError(nil)
 			i.isCurrent(ctx)
@@ -71,7 +101,7 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 	}
 	h.wakeUp() // more ranges may have been assigned since
 	first := i.start(ctx, &i.connection, &h.loaded)
-	second := &running{}
+	second := none
 	defer func() {
 		first.end()
 		second.end()
@@ -84,11 +114,11 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 		case <-changed:
 			changed = h.source.Changed()
 			i.assign(h.source.Ranges())
-			if i.nothingLoaded() {
+			if h.loaded.covers.Load().Empty() {
 				return
 			}
 		case <-h.wake:
-		case <-second.syncedChannel():
+		case <-second.synced:
 			if h.incoming.covers.Load().Empty() {
 				break
 			}
@@ -97,14 +127,14 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 			i.merge(second.ResourceVersion())
 			return
 		}
-		if i.mustRelist() {
+		if h.relist.Load() {
 			first.end()
 			i.setResourceVersion("")
 			return
 		}
 		if h.incoming.covers.Load().Empty() {
 			second.end()
-			second = &running{}
+			second = none
 			h.second.Store(nil)
 		}
 		if missing := i.missing(); !missing.Empty() {
@@ -112,20 +142,6 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 			second = i.load(ctx)
 		}
 	}
-}
-
-func (i *Informer[T]) nothingLoaded() bool { return i.rangeState.loaded.covers.Load().Empty() }
-
-func (i *Informer[T]) nothingAssigned() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.rangeState.assigned.Empty()
-}
-
-func (i *Informer[T]) mustRelist() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.rangeState.relist
 }
 
 // merge makes the next first stream include the ranges of the second one, up to the version that it reached. Both
@@ -155,18 +171,20 @@ func (i *Informer[T]) merge(reached string) {
 
 type running struct {
 	*connection
-	cancel context.CancelFunc
-	ended  chan struct{}
+	end func()
 }
+
+// none does not run, and is never synced.
+var none = &running{&connection{}, func() {}}
 
 func (i *Informer[T]) start(ctx context.Context, c *connection, of *part) *running {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &running{c, cancel, make(chan struct{})}
-	go func() {
-		defer close(r.ended)
-		c.follow(ctx, &informerSink[T]{informer: i, part: of})
-	}()
-	return r
+	var ended sync.WaitGroup
+	ended.Go(func() { c.follow(ctx, &informerSink[T]{informer: i, part: of}) })
+	return &running{c, func() {
+		cancel()
+		ended.Wait()
+	}}
 }
 
 func (i *Informer[T]) load(ctx context.Context) *running {
@@ -181,22 +199,6 @@ func (i *Informer[T]) load(ctx context.Context) *running {
 	}
 	i.rangeState.second.Store(&c)
 	return i.start(ctx, &c, coming)
-}
-
-func (r *running) end() {
-	if r.connection != nil {
-		r.cancel()
-		<-r.ended
-	}
-}
-
-// syncedChannel returns a channel that is closed when the stream has delivered its initial state, or nil if it does not
-// run.
-func (r *running) syncedChannel() <-chan struct{} {
-	if r.connection == nil {
-		return nil
-	}
-	return r.synced
 }
 
 // LastError returns the reason why the informer is not connected, or cannot load incoming ranges, or nil.

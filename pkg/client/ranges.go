@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -179,8 +180,7 @@ func (r Ranges) has(key ShardKey, hash uint64) bool {
 
 // Covers reports whether r includes all of other.
 func (r Ranges) Covers(other Ranges) bool {
-	rest := other.minus(r)
-	return rest.Empty()
+	return other.minus(r).Empty()
 }
 
 // union returns the union of ranges by the same key.
@@ -224,4 +224,42 @@ func (r Ranges) intersect(other Ranges) Ranges {
 		return Ranges{}
 	}
 	return r.minus(r.minus(other))
+}
+
+// ChangingRanges is a RangeSource whose ranges can be set, all by the same key.
+type ChangingRanges struct {
+	mu      sync.Mutex
+	ranges  Ranges
+	changed chan struct{}
+}
+
+// NewChangingRanges returns a source with initial ranges.
+func NewChangingRanges(ranges Ranges) *ChangingRanges {
+	return &ChangingRanges{ranges: ranges, changed: make(chan struct{})}
+}
+
+// Ranges implements RangeSource.
+func (c *ChangingRanges) Ranges() Ranges {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ranges
+}
+
+// Changed implements RangeSource.
+func (c *ChangingRanges) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+// Set sets the ranges. Informers follow asynchronously.
+func (c *ChangingRanges) Set(ranges Ranges) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ranges.Equal(ranges) {
+		return
+	}
+	c.ranges = ranges
+	close(c.changed)
+	c.changed = make(chan struct{})
 }

@@ -21,8 +21,7 @@ type part struct {
 	covers atomic.Pointer[Ranges]
 }
 
-func (p *part) takes(obj Object) bool { return p.covers.Load().Contains(obj) }
-func (p *part) set(r Ranges)          { p.covers.Store(&r) }
+func (p *part) set(r Ranges) { p.covers.Store(&r) }
 
 // floor records that events of ranges up to a version were delivered by a stream that has ended.
 type floor struct {
@@ -52,21 +51,22 @@ type event struct {
 type rangeState struct {
 	source           RangeSource
 	loaded, incoming part
-	// wake wakes followRanges when there may be work.
+	// wake wakes followLoaded when there may be work.
 	wake chan struct{}
 	// second is the connection of the second stream.
 	second atomic.Pointer[connection]
+	// relist is set if the first stream must list everything again.
+	relist atomic.Bool
 
 	// The following fields are protected by the informer's lock.
 
+	// assigned is written by the goroutine of followLoaded.
 	assigned Ranges
 	// complete is set when the first stream has delivered everything in the loaded ranges.
 	complete bool
 	floors   []floor
 	// unexplained are objects with events that were dropped as delivered but are not in the store; see delivered.
 	unexplained map[types.UID]struct{}
-	// relist is set if the first stream must list everything again.
-	relist bool
 }
 
 func (h *rangeState) wakeUp() {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 
@@ -63,31 +64,19 @@ type listPointerTo[T any] interface {
 // DefineResource returns the resource named plural of a group and version. It panics if the scheme of WithScheme
 // does not contain the types. Package kinds defines the resources of every logical cluster.
 func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string, options ...ResourceOption) Resource[PT, PL] {
-	var o resourceOptions
-	for _, option := range options {
-		option(&o)
-	}
 	r := Resource[PT, PL]{
 		GroupVersionResource: gv.WithResource(plural),
 		newObject:            func() PT { return new(T) },
 		newList:              func() PL { return new(L) },
-		protobuf:             o.protobuf,
-		identity:             o.identity,
 	}
-	own, err := schemeOf(o.scheme, gv, r.newObject(), r.newList())
-	utilruntime.Must(err)
-	r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
+	utilruntime.Must(r.configure(options))
 	return r
 }
 
 // ResourceOf is DefineResource for kinds that are determined at run time. scheme must contain the Go types of the
 // kind and of its list.
 func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural string, options ...ResourceOption) (Resource[Object, runtime.Object], error) {
-	var o resourceOptions
-	for _, option := range options {
-		option(&o)
-	}
-	r := Resource[Object, runtime.Object]{GroupVersionResource: kind.GroupVersion().WithResource(plural), protobuf: o.protobuf, identity: o.identity}
+	r := Resource[Object, runtime.Object]{GroupVersionResource: kind.GroupVersion().WithResource(plural)}
 	obj, err := scheme.New(kind)
 	if err != nil {
 		return r, err
@@ -99,14 +88,23 @@ func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural str
 	if _, ok := obj.(Object); !ok {
 		return r, fmt.Errorf("the scheme type of %s is %T, which has no object metadata", kind, obj)
 	}
-	own, err := schemeOf(scheme, kind.GroupVersion(), obj, list)
-	if err != nil {
-		return r, err
-	}
 	r.newObject = func() Object { return obj.DeepCopyObject().(Object) }
 	r.newList = func() runtime.Object { return list.DeepCopyObject() }
+	return r, r.configure(append(slices.Clone(options), WithScheme(scheme)))
+}
+
+func (r *Resource[T, L]) configure(options []ResourceOption) error {
+	var o resourceOptions
+	for _, option := range options {
+		option(&o)
+	}
+	own, err := schemeOf(o.scheme, r.GroupVersion(), r.newObject(), r.newList())
+	if err != nil {
+		return err
+	}
+	r.protobuf, r.identity = o.protobuf, o.identity
 	r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
-	return r, nil
+	return nil
 }
 
 // schemeOf returns a scheme for the types and the meta types. The kinds are named as in scheme or, if it is nil,
@@ -141,38 +139,25 @@ func (r Resource[T, L]) In(scope Scope) *Client[T, L] { return r.InNamespace(sco
 
 // InNamespace returns the client of a namespaced resource in one namespace.
 func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L] {
-	var options []gentype.Option[T]
-	if r.protobuf {
-		options = append(options, gentype.PrefersProtobuf[T]())
-	}
-	plural := r.Resource
-	if r.exportIdentity(scope) {
-		plural += identityPlaceholder
-	}
-	return gentype.NewClientWithList[T, L](plural, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
-}
-
-// restClient returns a REST client for the group and version of the resource. It cannot fail: NewFactory has
-// parsed the host, the segment of a Scope is escaped, and everything else is set here.
-func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
-	config := scope.Config()
-	gv := r.GroupVersion()
+	config, gv := scope.Config(), r.GroupVersion()
 	config.GroupVersion = &gv
 	config.APIPath = apiPath(gv.Group)
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
-	sender := scope.factory.http
-	if r.exportIdentity(scope) {
+	plural, sender := r.Resource, scope.factory.http
+	if r.identity != nil && scope.segment == request.Wildcard {
+		plural += identityPlaceholder
 		identifying := *sender
 		identifying.Transport = &identityTransport{sender.Transport, r.identity}
 		sender = &identifying
 	}
 	c, err := rest.RESTClientForConfigAndClient(config, sender)
+	// NewFactory has parsed the host, the segment of a Scope is escaped, and everything else is set here.
 	utilruntime.Must(err)
-	return c
-}
-
-func (r Resource[T, L]) exportIdentity(scope Scope) bool {
-	return r.identity != nil && scope.segment == request.Wildcard
+	var options []gentype.Option[T]
+	if r.protobuf {
+		options = append(options, gentype.PrefersProtobuf[T]())
+	}
+	return gentype.NewClientWithList[T, L](plural, c, r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
 // WithIdentity makes requests for all logical clusters include the identity of the APIExport of the resource
@@ -180,4 +165,43 @@ func (r Resource[T, L]) exportIdentity(scope Scope) bool {
 // called for the first request, and after a 404, e.g. because the APIExport was replaced.
 func WithIdentity(identity func(ctx context.Context) (string, error)) ResourceOption {
 	return func(o *resourceOptions) { o.identity = &exportIdentity{fetch: identity} }
+}
+
+// sourceAt returns the requests for one resource at a scope.
+type sourceAt func(Scope) (listerWatcher, error)
+
+func (r Resource[T, L]) sourceIn(namespace string) sourceAt {
+	return func(scope Scope) (listerWatcher, error) {
+		c := r.InNamespace(scope, namespace)
+		return sourceOf(c.List, c.Watch), nil
+	}
+}
+
+func metadataSource(gvr schema.GroupVersionResource, namespace string) sourceAt {
+	return func(scope Scope) (listerWatcher, error) {
+		clients, err := scope.Metadata()
+		if err != nil {
+			return listerWatcher{}, err
+		}
+		c := clients.Resource(gvr).Namespace(namespace)
+		return sourceOf(c.List, c.Watch), nil
+	}
+}
+
+func dynamicSource(gvr schema.GroupVersionResource, namespace string) sourceAt {
+	return func(scope Scope) (listerWatcher, error) {
+		clients, err := scope.Dynamic()
+		if err != nil {
+			return listerWatcher{}, err
+		}
+		c := clients.Resource(gvr).Namespace(namespace)
+		return sourceOf(c.List, c.Watch), nil
+	}
+}
+
+func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
+	return listerWatcher{
+		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
+		watch: watching,
+	}
 }

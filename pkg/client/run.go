@@ -1,51 +1,64 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
+	"reflect"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
-	name := options.Name
-	if name == "" {
-		name = gvr.GroupResource().String() + "@" + scope.String()
+func newInformer[T Object](scope Scope, gvr schema.GroupVersionResource, options InformerOptions[T], source sourceAt) (*Informer[T], error) {
+	at, err := source(scope)
+	if err != nil {
+		return nil, err
 	}
+	name := cmp.Or(options.Name, gvr.GroupResource().String()+"@"+scope.String())
 	i := &Informer[T]{
-		connection: newConnection(name, source),
+		connection: newConnection(name, at),
+		sourceAt:   source,
 		gvr:        gvr,
 		sharded:    scope.factory.sharded,
 		everywhere: scope.segment == request.Wildcard,
 		options:    options,
 		store:      newStore(options.Indexers),
-		mu:         &sync.Mutex{},
 		guard:      trust{},
 	}
-	i.handlers = handlers[T]{name: name, counts: i.counts}
-	i.onSynced = i.notifySynced
+	i.handlers = handlers[T]{informer: name, panics: &i.counts.panics, mu: &sync.Mutex{}, visible: i.present}
+	i.onSynced = i.deliveredInitial
 	i.pagesOnly = options.DisableWatchList
 	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector}
 	i.metrics = scope.factory.metrics
 	if options.Ranges != nil {
 		i.useRanges(options.Ranges)
 	}
-	return i
+	if guard := scope.factory.guard; guard != nil {
+		i.guard = guard(guarded[T]{i, i, scope})
+		i.before = func(ctx context.Context) error { return i.guard.BeforeList(ctx, i.lastBreak()) }
+	}
+	return i, nil
 }
 
 // Run follows the resource until ctx is done and all its goroutines have ended. It fails only if the informer runs
 // already.
 func (i *Informer[T]) Run(ctx context.Context) error {
-	if i.setRunning(true) {
-		return fmt.Errorf("informer %s is already running: run it only once", i.name)
+	end, err := i.begin()
+	if err != nil {
+		return err
 	}
-	defer i.setRunning(false)
+	defer end()
 	defer i.metrics.watch(i)()
 	var guarding sync.WaitGroup
 	defer guarding.Wait()
@@ -54,11 +67,13 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		if source, ok := i.rangeState.source.(LoadedRanges); ok {
 			defer source.Follow(i.LoadedRanges)()
 		}
-		i.followRanges(ctx)
+		for ctx.Err() == nil {
+			i.followLoaded(ctx)
+		}
 	} else {
 		i.follow(ctx, &informerSink[T]{informer: i})
 	}
-	i.handlers.wait(i.mu)
+	i.wait()
 	return nil
 }
 
@@ -77,7 +92,8 @@ func (i *Informer[T]) MoveTo(scope Scope) error {
 	if i.state.running {
 		return fmt.Errorf("informer %s is running: stop it before you move it", i.name)
 	}
-	i.source, i.state.resourceVersion, i.metrics = source, "", scope.factory.metrics
+	i.source, i.metrics = source, scope.factory.metrics
+	i.setResourceVersion("")
 	i.current.Store(false)
 	return nil
 }
@@ -105,49 +121,130 @@ func (i *Informer[T]) measure(report func(metric string, value float64, by ...st
 // options means all.
 func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
 	r.identity = r.identity.fresh()
-	i, err := newInformerAt(scope, r.GroupVersionResource, options, func(scope Scope) (listerWatcher, error) {
-		c := r.InNamespace(scope, options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
+	i, err := newInformer(scope, r.GroupVersionResource, options, r.sourceIn(options.Namespace))
 	utilruntime.Must(err)
 	return i
-}
-
-func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, options InformerOptions[T], source func(Scope) (listerWatcher, error)) (*Informer[T], error) {
-	at, err := source(scope)
-	if err != nil {
-		return nil, err
-	}
-	i := newInformer(gvr, scope, at, options)
-	i.sourceAt = source
-	if guard := scope.factory.guard; guard != nil {
-		i.guard = guard(guarded[T]{i, i, scope})
-		i.before = func(ctx context.Context) error { return i.guard.BeforeList(ctx, i.lastBreak()) }
-	}
-	return i, nil
 }
 
 // NewMetadataInformer returns an informer of the metadata of a resource. On a wildcard it also supports resources
 // whose schemas differ between logical clusters.
 func NewMetadataInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*metav1.PartialObjectMetadata]) (*Informer[*metav1.PartialObjectMetadata], error) {
-	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
-		clients, err := scope.Metadata()
-		if err != nil {
-			return listerWatcher{}, err
-		}
-		c := clients.Resource(gvr).Namespace(options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
+	return newInformer(scope, gvr, options, metadataSource(gvr, options.Namespace))
 }
 
 // NewDynamicInformer returns an informer of a resource without Go types.
 func NewDynamicInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*unstructured.Unstructured]) (*Informer[*unstructured.Unstructured], error) {
-	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
-		clients, err := scope.Dynamic()
+	return newInformer(scope, gvr, options, dynamicSource(gvr, options.Namespace))
+}
+
+type guarded[T Object] struct {
+	guardedState
+
+	informer *Informer[T] // see informerSink
+	scope    Scope
+}
+
+func (g guarded[T]) Get(key Key) (Object, bool) { return g.informer.store.get(key) }
+
+func (g guarded[T]) All() iter.Seq2[Key, Object] {
+	return func(visit func(Key, Object) bool) {
+		g.informer.present(func(key Key, obj T) bool { return visit(key, obj) })
+	}
+}
+
+func (g guarded[T]) Put(key Key, obj Object) {
+	if typed, ok := obj.(T); ok {
+		g.informer.upsert(key, typed)
+	}
+}
+
+func (g guarded[T]) Remove(key Key) { g.informer.remove(key, nil) }
+
+func (g guarded[T]) Replace(key Key, obj Object) {
+	if typed, ok := obj.(T); ok {
+		g.informer.store.set(key, typed)
+	}
+}
+
+func (g guarded[T]) ListShard(ctx context.Context, shard string) (map[Key]Object, string, error) {
+	source, err := g.informer.sourceAt(Scope{factory: g.scope.factory.Shard(shard), segment: g.scope.segment})
+	if err != nil {
+		return nil, "", err
+	}
+	present, opts := map[Key]Object{}, g.informer.selected
+	opts.Limit = pageSize
+	for {
+		page, err := source.list(ctx, opts)
 		if err != nil {
-			return listerWatcher{}, err
+			return nil, "", err
 		}
-		c := clients.Resource(gvr).Namespace(options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
+		err = meta.EachListItemWithAlloc(page, func(item runtime.Object) error {
+			obj, ok := item.(T)
+			if !ok {
+				return fmt.Errorf("%w: %T", errWrongType, item)
+			}
+			if g.informer.options.Keep != nil && !g.informer.options.Keep(obj) {
+				return nil
+			}
+			key := g.informer.KeyOf(obj)
+			present[key], err = g.informer.prepare(obj)
+			return err
+		})
+		info, other := meta.ListAccessor(page)
+		if err := errors.Join(err, other); err != nil {
+			return nil, "", err
+		}
+		if opts.Continue = info.GetContinue(); opts.Continue == "" {
+			return present, info.GetResourceVersion(), nil
+		}
+	}
+}
+
+// Save returns all objects as JSON. It fails unless the informer is Current and connected.
+func (i *Informer[T]) Save() ([]json.RawMessage, error) {
+	if !i.Current() {
+		return nil, fmt.Errorf("%w: informer %s has not synced", ErrIncomplete, i.name)
+	}
+	if err := i.LastError(); err != nil {
+		return nil, fmt.Errorf("%w: informer %s: %w", ErrIncomplete, i.name, err)
+	}
+	objs := i.store.list()
+	saved := make([]json.RawMessage, 0, len(objs))
+	for _, obj := range objs {
+		text, err := json.Marshal(obj)
+		if err != nil {
+			return nil, fmt.Errorf("encoding %s: %w", i.KeyOf(obj), err)
+		}
+		saved = append(saved, text)
+	}
+	return saved, nil
+}
+
+// Restore makes an informer that has not run start with the result of Save, synced but not Current. Objects that
+// no longer exist are removed when the server responds. If it fails, the informer is empty.
+func (i *Informer[T]) Restore(saved []json.RawMessage) error {
+	objs := make([]T, 0, len(saved))
+	for _, text := range saved {
+		obj, ok := reflect.TypeAssert[T](reflect.New(reflect.TypeFor[T]().Elem()))
+		if !ok {
+			return fmt.Errorf("%w: %s", errWrongType, reflect.TypeFor[T]())
+		}
+		if err := json.Unmarshal(text, obj); err != nil {
+			return fmt.Errorf("decoding an object of informer %s: %w", i.name, err)
+		}
+		objs = append(objs, obj)
+	}
+	for _, obj := range objs {
+		if i.options.Keep != nil && !i.options.Keep(obj) {
+			continue
+		}
+		key := i.KeyOf(obj)
+		i.mu.Lock()
+		if i.guard.Put(key, obj, "", obj.GetResourceVersion()) {
+			i.upsert(key, obj)
+		}
+		i.mu.Unlock()
+	}
+	i.markSynced()
+	return nil
 }

@@ -133,7 +133,13 @@ func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informe
 			panic(err)
 		}
 	}
-	return newInformer(configMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
+	i, err := newInformer(factory.Wildcard(), configMaps.GroupVersionResource, options, func(Scope) (listerWatcher, error) {
+		return listerWatcher{list: s.list, watch: s.watch}, nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	return i
 }
 
 func scriptedKey(i int) Key {

@@ -59,12 +59,17 @@ func send[R any](ctx context.Context, s *stream, opts metav1.ListOptions, reques
 // selectorRefused reports whether a server may have rejected a request because of its selector: kube-apiserver
 // returns 500 for selectors that it does not understand.
 func selectorRefused(err error) bool {
+	code := statusCode(err)
+	return code == http.StatusBadRequest || code == http.StatusInternalServerError
+}
+
+// statusCode returns the HTTP status code of an error response, or 0.
+func statusCode(err error) int32 {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return false
+		return 0
 	}
-	code := status.Status().Code
-	return code == http.StatusBadRequest || code == http.StatusInternalServerError
+	return status.Status().Code
 }
 
 func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
@@ -86,14 +91,13 @@ func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
 // checkInitialEvents evaluates the selector in the bookmark at the end of the initial events. kube-apiserver does
 // not set it there, but in lists.
 func (s *stream) checkInitialEvents(ctx context.Context, selector string) error {
-	switch {
-	case s.requestRanges == nil || s.unsharded:
+	if s.requestRanges == nil || s.unsharded {
 		return nil
-	case selector == "":
-		return s.probe(ctx)
-	default:
-		return s.checkSelector(ctx, selector)
 	}
+	if selector == "" {
+		return s.probe(ctx)
+	}
+	return s.checkSelector(ctx, selector)
 }
 
 // checkSelector records that the server has filtered by a selector. It fails if that does not include all

@@ -3,10 +3,13 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 )
@@ -27,7 +30,7 @@ func (s *informerSink[T]) begin() { s.seen = map[Key]struct{}{} }
 func (s *informerSink[T]) end() {
 	deleted := s.informer.store.keys(func(key Key, obj T) bool {
 		_, ok := s.seen[key]
-		return !ok && (s.part == nil || s.part.takes(obj))
+		return !ok && (s.part == nil || s.part.covers.Load().Contains(obj))
 	})
 	for _, key := range deleted {
 		s.informer.mu.Lock()
@@ -124,6 +127,61 @@ func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 		s.informer.filterReport.set(ctx, FilteredByClient, errNotFiltered)
 	}
 	return false
+}
+
+// admits reports whether handlers must be notified of an event, with the lock held.
+func (i *Informer[T]) admits(p *part, e event) bool {
+	if p == nil {
+		return true
+	}
+	if !p.covers.Load().has(e.position.key, e.hash) {
+		i.filterReport.discarded.Add(1)
+		return false
+	}
+	return p != &i.rangeState.loaded || len(i.rangeState.floors) == 0 || !i.delivered(e)
+}
+
+// delivered reports whether an event was delivered by a stream that was merged into this one.
+//
+// If the merged stream did not leave the object of the event in the store, the object was deleted in the meantime
+// and its deletion follows, which is dropped, too. If no deletion follows, the event is not an old one, e.g.
+// because a virtual workspace sends an object that becomes visible with its old resourceVersion. Then everything
+// is listed again.
+func (i *Informer[T]) delivered(e event) bool {
+	old := false
+	for _, f := range i.rangeState.floors {
+		order, err := resourceversion.CompareResourceVersion(e.version, f.version)
+		old = old || err == nil && order <= 0 && f.ranges.has(e.position.key, e.hash)
+	}
+	i.passed(e.version)
+	if !old {
+		return false
+	}
+	if i.rangeState.unexplained == nil {
+		i.rangeState.unexplained = map[types.UID]struct{}{}
+	}
+	if e.deleted {
+		delete(i.rangeState.unexplained, e.uid)
+	} else if obj, ok := i.store.get(e.key); !ok || obj.GetUID() != e.uid {
+		i.rangeState.unexplained[e.uid] = struct{}{}
+	}
+	return true
+}
+
+// passed drops the floors below a version, with the lock held.
+func (i *Informer[T]) passed(version string) {
+	h := i.rangeState
+	if len(h.floors) == 0 {
+		return
+	}
+	h.floors = slices.DeleteFunc(h.floors, func(f floor) bool {
+		order, err := resourceversion.CompareResourceVersion(version, f.version)
+		return version != f.version && (err != nil || order >= 0)
+	})
+	if len(h.floors) == 0 && len(h.unexplained) > 0 {
+		h.relist.Store(true)
+		h.wakeUp()
+	}
 }
 
 // errUnnamed is returned while the connection works: other objects are correct.

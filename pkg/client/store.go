@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -15,62 +16,35 @@ type IndexFunc[T Object] func(obj T) []string
 type store[T Object] struct {
 	mu       sync.RWMutex
 	indexers map[string]IndexFunc[T]
-	clusters map[logicalcluster.Name]*objects[local, T]
-	indices  map[string]map[string]*objects[Key, T]
+	clusters groups[logicalcluster.Name, local, T]
+	indices  map[string]groups[string, Key, T]
 	count    int
 }
 
 func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
 	s := &store[T]{
-		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[local, T]{}, indices: make(map[string]map[string]*objects[Key, T], len(indexers)),
+		indexers: map[string]IndexFunc[T]{}, clusters: groups[logicalcluster.Name, local, T]{}, indices: map[string]groups[string, Key, T]{},
 	}
-	for name := range s.indexers {
-		s.indices[name] = map[string]*objects[Key, T]{}
-	}
+	_ = s.addIndexers(indexers) // there are no others
 	return s
 }
 
 func (s *store[T]) get(key Key) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	in, ok := s.clusters[key.Cluster]
-	if !ok {
-		var none T
-		return none, false
-	}
-	return in.get(key.local())
-}
-
-// of returns the objects of a logical cluster, or nil. Only the writer of the store may read them without the
-// lock.
-func (s *store[T]) of(cluster logicalcluster.Name) *objects[local, T] {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.clusters[cluster]
-}
-
-func (s *store[T]) within(in *objects[local, T], l local) (T, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return in.get(l)
+	return s.clusters.get(key.Cluster, key.local())
 }
 
 func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in, ok := s.clusters[key.Cluster]
-	if ok {
-		old, replaced = in.get(key.local())
-		in.set(key.local(), obj)
-	} else {
-		in = &objects[local, T]{key: key.local(), one: obj}
-	}
+	old, replaced = s.clusters.get(key.Cluster, key.local())
+	s.clusters.set(key.Cluster, key.local(), obj)
 	if replaced {
 		s.unindex(key, old)
 	} else {
 		s.count++
 	}
-	s.clusters[key.Cluster] = in // replace the key by that of the new object
 	s.index(key, obj)
 	return old, replaced
 }
@@ -78,21 +52,12 @@ func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 func (s *store[T]) remove(key Key) (old T, removed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in, ok := s.clusters[key.Cluster]
-	if ok {
-		old, removed = in.get(key.local())
+	if old, removed = s.clusters.get(key.Cluster, key.local()); removed {
+		s.unindex(key, old)
+		s.clusters.remove(key.Cluster, key.local())
+		s.count--
 	}
-	if !removed {
-		return old, false
-	}
-	s.unindex(key, old)
-	if in.len() == 1 {
-		delete(s.clusters, key.Cluster)
-	} else {
-		in.remove(key.local())
-	}
-	s.count--
-	return old, true
+	return old, removed
 }
 
 func (s *store[T]) index(key Key, obj T) {
@@ -102,27 +67,15 @@ func (s *store[T]) index(key Key, obj T) {
 }
 
 func (s *store[T]) indexAs(name string, key Key, obj T) {
-	index := s.indices[name]
 	for _, value := range s.indexers[name](obj) {
-		if in := index[value]; in != nil {
-			in.set(key, obj)
-		} else {
-			index[value] = &objects[Key, T]{key: key, one: obj}
-		}
+		s.indices[name].set(value, key, obj)
 	}
 }
 
 func (s *store[T]) unindex(key Key, obj T) {
 	for name, f := range s.indexers {
-		index := s.indices[name]
 		for _, value := range f(obj) {
-			switch in := index[value]; {
-			case in == nil:
-			case in.len() > 1:
-				in.remove(key)
-			case in.key == key:
-				delete(index, value)
-			}
+			s.indices[name].remove(value, key)
 		}
 	}
 }
@@ -154,11 +107,10 @@ func (s *store[T]) list() []T {
 func (s *store[T]) countIn(cluster logicalcluster.Name) int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	in, ok := s.clusters[cluster]
-	if !ok {
-		return 0
+	if in, ok := s.clusters[cluster]; ok {
+		return in.len()
 	}
-	return in.len()
+	return 0
 }
 
 func (s *store[T]) inCluster(cluster logicalcluster.Name, visit func(local, T)) {
@@ -213,11 +165,8 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 			return fmt.Errorf("index %q already exists", name)
 		}
 	}
-	if s.indexers == nil {
-		s.indexers = map[string]IndexFunc[T]{}
-	}
 	for name, f := range indexers {
-		s.indexers[name], s.indices[name] = f, map[string]*objects[Key, T]{}
+		s.indexers[name], s.indices[name] = f, groups[string, Key, T]{}
 		for cluster, in := range s.clusters {
 			for l, obj := range in.all {
 				s.indexAs(name, l.key(cluster), obj)
@@ -225,4 +174,196 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 		}
 	}
 	return nil
+}
+
+// groups are objects by logical cluster, or by the value of an index.
+type groups[G comparable, K hashable, T Object] map[G]*objects[K, T]
+
+func (g groups[G, K, T]) get(group G, key K) (obj T, found bool) {
+	if in := g[group]; in != nil {
+		return in.get(key)
+	}
+	return obj, false
+}
+
+// set adds or replaces an object. The name of the group is replaced by that of the new object, too; see objects.set.
+func (g groups[G, K, T]) set(group G, key K, obj T) {
+	in := g[group]
+	if in == nil {
+		in = &objects[K, T]{key: key, one: obj}
+	} else {
+		in.set(key, obj)
+	}
+	g[group] = in
+}
+
+func (g groups[G, K, T]) remove(group G, key K) {
+	switch in := g[group]; {
+	case in == nil:
+	case in.len() > 1:
+		in.remove(key)
+	case in.key == key:
+		delete(g, group)
+	}
+}
+
+// objects are the objects of one logical cluster, at least one. Many resources have one object per logical
+// cluster, which is stored in place.
+type objects[K hashable, T Object] struct {
+	key     K
+	one     T
+	several *several[K, T]
+}
+
+const few = 16
+
+// several are two or more objects. Up to few are found by the hashes of their names, which are adjacent in memory:
+// a map would take 50% more memory and more time. A map is used for more than that.
+type several[K hashable, T Object] struct {
+	hashes  [few]uint32
+	entries []keyed[K, T]
+	many    map[K]T
+}
+
+type keyed[K hashable, T Object] struct {
+	key K
+	obj T
+}
+
+var seed = maphash.MakeSeed()
+
+// hashable is a key with a hash that distinguishes nearly all keys.
+type hashable interface {
+	comparable
+	hash() uint32
+}
+
+func (k Key) hash() uint32 { return k.local().hash() }
+
+func (l local) hash() uint32 {
+	return uint32(maphash.String(seed, l.name)) //nolint:gosec // a part of it
+}
+
+func (o *objects[K, T]) len() int {
+	if o.several == nil {
+		return 1
+	}
+	return len(o.several.entries) + len(o.several.many)
+}
+
+func (o *objects[K, T]) get(key K) (obj T, found bool) {
+	switch s := o.several; {
+	case s == nil:
+		if key == o.key {
+			return o.one, true
+		}
+	case s.many != nil:
+		obj, found = s.many[key]
+	default:
+		if at := s.find(key); at >= 0 {
+			return s.entries[at].obj, true
+		}
+	}
+	return obj, found
+}
+
+// set adds or replaces an object. The key is replaced, too, because strings of the old object would keep its
+// decoded list in memory.
+func (o *objects[K, T]) set(key K, obj T) {
+	switch {
+	case o.several != nil:
+		o.several.set(key, obj)
+	case key == o.key:
+		o.key, o.one = key, obj
+	default:
+		s := &several[K, T]{}
+		s.set(o.key, o.one)
+		s.set(key, obj)
+		*o = objects[K, T]{several: s}
+	}
+}
+
+// remove removes an object that is not the only one.
+func (o *objects[K, T]) remove(key K) {
+	if o.several.remove(key); o.len() > 1 {
+		return
+	}
+	for key, obj := range o.all {
+		*o = objects[K, T]{key: key, one: obj}
+		return
+	}
+}
+
+func (o *objects[K, T]) all(visit func(K, T) bool) {
+	s := o.several
+	if s == nil {
+		visit(o.key, o.one)
+		return
+	}
+	for _, e := range s.entries {
+		if !visit(e.key, e.obj) {
+			return
+		}
+	}
+	for l, obj := range s.many {
+		if !visit(l, obj) {
+			return
+		}
+	}
+}
+
+func (s *several[K, T]) find(key K) int {
+	hash := key.hash()
+	for i := range s.entries {
+		if s.hashes[i] == hash && s.entries[i].key == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (s *several[K, T]) set(key K, obj T) {
+	if s.many == nil {
+		if at := s.find(key); at >= 0 {
+			s.entries[at] = keyed[K, T]{key, obj}
+			return
+		}
+		if len(s.entries) < few {
+			s.add(keyed[K, T]{key, obj})
+			return
+		}
+		s.many = make(map[K]T, few+1)
+		for _, e := range s.entries {
+			s.many[e.key] = e.obj
+		}
+		s.entries = nil
+	}
+	delete(s.many, key) // assigning to an existing key would retain the old key
+	s.many[key] = obj
+}
+
+// add adds an entry. The spare capacity is small, because most logical clusters will not have more objects.
+func (s *several[K, T]) add(e keyed[K, T]) {
+	n := len(s.entries)
+	if n == cap(s.entries) {
+		capacity := 2
+		if n > 0 {
+			capacity = min(n+4, few)
+		}
+		s.entries = append(make([]keyed[K, T], 0, capacity), s.entries...)
+	}
+	s.hashes[n], s.entries = e.key.hash(), append(s.entries, e)
+}
+
+func (s *several[K, T]) remove(key K) {
+	if s.many != nil {
+		delete(s.many, key)
+		return
+	}
+	if at := s.find(key); at >= 0 {
+		last := len(s.entries) - 1
+		s.hashes[at], s.entries[at] = s.hashes[last], s.entries[last]
+		s.entries[last] = keyed[K, T]{}
+		s.entries = s.entries[:last]
+	}
 }

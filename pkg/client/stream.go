@@ -72,7 +72,7 @@ func (s *stream) connect(ctx context.Context) error {
 		rv = listed
 	}
 	err := s.watch(ctx, rv)
-	if tooLarge(err) && rv != "" {
+	if rv != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		return errors.Join(err, s.checkRollback(ctx, rv))
 	}
 	return err
@@ -302,10 +302,6 @@ func (s *stream) checkRollback(ctx context.Context, rv string) error {
 	return nil
 }
 
-func tooLarge(err error) bool {
-	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
-}
-
 // historyCompacted reports whether the server cannot continue from a resourceVersion, because it is too old or from
 // before a restore.
 func historyCompacted(err error) bool {
@@ -320,28 +316,15 @@ func watchListRefused(err error) bool {
 }
 
 func rejected(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
+	code := statusCode(err)
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
 }
 
-func (c *connection) run(ctx context.Context, to sink) error {
-	if c.setRunning(true) {
-		return fmt.Errorf("informer %s is already running: run it only once", c.name)
-	}
-	defer c.setRunning(false)
-	c.follow(ctx, to)
-	return nil
-}
-
-// follow is run without the check that it runs already.
+// follow follows the resource until ctx is done.
 func (c *connection) follow(ctx context.Context, to sink) {
 	c.counts.streams.Add(1)
 	defer c.counts.streams.Add(-1)
-	ctx = countReceived(ctx, &c.counts.received)
+	ctx = context.WithValue(ctx, receivedKey{}, &c.counts.received)
 	s := &stream{connection: c, sink: to}
 	timer := time.NewTimer(0)
 	defer timer.Stop()

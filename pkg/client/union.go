@@ -3,12 +3,14 @@ package client
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -23,11 +25,11 @@ type Union[T Object] struct {
 	// complete returns an error while informers may still have to be added.
 	complete func() error
 
-	aggregate[T]
+	handlers[T]
 
 	// members are copied on write. The slot of a removed member is reused.
 	members   atomic.Pointer[[]*unionMember[T]]
-	locations locations[T]
+	locations locations
 }
 
 type unionMember[T Object] struct {
@@ -43,8 +45,13 @@ func NewUnion[T Object](name string, complete func() error) *Union[T] {
 		complete = func() error { return nil }
 	}
 	u := &Union[T]{name: name, complete: complete}
-	u.locations = newLocations(u.objectsOf)
-	u.aggregate = aggregate[T]{mu: &sync.Mutex{}, handlers: handlers[T]{name: name, counts: &counts{}}, visible: u.shown}
+	u.locations = locations{
+		in: func(member uint32, cluster logicalcluster.Name, visit func(local)) {
+			(*u.members.Load())[member].informer.store.inCluster(cluster, func(l local, _ T) { visit(l) })
+		},
+		single: map[logicalcluster.Name]soleLocation{}, several: map[logicalcluster.Name]*sharedCluster{},
+	}
+	u.handlers = handlers[T]{informer: name, panics: &atomic.Uint64{}, mu: &sync.Mutex{}, visible: u.shown}
 	u.members.Store(&[]*unionMember[T]{})
 	return u
 }
@@ -66,7 +73,8 @@ func (u *Union[T]) Add(shard string, informer *Informer[T]) error {
 	}
 	m := &unionMember[T]{shard: shard, id: uint32(at), informer: informer} //nolint:gosec // there are fewer shards
 	members[at] = m
-	u.follow(informer, func(c Change[T]) { u.changed(m, c) })
+	informer.mu = u.mu
+	informer.followers = append(informer.followers, func(c Change[T]) { u.changed(m, c) })
 	u.members.Store(&members)
 	return nil
 }
@@ -93,9 +101,17 @@ func (u *Union[T]) Remove(shard string, why Leave) {
 	u.members.Store(&members)
 }
 
-func (u *Union[T]) member(shard string) *unionMember[T] {
+func (u *Union[T]) each(visit func(*unionMember[T]) bool) {
 	for _, m := range *u.members.Load() {
-		if m != nil && m.shard == shard {
+		if m != nil && !visit(m) {
+			return
+		}
+	}
+}
+
+func (u *Union[T]) member(shard string) *unionMember[T] {
+	for m := range u.each {
+		if m.shard == shard {
 			return m
 		}
 	}
@@ -113,10 +129,8 @@ func (u *Union[T]) Of(shard string) *Informer[T] {
 // Shards returns the sorted names of the shards that have informers.
 func (u *Union[T]) Shards() []string {
 	var names []string
-	for _, m := range *u.members.Load() {
-		if m != nil {
-			names = append(names, m.shard)
-		}
+	for m := range u.each {
+		names = append(names, m.shard)
 	}
 	slices.Sort(names)
 	return names
@@ -126,15 +140,17 @@ func (u *Union[T]) Shards() []string {
 func (u *Union[T]) MarkSynced() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.markSynced()
+	if !u.synced {
+		u.notifySynced()
+	}
 }
+
+// Wait waits until buffered handlers were notified of all changes.
+func (u *Union[T]) Wait() { u.wait() }
 
 // shown yields the valid copies by key, with the lock of the informers held.
 func (u *Union[T]) shown(visit func(Key, T) bool) {
-	for _, m := range *u.members.Load() {
-		if m == nil {
-			continue
-		}
+	for m := range u.each {
 		for key, obj := range m.informer.present {
 			if u.locations.superseded(key.Cluster, key.local(), m.id) {
 				continue
@@ -187,32 +203,164 @@ func (u *Union[T]) copyOf(member uint32, cluster logicalcluster.Name, l local) (
 	return (*u.members.Load())[member].informer.store.get(l.key(cluster))
 }
 
-func (u *Union[T]) objectsOf(member uint32, cluster logicalcluster.Name) *objects[local, T] {
-	return (*u.members.Load())[member].informer.store.of(cluster)
-}
-
 // missed returns the error for an object that was not found.
 func (u *Union[T]) missed(key Key) error {
 	if err := u.complete(); err != nil {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
-	var notFound error
-	for _, m := range *u.members.Load() {
-		if m == nil {
-			continue
-		}
+	var err error = apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	for m := range u.each {
 		// A shard that does not serve the resource has no objects of it.
 		if why := m.informer.LastError(); !m.informer.HasSynced() && !apierrors.IsNotFound(why) {
 			return errors.Join(fmt.Errorf("%w: shard %s has not synced", ErrIncomplete, m.shard), why)
 		}
-		err := m.informer.missed(key.Cluster, key.Namespace, key.Name)
-		if !apierrors.IsNotFound(err) {
+		if err = m.informer.missed(key.Cluster, key.Namespace, key.Name); !apierrors.IsNotFound(err) {
 			return err
 		}
-		notFound = err
 	}
-	if notFound != nil {
-		return notFound
+	return err
+}
+
+// UnionLister reads a Union: for objects on several shards, it returns the valid copy. The returned objects are
+// shared: copy them before changing them.
+type UnionLister[T Object] struct {
+	union *Union[T]
+}
+
+// Lister returns the lister of the objects of all shards.
+func (u *Union[T]) Lister() UnionLister[T] { return UnionLister[T]{u} }
+
+// Get returns the object with the given key on any shard. The shard of the key is ignored, because the object may
+// have moved. It returns NotFound, ErrNotOwned as Lister.Get does, or ErrIncomplete while a shard that may have
+// the object has not been read.
+func (l UnionLister[T]) Get(key Key) (T, error) {
+	obj, _, err := l.Find(key)
+	return obj, err
+}
+
+// Find is Get, and returns the shard of the object, too.
+func (l UnionLister[T]) Find(key Key) (obj T, shard string, err error) {
+	obj, m, ok := l.find(key)
+	if !ok {
+		return obj, "", l.union.missed(key)
 	}
-	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	return obj, m.shard, nil
+}
+
+func (l UnionLister[T]) find(key Key) (T, *unionMember[T], bool) {
+	u := l.union
+	key.Shard = ""
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	members := *u.members.Load()
+	if one, ok := u.locations.single[key.Cluster]; ok {
+		m := members[one.member]
+		obj, found := m.informer.store.get(key)
+		return obj, m, found
+	}
+	if s := u.locations.several[key.Cluster]; s != nil {
+		// If the valid copy was just deleted, the previous one is valid.
+		for _, at := range slices.Backward(s.copies[key.local()]) {
+			if obj, found := members[at].informer.store.get(key); found {
+				return obj, members[at], true
+			}
+		}
+	}
+	var none T
+	return none, nil, false
+}
+
+// ShardOf returns the shard with the most objects of a logical cluster, or "".
+func (l UnionLister[T]) ShardOf(cluster logicalcluster.Name) string {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	if in := u.locations.members(cluster); len(in) > 0 {
+		return (*u.members.Load())[in[0]].shard
+	}
+	return ""
+}
+
+// Len returns the number of objects.
+func (l UnionLister[T]) Len() int {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	n := 0
+	for m := range u.each {
+		n += m.informer.store.len()
+	}
+	for _, s := range u.locations.several {
+		for _, copies := range s.copies {
+			n -= len(copies) - 1
+		}
+	}
+	return n
+}
+
+// Clusters returns the names of the logical clusters that have objects.
+func (l UnionLister[T]) Clusters() []logicalcluster.Name {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	names := make([]logicalcluster.Name, 0, len(u.locations.single)+len(u.locations.several))
+	names = slices.AppendSeq(names, maps.Keys(u.locations.single))
+	return slices.AppendSeq(names, maps.Keys(u.locations.several))
+}
+
+// List returns all objects that match, in no particular order. A nil selector matches everything.
+func (l UnionLister[T]) List(selector labels.Selector) []T {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	var all []T
+	for m := range u.each {
+		all = append(all, l.valid(m, m.informer.Lister().List(selector))...)
+	}
+	return all
+}
+
+// ByIndex returns the objects with a value of the named index, which all informers must have.
+func (l UnionLister[T]) ByIndex(index, value string) ([]T, error) {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	var all []T
+	for _, m := range *u.members.Load() {
+		if m == nil {
+			continue
+		}
+		found, err := m.informer.store.byIndex(index, value)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l.valid(m, found)...)
+	}
+	return all, nil
+}
+
+// InCluster returns the objects of a logical cluster that match, ordered by namespace and name.
+func (l UnionLister[T]) InCluster(cluster logicalcluster.Name, selector labels.Selector) []T {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	in := u.locations.members(cluster)
+	all := make([]T, 0, len(in))
+	for _, at := range in {
+		m := (*u.members.Load())[at]
+		all = append(all, l.valid(m, m.informer.Lister().Cluster(cluster).List(selector))...)
+	}
+	slices.SortFunc(all, compareObjects)
+	return all
+}
+
+// valid drops superseded copies, with the lock of the locations held.
+func (l UnionLister[T]) valid(m *unionMember[T], objs []T) []T {
+	if len(l.union.locations.several) == 0 {
+		return objs
+	}
+	return slices.DeleteFunc(objs, func(obj T) bool {
+		key := KeyOf(obj)
+		return l.union.locations.superseded(key.Cluster, key.local(), m.id)
+	})
 }

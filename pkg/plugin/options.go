@@ -38,7 +38,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	clientcmd.BindOverrideFlags(&o.overrides, fs, flags)
 }
 
-// session is a connection to a server.
 type session struct {
 	config  clientcmd.ClientConfig
 	options *Options

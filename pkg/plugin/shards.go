@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,16 +115,10 @@ func healthOf(shard *corev1alpha1.Shard, l *load) string {
 // readiness returns NotReady if all requests failed or the condition Ready is False. Unknown means that no request was
 // sent and that there is no condition.
 func readiness(shard *corev1alpha1.Shard, l *load) string {
-	ready := corev1.ConditionUnknown
-	for _, c := range shard.Status.Conditions {
-		if c.Type == conditionsv1alpha1.ReadyCondition {
-			ready = c.Status
-		}
-	}
 	switch {
-	case unreachable(l) || ready == corev1.ConditionFalse:
+	case unreachable(l) || conditions.IsFalse(shard, conditionsv1alpha1.ReadyCondition):
 		return "NotReady"
-	case l.succeeded > 0 || ready == corev1.ConditionTrue:
+	case l.succeeded > 0 || conditions.IsTrue(shard, conditionsv1alpha1.ReadyCondition):
 		return "Ready"
 	default:
 		return "Unknown"
@@ -133,16 +128,6 @@ func readiness(shard *corev1alpha1.Shard, l *load) string {
 // unreachable reports whether all requests failed.
 func unreachable(l *load) bool { return l.failed > 0 && l.succeeded == 0 }
 
-// reportedLoad returns the load that a shard reports and its capacity: workspaces, objects and storage.
-func reportedLoad(shard *corev1alpha1.Shard) string {
-	load, known := shardload.OfShard(shard)
-	if !known {
-		return "<unknown>"
-	}
-	return strings.Join(load.Words(), ", ")
-}
-
-// renderShards formats the shards.
 func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	of, unseen := loads(root)
 	slices.SortFunc(shards, func(a, b corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
@@ -155,7 +140,11 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 		if l == nil {
 			l = &load{}
 		}
-		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, reportedLoad(shard), shard.Labels["region"], shard.Spec.BaseURL)
+		reported := "<unknown>"
+		if load, known := shardload.OfShard(shard); known {
+			reported = strings.Join(load.Words(), ", ")
+		}
+		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, reported, shard.Labels["region"], shard.Spec.BaseURL)
 		delete(of, shard.Name)
 	}
 	if l := of[""]; l != nil && l.workspaces > 0 {

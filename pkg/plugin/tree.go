@@ -45,7 +45,6 @@ func (t Tree) Run(ctx context.Context, out, errOut io.Writer) error {
 	})
 }
 
-// renderTree formats a tree.
 func renderTree(root *node) []byte {
 	var out bytes.Buffer
 	table := newTable(&out)

@@ -75,14 +75,11 @@ func (s *session) switchTo(ctx context.Context, arg string) (logicalcluster.Path
 	cluster := config.Clusters[old.Cluster].DeepCopy()
 	cluster.Server = s.clients.Host() + request.ClusterPath(path.String())
 	fresh := old.DeepCopy()
-	fresh.Cluster, fresh.Namespace = currentContext, ""
+	fresh.Namespace = ""
 	if user := s.options.overrides.Context.AuthInfo; user != "" {
 		fresh.AuthInfo = user
 	}
-	keep(config, old)
-	config.Clusters[currentContext], config.Contexts[currentContext] = cluster, fresh
-	config.CurrentContext = currentContext
-	return path, s.write(config)
+	return path, s.replace(config, old, fresh, cluster)
 }
 
 // destination returns the path for an argument.
@@ -123,11 +120,7 @@ func (s *session) back() (logicalcluster.Path, error) {
 	if !ok {
 		return path, fmt.Errorf("the context %s has the server %q, which contains no workspace", previousContext, cluster.Server)
 	}
-	fresh.Cluster = currentContext
-	keep(config, old)
-	config.Clusters[currentContext], config.Contexts[currentContext] = cluster, fresh
-	config.CurrentContext = currentContext
-	return path, s.write(config)
+	return path, s.replace(config, old, fresh, cluster)
 }
 
 // kubeconfig returns the kubeconfig from the files, and the current context, which flags may override.
@@ -154,16 +147,14 @@ func (s *session) kubeconfig() (*clientcmdapi.Config, *clientcmdapi.Context, err
 	return &config, old, nil
 }
 
-// keep saves a context as the previous one.
-func keep(config *clientcmdapi.Config, old *clientcmdapi.Context) {
+// replace makes a context and its cluster the current ones, saves the old ones as the previous ones, and writes the
+// kubeconfig.
+func (s *session) replace(config *clientcmdapi.Config, old, fresh *clientcmdapi.Context, cluster *clientcmdapi.Cluster) error {
 	kept := old.DeepCopy()
-	cluster := config.Clusters[old.Cluster].DeepCopy()
-	kept.Cluster = previousContext
-	config.Clusters[previousContext], config.Contexts[previousContext] = cluster, kept
-}
-
-// write writes the files of the kubeconfig.
-func (s *session) write(config *clientcmdapi.Config) error {
+	kept.Cluster, fresh.Cluster = previousContext, currentContext
+	config.Clusters[previousContext], config.Contexts[previousContext] = config.Clusters[old.Cluster].DeepCopy(), kept
+	config.Clusters[currentContext], config.Contexts[currentContext] = cluster, fresh
+	config.CurrentContext = currentContext
 	if err := clientcmd.ModifyConfig(s.config.ConfigAccess(), *config, true); err != nil {
 		return fmt.Errorf("writing the kubeconfig: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -219,5 +220,40 @@ func cannotList(err error) string {
 		return "no permission to list child workspaces"
 	default:
 		return fmt.Sprintf("failed to list child workspaces: %s", oneLine(err.Error()))
+	}
+}
+
+// waits reports whether a workspace is not ready or is being deleted.
+func waits(ws *tenancyv1alpha1.Workspace) bool {
+	return ws.DeletionTimestamp != nil || ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady
+}
+
+var eventResource = client.DefineResource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
+
+// eventsOf returns the Events of a workspace, or of all workspaces in a logical cluster if name is empty, sorted by time.
+func eventsOf(ctx context.Context, scope client.Scope, name string) ([]corev1.Event, error) {
+	selected := fields.Set{"involvedObject.kind": "Workspace"}
+	if name != "" {
+		selected["involvedObject.name"] = name
+	}
+	list, err := eventResource.InNamespace(scope, metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: selected.AsSelector().String()})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Events in %s: %w", scope, err)
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return lastSeen(&a).Time.Compare(lastSeen(&b).Time) })
+	return list.Items, nil
+}
+
+// lastSeen is when an Event was last observed.
+func lastSeen(e *corev1.Event) metav1.Time {
+	switch {
+	case e.Series != nil:
+		return metav1.NewTime(e.Series.LastObservedTime.Time)
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp
+	case !e.EventTime.IsZero():
+		return metav1.NewTime(e.EventTime.Time)
+	default:
+		return e.CreationTimestamp
 	}
 }

@@ -42,18 +42,16 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, update func(con
 	if err != nil {
 		return err
 	}
+	before := ""
+	if w.Watched && isTerminal(out) {
+		before = clearScreen
+	}
 	paint := func() error {
-		_, err := fmt.Fprintf(out, "%s", shown)
+		_, err := fmt.Fprintf(out, "%s%s", before, shown)
 		return err
 	}
 	if !w.Watched {
 		return paint()
-	}
-	if isTerminal(out) {
-		paint = func() error {
-			_, err := fmt.Fprintf(out, "%s%s", clearScreen, shown)
-			return err
-		}
 	}
 	failure := ""
 	for changed, pause := true, updateInterval; ctx.Err() == nil; {
@@ -92,7 +90,6 @@ func isTerminal(out io.Writer) bool {
 // newTable returns a writer that aligns columns like kubectl.
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 3, ' ', 0) }
 
-// trimLines removes trailing spaces.
 func trimLines(text []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(text) {

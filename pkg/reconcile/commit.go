@@ -34,28 +34,20 @@ type Patcher[T client.Object] interface {
 // resourceVersion on which it is based, so the server returns a conflict if the object was changed or replaced.
 // If the second request fails, Commit returns its error and the result of the first one.
 func Commit[T client.Object](ctx context.Context, patcher Patcher[T], old, updated T) (T, error) {
-	if equality.Semantic.DeepEqual(old, updated) {
-		return updated, nil
-	}
-	oldMain, oldStatus, err := split(old)
+	diff, status, err := changes(old, updated)
 	if err != nil {
 		return updated, err
 	}
-	newMain, newStatus, err := split(updated)
-	if err != nil {
-		return updated, err
-	}
-
 	current := updated
 	base := old.GetResourceVersion()
-	if diff := difference(oldMain, newMain); len(diff) > 0 {
+	if len(diff) > 0 {
 		if current, err = patch(ctx, patcher, old, base, diff); err != nil {
 			return old, err
 		}
 		base = current.GetResourceVersion()
 	}
-	if diff := difference(oldStatus, newStatus); len(diff) > 0 {
-		patched, err := patch(ctx, patcher, old, base, diff, "status")
+	if len(status) > 0 {
+		patched, err := patch(ctx, patcher, old, base, status, "status")
 		if err != nil {
 			return current, err
 		}
@@ -81,6 +73,22 @@ func patch[T client.Object](ctx context.Context, patcher Patcher[T], obj T, reso
 		return obj, fmt.Errorf("writing %s: %w", client.KeyFor(obj), err)
 	}
 	return patched, nil
+}
+
+// changes returns the JSON merge patches from old to updated: of the status, and of everything else.
+func changes(old, updated client.Object) (diff, status map[string]any, err error) {
+	if equality.Semantic.DeepEqual(old, updated) {
+		return nil, nil, nil
+	}
+	from, fromStatus, err := split(old)
+	if err != nil {
+		return nil, nil, err
+	}
+	to, toStatus, err := split(updated)
+	if err != nil {
+		return nil, nil, err
+	}
+	return difference(from, to), difference(fromStatus, toStatus), nil
 }
 
 // split separates the status from the rest of an object, and removes the metadata that the server manages.
@@ -156,18 +164,10 @@ func CommitStored[T client.Object](ctx context.Context, objects Objects, resourc
 	if mayEnd(old, updated) || !equality.Semantic.DeepEqual(old.GetOwnerReferences(), updated.GetOwnerReferences()) {
 		return Commit(ctx, patcher, old, updated)
 	}
-	if equality.Semantic.DeepEqual(old, updated) {
-		return updated, nil
-	}
-	from, fromStatus, err := split(old)
+	diff, status, err := changes(old, updated)
 	if err != nil {
 		return old, err
 	}
-	to, toStatus, err := split(updated)
-	if err != nil {
-		return old, err
-	}
-	diff, status := difference(from, to), difference(fromStatus, toStatus)
 	if len(diff) == 0 && len(status) == 0 {
 		return updated, nil
 	}

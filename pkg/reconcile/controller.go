@@ -107,7 +107,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
-	if c.config.Gate != nil && c.config.Hash == nil && !isClustered[K]() {
+	if _, clustered := clusterOf(*new(K)); c.config.Gate != nil && c.config.Hash == nil && !clustered {
 		return fmt.Errorf("controller %s has a Gate, but its keys do not identify a logical cluster: set Hash", c.config.Name)
 	}
 	queue := newKeyQueue[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
@@ -142,13 +142,6 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	return nil
 }
 
-// isClustered reports whether keys of the type identify their logical cluster.
-func isClustered[K comparable]() bool {
-	_, ok := clusterOf(*new(K))
-	return ok
-}
-
-// process reconciles a key that was taken from the queue.
 func (c *Controller[K]) process(ctx context.Context, queue *keyQueue[K], key K) {
 	defer queue.done(key)
 	if ctx.Err() != nil {

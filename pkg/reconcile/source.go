@@ -19,11 +19,7 @@ type Watched[T client.Object] interface {
 // changed object it includes the keys of its previous state.
 func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
-		enqueue := func(obj T) {
-			for _, key := range keysOf(obj) {
-				queue.Add(key)
-			}
-		}
+		enqueue := func(obj T) { addAll(queue, keysOf(obj)) }
 		return informer.AddEventHandler(client.Handler[T]{
 			OnAdd: func(obj T, _ bool) { enqueue(obj) },
 			OnUpdate: func(old, obj T) {
@@ -32,6 +28,12 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 			},
 			OnDelete: func(last T, _ bool) { enqueue(last) },
 		}).Remove, nil
+	}
+}
+
+func addAll[K comparable](queue Queue[K], keys []K) {
+	for _, key := range keys {
+		queue.Add(key)
 	}
 }
 
@@ -60,11 +62,7 @@ func KeysOf[T client.Object](objects ...T) []client.Key {
 // FromChanges adds all keys when an object is added or deleted, or when changed returns true for an update.
 func FromChanges[K comparable, T client.Object](informer Watched[T], changed func(old, obj T) bool, all func() []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
-		enqueue := func() {
-			for _, key := range all() {
-				queue.Add(key)
-			}
-		}
+		enqueue := func() { addAll(queue, all()) }
 		return informer.AddEventHandler(client.Handler[T]{
 			OnAdd: func(T, bool) { enqueue() },
 			OnUpdate: func(old, obj T) {
@@ -112,11 +110,7 @@ func SpreadFromInformer[K comparable, T client.Object](informer Watched[T], keys
 func OnDelete[K comparable, T client.Object](informer *client.Informer[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return informer.AddEventHandler(client.Handler[T]{
-			OnDelete: func(last T, _ bool) {
-				for _, key := range keysOf(last) {
-					queue.Add(key)
-				}
-			},
+			OnDelete: func(last T, _ bool) { addAll(queue, keysOf(last)) },
 		}).Remove, nil
 	}
 }
@@ -148,9 +142,7 @@ func Gained[K comparable, T client.Object, L Lister[T]](informer interface{ List
 		return gains.OnGain(func(gained client.Ranges) {
 			for _, obj := range informer.Lister().List(nil) {
 				if gained.Contains(obj) {
-					for _, key := range keysOf(obj) {
-						queue.Add(key)
-					}
+					addAll(queue, keysOf(obj))
 				}
 			}
 		}), nil

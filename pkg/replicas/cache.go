@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -26,7 +30,7 @@ type ReadCheckpoints func(ctx context.Context, cache *client.Factory) (map[strin
 type Cache struct {
 	name            string
 	factory         *client.Factory
-	readCheckpoints func(ctx context.Context) (map[string]Checkpoint, error)
+	readCheckpoints ReadCheckpoints
 
 	// reading is a semaphore for reads, and protects last and lastRead.
 	reading  chan struct{}
@@ -41,14 +45,8 @@ type Cache struct {
 
 // NewCache returns a cache server. Its name is used in logs and errors.
 func NewCache(name string, cache *client.Factory, checkpoints ReadCheckpoints) *Cache {
-	c := newCache(name, func(ctx context.Context) (map[string]Checkpoint, error) { return checkpoints(ctx, cache) })
-	c.factory = cache
-	return c
-}
-
-func newCache(name string, readCheckpoints func(ctx context.Context) (map[string]Checkpoint, error)) *Cache {
 	return &Cache{
-		name: name, readCheckpoints: readCheckpoints, reading: make(chan struct{}, 1),
+		name: name, factory: cache, readCheckpoints: checkpoints, reading: make(chan struct{}, 1),
 		known: map[string]Checkpoint{}, removed: func(string) bool { return false },
 	}
 }
@@ -114,7 +112,7 @@ func (c *Cache) currentCheckpoints(ctx context.Context, after time.Time) (map[st
 	now := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
-	checkpoints, err := c.readCheckpoints(ctx)
+	checkpoints, err := c.readCheckpoints(ctx, c.factory)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read the checkpoints of the shards in cache %s: %w", c.name, err)
 	}
@@ -135,4 +133,74 @@ func (c *Cache) allReached(checkpoints, others map[string]Checkpoint) bool {
 		}
 	}
 	return true
+}
+
+// Checkpoint is written by a shard: the cache contains everything up to these versions.
+type Checkpoint struct {
+	// Epoch distinguishes versions that cannot be compared because the shard was restored from an older backup between
+	// them.
+	Epoch string
+	// Versions are resourceVersions of the shard, by resource and group.
+	Versions map[string]string
+	// Partial is set for shards in another region, of which the cache has global objects only. A missing object need
+	// not be deleted then.
+	Partial bool
+}
+
+// compareEpochs orders epochs by the time in UUIDs of version 7. Other epochs cannot be ordered: then the first one is
+// assumed to be later, because a restored shard has a new epoch.
+func compareEpochs(epoch, known string) int {
+	if epoch == known {
+		return 0
+	}
+	a, err := uuid.Parse(epoch)
+	b, other := uuid.Parse(known)
+	if err == nil && other == nil && a.Version() == 7 && b.Version() == 7 {
+		return strings.Compare(a.String(), b.String())
+	}
+	return 1
+}
+
+// reaches reports whether everything in another checkpoint is included.
+func (m Checkpoint) reaches(other Checkpoint) bool {
+	order := compareEpochs(m.Epoch, other.Epoch)
+	if order < 0 || m.Partial && !other.Partial {
+		return false
+	}
+	for resource, version := range other.Versions {
+		has, named := m.Versions[resource]
+		if !named || order == 0 && older(has, version) {
+			return false
+		}
+	}
+	return true
+}
+
+// later merges two checkpoints that were received in this order.
+func (m Checkpoint) later(other Checkpoint) Checkpoint {
+	switch order := compareEpochs(other.Epoch, m.Epoch); {
+	case order < 0:
+		return m
+	case order > 0:
+		return other
+	}
+	both := Checkpoint{Epoch: m.Epoch, Versions: maps.Clone(m.Versions), Partial: m.Partial && other.Partial}
+	for resource, version := range other.Versions {
+		if has, named := both.Versions[resource]; !named || older(has, version) {
+			if both.Versions == nil {
+				both.Versions = map[string]string{}
+			}
+			both.Versions[resource] = version
+		}
+	}
+	return both
+}
+
+// older reports whether one version of a shard is before another; the empty version is before all others.
+func older(version, than string) bool {
+	if version == "" || than == "" {
+		return version == "" && than != ""
+	}
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
 }

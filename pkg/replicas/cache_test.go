@@ -273,7 +273,7 @@ func TestSlowCheckpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const slow = 2 * time.Second
 		reads := 0 // one at a time
-		cache := newCache("a", func(context.Context) (map[string]Checkpoint, error) {
+		cache := NewCache("a", nil, func(context.Context, *client.Factory) (map[string]Checkpoint, error) {
 			reads++
 			version := strconv.Itoa(reads)
 			<-time.After(slow)

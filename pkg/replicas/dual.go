@@ -27,11 +27,7 @@ type DualOptions struct {
 	Checkpointed func() ([]string, error)
 }
 
-// Dual combines the objects of the own shard with the replicas of other shards:
-//
-//	own shard     /clusters/*           ──► Informer ──┐ preferred
-//	                                                   ├──► Get, ByIndex, handlers
-//	cache server  /shards/*/clusters/*  ──► Informer ──┘ of other shards only
+// Dual combines the objects of the own shard with the replicas of other shards.
 //
 // An object of the own shard is preferred to all replicas with the same logical cluster, namespace and name. If
 // several other shards have one, e.g. during a migration, the order is: objects of Active shards before those of
@@ -121,15 +117,8 @@ func (d *Dual[T]) Read() error {
 // Complete returns nil if both sides were read, and a checkpoint of each shard was reached. Otherwise it returns a
 // client.ErrIncomplete with the reason. With names of shards, it checks only these.
 func (d *Dual[T]) Complete(shards ...string) error {
-	if err := d.Read(); err != nil {
+	if err := d.Read(); err != nil || d.others == nil || d.options.Checkpointed == nil {
 		return err
-	}
-	return d.checkCheckpoints(shards)
-}
-
-func (d *Dual[T]) checkCheckpoints(shards []string) error {
-	if d.others == nil || d.options.Checkpointed == nil {
-		return nil
 	}
 	all, err := d.options.Checkpointed()
 	if err != nil {
@@ -206,13 +195,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	// The own shard is read last, so that an object that moved here in the meantime is not missed.
 	all := d.own.Lister().Cluster(cluster).List(nil)
 	for _, replica := range replicas {
-		key := d.others.KeyOf(replica)
-		shard := key.Shard
-		key.Shard = ""
-		if _, owned := d.own.Lister().Lookup(key); owned {
-			continue
-		}
-		if best, ok := d.best(key, d.options.ShardState); ok && best.shard == shard {
+		if _, preferred := d.preferred(replica, d.options.ShardState); preferred {
 			all = append(all, replica)
 		}
 	}
@@ -230,15 +213,18 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 		}
 	}
 	// The own shard is read last, so that an object that moved here in the meantime is not missed.
-	objs, err := d.own.Lister().ByIndex(index, value)
-	if err != nil {
+	found := make(map[client.Key]copyOf[T], len(replicas))
+	readOwn := func() error {
+		objs, err := d.own.Lister().ByIndex(index, value)
+		for _, obj := range objs {
+			found[client.KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
+		}
+		return err
+	}
+	if err := readOwn(); err != nil {
 		return nil, err
 	}
 	again := false
-	found := make(map[client.Key]copyOf[T], len(objs)+len(replicas))
-	for _, obj := range objs {
-		found[client.KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
-	}
 	for _, replica := range replicas {
 		key := d.others.KeyOf(replica)
 		shard := key.Shard
@@ -256,11 +242,8 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 		}
 	}
 	if again { // an object of the own shard may have been added or changed since it was read
-		if objs, err = d.own.Lister().ByIndex(index, value); err != nil {
+		if err := readOwn(); err != nil {
 			return nil, err
-		}
-		for _, obj := range objs {
-			found[client.KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
 		}
 	}
 	sorted := slices.SortedFunc(maps.Values(found), compareCopies)
@@ -287,6 +270,18 @@ func (d *Dual[T]) best(key client.Key, stateOf func(string) ShardState) (best co
 	return best, found
 }
 
+// preferred returns the key of a replica without the shard, and whether it is the preferred copy of the object.
+func (d *Dual[T]) preferred(replica T, stateOf func(string) ShardState) (client.Key, bool) {
+	key := d.others.KeyOf(replica)
+	shard := key.Shard
+	key.Shard = ""
+	if _, owned := d.own.Lister().Lookup(key); owned {
+		return key, false
+	}
+	best, found := d.best(key, stateOf)
+	return key, found && best.shard == shard
+}
+
 // AddEventHandler adds a handler, as Informer.AddEventHandler does. It is notified of the preferred copy of each
 // object. If another copy becomes the preferred one, e.g. because the object moved to another shard, that is an
 // update, or a deletion and an addition if the UIDs differ.
@@ -307,13 +302,7 @@ func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
 		return
 	}
 	for _, obj := range d.others.Lister().List(nil) {
-		key := d.others.KeyOf(obj)
-		shard := key.Shard
-		key.Shard = ""
-		if _, hidden := d.own.Lister().Lookup(key); hidden {
-			continue
-		}
-		if best, _ := d.best(key, allActive); best.shard == shard && !visit(key, obj) {
+		if key, preferred := d.preferred(obj, allActive); preferred && !visit(key, obj) {
 			return
 		}
 	}
@@ -372,7 +361,6 @@ func (d *Dual[T]) replaced(c client.Change[T], before, after copyOf[T]) {
 	d.composite.Notify(c)
 }
 
-// count maintains counts and shards.
 func (d *Dual[T]) count(shard string, c client.Change[T]) {
 	switch before := d.counts[shard]; {
 	case c.Had == c.Has:

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -65,7 +66,7 @@ func newReader(cache *Cache, informer client.Guarded) *reader {
 	return &reader{
 		cache: cache, informer: informer, resource: informer.Resource().String(),
 		seen: map[string]seenVersion{}, behind: map[string]*lag{}, retained: map[client.Key]struct{}{}, suspect: map[client.Key]client.Object{},
-		coverage: coverage{covered: map[string]struct{}{}, lacking: map[string]time.Time{}},
+		coverage: coverage{lacking: map[string]time.Time{}},
 	}
 }
 
@@ -219,4 +220,54 @@ func bare(obj client.Object) client.Object {
 	plain.SetCreationTimestamp(metav1.Time{})
 	plain.SetManagedFields(nil)
 	return plain
+}
+
+// coverage records the shards of which an informer has everything up to a checkpoint. It has its own lock because
+// handlers of the informer use it.
+type coverage struct {
+	mu sync.Mutex
+	// unmarked is set if the cache server does not support checkpoints.
+	unmarked bool
+	// lacking is the time since which a shard is not covered; zero if it is.
+	lacking map[string]time.Time
+}
+
+func (c *coverage) add(shard string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lacking[shard] = time.Time{}
+}
+
+func (c *coverage) has(shard string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, known := c.lacking[shard]
+	return known && since.IsZero()
+}
+
+func (c *coverage) setUnmarked(unmarked bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unmarked = unmarked
+}
+
+// lacks returns the shards that are not covered, and since when.
+func (c *coverage) lacks(shards []string) map[string]time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unmarked {
+		return nil
+	}
+	all := map[string]time.Time{}
+	for _, shard := range shards {
+		since, known := c.lacking[shard]
+		if !known {
+			since = time.Now()
+			c.lacking[shard] = since
+		}
+		if !since.IsZero() {
+			all[shard] = since
+		}
+	}
+	return all
 }

@@ -5,7 +5,7 @@ const (
 	ringModel   = "TestModel"
 	ringStep    = "pkg/client/ring/step.go"
 	ringCoord   = "pkg/client/ring/coordinate.go"
-	ringMoves   = "pkg/client/ring/moves.go"
+	ringMoves   = "pkg/client/ring/machine.go"
 )
 
 // ring are mutants of the division of work between replicas of a controller.
@@ -13,7 +13,7 @@ var ring = []Mutant{
 	{
 		Name: "timeless-member", Rule: "a member must stop RenewDeadline after a renewal",
 		Edits: []Edit{{
-			File:   "pkg/client/ring/grants.go",
+			File:   "pkg/client/ring/machine.go",
 			Before: `	g := grants{until: m.until()}`,
 			After:  `	g := grants{until: m.until() + m.RenewDeadline}`,
 		}},
@@ -84,7 +84,7 @@ var ring = []Mutant{
 	{
 		Name: "restless-ring", Rule: "members keep their ranges",
 		Edits: []Edit{{
-			File:   "pkg/client/ring/balance.go",
+			File:   "pkg/client/ring/plan.go",
 			Before: `		s.target = min(max(s.count, s.floor), s.ceiling)`,
 			After:  `		s.target = s.floor`,
 		}},
@@ -111,7 +111,7 @@ var ring = []Mutant{
 	{
 		Name: "redirected-move", Rule: "a move to another member is a different move, for which the member must load the range",
 		Edits: []Edit{{
-			File: "pkg/client/ring/balance.go",
+			File: "pkg/client/ring/plan.go",
 			Before: `		a.to, a.since = to, b.next.epoch
 `,
 			After: `		if a.to = to; !a.moving() {

@@ -41,10 +41,13 @@ type query struct {
 	ranges   client.Ranges
 }
 
-// kind returns the kind of the resource; any kind will do for unknown ones.
-func (q query) kind() string { return cmp.Or(kinds[q.resource.Resource], "Object") }
-
-func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
+// typeMeta returns the apiVersion and kind of the objects in responses; any kind will do for unknown resources.
+func (q query) typeMeta() (apiVersion, kind string) {
+	if q.metadata {
+		return "meta.k8s.io/v1", "PartialObjectMetadata"
+	}
+	return q.resource.GroupVersion().String(), cmp.Or(kinds[q.resource.Resource], "Object")
+}
 
 func (q query) matches(obj *unstructured.Unstructured) bool {
 	return (q.cluster == request.Wildcard || q.cluster == logicalcluster.From(obj).String()) &&
@@ -58,9 +61,8 @@ func (q query) project(obj *unstructured.Unstructured) map[string]any {
 	if !q.metadata {
 		return obj.Object
 	}
-	return map[string]any{
-		"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj.Object["metadata"],
-	}
+	apiVersion, kind := q.typeMeta()
+	return map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": obj.Object["metadata"]}
 }
 
 func parseQuery(r *http.Request) (query, error) {

@@ -5,10 +5,18 @@
 package clienttest
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -75,7 +83,7 @@ func InProcess(scheme *runtime.Scheme) *Server {
 // ClientConfig returns a client configuration for the bare host.
 func (s *Server) ClientConfig() *rest.Config {
 	if s.Server == nil {
-		return inProcessConfig(s)
+		return &rest.Config{Host: "http://in-process", Transport: inProcess{s}}
 	}
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
@@ -175,20 +183,130 @@ func (s *Server) record(c change) {
 }
 
 func (s *Server) snapshot(q query) []*unstructured.Unstructured {
-	var keys []string
-	for key, obj := range s.objects {
-		if q.matches(obj) && q.hasResource(key) {
-			keys = append(keys, key)
+	var objs []*unstructured.Unstructured
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
+		if obj := s.objects[key]; strings.HasPrefix(key, q.resource.String()+"|") && q.matches(obj) {
+			objs = append(objs, obj)
 		}
-	}
-	slices.Sort(keys)
-	objs := make([]*unstructured.Unstructured, 0, len(keys))
-	for _, key := range keys {
-		objs = append(objs, s.objects[key])
 	}
 	return objs
 }
 
 func objectKey(gvr schema.GroupVersionResource, u *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s|%s|%s|%s|%s", gvr, u.GetAnnotations()[request.ShardAnnotation], logicalcluster.From(u), u.GetNamespace(), u.GetName())
+}
+
+// ForExample calls f with a testing.TB for an example, and runs the cleanups afterwards.
+func ForExample(f func(t testing.TB)) {
+	e := &example{}
+	defer func() {
+		for _, cleanUp := range slices.Backward(e.cleanups) {
+			cleanUp()
+		}
+	}()
+	f(e)
+}
+
+// example is the testing.TB of an example. It implements the methods that servers need.
+type example struct {
+	testing.TB
+
+	cleanups []func()
+}
+
+func (*example) Helper()            {}
+func (e *example) Cleanup(f func()) { e.cleanups = append(e.cleanups, f) }
+
+func (*example) Context() context.Context { return context.Background() } //nolint:forbidigo // nothing else ends an example
+
+func (*example) Errorf(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+func (*example) FailNow()                          { panic("the example failed") }
+
+// inProcess is an http.RoundTripper that has a handler serve requests.
+type inProcess struct{ handler http.Handler }
+
+func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	r = r.Clone(ctx)
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := &response{header: http.Header{}, started: make(chan struct{}), cancel: cancel}
+	w.changed.L = &w.mu
+	go func() {
+		t.handler.ServeHTTP(w, r)
+		w.end(io.EOF)
+	}()
+	context.AfterFunc(ctx, func() { w.end(ctx.Err()) })
+	select {
+	case <-w.started:
+		return &http.Response{
+			StatusCode: w.status, Status: http.StatusText(w.status), Proto: "HTTP/2.0", ProtoMajor: 2, Header: w.header, Body: w, Request: r, ContentLength: -1,
+		}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// response is an http.ResponseWriter, and the body that its client reads.
+type response struct {
+	header  http.Header
+	status  int
+	once    sync.Once
+	started chan struct{}
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	changed sync.Cond
+	written bytes.Buffer
+	ended   error
+}
+
+func (w *response) Header() http.Header { return w.header }
+
+func (w *response) WriteHeader(status int) {
+	w.once.Do(func() {
+		w.status = status
+		close(w.started)
+	})
+}
+
+// Write implements http.ResponseWriter. It does not wait for the client.
+func (w *response) Write(data []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended != nil {
+		return 0, w.ended
+	}
+	w.changed.Broadcast()
+	return w.written.Write(data)
+}
+
+func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
+
+func (w *response) end(why error) {
+	w.WriteHeader(http.StatusOK)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = cmp.Or(w.ended, why)
+	w.changed.Broadcast()
+}
+
+func (w *response) Read(data []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.written.Len() == 0 {
+		if w.ended != nil {
+			return 0, w.ended
+		}
+		w.changed.Wait()
+	}
+	return w.written.Read(data)
+}
+
+// Close implements io.Closer: it ends the request.
+func (w *response) Close() error {
+	w.cancel()
+	return nil
 }

@@ -9,41 +9,48 @@ import (
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
+var protobuf = client.WithProtobuf()
+
 // Resources of Kubernetes that every logical cluster serves.
 var (
-	Namespaces      = builtin[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
-	ConfigMaps      = builtin[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps")
-	Secrets         = builtin[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
-	ServiceAccounts = builtin[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
-	ResourceQuotas  = builtin[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
+	Namespaces      = client.DefineResource[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces", protobuf)
+	ConfigMaps      = client.DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", protobuf)
+	Secrets         = client.DefineResource[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets", protobuf)
+	ServiceAccounts = client.DefineResource[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts", protobuf)
+	ResourceQuotas  = client.DefineResource[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas", protobuf)
 
-	Roles               = builtin[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles")
-	RoleBindings        = builtin[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
-	ClusterRoles        = builtin[rbacv1.ClusterRole, rbacv1.ClusterRoleList](rbacv1.SchemeGroupVersion, "clusterroles")
-	ClusterRoleBindings = builtin[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbacv1.SchemeGroupVersion, "clusterrolebindings")
+	Roles               = client.DefineResource[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles", protobuf)
+	RoleBindings        = client.DefineResource[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings", protobuf)
+	ClusterRoles        = client.DefineResource[rbacv1.ClusterRole, rbacv1.ClusterRoleList](rbacv1.SchemeGroupVersion, "clusterroles", protobuf)
+	ClusterRoleBindings = client.DefineResource[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbacv1.SchemeGroupVersion, "clusterrolebindings", protobuf)
 
-	MutatingWebhookConfigurations     = builtin[admissionregistrationv1.MutatingWebhookConfiguration, admissionregistrationv1.MutatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "mutatingwebhookconfigurations")
-	ValidatingWebhookConfigurations   = builtin[admissionregistrationv1.ValidatingWebhookConfiguration, admissionregistrationv1.ValidatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "validatingwebhookconfigurations")
-	MutatingAdmissionPolicies         = builtin[admissionregistrationv1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicies")
-	MutatingAdmissionPolicyBindings   = builtin[admissionregistrationv1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicybindings")
-	ValidatingAdmissionPolicies       = builtin[admissionregistrationv1.ValidatingAdmissionPolicy, admissionregistrationv1.ValidatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicies")
-	ValidatingAdmissionPolicyBindings = builtin[admissionregistrationv1.ValidatingAdmissionPolicyBinding, admissionregistrationv1.ValidatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicybindings")
+	MutatingWebhookConfigurations     = client.DefineResource[admissionregistrationv1.MutatingWebhookConfiguration, admissionregistrationv1.MutatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "mutatingwebhookconfigurations", protobuf)
+	ValidatingWebhookConfigurations   = client.DefineResource[admissionregistrationv1.ValidatingWebhookConfiguration, admissionregistrationv1.ValidatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "validatingwebhookconfigurations", protobuf)
+	MutatingAdmissionPolicies         = client.DefineResource[admissionregistrationv1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicies", protobuf)
+	MutatingAdmissionPolicyBindings   = client.DefineResource[admissionregistrationv1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicybindings", protobuf)
+	ValidatingAdmissionPolicies       = client.DefineResource[admissionregistrationv1.ValidatingAdmissionPolicy, admissionregistrationv1.ValidatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicies", protobuf)
+	ValidatingAdmissionPolicyBindings = client.DefineResource[admissionregistrationv1.ValidatingAdmissionPolicyBinding, admissionregistrationv1.ValidatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicybindings", protobuf)
 
-	Leases = builtin[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
+	Leases = client.DefineResource[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases", protobuf)
 
-	CustomResourceDefinitions = builtin[apiextensionsv1.CustomResourceDefinition, apiextensionsv1.CustomResourceDefinitionList](apiextensionsv1.SchemeGroupVersion, "customresourcedefinitions")
+	CustomResourceDefinitions = client.DefineResource[apiextensionsv1.CustomResourceDefinition, apiextensionsv1.CustomResourceDefinitionList](apiextensionsv1.SchemeGroupVersion, "customresourcedefinitions", protobuf)
 )
 
 // Resources of the SDK.
@@ -72,13 +79,100 @@ var (
 	ClusterCachedResourceEndpointSlices = client.DefineResource[ClusterCachedResourceEndpointSlice, ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices", client.WithScheme(clusterCached))
 )
 
-func builtin[T, L any, PT interface {
-	*T
-	client.Object
-}, PL interface {
-	*L
-	runtime.Object
-},
-](gv schema.GroupVersion, plural string) client.Resource[PT, PL] {
-	return client.DefineResource[T, L, PT, PL](gv, plural, client.WithProtobuf())
+var (
+	// Scheme contains the kinds of this package's resources, and those of request options and reviews.
+	Scheme = newScheme()
+	// Codecs encodes and decodes the kinds of Scheme.
+	Codecs = serializer.NewCodecFactory(Scheme)
+)
+
+// clusterCached contains kcp's other names of cached resources with the types of the SDK.
+var clusterCached = func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	gv := cachev1alpha1.SchemeGroupVersion
+	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResource"), &cachev1alpha1.CachedResource{})
+	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResourceList"), &cachev1alpha1.CachedResourceList{})
+	scheme.AddKnownTypes(gv, &ClusterCachedResourceEndpointSlice{}, &ClusterCachedResourceEndpointSliceList{})
+	return scheme
+}()
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	utilruntime.Must(metav1.AddMetaToScheme(scheme))
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme,
+		coordinationv1.AddToScheme,
+		admissionregistrationv1.AddToScheme,
+		apiextensionsv1.AddToScheme,
+		authorizationv1.AddToScheme,
+		rbacv1.AddToScheme,
+
+		apisv1alpha1.AddToScheme,
+		apisv1alpha2.AddToScheme,
+		cachev1alpha1.AddToScheme,
+		corev1alpha1.AddToScheme,
+		tenancyv1alpha1.AddToScheme,
+		topologyv1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(scheme))
+	}
+	return scheme
+}
+
+// ClusterCachedResourceEndpointSlice is kcp's CachedResourceEndpointSlice of a ClusterCachedResource. The SDK has no
+// type for it.
+type ClusterCachedResourceEndpointSlice struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   ClusterCachedResourceEndpointSliceSpec          `json:"spec"`
+	Status cachev1alpha1.CachedResourceEndpointSliceStatus `json:"status"`
+}
+
+// ClusterCachedResourceEndpointSliceSpec selects the endpoints, like cachev1alpha1.CachedResourceEndpointSliceSpec.
+type ClusterCachedResourceEndpointSliceSpec struct {
+	ClusterCachedResource cachev1alpha1.CachedResourceReference `json:"clusterCachedResource"`
+	APIExport             cachev1alpha1.ExportBindingReference  `json:"export"`
+	Partition             string                                `json:"partition,omitempty"`
+}
+
+// ClusterCachedResourceEndpointSliceList is a list of ClusterCachedResourceEndpointSlices.
+type ClusterCachedResourceEndpointSliceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []ClusterCachedResourceEndpointSlice `json:"items"`
+}
+
+// GetConditions implements conditions.Getter.
+func (s *ClusterCachedResourceEndpointSlice) GetConditions() conditionsv1alpha1.Conditions {
+	return s.Status.Conditions
+}
+
+// SetConditions implements conditions.Setter.
+func (s *ClusterCachedResourceEndpointSlice) SetConditions(conditions conditionsv1alpha1.Conditions) {
+	s.Status.Conditions = conditions
+}
+
+// DeepCopy returns a deep copy.
+func (s *ClusterCachedResourceEndpointSlice) DeepCopy() *ClusterCachedResourceEndpointSlice {
+	c := *s
+	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	s.Status.DeepCopyInto(&c.Status)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (s *ClusterCachedResourceEndpointSlice) DeepCopyObject() runtime.Object { return s.DeepCopy() }
+
+// DeepCopyObject implements runtime.Object.
+func (l *ClusterCachedResourceEndpointSliceList) DeepCopyObject() runtime.Object {
+	c := *l
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	c.Items = make([]ClusterCachedResourceEndpointSlice, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopy()
+	}
+	return &c
 }

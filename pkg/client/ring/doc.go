@@ -49,7 +49,7 @@
 //     for LeaseDuration, and creates another one.
 //   - Isolation Continue gives up the guarantee for a member that cannot reach the server.
 //
-// The protocol is a state machine without a clock and a server (machine.go, moves.go, coordinate.go, step.go, plan.go,
-// balance.go). TestModel runs it in simulated time with drifting clocks, a lossy server, stale watches, crashes,
-// freezes and partitions.
+// The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go).
+// TestModel runs it in simulated time with drifting clocks, a lossy server, stale watches, crashes, freezes and
+// partitions.
 package ring

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,20 +47,11 @@ func (d *driver) loop(ctx, working context.Context) error {
 		case <-timer.C:
 		case <-d.synced:
 			d.synced = nil
-			d.locked(func() {
-				d.deliverSeen()
-				d.machine.sawAll()
-			})
+			d.locked(d.machine.sawAll)
 		case handle := <-d.responses:
 			d.locked(handle)
 		}
 	}
-}
-
-func (d *driver) locked(do func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	do()
 }
 
 // step executes a step of the machine. It returns the time until the next step is due if no event occurs; negative if
@@ -67,19 +60,17 @@ func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, now := d.machine, d.now()
-	before := m.table.table
-	d.deliverSeen()
 	if d.pending {
 		d.gate.set(m.grants(now, d.gate.busy()))
 	} else if r := m.step(now, d.gate); r != nil {
 		d.send(ctx, r)
 	}
-	d.metrics.update(now, before)
+	d.metrics.update(now)
 	d.publish()
 	late, next := d.gate.overdue(now)
 	switch {
 	case late > 0:
-		d.metrics.overran(late)
+		d.metrics.overrun.Add(float64(late))
 		return 0, fmt.Errorf("ring %q: %w: %d units of work in slots that this member no longer owns are still running %s after the end of their contexts: the process must exit", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
 	case m.phase == finished:
 		return -1, m.err
@@ -126,21 +117,6 @@ func (d *driver) send(ctx context.Context, r *request) {
 	})
 }
 
-func (d *driver) deliverSeen() {
-	now, m := d.now(), d.machine
-	for _, s := range d.seen {
-		switch t, err := tableOf(s.lease); {
-		case s.lease.Name != d.config.Name && s.deleted:
-			m.sawDeletion(leaseOf(d.config.Name, s.lease).id)
-		case s.lease.Name != d.config.Name:
-			m.saw(now, leaseOf(d.config.Name, s.lease))
-		case !s.deleted && err == nil:
-			m.sawTable(now, t)
-		}
-	}
-	d.seen = nil
-}
-
 // New returns a member of a ring; run it with Run.
 func New(config Config) (*Ring, error) {
 	config, err := config.complete()
@@ -149,8 +125,7 @@ func New(config Config) (*Ring, error) {
 	}
 	r := &Ring{
 		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
-		followers: followers{holds: map[*func() client.Ranges]struct{}{}},
-		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, wake: make(chan struct{}, 1),
+		followers: map[*func() client.Ranges]struct{}{}, changed: make(chan struct{}), gains: map[*gain]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	r.gate = newGate(r.now, config.GracePeriod)
 	r.machine = newMachine(config, func() string { return config.ID + "-" + rand.String(randomLength) })
@@ -165,13 +140,11 @@ func New(config Config) (*Ring, error) {
 // members. It returns ErrOverrun without waiting for the parts: the process must exit immediately. After Run has
 // returned, no work begins, and the contexts of all work have ended.
 func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error) error {
-	r.mu.Lock()
-	if r.ran {
-		r.mu.Unlock()
+	ran := false
+	r.locked(func() { ran, r.ran = r.ran, true })
+	if ran {
 		return fmt.Errorf("ring %q was already run: create a new one", r.config.Name)
 	}
-	r.ran = true
-	r.mu.Unlock()
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -213,31 +186,36 @@ func (r *Ring) take(ctx context.Context) error {
 		Namespace: r.config.Namespace, LabelSelector: r.server.selector(), Name: "leases of ring " + r.config.Name,
 	})
 	leases.AddEventHandler(client.Handler[*coordinationv1.Lease]{
-		OnAdd:    func(l *coordinationv1.Lease, _ bool) { r.observe(sighting{lease: l}) },
-		OnUpdate: func(_, l *coordinationv1.Lease) { r.observe(sighting{lease: l}) },
-		OnDelete: func(l *coordinationv1.Lease, _ bool) { r.observe(sighting{lease: l, deleted: true}) },
+		OnAdd:    func(l *coordinationv1.Lease, _ bool) { r.observe(l, false) },
+		OnUpdate: func(_, l *coordinationv1.Lease) { r.observe(l, false) },
+		OnDelete: func(l *coordinationv1.Lease, _ bool) { r.observe(l, true) },
 	})
 	running.Go(func() { _ = leases.Run(working) })
-	synced := make(chan struct{})
-	running.Go(func() {
-		if leases.WaitForSync(working) == nil {
-			close(synced)
-		}
-	})
-	d := &driver{Ring: r, leases: leases, synced: synced, responses: make(chan func(), 1), running: &running}
+	d := &driver{Ring: r, leases: leases, synced: leases.Synced(), responses: make(chan func(), 1), running: &running}
 	return d.loop(ctx, working)
 }
 
 const checkInterval = 10 * time.Millisecond
 
-// checkLoaded updates the set of incoming slots that are loaded, and returns the time until the next check. Informers
-// are called without the lock of the ring, because their handlers may call the ring.
+// checkLoaded updates the set of incoming slots that all informers have loaded, and returns the time until the next
+// check. Informers are called without the lock of the ring, because their handlers may call the ring.
 func (d *driver) checkLoaded() time.Duration {
 	var coming slots
-	d.locked(func() { coming = d.machine.incoming() })
+	var all []*func() client.Ranges
+	d.locked(func() {
+		if coming = d.machine.incoming(); !coming.empty() {
+			all = slices.Collect(maps.Keys(d.followers))
+		}
+	})
 	loaded := coming
-	if !coming.empty() {
-		loaded = d.followers.loaded(d.config.Key, coming)
+	for _, holds := range all {
+		held := (*holds)()
+		for slot := range loaded.all {
+			var one slots
+			if one.add(slot); !held.Covers(one.ranges(d.config.Key)) {
+				loaded = loaded.minus(one)
+			}
+		}
 	}
 	d.locked(func() { d.machine.ready = loaded })
 	if loaded != coming {

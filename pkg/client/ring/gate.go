@@ -16,15 +16,12 @@ type gate struct {
 	grants grants
 	works  [slotCount]map[*work]struct{}
 	inWork slots
-	// stopped are the works whose contexts have ended, in that order.
-	stopped []*work
 }
 
 type work struct {
 	cancel context.CancelCauseFunc
 	// overdue is the time by which it must have ended if its context was canceled; 0 otherwise.
 	overdue time.Duration
-	over    bool
 }
 
 func newGate(now func() time.Duration, gracePeriod time.Duration) *gate {
@@ -52,7 +49,6 @@ func (g *gate) end(slot int, w *work) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w.cancel(nil)
-	w.over = true
 	if delete(g.works[slot], w); len(g.works[slot]) == 0 {
 		g.inWork[slot/64] &^= 1 << (slot % 64)
 		select {
@@ -71,7 +67,6 @@ func (g *gate) set(to grants) {
 			if w.overdue == 0 {
 				w.cancel(ErrNotOwned)
 				w.overdue = g.now() + g.gracePeriod
-				g.stopped = append(g.stopped, w)
 			}
 		}
 	}
@@ -87,17 +82,16 @@ func (g *gate) busy() slots {
 func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for len(g.stopped) > 0 && g.stopped[0].over {
-		g.stopped = g.stopped[1:]
-	}
 	next = never
-	for _, w := range g.stopped {
-		switch {
-		case w.over:
-		case now >= w.overdue:
-			count++
-		default:
-			return count, min(next, w.overdue)
+	for slot := range g.inWork.all {
+		for w := range g.works[slot] {
+			switch {
+			case w.overdue == 0:
+			case now >= w.overdue:
+				count++
+			default:
+				next = min(next, w.overdue)
+			}
 		}
 	}
 	return count, next

@@ -132,12 +132,7 @@ func newMachine(config Config, newID func() string) *machine {
 	return m
 }
 
-func (m *machine) epoch() int64 {
-	if m.table.table == nil {
-		return 0
-	}
-	return m.table.epoch
-}
+func (m *machine) epoch() int64 { return m.table.epochOrNone() }
 
 func (m *machine) named() bool { return m.table.table != nil && m.table.has(m.id) }
 
@@ -184,4 +179,151 @@ type coordination struct {
 // reset drops the state that does not apply to a member with another id.
 func (c *coordination) reset() {
 	c.noTable, c.voluntary, c.relist, c.dirty, c.checkAt = false, false, false, true, never
+}
+
+// open returns the outgoing slots in which work continues.
+func (m *machine) open() slots {
+	closed, _ := m.closed()
+	return m.mine.outgoing.minus(closed)
+}
+
+// closed returns the outgoing slots in which no work begins. unreported is set if the member's Lease does not yet
+// report all of them as released.
+func (m *machine) closed() (closed slots, unreported bool) {
+	for slot := range m.mine.outgoing.all {
+		if since := m.table.slots[slot].since; since <= m.closedUpTo {
+			closed.add(slot)
+			unreported = unreported || since > m.own.released
+		}
+	}
+	return closed, unreported
+}
+
+// close closes outgoing slots when their new owners have loaded all moves since the same table or before, or when
+// LoadTimeout has passed. Slots without a new owner are closed immediately.
+func (m *machine) close(now time.Duration) {
+	if m.phase != taking || m.table.table == nil || m.mine.outgoing.empty() {
+		return
+	}
+	upTo := m.epoch()
+	for slot := range m.mine.outgoing.all {
+		if a := m.table.slots[slot]; a.since > m.closedUpTo && !m.loadedBy(a) && now < m.leaveBy[slot] {
+			upTo = min(upTo, a.since-1)
+		}
+	}
+	for slot := range m.mine.outgoing.all {
+		if since := m.table.slots[slot].since; since > m.closedUpTo && since <= upTo {
+			m.stopAt[slot] = now + m.GracePeriod
+		}
+	}
+	m.closedUpTo = max(m.closedUpTo, upTo)
+}
+
+func (m *machine) loadedBy(a assignment) bool {
+	if a.to == "" {
+		return true
+	}
+	o := m.seen[a.to]
+	return o != nil && o.loaded >= a.since
+}
+
+// loadedUpTo returns the epoch up to which all incoming slots are loaded, or the epoch in the Lease if that reports
+// all of them.
+func (m *machine) loadedUpTo() int64 {
+	upTo := m.epoch()
+	for slot := range m.mine.incoming.minus(m.ready).all {
+		upTo = min(upTo, m.table.slots[slot].since-1)
+	}
+	for slot := range m.mine.incoming.all {
+		if since := m.table.slots[slot].since; since > m.own.loaded && since <= upTo {
+			return upTo
+		}
+	}
+	return m.own.loaded
+}
+
+// follow sets the LoadTimeout of the slots that move away since a new table.
+func (m *machine) follow(now time.Duration, before, after stored) {
+	for slot := range m.mine.outgoing.all {
+		var was assignment
+		if before.table != nil {
+			was = before.slots[slot]
+		}
+		if was.owner != m.id || was.since != after.slots[slot].since {
+			m.leaveBy[slot] = now + m.LoadTimeout
+		}
+	}
+}
+
+// adopt accepts a table that is not older than the known one.
+func (m *machine) adopt(now time.Duration, t stored) {
+	if t.epoch > m.epoch() {
+		m.mine = t.part(m.id)
+		m.follow(now, m.table, t)
+		for slot := range slotCount {
+			if !m.mine.owned.has(slot) && !m.mine.outgoing.has(slot) {
+				m.stopAt[slot] = min(m.stopAt[slot], now)
+			}
+		}
+		m.dirty = true
+	}
+	m.table, m.noTable = t, false
+}
+
+type grants struct {
+	// owned are the slots in which work may begin, until a time.
+	owned slots
+	until time.Duration
+	// stop are the slots in which the contexts of work end.
+	stop slots
+}
+
+// grants returns the current grants; busy are the slots with running work.
+func (m *machine) grants(now time.Duration, busy slots) grants {
+	g := grants{until: m.until()}
+	if m.Isolation == Continue {
+		g.until = never
+	}
+	if m.phase == taking && m.valid {
+		g.owned = m.mine.owned.or(m.open())
+	}
+	for slot := range busy.all {
+		if g.owned.has(slot) && now < g.until {
+			continue
+		}
+		if m.phase != taking || now >= g.until || now >= m.stopAt[slot] {
+			g.stop.add(slot)
+		}
+	}
+	return g
+}
+
+func (m *machine) incoming() slots {
+	if m.phase == taking {
+		return m.mine.incoming
+	}
+	return slots{}
+}
+
+// nextWake returns the time of the next step if no event occurs.
+func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
+	at := never
+	soonest := func(times ...time.Duration) {
+		for _, t := range times {
+			if t > now {
+				at = min(at, t)
+			}
+		}
+	}
+	soonest(m.checkAt, m.renewAt, m.retryAt, m.until())
+	for slot := range m.open().all {
+		soonest(m.leaveBy[slot])
+	}
+	if m.draining {
+		soonest(m.drainBy)
+	}
+	for slot := range busy.all {
+		soonest(m.stopAt[slot])
+	}
+	return at
 }

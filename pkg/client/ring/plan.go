@@ -96,3 +96,194 @@ func (t *table) dropDrained(members map[string]*memberStatus) {
 		return s != nil && s.state == draining && !used[id]
 	})
 }
+
+type share struct {
+	id     string
+	weight int
+	// count is the number of slots that it has, or will have after the moves. target is its part by weight, rounded
+	// down to floor or up to ceiling.
+	count, target             int
+	floor, ceiling, remainder int
+	// receives is false for a member whose Lease is not renewed.
+	receives bool
+}
+
+func (s *share) surplus() int { return s.count - s.target }
+
+// setTargets divides the slots among the members so that as few as possible move: a member that has its part, rounded
+// down or up, keeps it if possible.
+func setTargets(shares []*share) {
+	weights := 0
+	for _, s := range shares {
+		weights += s.weight
+	}
+	sum := 0
+	for _, s := range shares {
+		s.floor, s.remainder = slotCount*s.weight/weights, slotCount*s.weight%weights
+		s.ceiling = s.floor
+		if s.remainder > 0 {
+			s.ceiling++
+		}
+		s.target = min(max(s.count, s.floor), s.ceiling)
+		sum += s.target
+	}
+	// Members with the smallest remainder are rounded down first. Members with the fewest slots, i.e. new ones, are
+	// rounded up first.
+	order := slices.SortedFunc(slices.Values(shares), func(a, b *share) int {
+		return cmp.Or(cmp.Compare(a.remainder, b.remainder), cmp.Compare(a.id, b.id))
+	})
+	for _, s := range order {
+		if sum > slotCount && s.target > s.floor {
+			s.target--
+			sum--
+		}
+	}
+	slices.SortFunc(order, func(a, b *share) int {
+		return cmp.Or(cmp.Compare(a.count-a.floor, b.count-b.floor), cmp.Compare(b.remainder, a.remainder), cmp.Compare(a.id, b.id))
+	})
+	for _, s := range order {
+		if sum < slotCount && s.target < s.ceiling {
+			s.target++
+			sum++
+		}
+	}
+}
+
+type balance struct {
+	next *table
+	// shares are the shares of the members that stay, by id.
+	shares map[string]*share
+	list   []*share
+	ranges int
+}
+
+func newBalance(next *table, shares []*share, maxRanges int) *balance {
+	b := &balance{next: next, shares: map[string]*share{}, list: shares, ranges: maxRanges}
+	for _, s := range shares {
+		b.shares[s.id] = s
+	}
+	for _, a := range next.slots {
+		if s := b.shares[a.future()]; s != nil {
+			s.count++
+		}
+	}
+	if len(shares) > 0 {
+		setTargets(shares)
+	}
+	return b
+}
+
+// future returns the future owner of a slot, and "" for slots out of range.
+func (b *balance) future(slot int) string {
+	if slot < 0 || slot >= slotCount {
+		return ""
+	}
+	return b.next.slots[slot].future()
+}
+
+// give assigns a slot to a member, or to none: at once if it has no owner, otherwise by a move.
+func (b *balance) give(slot int, to string) {
+	if s := b.shares[b.future(slot)]; s != nil {
+		s.count--
+	}
+	if s := b.shares[to]; s != nil {
+		s.count++
+	}
+	a := &b.next.slots[slot]
+	switch a.owner {
+	case "":
+		a.owner = to
+	case to:
+		a.since, a.to = 0, ""
+	default:
+		// A move to a new target is a new move, because that member has not loaded the slot.
+		a.to, a.since = to, b.next.epoch
+	}
+}
+
+// place gives a slot to the member that lacks most, or to a neighbor that lacks some, so that there are few ranges. It
+// reports whether any member receives slots.
+func (b *balance) place(slot int) bool {
+	var best *share
+	for _, s := range b.list {
+		if s.receives && (best == nil || s.surplus() < best.surplus()) {
+			best = s
+		}
+	}
+	if best == nil {
+		return false
+	}
+	for _, neighbor := range []string{b.future(slot - 1), b.future(slot + 1)} {
+		if s := b.shares[neighbor]; s != nil && s.receives && s.surplus() < 0 {
+			best = s
+			break
+		}
+	}
+	b.give(slot, best.id)
+	return true
+}
+
+// level moves slots from members with too many to members with too few.
+func (b *balance) level() {
+	for _, to := range b.list {
+		for to.receives && to.surplus() < 0 {
+			slot, found := b.pick(to.id)
+			if !found {
+				return
+			}
+			b.give(slot, to.id)
+		}
+	}
+}
+
+// pick returns the best slot for a member among the surplus slots of others: preferably adjacent to its own slots, and
+// at the end of a range that borders on another surplus.
+func (b *balance) pick(to string) (slot int, found bool) {
+	best := -1
+	for n := range slotCount {
+		from := b.shares[b.future(n)]
+		if from == nil || from.surplus() <= 0 {
+			continue
+		}
+		score := 0
+		for _, beside := range []string{b.future(n - 1), b.future(n + 1)} {
+			switch s := b.shares[beside]; {
+			case beside == to:
+				score += 8
+			case beside == from.id:
+			case s != nil && s.surplus() > 0:
+				score += 3
+			default:
+				score += 2
+			}
+		}
+		if !b.next.slots[n].moving() {
+			score++
+		}
+		if score > best {
+			slot, best = n, score
+		}
+	}
+	return slot, best >= 0
+}
+
+// reduceRanges moves one slot more if a member has too many ranges: a slot that is a range by itself, to the owner of
+// both neighbors, if both members still have their parts then.
+func (b *balance) reduceRanges() {
+	count := map[string]int{}
+	for n := range slotCount {
+		if b.future(n) != b.future(n-1) || n == 0 {
+			count[b.future(n)]++
+		}
+	}
+	for n := 1; n < slotCount-1; n++ {
+		from, to := b.shares[b.future(n)], b.shares[b.future(n-1)]
+		if from == nil || to == nil || from == to || b.future(n+1) != to.id || b.next.slots[n].moving() {
+			continue
+		}
+		if max(count[from.id], count[to.id]) > b.ranges && from.count > from.floor && to.count < to.ceiling && to.receives {
+			b.give(n, to.id)
+			return
+		}
+	}
+}

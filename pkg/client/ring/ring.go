@@ -20,42 +20,41 @@ type Ring struct {
 	// holds are the owned, incoming and outgoing slots.
 	holds   *client.ChangingRanges
 	metrics *metrics
-	// followers are called without the lock held.
-	followers followers
 
 	mu        sync.Mutex
 	machine   *machine
-	ran, over bool
-	published ownership
+	ran       bool
+	published part
+	// followers are the functions of the informers that follow LoadedRanges. They are called without the lock held.
+	followers map[*func() client.Ranges]struct{}
 	changed   chan struct{}
 	gains     map[*gain]struct{}
-	// seen are observed Leases that were not passed to the machine yet. wake receives a value when there are some.
-	seen []sighting
+	// wake receives a value when a Lease was observed.
 	wake chan struct{}
-}
-
-type ownership struct {
-	owned, incoming slots
-	// outgoing are slots that move away. They stay loaded until the move is completed.
-	outgoing slots
-}
-
-// isolated returns the slots if the Lease was not renewed in time: none may be worked on.
-func (v ownership) isolated() ownership {
-	return ownership{incoming: v.incoming.or(v.owned), outgoing: v.outgoing}
-}
-
-type sighting struct {
-	lease   *coordinationv1.Lease
-	deleted bool
 }
 
 func (r *Ring) now() time.Duration { return time.Since(r.start) }
 
-func (r *Ring) observe(s sighting) {
+func (r *Ring) locked(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen = append(r.seen, s)
+	do()
+}
+
+// observe passes a Lease from the watch to the machine.
+func (r *Ring) observe(l *coordinationv1.Lease, deleted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case l.Name != r.config.Name && deleted:
+		r.machine.sawDeletion(leaseOf(r.config.Name, l).id)
+	case l.Name != r.config.Name:
+		r.machine.saw(r.now(), leaseOf(r.config.Name, l))
+	case !deleted:
+		if t, err := tableOf(l); err == nil {
+			r.machine.sawTable(r.now(), t)
+		}
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -65,7 +64,6 @@ func (r *Ring) observe(s sighting) {
 func (r *Ring) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
 	r.machine.phase = finished
 	r.gate.set(r.machine.grants(r.now(), r.gate.busy()))
 	r.publish()
@@ -85,7 +83,7 @@ func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)
 }
 
-func (r *Ring) current() ownership {
+func (r *Ring) current() part {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
@@ -104,13 +102,13 @@ func (r *Ring) Changed() <-chan struct{} {
 
 // LoadedRanges returns the owned, incoming and outgoing ranges for client.InformerOptions. A slot moves to this member
 // when all running informers that use the source have loaded it, or after LoadTimeout.
-func (r *Ring) LoadedRanges() client.RangeSource { return following{r.holds, &r.followers} }
+func (r *Ring) LoadedRanges() client.RangeSource { return following{r.holds, r} }
 
 // publish updates the observable state, with the lock held, after the gate was set.
 func (r *Ring) publish() {
 	now, m := r.now(), r.machine
 	g := m.grants(now, slots{})
-	v := ownership{owned: g.owned, incoming: m.incoming()}
+	v := part{owned: g.owned, incoming: m.incoming()}
 	if now >= g.until {
 		v = v.isolated()
 	}
@@ -135,11 +133,10 @@ func (r *Ring) publish() {
 // a separate goroutine, until remove is called, which waits for the last call and must not be called from f.
 func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 	g := &gain{wake: make(chan struct{}, 1)}
-	r.mu.Lock()
-	r.gains[g] = struct{}{}
-	g.note(r.published.owned)
-	r.mu.Unlock()
-
+	r.locked(func() {
+		r.gains[g] = struct{}{}
+		g.note(r.published.owned)
+	})
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -148,16 +145,16 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 			case <-stop:
 				return
 			case <-g.wake:
-				if gained := g.take(); !gained.empty() {
+				var gained slots
+				r.locked(func() { gained = g.take() })
+				if !gained.empty() {
 					f(gained.ranges(r.config.Key))
 				}
 			}
 		}
 	}()
 	return sync.OnceFunc(func() {
-		r.mu.Lock()
-		delete(r.gains, g)
-		r.mu.Unlock()
+		r.locked(func() { delete(r.gains, g) })
 		close(stop)
 		<-stopped
 	})
@@ -174,6 +171,44 @@ type metrics struct {
 	unowned, overrun prometheus.Counter
 	// comingSince is when a slot was first observed to move to this member.
 	comingSince [slotCount]time.Duration
-	// updated is the time of the last update.
+	// updated is the time of the last update, and table the table at that time.
 	updated time.Duration
+	table   *table
+}
+
+// gain collects the gained slots for one caller of OnGain, with the lock of the ring held.
+type gain struct {
+	pending slots
+	wake    chan struct{}
+}
+
+func (g *gain) note(gained slots) {
+	if g.pending = g.pending.or(gained); !g.pending.empty() {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns the slots gained since the last call.
+func (g *gain) take() slots {
+	taken := g.pending
+	g.pending = slots{}
+	return taken
+}
+
+type following struct {
+	*client.ChangingRanges
+
+	ring *Ring
+}
+
+var _ client.LoadedRanges = following{}
+
+func (f following) Follow(holds func() client.Ranges) (stop func()) {
+	f.ring.locked(func() { f.ring.followers[&holds] = struct{}{} })
+	return func() {
+		f.ring.locked(func() { delete(f.ring.followers, &holds) })
+	}
 }

@@ -201,13 +201,6 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 	}
 }
 
-func (s stored) epochOrNone() int64 {
-	if s.table == nil {
-		return 0
-	}
-	return s.epoch
-}
-
 // sawTable is called with a table from a watch, which may be old.
 func (m *machine) sawTable(now time.Duration, t stored) {
 	if m.phase == taking && t.epoch > m.epoch() {

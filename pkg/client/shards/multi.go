@@ -1,6 +1,15 @@
+// Package shards combines the objects of a resource on all shards of an installation:
+//
+//	Shard objects ── Source ──► Multi ──► informer and connection of shard-1 ──┐
+//	(root, a cache server,        │  └──► informer and connection of shard-2 ──┼──► client.Union:
+//	any shard, or a table)        └─────► …                                    ┘    lookups, handlers
+//
+// Informers start, move and stop according to the Shard objects. The objects of an unreachable shard are kept, and
+// Missing reports it. When its Shard object is deleted, its objects leave (OnLeave).
 package shards
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,8 +18,11 @@ import (
 	"sync"
 	"time"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -137,3 +149,253 @@ type shard[T client.Object] struct {
 }
 
 var errNotRead = errors.New("not read yet")
+
+// closeDelay is the time after which the connection of a canceled stream is idle.
+const closeDelay = time.Second
+
+// follow makes the informer follow the address in the Shard object. If that fails, the informer keeps its address.
+func (s *shard[T]) follow(ctx context.Context, obj *corev1alpha1.Shard) {
+	err := s.reach(ctx, obj)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+		s.errSince = time.Now()
+		klog.FromContext(ctx).Error(err, "Failed to use a Shard object", "set", s.of.name, "shard", s.name)
+	}
+	s.err = err
+}
+
+func (s *shard[T]) reach(ctx context.Context, obj *corev1alpha1.Shard) error {
+	config, err := s.of.options.Dial(obj)
+	if err != nil {
+		return err
+	}
+	if s.end != nil && s.address == config.Host {
+		return nil
+	}
+	clients, err := client.NewFactory(config, s.of.factory...)
+	if err != nil {
+		return err
+	}
+	informer := s.of.Of(s.name)
+	if informer == nil {
+		if informer, err = s.open(clients); err != nil {
+			return err
+		}
+	} else {
+		klog.FromContext(ctx).Info("Shard address has changed", "set", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
+		s.stop()
+		if err := informer.MoveTo(clients.Wildcard()); err != nil {
+			return err
+		}
+	}
+	s.address, s.clients = config.Host, clients
+	s.start(ctx, informer)
+	return nil
+}
+
+func (s *shard[T]) open(clients *client.Factory) (*client.Informer[T], error) {
+	options := s.of.options.Informer
+	options.Name = s.of.name + "@" + s.name
+	if s.of.options.Ranges != nil {
+		options.Ranges = s.of.options.Ranges(s.name)
+	}
+	s.of.indexing.Lock()
+	defer s.of.indexing.Unlock()
+	options.Indexers = s.of.indexers
+	informer, err := s.of.open(clients.Wildcard(), options)
+	if err != nil {
+		return nil, err
+	}
+	return informer, s.of.union.Add(s.name, informer)
+}
+
+func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer cancel()
+		if err := informer.Run(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to follow a shard", "set", s.of.name, "shard", s.name)
+		}
+	})
+	running.Go(func() {
+		synced := informer.Synced()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-synced:
+				synced = nil
+			case <-informer.Disconnected():
+			}
+			s.of.notify()
+		}
+	})
+	s.end = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+func (s *shard[T]) stop() {
+	if s.end == nil {
+		return
+	}
+	s.end()
+	s.end = nil
+	// The last stream of an HTTP/2 connection outlasts its cancellation by a moment.
+	s.clients.CloseIdleConnections()
+	time.AfterFunc(closeDelay, s.clients.CloseIdleConnections)
+}
+
+func (s *shard[T]) unusable() (since time.Time, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errSince, s.err
+}
+
+func (s *shard[T]) unreachable() (since time.Time, why error) {
+	if since, why = s.unusable(); why != nil {
+		return since, why
+	}
+	informer := s.of.Of(s.name)
+	if informer == nil {
+		return s.since, errNotRead
+	}
+	if since, why = informer.Unreachable(); why != nil {
+		if apierrors.IsNotFound(why) {
+			why = fmt.Errorf("the shard does not serve %s: %w", s.of.name, why)
+		}
+		return since, why
+	}
+	if !informer.HasSynced() {
+		return s.since, errNotRead
+	}
+	return time.Time{}, nil
+}
+
+// Which selects shards.
+type Which string
+
+const (
+	// All means all shards.
+	All Which = "All"
+	// Reachable means the shards that respond.
+	Reachable Which = "Reachable"
+)
+
+// Missing is a shard whose objects may be outdated or missing.
+type Missing struct {
+	// Shard is its name; empty for the Shard objects themselves.
+	Shard string
+	Since time.Time
+	Why   error
+}
+
+// Missing returns the shards that are unreachable or cannot be followed, sorted by name, after the Shard objects if
+// these cannot be followed.
+func (m *Multi[T]) Missing() []Missing {
+	var missing []Missing
+	if since, why := m.registry.unreachable(); why != nil {
+		missing = append(missing, Missing{Since: since, Why: fmt.Errorf("the Shard objects: %w", why)})
+	}
+	for _, s := range m.all() {
+		if since, why := s.unreachable(); why != nil {
+			missing = append(missing, Missing{Shard: s.name, Since: since, Why: why})
+		}
+	}
+	return missing
+}
+
+// WaitForSync waits until the Shard objects and the objects of all shards were read. With Reachable, it does not wait
+// for shards that are found to be unreachable. The error names the missing shards, with reasons.
+func (m *Multi[T]) WaitForSync(ctx context.Context, which Which) error {
+	for {
+		m.mu.Lock()
+		changed := m.changed
+		m.mu.Unlock()
+		err := m.missingFor(which)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%s has not synced: %w", m.name, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// HasSynced reports whether WaitForSync would return immediately.
+func (m *Multi[T]) HasSynced(which Which) bool { return m.missingFor(which) == nil }
+
+// missingFor returns an error that names everything that was not read.
+func (m *Multi[T]) missingFor(which Which) error {
+	m.mu.Lock()
+	complete := m.complete
+	m.mu.Unlock()
+	if !complete {
+		_, why := m.registry.unreachable()
+		return fmt.Errorf("the Shard objects: %w", errors.Join(errNotRead, why))
+	}
+	var errs []error
+	for _, s := range m.all() {
+		if informer := m.Of(s.name); informer != nil && informer.HasSynced() {
+			continue
+		}
+		_, why := s.unreachable()
+		if why == nil || which == Reachable && !errors.Is(why, errNotRead) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("shard %s: %w", s.name, why))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Multi[T]) count() (connected, missing int) {
+	for _, s := range m.all() {
+		if _, why := s.unreachable(); why != nil {
+			missing++
+		} else {
+			connected++
+		}
+	}
+	return connected, missing
+}
+
+// notify wakes callers of WaitForSync.
+func (m *Multi[T]) notify() {
+	if m.missingFor(Reachable) == nil {
+		m.union.MarkSynced()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+type metrics struct {
+	connected, missing *prometheus.Desc
+	count              func() (connected, missing int)
+}
+
+func newMetrics(set string, count func() (int, int)) *metrics {
+	labels := prometheus.Labels{"set": set}
+	return &metrics{
+		connected: prometheus.NewDesc("shardplane_shards_connected", "Connected shards, by name of the set of shards.", nil, labels),
+		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be watched, by name of the set of shards.", nil, labels),
+		count:     count,
+	}
+}
+
+func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- m.connected
+	descriptions <- m.missing
+}
+
+func (m *metrics) Collect(collected chan<- prometheus.Metric) {
+	connected, missing := m.count()
+	collected <- prometheus.MustNewConstMetric(m.connected, prometheus.GaugeValue, float64(connected))
+	collected <- prometheus.MustNewConstMetric(m.missing, prometheus.GaugeValue, float64(missing))
+}

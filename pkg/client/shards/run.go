@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +19,7 @@ import (
 
 // New returns a Multi for a resource; run it with Run.
 func New[T client.Object, L runtime.Object](source Source, resource client.Resource[T, L], options Options[T]) (*Multi[T], error) {
-	if options.Name == "" {
-		options.Name = resource.GroupResource().String()
-	}
+	options.Name = cmp.Or(options.Name, resource.GroupResource().String())
 	return NewWith(source, func(scope client.Scope, informer client.InformerOptions[T]) (*client.Informer[T], error) {
 		return resource.Informer(scope, informer), nil
 	}, options)
@@ -29,9 +28,7 @@ func New[T client.Object, L runtime.Object](source Source, resource client.Resou
 // NewWith is New for resources without Go types or for metadata: open calls client.NewDynamicInformer or
 // client.NewMetadataInformer.
 func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (*Multi[T], error) {
-	if options.Name == "" {
-		options.Name = "objects of all shards"
-	}
+	options.Name = cmp.Or(options.Name, "objects of all shards")
 	if options.Dial == nil {
 		options.Dial = source.dial()
 	}
@@ -40,11 +37,9 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 	}
 	m := &Multi[T]{
 		name: options.Name, open: open, options: options, wake: make(chan struct{}, 1), shards: map[string]*shard[T]{}, changed: make(chan struct{}),
-		indexers: maps.Clone(options.Informer.Indexers),
+		indexers: map[string]client.IndexFunc[T]{},
 	}
-	if m.indexers == nil {
-		m.indexers = map[string]client.IndexFunc[T]{}
-	}
+	maps.Copy(m.indexers, options.Informer.Indexers)
 	m.union = client.NewUnion[T](m.name, m.incomplete)
 	var err error
 	if m.registry, err = source.open(m.name, m.wakeUp); err != nil {
@@ -105,7 +100,11 @@ func (m *Multi[T]) reconcile(ctx context.Context) {
 	for _, s := range m.all() {
 		if wanted[s.name] == nil {
 			klog.FromContext(ctx).Info("Shard was removed", "set", m.name, "shard", s.name)
-			m.leave(s)
+			s.stop()
+			m.union.Remove(s.name, client.ShardRemoved)
+			m.mu.Lock()
+			delete(m.shards, s.name)
+			m.mu.Unlock()
 		}
 	}
 	for name, obj := range wanted {
@@ -123,14 +122,6 @@ func (m *Multi[T]) reconcile(ctx context.Context) {
 	m.mu.Unlock()
 }
 
-func (m *Multi[T]) leave(s *shard[T]) {
-	s.stop()
-	m.union.Remove(s.name, client.ShardRemoved)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.shards, s.name)
-}
-
 // incomplete returns an error if the union does not contain all shards.
 func (m *Multi[T]) incomplete() error {
 	m.mu.Lock()
@@ -140,7 +131,7 @@ func (m *Multi[T]) incomplete() error {
 		return errors.Join(errNotRead, why)
 	}
 	for _, s := range m.shards {
-		if err := s.unusable(); err != nil && m.union.Of(s.name) == nil {
+		if _, err := s.unusable(); err != nil && m.union.Of(s.name) == nil {
 			return fmt.Errorf("shard %s: %w", s.name, err)
 		}
 	}

@@ -107,11 +107,7 @@ func (s Source) open(name string, changed func()) (*registry, error) {
 		return nil, errNoSource
 	}
 	k.informer = shardResource.Informer(s.scopes[0], client.InformerOptions[*corev1alpha1.Shard]{Name: "shards of " + name})
-	k.informer.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-		OnAdd:    func(*corev1alpha1.Shard, bool) { changed() },
-		OnUpdate: func(_, _ *corev1alpha1.Shard) { changed() },
-		OnDelete: func(*corev1alpha1.Shard, bool) { changed() },
-	})
+	k.informer.AddKeyHandler(func(client.Key) { changed() }, nil)
 	return k, nil
 }
 
@@ -151,7 +147,10 @@ func (k *registry) run(ctx context.Context) {
 		}
 		failures++
 		if failures%len(k.source.scopes) == 0 {
-			wait(ctx, min(minDelay<<min(failures, 10), maxDelay))
+			select {
+			case <-ctx.Done():
+			case <-time.After(min(minDelay<<min(failures, 10), maxDelay)):
+			}
 		}
 		// It cannot fail: the scopes are of one kind, and the informer has ended.
 		_ = k.informer.MoveTo(k.source.scopes[(at+1)%len(k.source.scopes)])
@@ -185,14 +184,5 @@ func (k *registry) follow(ctx context.Context) (read bool) {
 			}
 		}
 		k.changed()
-	}
-}
-
-func wait(ctx context.Context, delay time.Duration) {
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

@@ -2,6 +2,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -36,15 +37,12 @@ func Record(ctx context.Context, scope client.Scope, e Event, once ...any) error
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: e.About.Namespace,
+			Namespace: cmp.Or(e.About.Namespace, metav1.NamespaceDefault),
 			Name:      fmt.Sprintf("%s.%016x", strings.ReplaceAll(e.About.Name[:min(len(e.About.Name), 200)], ":", "."), hash.Sum64()),
 		},
 		InvolvedObject: e.About,
 		Type:           e.Type, Reason: e.Reason, Message: strings.ToValidUTF8(e.Message[:min(len(e.Message), maxMessage)], ""), // not a part of a character
 		Source: corev1.EventSource{Component: e.Component}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-	if event.Namespace == "" {
-		event.Namespace = metav1.NamespaceDefault
 	}
 	_, err := resource.InNamespace(scope, event.Namespace).Create(ctx, event, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -5,6 +5,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -42,56 +43,38 @@ func (e Election) Lead(ctx context.Context, run func(ctx context.Context) error)
 	}
 }
 
-// term is one attempt to lead.
-type term struct {
-	mu sync.Mutex
-	// begun is set if run was called, over if it must not be called.
-	begun, over bool
-	result      chan error
-}
-
-func (t *term) begin() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.begun = !t.over
-	return t.begun
-}
-
-// end prevents a later call of run and reports whether it was already called.
-func (t *term) end() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = true
-	return t.begun
-}
-
 func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) error) error {
 	// The election must outlive ctx until run has returned, because the lease is renewed until then.
 	election, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
-	t := &term{result: make(chan error, 1)}
+	result := make(chan error, 1)
+	// The first of its calls decides whether run is called.
+	var decided sync.Once
+	begun := false
+	end := func() bool {
+		decided.Do(func() {})
+		return begun
+	}
 	defer context.AfterFunc(ctx, func() {
-		if !t.end() {
-			leave() // run was not called
+		if !end() {
+			leave()
 		}
 	})()
-	lease := e.Lease
-	if lease == 0 {
-		lease = defaultLease
-	}
+	lease := cmp.Or(e.Lease, defaultLease)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: e.Lock, LeaseDuration: lease, RenewDeadline: lease * 2 / 3, RetryPeriod: lease / 8,
 		// ReleaseOnCancel would release the lease before run has returned.
 		Name: e.Lock.Describe(),
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
-				if !t.begin() {
+				decided.Do(func() { begun = true })
+				if !begun {
 					return
 				}
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				t.result <- run(leading)
+				result <- run(leading)
 				leave()
 			},
 			OnStoppedLeading: func() {},
@@ -101,8 +84,8 @@ func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) er
 		return fmt.Errorf("electing a leader: %w", err)
 	}
 	elector.Run(election)
-	if t.end() {
-		err = <-t.result
+	if end() {
+		err = <-result
 	}
 	if elector.IsLeader() {
 		e.release(context.WithoutCancel(ctx), lease)

@@ -15,11 +15,15 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // pageSize is the page size of lists.
@@ -249,4 +253,13 @@ func remove(ctx context.Context, client metadata.Getter, resource Resource, foun
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Finalize writes spec.finalizers of a namespace, which requires this subresource.
+func Finalize(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList], ns *corev1.Namespace) error {
+	err := namespaces.GetClient().Put().Resource(kinds.Namespaces.Resource).Name(ns.Name).SubResource("finalize").Body(ns).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("finalizing namespace %s: %w", client.KeyOf(ns), err)
+	}
+	return nil
 }
