@@ -102,20 +102,26 @@ const auditStop = 10 * time.Second
 type auditBatches struct {
 	audit.Backend
 
-	held    *auditHeld
-	abandon context.CancelFunc
+	abandon   context.CancelFunc
+	maxEvents int
+	maxBytes  int64
+
+	mu sync.Mutex
+	// events and bytes are the number and the size of events in the buffer, including those that are being sent.
+	events int
+	bytes  int64
 }
 
-// newAuditBatches returns upstream's buffer in front of the webhook. The number and the size of
-// events are limited, including those that are being sent.
+// newAuditBatches returns upstream's buffer in front of the webhook, with limits.
 func newAuditBatches(webhook audit.Backend, c auditbuffered.BatchConfig, maxBytes int64, abandon context.CancelFunc) audit.Backend {
-	held := &auditHeld{maxEvents: c.BufferSize, maxBytes: maxBytes}
-	return &auditBatches{Backend: auditbuffered.NewBackend(auditSent{webhook, held}, c), held: held, abandon: abandon}
+	b := &auditBatches{abandon: abandon, maxEvents: c.BufferSize, maxBytes: maxBytes}
+	b.Backend = auditbuffered.NewBackend(auditSent{webhook, b}, c)
+	return b
 }
 
 func (b *auditBatches) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, event := range events {
-		if err := b.held.add(event); err != nil {
+		if err := b.add(event); err != nil {
 			audit.HandlePluginError(auditbuffered.PluginName, err, event)
 			continue
 		}
@@ -133,58 +139,45 @@ func (b *auditBatches) Shutdown() {
 	select {
 	case <-ended:
 	case <-time.After(auditStop):
-		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.held.number(), "waited", auditStop)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.events, "waited", auditStop)
 	}
 	b.abandon()
 }
 
 type auditSent struct {
 	audit.Backend
-	held *auditHeld
+	buffer *auditBatches
 }
 
 func (s auditSent) ProcessEvents(events ...*auditinternal.Event) bool {
-	defer s.held.remove(events)
+	defer s.buffer.remove(events)
 	return s.Backend.ProcessEvents(events...)
 }
 
-type auditHeld struct {
-	maxEvents int
-	maxBytes  int64
-
-	mu     sync.Mutex
-	events int
-	bytes  int64
-}
-
-func (h *auditHeld) add(event *auditinternal.Event) error {
+func (b *auditBatches) add(event *auditinternal.Event) error {
 	size := auditSize(event)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.events >= h.maxEvents {
-		return fmt.Errorf("%d events are waiting for the webhook, which is the limit of --audit-webhook-batch-buffer-size", h.events)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.events >= b.maxEvents {
+		return fmt.Errorf("%d events are waiting for the webhook, which is the limit of --audit-webhook-batch-buffer-size", b.events)
 	}
-	if h.bytes+size > h.maxBytes {
-		return fmt.Errorf("events of %d bytes are waiting for the webhook, and %[3]d more would exceed --%[2]s", h.bytes, flagAuditBufferBytes, size)
+	if b.bytes+size > b.maxBytes {
+		return fmt.Errorf("events of %d bytes are waiting for the webhook, and %[3]d more would exceed --%[2]s", b.bytes, flagAuditBufferBytes, size)
 	}
-	h.events++
-	h.bytes += size
+	b.events++
+	b.bytes += size
 	return nil
 }
 
-func (h *auditHeld) remove(events []*auditinternal.Event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *auditBatches) remove(events []*auditinternal.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, event := range events {
-		h.events--
-		h.bytes -= auditSize(event)
+		b.events--
+		b.bytes -= auditSize(event)
 	}
-}
-
-func (h *auditHeld) number() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.events
 }
 
 // auditSize returns the approximate memory size of an event, including everything that clients control.

@@ -30,7 +30,7 @@ import (
 // with unsupported shard selectors (400). It passes the parsed shard selector on, and adds
 // shardInfo to tables and metadata lists. It must come after authorization.
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
-	selectors := newSelectorCache()
+	selectors := lru.New(rememberedSelectors)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info := selects(r)
 		if info == nil {
@@ -46,7 +46,7 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			next.ServeHTTP(w, r)
 			return
 		}
-		selector, err := selectors.check(expression, info.Verb)
+		selector, err := checkShardSelector(selectors, expression, info.Verb)
 		if err != nil {
 			respond(w, r, s, err)
 			return
@@ -137,35 +137,26 @@ const (
 	longestRemembered = 4096
 )
 
-type selectorCache struct{ parsed *lru.Cache }
-
-func newSelectorCache() selectorCache { return selectorCache{lru.New(rememberedSelectors)} }
-
-func (c selectorCache) parse(expression string) (apisharding.Selector, error) {
-	if cached, ok := c.parsed.Get(expression); ok {
-		return cached.(apisharding.Selector), nil //nolint:forcetypeassert // only parse adds entries
-	}
-	selector, err := shardselector.Parse(expression)
-	if err == nil && len(expression) <= longestRemembered {
-		c.parsed.Add(expression, selector)
-	}
-	return selector, err
-}
-
-// check returns the parsed selector. It rejects malformed selectors, for which upstream returns
+// checkShardSelector returns the parsed selector. It rejects malformed selectors, for which upstream returns
 // 500. While the feature gate ShardedListAndWatch is disabled, the selector is ignored like any
 // unknown parameter, and responses have no shardInfo. A DELETECOLLECTION is rejected, because it
 // would delete the objects of all shards.
-func (c selectorCache) check(expression, verb string) (apisharding.Selector, error) {
+func checkShardSelector(parsed *lru.Cache, expression, verb string) (apisharding.Selector, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
 		if verb != "deletecollection" {
 			return nil, nil
 		}
 		return nil, apierrors.NewBadRequest("shardSelector is not supported, because the feature gate ShardedListAndWatch is disabled: all objects of the collection would be deleted")
 	}
-	selector, err := c.parse(expression)
+	if cached, ok := parsed.Get(expression); ok {
+		return cached.(apisharding.Selector), nil //nolint:forcetypeassert // all entries are added below
+	}
+	selector, err := shardselector.Parse(expression)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
+	}
+	if len(expression) <= longestRemembered {
+		parsed.Add(expression, selector)
 	}
 	return selector, nil
 }

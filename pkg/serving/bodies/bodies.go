@@ -90,7 +90,7 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			return
 		}
 		read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
-		defer read.give()
+		defer read.Close()
 		if err := read.fill(r); err != nil {
 			refuse(w, r, err)
 			return
@@ -149,11 +149,10 @@ func (b *body) fill(r *http.Request) error {
 	data := make([]byte, 0, size)
 	for {
 		if len(data) == cap(data) {
-			more := int64(cap(data))
-			if err := b.take(more); err != nil {
+			if err := b.take(int64(cap(data))); err != nil {
 				return err
 			}
-			data = append(make([]byte, 0, int64(cap(data))+more), data...)
+			data = append(make([]byte, 0, 2*cap(data)), data...)
 		}
 		n, err := r.Body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
@@ -181,13 +180,8 @@ func (b *body) take(n int64) error {
 	return nil
 }
 
+// give releases the memory. The caller holds the lock.
 func (b *body) give() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.giveLocked()
-}
-
-func (b *body) giveLocked() {
 	if b.taken == 0 {
 		return
 	}
@@ -224,13 +218,15 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.rest)
 	b.rest = b.rest[n:]
 	if len(b.rest) == 0 {
-		b.giveLocked()
+		b.give()
 		return n, io.EOF
 	}
 	return n, nil
 }
 
 func (b *body) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.give()
 	return nil
 }

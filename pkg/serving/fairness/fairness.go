@@ -165,7 +165,11 @@ func (c controller) Handle(
 	arrived := time.Now()
 	seat, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
 		queued(waits)
-		c.metrics.waiting(waits)
+		change := -1.0
+		if waits {
+			change = 1
+		}
+		c.metrics.waitingRequests.WithLabelValues(tenants).Add(change)
 	})
 	if err != nil {
 		reason := "queue-full"
@@ -254,14 +258,6 @@ func (m metrics) executing(priority string, seats int) (done func()) {
 	gauge := m.executingSeats.WithLabelValues(priority)
 	gauge.Add(float64(seats))
 	return func() { gauge.Add(-float64(seats)) }
-}
-
-func (m metrics) waiting(waits bool) {
-	if waits {
-		m.waitingRequests.WithLabelValues(tenants).Inc()
-		return
-	}
-	m.waitingRequests.WithLabelValues(tenants).Dec()
 }
 
 const (

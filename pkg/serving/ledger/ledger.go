@@ -78,31 +78,26 @@ func NewLedger(bounds Bounds) *Ledger {
 // Take counts n for h. If this would exceed a limit, it returns an error for the client. The caller
 // must call Give later.
 func (l *Ledger) Take(h Holder, n int64) error {
-	suffix, limit, scope := l.take(h, n)
-	if scope == "" {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch b, has := l.bounds, l.users[h.User]+n; {
+	case b.User > 0 && has > b.User:
+		return l.excess("of this user", perUser, b.User)
+	case b.Cluster > 0 && h.Cluster != "" && l.holders[h]+n > b.Cluster-l.clusters[h.Cluster]:
+		return l.excess("in this logical cluster", perCluster, b.Cluster)
+	case b.Total > 0 && has > b.Own && has > b.Total-l.total:
+		return l.excess("of all users", "", b.Total)
+	default:
+		l.add(h, n)
 		return nil
 	}
+}
+
+func (l *Ledger) excess(scope, suffix string, limit int64) error {
 	if l.rejected != nil {
 		l.rejected.WithLabelValues(l.name + suffix).Inc()
 	}
 	return fmt.Errorf("the %s %s would exceed --limit %s%s=%d", l.name, scope, l.name, suffix, limit)
-}
-
-func (l *Ledger) take(h Holder, n int64) (suffix string, limit int64, scope string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if limit := l.bounds.User; limit > 0 && l.users[h.User]+n > limit {
-		return perUser, limit, "of this user"
-	}
-	// The limit does not apply outside of logical clusters.
-	if limit := l.bounds.Cluster; limit > 0 && h.Cluster != "" && l.holders[h]+n > limit-l.clusters[h.Cluster] {
-		return perCluster, limit, "in this logical cluster"
-	}
-	if limit, has := l.bounds.Total, l.users[h.User]+n; limit > 0 && has > l.bounds.Own && has > limit-l.total {
-		return "", limit, "of all users"
-	}
-	l.add(h, n)
-	return "", 0, ""
 }
 
 // Give returns n that was taken by h.
@@ -138,9 +133,6 @@ func (l *Ledger) Held() int64 {
 // Refuse rejects a request with 429 and Retry-After, for the given reason.
 type Refuse func(w http.ResponseWriter, r *http.Request, why string)
 
-// Count returns how much of the resource a request uses, or 0 if it is not limited.
-type Count func(r *http.Request, info *apirequest.RequestInfo) int64
-
 //reference:limit request | headers and query of a request or watch | counts as another request or watch
 const headerBytes = 16 << 10
 
@@ -165,9 +157,10 @@ func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) 
 	return func() { l.Give(h, n) }, nil
 }
 
-// Wrap returns the filter that applies the limits. Requests of the installation's own components
-// are neither counted nor rejected, because their writes for one tenant do not affect others.
-func (l *Ledger) Wrap(next http.Handler, count Count, refuse Refuse) http.Handler {
+// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0 if it
+// is not limited. Requests of the installation's own components are neither counted nor rejected, because their
+// writes for one tenant do not affect others.
+func (l *Ledger) Wrap(next http.Handler, count func(*http.Request, *apirequest.RequestInfo) int64, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		if !ok || identity.IsExempt(r.Context()) {

@@ -7,6 +7,7 @@
 // Bytes that cannot be written stay in the memory of the server. A write fails after a deadline.
 // Until then, the request has no seat, and its bytes are limited for each user and in total. The
 // front-proxy, which forwards responses of other servers, uses WithForwarded instead of WithPause.
+// WithWatchBytes limits the buffers of watches.
 package responses
 
 import (
@@ -202,13 +203,6 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	return r, func() {}
 }
 
-// bounded returns the guard of a request, and whether its unread bytes are limited here: watches
-// have their own limits, and the system has none.
-func bounded(ctx context.Context) (*guard, bool) {
-	g, ok := ctx.Value(guardKey{}).(*guard)
-	return g, ok && !g.lasts() && !identity.IsExempt(ctx)
-}
-
 // isWhole reports whether the response may be encoded as a whole and compressed. Lists are encoded
 // object by object only in JSON without indentation and in protobuf.
 func isWhole(r *http.Request) bool {
@@ -222,11 +216,7 @@ func isWhole(r *http.Request) bool {
 			return true
 		}
 	}
-	return mayIndent(r)
-}
-
-// mayIndent reports whether apimachinery may indent JSON, by the same criteria.
-func mayIndent(r *http.Request) bool {
+	// These are the criteria by which apimachinery indents JSON.
 	agent := r.UserAgent()
 	return strings.Contains(r.URL.RawQuery, "pretty") ||
 		strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
@@ -247,7 +237,8 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		p := &pausingWriter{ResponseWriter: w, after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
-		if g, ok := bounded(ctx); ok {
+		// Watches have their own limits, and the system has none.
+		if g, ok := ctx.Value(guardKey{}).(*guard); ok && !g.lasts() && !identity.IsExempt(ctx) {
 			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
 			var end func()
 			r, end = unread.compress(r)
@@ -346,3 +337,46 @@ func (w *pausingWriter) end() {
 		w.resume = nil
 	}
 }
+
+// leastEvent is the counted size of small events.
+const leastEvent = 64 << 10
+
+// WithWatchBytes returns the filter that limits the memory of large events of each logical cluster and user. Each
+// watch has buffers of the size of its largest event as long as it lasts, because encoders reuse them. Watches of the
+// installation's own components are not limited.
+func WithWatchBytes(next http.Handler, held *ledger.Ledger, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		holder := ledger.HolderOf(r.Context())
+		if !ok || holder.Cluster == "" || !longRunning(r, info) || identity.IsExempt(r.Context()) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if err := held.Take(holder, leastEvent); err != nil {
+			refuse(w, r, err.Error())
+			return
+		}
+		e := &eventWriter{ResponseWriter: w, held: held, holder: holder, largest: leastEvent}
+		defer func() { held.Give(holder, e.largest) }()
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(e), r)
+	})
+}
+
+type eventWriter struct {
+	http.ResponseWriter
+	held    *ledger.Ledger
+	holder  ledger.Holder
+	largest int64 // the counted size of the largest event
+}
+
+func (w *eventWriter) Write(p []byte) (int, error) {
+	if more := int64(len(p)) - w.largest; more > 0 {
+		if err := w.held.Take(w.holder, more); err != nil {
+			return 0, err
+		}
+		w.largest += more
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *eventWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

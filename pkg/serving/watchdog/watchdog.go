@@ -36,8 +36,6 @@ import (
 )
 
 const (
-	// gracePeriod is how long a request may compute after the end of its context.
-	gracePeriod = time.Second
 	// handlerTimeout is slightly less than the time after which the handlers of k8s.io/apiserver return
 	// from a write even if its context has not ended.
 	handlerTimeout = 30 * time.Second
@@ -71,19 +69,11 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	}
 }
 
-// Config is the configuration of a Watchdog.
-type Config struct {
-	// GracePeriod is how long a request may compute after the end of its context; 1 s if 0.
-	GracePeriod time.Duration
-	// Metrics may be nil.
-	Metrics prometheus.Registerer
-}
-
 // Watchdog tracks the overdue requests of a server.
 type Watchdog struct {
-	config  Config
-	metrics metrics
-	last    atomic.Uint64
+	gracePeriod time.Duration // how long a request may compute after the end of its context
+	metrics     metrics
+	last        atomic.Uint64
 
 	mu       sync.Mutex
 	flows    map[identity.Flow]int
@@ -95,12 +85,9 @@ type Watchdog struct {
 	running   map[string]struct{}
 }
 
-// NewWatchdog returns a watchdog.
-func NewWatchdog(config Config) *Watchdog {
-	if config.GracePeriod == 0 {
-		config.GracePeriod = gracePeriod
-	}
-	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
+// NewWatchdog returns a watchdog. registerer may be nil.
+func NewWatchdog(registerer prometheus.Registerer) *Watchdog {
+	return &Watchdog{gracePeriod: time.Second, metrics: newMetrics(registerer), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
 }
 
 // Throttle returns the filter that rejects requests because of overdue requests.
@@ -199,36 +186,22 @@ func (l *lateResponse) send() {
 
 // follow counts a request as overdue from the grace period after the end of its context until ended is called.
 func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (ended func()) {
-	var (
-		mu          sync.Mutex
-		done, count bool
-		timer       *time.Timer
-	)
+	done, followed := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if done {
-			return
+		defer close(followed)
+		select {
+		case <-done:
+		case <-time.After(d.gracePeriod):
+			klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
+			d.add(ctx, 1)
+			<-done
+			d.add(ctx, -1)
 		}
-		timer = time.AfterFunc(d.config.GracePeriod, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			if count = !done; count {
-				klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
-				d.add(ctx, 1)
-			}
-		})
 	})
 	return func() {
-		stop()
-		mu.Lock()
-		defer mu.Unlock()
-		done = true
-		if timer != nil {
-			timer.Stop()
-		}
-		if count {
-			d.add(ctx, -1)
+		close(done)
+		if !stop() {
+			<-followed
 		}
 	}
 }
