@@ -33,15 +33,15 @@ var definitions = []Mutant{
 		Name: "large-patterns", Rule: "a regular expression with a large program must not be compiled",
 		Edits: []Edit{{
 			File:   "pkg/request/patterns/patterns.go",
-			Before: "if n := Size(pattern); n > MaxSize {",
-			After:  "if n := len(pattern); n > MaxSize {",
+			Before: "	n := Size(pattern)",
+			After:  "	n := len(pattern)",
 		}},
 		CaughtBy: "./pkg/request/patterns", Test: "TestCheck",
 	},
 	{
 		Name: "hidden-patterns", Rule: "constants that are concatenated count as one regular expression",
 		Edits: []Edit{{
-			File:   "pkg/request/patterns/expressions.go",
+			File:   "pkg/request/patterns/patterns.go",
 			Before: "if call.FunctionName() != operators.Add || len(call.Args()) != 2 {",
 			After:  "if call.FunctionName() != operators.Add || len(call.Args()) != 3 {",
 		}},

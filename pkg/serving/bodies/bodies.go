@@ -90,7 +90,7 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			return
 		}
 		read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
-		defer read.Close()
+		defer func() { _ = read.Close() }()
 		if err := read.fill(r); err != nil {
 			refuse(w, r, err)
 			return
