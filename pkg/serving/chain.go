@@ -21,7 +21,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/responses"
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
@@ -138,7 +137,7 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 
 // InFlight returns the filter that limits concurrent requests. Behind fairness, queued requests are not counted.
 func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filter {
-	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
+	executing := ledger.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
 	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight", func(next http.Handler) http.Handler {
 		// It replaces upstream's hook for the metrics of upstream's filter.
 		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {

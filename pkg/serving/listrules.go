@@ -32,8 +32,9 @@ import (
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	selectors := lru.New(rememberedSelectors)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := selects(r)
-		if info == nil {
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		selects := ok && info.IsResourceRequest && (info.Verb == "list" || info.Verb == "watch" || info.Verb == "deletecollection")
+		if !selects || r.URL.RawQuery == "" { // most requests have no query
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -173,23 +174,6 @@ func withParsedSelector(r *http.Request, selector apisharding.Selector) *http.Re
 	return r
 }
 
-// selects returns the request info if the request may have selectors, otherwise nil. Most requests have no query.
-func selects(r *http.Request) *genericapirequest.RequestInfo {
-	if r.URL.RawQuery == "" {
-		return nil
-	}
-	info, ok := genericapirequest.RequestInfoFrom(r.Context())
-	if !ok || !info.IsResourceRequest {
-		return nil
-	}
-	switch info.Verb {
-	case "list", "watch", "deletecollection":
-		return info
-	default:
-		return nil
-	}
-}
-
 // keepsSelector reports whether the selector must stay in the query. This is the case for
 // DELETECOLLECTION, so that it cannot be lost on the way to the storage. The exception is the
 // logical cluster as key, which upstream's registry does not support.
@@ -216,7 +200,21 @@ func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Reques
 	plain.Header.Del("Accept-Encoding") // the response is decoded here
 	response := &bufferedResponse{header: w.Header()}
 	next.ServeHTTP(response, plain)
-	response.sendWithShardInfo(w, selector)
+	body := response.body.Bytes()
+	if response.code == http.StatusOK {
+		if completed, err := addShardInfo(w.Header().Get("Content-Type"), body, selector); err != nil {
+			klog.ErrorS(err, "Failed to add shardInfo to the response of a sharded list")
+		} else {
+			body = completed
+		}
+	}
+	if w.Header().Get("Content-Length") != "" {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	if response.code != 0 {
+		w.WriteHeader(response.code)
+	}
+	_, _ = w.Write(body)
 }
 
 func requestsConversion(r *http.Request) bool {
@@ -226,24 +224,6 @@ func requestsConversion(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-func (b *bufferedResponse) sendWithShardInfo(w http.ResponseWriter, selector string) {
-	body := b.body.Bytes()
-	if b.code == http.StatusOK {
-		if completed, err := addShardInfo(b.header.Get("Content-Type"), body, selector); err != nil {
-			klog.ErrorS(err, "Failed to add shardInfo to the response of a sharded list")
-		} else {
-			body = completed
-		}
-	}
-	if b.header.Get("Content-Length") != "" {
-		b.header.Set("Content-Length", strconv.Itoa(len(body)))
-	}
-	if b.code != 0 {
-		w.WriteHeader(b.code)
-	}
-	_, _ = w.Write(body)
 }
 
 func addShardInfo(contentType string, body []byte, selector string) ([]byte, error) {

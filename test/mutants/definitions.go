@@ -239,11 +239,9 @@ var definitions = []Mutant{
 	{
 		Name: "uncounted-overdue", Rule: "each overdue request is counted",
 		Edits: []Edit{{
-			File: "pkg/serving/watchdog/watchdog.go",
-			Before: `	if n > 0 {
-		d.metrics.overdueTotal.Inc()`,
-			After: `	if n > 1 {
-		d.metrics.overdueTotal.Inc()`,
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `			d.metrics.overdueTotal.Inc()`,
+			After:  `			d.metrics.overdueTotal.Add(0)`,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},

@@ -1,6 +1,6 @@
 // Package bodies limits the resources that request bodies use while they arrive.
 //
-//	listener ─► Guard ─► … ─► authorization ─► Read ─► limits, fairness ─► handler
+//	listener ─► guard ─► … ─► authorization ─► Read ─► limits, fairness ─► handler
 //	            deadline and                  into memory,
 //	            minimum rate                  within a limit
 //
@@ -79,25 +79,20 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			next.ServeHTTP(w, r)
 			return
 		}
+		var err error
+		received := r.WithContext(r.Context())
 		if r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
-			if err := b.drop(r); err != nil {
-				refuse(w, r, err)
-				return
-			}
-			r = r.WithContext(r.Context())
-			r.Body = http.NoBody
-			next.ServeHTTP(w, r)
-			return
+			received.Body, err = http.NoBody, b.drop(r)
+		} else {
+			read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
+			defer func() { _ = read.Close() }()
+			received.Body, err = read, read.fill(r)
 		}
-		read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
-		defer func() { _ = read.Close() }()
-		if err := read.fill(r); err != nil {
+		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		r = r.WithContext(r.Context())
-		r.Body = read
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, received)
 	})
 }
 
@@ -240,8 +235,8 @@ const (
 	lingering = 5 * time.Second
 )
 
-// Guard is a request body with a read deadline.
-type Guard struct {
+// guard is a request body with a read deadline.
+type guard struct {
 	io.Reader
 
 	limits Rate
@@ -284,7 +279,7 @@ func WithGuard(next http.Handler, limits Rate) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		g := &Guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
+		g := &guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
 		g.giveUp = func() { _ = g.closeBody() } // e.g. a pipe
 		if r.ProtoMajor == 1 {
 			g.giveUp = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) }
@@ -301,7 +296,7 @@ type guardKey struct{}
 
 // Slow reports whether the request body was too slow.
 func Slow(ctx context.Context) bool {
-	g, ok := ctx.Value(guardKey{}).(*Guard)
+	g, ok := ctx.Value(guardKey{}).(*guard)
 	if !ok {
 		return false
 	}
@@ -313,8 +308,7 @@ func Slow(ctx context.Context) bool {
 // In reports whether a request has a body.
 func In(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 }
 
-// Read implements io.Reader.
-func (g *Guard) Read(p []byte) (int, error) {
+func (g *guard) Read(p []byte) (int, error) {
 	if err := g.start(); err != nil {
 		return 0, err
 	}
@@ -332,7 +326,7 @@ func (g *Guard) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer. The deadline still applies while it waits for a Read.
-func (g *Guard) Close() error {
+func (g *guard) Close() error {
 	err := g.closeBody()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -340,7 +334,7 @@ func (g *Guard) Close() error {
 	return err
 }
 
-func (g *Guard) start() error {
+func (g *guard) start() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -358,7 +352,7 @@ func (g *Guard) start() error {
 	return nil
 }
 
-func (g *Guard) wait() time.Duration {
+func (g *guard) wait() time.Duration {
 	wait := time.Duration(0)
 	if g.limits.MinRate > 0 {
 		wait = rateWindow
@@ -369,7 +363,7 @@ func (g *Guard) wait() time.Duration {
 	return wait
 }
 
-func (g *Guard) check() {
+func (g *guard) check() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended {
@@ -386,7 +380,7 @@ func (g *Guard) check() {
 }
 
 // end stops the timer. The caller holds the lock.
-func (g *Guard) end() {
+func (g *guard) end() {
 	g.ended = true
 	if g.timer != nil {
 		g.timer.Stop()
@@ -394,7 +388,7 @@ func (g *Guard) end() {
 }
 
 // leave is called after the handler. The server then reads the rest of the body to reuse an HTTP/1.1 connection.
-func (g *Guard) leave(w http.ResponseWriter, r *http.Request) {
+func (g *guard) leave(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	whole := g.ended && !g.slow

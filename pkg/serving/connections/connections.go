@@ -196,12 +196,9 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 // components, and of servers that forward requests of many users, are not counted. forwarded may be nil.
 func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := connOf(r.Context())
-		if c == nil || c.owned.Load() {
-			next.ServeHTTP(w, r)
-			return
-		}
-		if u, ok := apirequest.UserFrom(r.Context()); !ok || u.GetName() == user.Anonymous {
+		addr, _ := r.Context().Value(http.LocalAddrContextKey).(localAddr)
+		c := addr.conn
+		if u, ok := apirequest.UserFrom(r.Context()); c == nil || c.owned.Load() || !ok || u.GetName() == user.Anonymous {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -213,11 +210,6 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-func connOf(ctx context.Context) *conn {
-	addr, _ := ctx.Value(http.LocalAddrContextKey).(localAddr)
-	return addr.conn
 }
 
 func siteOf(addr net.Addr) netip.Prefix {

@@ -104,7 +104,7 @@ func Stream(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.perWrite = true
-	return responsewriter.WrapForHTTP1Or2(&streamWriter{ResponseWriter: w, guard: g})
+	return responsewriter.WrapForHTTP1Or2(&observedWriter{w, g})
 }
 
 // WithStreams returns the filter that calls Stream for long-running requests.
@@ -117,7 +117,7 @@ func WithStreams(next http.Handler, longRunning apirequest.LongRunningRequestChe
 	})
 }
 
-func (g *guard) begin() {
+func (g *guard) begin(int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.since = time.Now()
@@ -133,22 +133,26 @@ func (g *guard) end() {
 	g.since = time.Time{}
 }
 
-type streamWriter struct {
+// observedWriter calls begin and end around each operation that may block.
+type observedWriter struct {
 	http.ResponseWriter
-	guard *guard
+	by interface {
+		begin(bytes int)
+		end()
+	}
 }
 
-func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *observedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *streamWriter) Write(p []byte) (int, error) {
-	w.guard.begin()
-	defer w.guard.end()
+func (w *observedWriter) Write(p []byte) (int, error) {
+	w.by.begin(len(p))
+	defer w.by.end()
 	return w.ResponseWriter.Write(p)
 }
 
-func (w *streamWriter) Flush() {
-	w.guard.begin()
-	defer w.guard.end()
+func (w *observedWriter) Flush() {
+	w.by.begin(0)
+	defer w.by.end()
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
@@ -236,7 +240,7 @@ func WithPause(next http.Handler) http.Handler { return withPause(next, newUnrea
 func withPause(next http.Handler, unread *unread) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		p := &pausingWriter{ResponseWriter: w, after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
+		p := &pauser{after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
 		// Watches have their own limits, and the system has none.
 		if g, ok := ctx.Value(guardKey{}).(*guard); ok && !g.lasts() && !identity.IsExempt(ctx) {
 			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
@@ -244,7 +248,7 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 			r, end = unread.compress(r)
 			defer end()
 		}
-		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&observedWriter{w, p}), r)
 	})
 }
 
@@ -273,14 +277,14 @@ func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&pausingWriter{ResponseWriter: w, after: forwardedAfter, pause: func(bytes int) (resume func()) {
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&observedWriter{w, &pauser{after: forwardedAfter, pause: func(bytes int) (resume func()) {
 			return unread.pause(ctx, g, max(bytes, ahead))
-		}}), r)
+		}}}), r)
 	})
 }
 
-type pausingWriter struct {
-	http.ResponseWriter
+// pauser pauses a request while a write blocks, from the first one that may block.
+type pauser struct {
 	after   time.Duration // until the pause
 	pause   func(bytes int) (resume func())
 	written int
@@ -292,49 +296,39 @@ type pausingWriter struct {
 	resume  func()
 }
 
-func (w *pausingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *pausingWriter) Write(p []byte) (int, error) {
-	if w.written += len(p); w.written > unsent {
-		w.begin(len(p))
-		defer w.end()
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-func (w *pausingWriter) Flush() {
-	w.begin(0)
-	defer w.end()
-	_ = http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-func (w *pausingWriter) begin(bytes int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting, w.bytes = true, bytes
-	if w.timer == nil {
-		w.timer = time.AfterFunc(w.after, w.slow)
+func (p *pauser) begin(bytes int) {
+	if p.written += bytes; p.written <= unsent && bytes > 0 {
 		return
 	}
-	w.timer.Reset(w.after)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting, p.bytes = true, bytes
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.after, p.slow)
+		return
+	}
+	p.timer.Reset(p.after)
 }
 
-func (w *pausingWriter) slow() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting && w.resume == nil {
-		w.resume = w.pause(w.bytes)
+func (p *pauser) slow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting && p.resume == nil {
+		p.resume = p.pause(p.bytes)
 	}
 }
 
-func (w *pausingWriter) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = false
-	w.timer.Stop()
-	if w.resume != nil {
-		w.resume()
-		w.resume = nil
+func (p *pauser) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.waiting {
+		return
+	}
+	p.waiting = false
+	p.timer.Stop()
+	if p.resume != nil {
+		p.resume()
+		p.resume = nil
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/prometheus/client_golang/prometheus"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -74,10 +73,7 @@ type Watchdog struct {
 	gracePeriod time.Duration // how long a request may compute after the end of its context
 	metrics     metrics
 	last        atomic.Uint64
-
-	mu       sync.Mutex
-	flows    map[identity.Flow]int
-	clusters map[logicalcluster.Name]int
+	requests    *ledger.Ledger // overdue ones, without limits
 
 	profiling sync.Mutex
 	profiled  time.Time
@@ -87,7 +83,7 @@ type Watchdog struct {
 
 // NewWatchdog returns a watchdog. registerer may be nil.
 func NewWatchdog(registerer prometheus.Registerer) *Watchdog {
-	return &Watchdog{gracePeriod: time.Second, metrics: newMetrics(registerer), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
+	return &Watchdog{gracePeriod: time.Second, metrics: newMetrics(registerer), requests: ledger.NewLedger(ledger.Bounds{})}
 }
 
 // Throttle returns the filter that rejects requests because of overdue requests.
@@ -106,13 +102,11 @@ func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	if identity.IsExempt(ctx) {
 		return "", ""
 	}
-	cluster, _ := request.ClusterFrom(ctx)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case d.flows[identity.FlowFrom(ctx)] > 0:
+	h := ledger.HolderOf(ctx)
+	switch ofUser, ofCluster := d.requests.HeldBy(h); {
+	case ofUser > 0:
 		return "user", "a request of this user is still being executed after its end"
-	case d.clusters[cluster.Name] >= perCluster && !request.IsSystem(cluster.Name) && cluster.Name != core.RootCluster:
+	case ofCluster >= perCluster && !request.IsSystem(h.Cluster) && h.Cluster != core.RootCluster:
 		return "cluster", "requests for this logical cluster are still being executed after their end"
 	default:
 		return "", ""
@@ -193,9 +187,14 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 		case <-done:
 		case <-time.After(d.gracePeriod):
 			klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
-			d.add(ctx, 1)
+			d.metrics.overdue.Inc()
+			defer d.metrics.overdue.Dec()
+			d.metrics.overdueTotal.Inc()
+			if !identity.IsExempt(ctx) {
+				give, _ := d.requests.TakeFor(ctx, 1) // there are no limits
+				defer give()
+			}
 			<-done
-			d.add(ctx, -1)
 		}
 	})
 	return func() {
@@ -203,28 +202,6 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 		if !stop() {
 			<-followed
 		}
-	}
-}
-
-// add counts the start (1) or the end (-1) of an overdue request.
-func (d *Watchdog) add(ctx context.Context, n int) {
-	d.metrics.overdue.Add(float64(n))
-	if n > 0 {
-		d.metrics.overdueTotal.Inc()
-	}
-	if identity.IsExempt(ctx) {
-		return
-	}
-	cluster, _ := request.ClusterFrom(ctx)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	change(d.flows, identity.FlowFrom(ctx), n)
-	change(d.clusters, cluster.Name, n)
-}
-
-func change[K comparable](counts map[K]int, key K, n int) {
-	if counts[key] += n; counts[key] <= 0 {
-		delete(counts, key)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestOverdueWrites(t *testing.T) {
 		close(release)
 		<-done
 		require.Equal(t, http.StatusOK, d.code(t, "b", "mallory"))
-		require.Empty(t, d.clusters)
+		require.Zero(t, d.requests.Held())
 	}
 }
 
@@ -182,7 +182,7 @@ func TestExempt(t *testing.T) {
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
 	end()
 	d.takeProfile(time.Now())
-	require.Empty(t, d.flows)
+	require.Zero(t, d.requests.Held())
 	close(release)
 	<-done
 }
