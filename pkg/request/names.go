@@ -52,8 +52,7 @@ const (
 	//
 	//reference:metadata replicated objects | users
 	ScopeAnnotation = "cache.shardplane.io/scope"
-	// ScopeInstallation is a value of ScopeAnnotation. With any other value, e.g. region, the replicas
-	// stay in the region.
+	// ScopeInstallation is the default of ScopeAnnotation.
 	ScopeInstallation = "installation"
 
 	// MaxNameLength is the maximum length in bytes of the name of a shard, and of a segment of the name

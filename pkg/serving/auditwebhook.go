@@ -40,15 +40,14 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	hook.ShouldRetry = func(err error) bool { return err != nil } // any error may be temporary
 	// Events are sent after the requests have ended, so that their contexts cannot be used.
 	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
-	var backend audit.Backend = &auditWebhook{abandon: abandon, send: func(events *auditinternal.EventList) error {
+	direct := &auditWebhook{abandon: abandon, lossy: o.BatchOptions.Mode == options.ModeBlocking, send: func(events *auditinternal.EventList) error {
 		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
 	}}
-	switch o.BatchOptions.Mode {
-	case options.ModeBlockingStrict:
-	case options.ModeBlocking:
-		backend = auditBestEffort{backend}
-	default:
-		backend = newAuditBatches(backend, o.BatchOptions.BatchConfig, maxBytes, abandon)
+	var backend audit.Backend = direct
+	if o.BatchOptions.Mode == options.ModeBatch {
+		batches := &auditBatches{abandon: abandon, maxEvents: o.BatchOptions.BatchConfig.BufferSize, maxBytes: maxBytes}
+		batches.Backend = auditbuffered.NewBackend(auditSent{direct, batches}, o.BatchOptions.BatchConfig)
+		backend = batches
 	}
 	if o.TruncateOptions.Enabled {
 		backend = audittruncate.NewBackend(backend, o.TruncateOptions.TruncateConfig, version)
@@ -59,6 +58,8 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 type auditWebhook struct {
 	send    func(*auditinternal.EventList) error
 	abandon context.CancelFunc
+	// lossy is set if requests are not rejected when their events are lost.
+	lossy bool
 }
 
 func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
@@ -67,8 +68,8 @@ func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 		list.Items = append(list.Items, *event)
 	}
 	if err := w.send(&list); err != nil {
-		audit.HandlePluginError(w.String(), err, events...)
-		return false
+		audit.HandlePluginError(auditwebhook.PluginName, err, events...)
+		return w.lossy
 	}
 	return true
 }
@@ -77,19 +78,13 @@ func (*auditWebhook) Run(<-chan struct{}) error { return nil }
 
 func (w *auditWebhook) Shutdown() { w.abandon() }
 
-// String returns the name in metrics.
-func (*auditWebhook) String() string { return auditwebhook.PluginName }
-
-// auditBestEffort does not reject requests if their events are lost.
-type auditBestEffort struct{ audit.Backend }
-
-func (b auditBestEffort) ProcessEvents(events ...*auditinternal.Event) bool {
-	b.Backend.ProcessEvents(events...)
-	return true
-}
-
 // String returns the name that upstream uses.
-func (b auditBestEffort) String() string { return fmt.Sprintf("ignoreErrors<%s>", b.Backend) }
+func (w *auditWebhook) String() string {
+	if w.lossy {
+		return fmt.Sprintf("ignoreErrors<%s>", auditwebhook.PluginName)
+	}
+	return auditwebhook.PluginName
+}
 
 const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
 
@@ -110,13 +105,6 @@ type auditBatches struct {
 	// events and bytes are the number and the size of events in the buffer, including those that are being sent.
 	events int
 	bytes  int64
-}
-
-// newAuditBatches returns upstream's buffer in front of the webhook, with limits.
-func newAuditBatches(webhook audit.Backend, c auditbuffered.BatchConfig, maxBytes int64, abandon context.CancelFunc) audit.Backend {
-	b := &auditBatches{abandon: abandon, maxEvents: c.BufferSize, maxBytes: maxBytes}
-	b.Backend = auditbuffered.NewBackend(auditSent{webhook, b}, c)
-	return b
 }
 
 func (b *auditBatches) ProcessEvents(events ...*auditinternal.Event) bool {

@@ -168,8 +168,8 @@ var definitions = []Mutant{
 		Name: "many-errors", Rule: "the number of reported validation errors is limited",
 		Edits: []Edit{{
 			File:   "pkg/request/invalid.go",
-			Before: "		if i == MaxErrors {",
-			After:  "		if i > MaxErrors*MaxErrors {",
+			Before: "		if i == MaxErrors || ",
+			After:  "		if i > MaxErrors*MaxErrors || ",
 		}},
 		CaughtBy: "./pkg/request", Test: "TestLimitErrors",
 	},
@@ -240,8 +240,8 @@ var definitions = []Mutant{
 		Name: "uncounted-overdue", Rule: "each overdue request is counted",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
-			Before: `			d.metrics.overdueTotal.Inc()`,
-			After:  `			d.metrics.overdueTotal.Add(0)`,
+			Before: `			d.overdueTotal.Inc()`,
+			After:  `			d.overdueTotal.Add(0)`,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},

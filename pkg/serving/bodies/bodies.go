@@ -39,25 +39,12 @@ const (
 	ownBodies = 2
 )
 
-type metrics struct {
-	rejected     *prometheus.CounterVec
-	waitingBytes prometheus.Gauge
-}
-
-func newMetrics(registerer prometheus.Registerer) metrics {
-	return metrics{
-		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
-			"Requests rejected because of their body, by reason: slow, large or broken.", "reason"),
-		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
-			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
-	}
-}
-
 // Reader reads bodies before their requests are executed.
 type Reader struct {
-	largest int64 // the maximum size of a body in bytes
-	metrics metrics
-	memory  *ledger.Ledger
+	largest      int64 // the maximum size of a body in bytes
+	memory       *ledger.Ledger
+	rejected     *prometheus.CounterVec
+	waitingBytes prometheus.Gauge
 }
 
 // NewReader returns a reader of bodies of up to largest bytes. registerer may be nil.
@@ -66,7 +53,13 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	if user := l[ledger.BodyBytesPerUser]; user > 0 {
 		own = min(own, user)
 	}
-	return &Reader{largest: largest, metrics: newMetrics(registerer), memory: l.Ledger(ledger.BodyBytesResource, own, registerer)}
+	return &Reader{
+		largest: largest, memory: l.Ledger(ledger.BodyBytesResource, own, registerer),
+		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
+			"Requests rejected because of their body, by reason: slow, large or broken.", "reason"),
+		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
+			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
+	}
 }
 
 // Wrap returns the filter that reads bodies into memory. Bodies of long-running requests, and of
@@ -171,7 +164,7 @@ func (b *body) take(n int64) error {
 		}
 	}
 	b.taken += n
-	b.reader.metrics.waitingBytes.Add(float64(n))
+	b.reader.waitingBytes.Add(float64(n))
 	return nil
 }
 
@@ -183,7 +176,7 @@ func (b *body) give() {
 	if !b.exempt {
 		b.reader.memory.Give(b.holder, b.taken)
 	}
-	b.reader.metrics.waitingBytes.Add(-float64(b.taken))
+	b.reader.waitingBytes.Add(-float64(b.taken))
 	b.taken, b.rest = 0, nil
 }
 
@@ -192,7 +185,7 @@ func (b *Reader) tooLarge() error {
 }
 
 func (b *Reader) refusal(reason string, err *apierrors.StatusError) error {
-	b.metrics.rejected.WithLabelValues(reason).Inc()
+	b.rejected.WithLabelValues(reason).Inc()
 	return err
 }
 

@@ -200,8 +200,7 @@ func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
 	return c.costs.watched(collectionOf(cluster, info))
 }
 
-// GetInterestedWatchCount implements flowcontrol.WatchTracker. It is not used, because it lacks the
-// logical cluster.
+// GetInterestedWatchCount is not used, because it lacks the logical cluster.
 func (c controller) GetInterestedWatchCount(*apirequest.RequestInfo) int { return 0 }
 
 func (c controller) GetMaxSeats(string) uint64 { return maxSeats }

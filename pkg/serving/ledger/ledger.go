@@ -303,8 +303,7 @@ func newRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
 		"Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.", "limit")
 }
 
-// Executing limits the concurrent requests of a server, except those of the installation's own components, because
-// their writes for one tenant do not affect others.
+// Executing limits the concurrent requests of a server, except those of the installation's own components.
 type Executing struct {
 	reading, writing kind
 	rejected         *prometheus.CounterVec

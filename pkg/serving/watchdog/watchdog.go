@@ -51,29 +51,15 @@ const (
 	finishing = "k8s.io/apiserver/pkg/endpoints/handlers/finisher."
 )
 
-type metrics struct {
-	overdue      prometheus.Gauge
-	overdueTotal prometheus.Counter
-	throttled    *prometheus.CounterVec
-}
-
-func newMetrics(registerer prometheus.Registerer) metrics {
-	return metrics{
-		overdue: instruments.NewGauge(registerer, "shardplane_watchdog_overdue_requests",
-			"Requests that are computing although their context has ended."),
-		overdueTotal: instruments.NewCounter(registerer, "shardplane_watchdog_overdue_requests_total",
-			"Requests that computed for more than a second after their context had ended."),
-		throttled: instruments.NewCounterVec(registerer, "shardplane_watchdog_throttled_requests_total",
-			"Requests rejected with 429 because of overdue requests, by limit: of the user or of the logical cluster.", "limit"),
-	}
-}
-
 // Watchdog tracks the overdue requests of a server.
 type Watchdog struct {
 	gracePeriod time.Duration // how long a request may compute after the end of its context
-	metrics     metrics
 	last        atomic.Uint64
 	requests    *ledger.Ledger // overdue ones, without limits
+
+	overdue      prometheus.Gauge
+	overdueTotal prometheus.Counter
+	throttled    *prometheus.CounterVec
 
 	profiling sync.Mutex
 	profiled  time.Time
@@ -83,14 +69,22 @@ type Watchdog struct {
 
 // NewWatchdog returns a watchdog. registerer may be nil.
 func NewWatchdog(registerer prometheus.Registerer) *Watchdog {
-	return &Watchdog{gracePeriod: time.Second, metrics: newMetrics(registerer), requests: ledger.NewLedger(ledger.Bounds{})}
+	return &Watchdog{
+		gracePeriod: time.Second, requests: ledger.NewLedger(ledger.Bounds{}),
+		overdue: instruments.NewGauge(registerer, "shardplane_watchdog_overdue_requests",
+			"Requests that are computing although their context has ended."),
+		overdueTotal: instruments.NewCounter(registerer, "shardplane_watchdog_overdue_requests_total",
+			"Requests that computed for more than a second after their context had ended."),
+		throttled: instruments.NewCounterVec(registerer, "shardplane_watchdog_throttled_requests_total",
+			"Requests rejected with 429 because of overdue requests, by limit: of the user or of the logical cluster.", "limit"),
+	}
 }
 
 // Throttle returns the filter that rejects requests because of overdue requests.
 func (d *Watchdog) Throttle(next http.Handler, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if limit, why := d.exceeded(r.Context()); limit != "" {
-			d.metrics.throttled.WithLabelValues(limit).Inc()
+			d.throttled.WithLabelValues(limit).Inc()
 			refuse(w, r, why)
 			return
 		}
@@ -153,7 +147,6 @@ type lateResponse struct {
 	body bytes.Buffer
 }
 
-// Unwrap implements responsewriter.UserProvidedDecorator.
 func (l *lateResponse) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 func (l *lateResponse) WriteHeader(code int) {
@@ -187,9 +180,9 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 		case <-done:
 		case <-time.After(d.gracePeriod):
 			klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
-			d.metrics.overdue.Inc()
-			defer d.metrics.overdue.Dec()
-			d.metrics.overdueTotal.Inc()
+			d.overdue.Inc()
+			defer d.overdue.Dec()
+			d.overdueTotal.Inc()
 			if !identity.IsExempt(ctx) {
 				give, _ := d.requests.TakeFor(ctx, 1) // there are no limits
 				defer give()

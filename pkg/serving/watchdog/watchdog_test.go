@@ -157,10 +157,10 @@ func TestOverdueReads(t *testing.T) {
 			require.Eventually(t, func() bool { return d.code(t, "b", subject) == http.StatusTooManyRequests }, deadline, tick)
 		}
 		require.Equal(t, want, d.code(t, cluster, "alice"), cluster)
-		total, err := testutil.GetCounterMetricValue(d.metrics.overdueTotal)
+		total, err := testutil.GetCounterMetricValue(d.overdueTotal)
 		require.NoError(t, err)
 		require.InDelta(t, 2, total, 0)
-		now, err := testutil.GetGaugeMetricValue(d.metrics.overdue)
+		now, err := testutil.GetGaugeMetricValue(d.overdue)
 		require.NoError(t, err)
 		require.InDelta(t, 2, now, 0)
 		require.Equal(t, http.StatusOK, d.code(t, "b", "alice"))
@@ -169,7 +169,7 @@ func TestOverdueReads(t *testing.T) {
 			<-done
 		}
 		require.Equal(t, http.StatusOK, d.code(t, cluster, "alice"))
-		now, err = testutil.GetGaugeMetricValue(d.metrics.overdue)
+		now, err = testutil.GetGaugeMetricValue(d.overdue)
 		require.NoError(t, err)
 		require.Zero(t, now)
 	}
