@@ -11,7 +11,6 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/component-base/featuregate"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -31,7 +30,7 @@ type router struct {
 	mapped    mappedServers
 	forwarder *forwarder
 	process   *process
-	features  featuregate.FeatureGate
+	features  features.Gates
 	devTokens map[string]*user.DefaultInfo
 	url       string
 }

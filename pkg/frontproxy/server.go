@@ -24,7 +24,6 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -92,11 +91,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 	}
 	instruments.Register(registry, s.shards)
 	m := newMetrics(registry)
-	gates, err := o.Serving.FeatureGates.Gate()
-	if err != nil {
-		return s, err
-	}
-	s.router = s.newRouter(ctx, o, gates, mapped, mounts, m, registry)
+	s.router = s.newRouter(ctx, o, mapped, mounts, m, registry)
 	s.health = &health{shards: s.shards}
 	authentication, err := authn.NewAuthentication(authn.Options{UserOptions: o.Authentication}, authn.Sources{
 		Accounts: serviceaccount.NewRemote(s.shards.shardsOf), Workspace: s.router.workspaceIssuers, Report: s.router.reportIssuer, Metrics: registry,
@@ -113,7 +108,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 	return s, nil
 }
 
-func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featuregate.FeatureGate, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
+func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
 	s.group.Opened(drain)
@@ -124,7 +119,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featur
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
-		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), features: gates,
+		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), features: o.Serving.FeatureGates,
 	}
 	if o.Authentication.DevTokens {
 		rt.devTokens = authn.DevTokens()

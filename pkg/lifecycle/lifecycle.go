@@ -82,37 +82,28 @@ func (g *Group) Close() {
 	g.closers = nil
 }
 
-// running is a started part.
-type running struct {
-	Part
-
-	cancel context.CancelFunc
-	done   chan error
-}
-
 // Run runs each part as soon as its needs are met. When ctx ends, it stops the parts in reverse order, one after the
 // other, closes the group and returns nil. If a part fails or returns early, Run stops the others and returns the
 // error.
 func (g *Group) Run(ctx context.Context) error {
 	defer g.Close()
 	failed := make(chan error, len(g.parts))
-	started := make([]running, 0, len(g.parts))
+	stops := make([]func() error, 0, len(g.parts))
 	for _, p := range g.parts {
-		r := running{Part: p, done: make(chan error, 1)}
 		// Not cancelled by ctx, because the parts are stopped in order.
-		var own context.Context
-		own, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		started = append(started, r)
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		done := make(chan error, 1)
+		stops = append(stops, func() error {
+			cancel()
+			return <-done
+		})
 		go func() {
-			err := r.run(own)
-			if err == nil && own.Err() == nil {
-				err = ErrEnded
-			}
+			err := p.run(own)
 			if err != nil {
-				err = fmt.Errorf("%s %s: %w", g.kind, r.Name, err)
+				err = fmt.Errorf("%s %s: %w", g.kind, p.Name, err)
 				failed <- err
 			}
-			r.done <- err
+			done <- err
 		}()
 	}
 
@@ -122,25 +113,28 @@ func (g *Group) Run(ctx context.Context) error {
 	case cause = <-failed:
 	}
 	errs := []error{cause}
-	for _, r := range slices.Backward(started) {
-		r.cancel()
-		if err := <-r.done; err != nil && !errors.Is(err, cause) {
+	for i, stop := range slices.Backward(stops) {
+		if err := stop(); err != nil && !errors.Is(err, cause) {
 			errs = append(errs, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Stopped", g.kind, r.Name)
+		klog.FromContext(ctx).V(2).Info("Stopped", g.kind, g.parts[i].Name)
 	}
 	return errors.Join(errs...)
 }
 
 // run waits for the needs of the part, then runs it.
-func (r running) run(ctx context.Context) error {
-	if r.Needs != nil {
-		if err := r.Needs(ctx); err != nil {
+func (p Part) run(ctx context.Context) error {
+	if p.Needs != nil {
+		if err := p.Needs(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // stopped while waiting
 			}
 			return err
 		}
 	}
-	return r.Run(ctx)
+	err := p.Run(ctx)
+	if err == nil && ctx.Err() == nil {
+		return ErrEnded
+	}
+	return err
 }

@@ -5,6 +5,7 @@ package plaintext
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -31,19 +32,13 @@ func Escape(text string) string {
 
 // Fprintf is fmt.Fprintf with escaped arguments. The format is not escaped.
 func Fprintf(w io.Writer, format string, args ...any) (int, error) {
-	return fmt.Fprintf(w, format, escaped(args)...)
-}
-
-// escaped escapes all arguments except numbers.
-func escaped(args []any) []any {
-	out := make([]any, len(args))
+	escaped := slices.Clone(args)
 	for i, arg := range args {
 		switch arg.(type) {
 		case bool, int, int32, int64, uint, uint32, uint64, float64:
-			out[i] = arg
 		default:
-			out[i] = Escape(fmt.Sprint(arg))
+			escaped[i] = Escape(fmt.Sprint(arg))
 		}
 	}
-	return out
+	return fmt.Fprintf(w, format, escaped...)
 }

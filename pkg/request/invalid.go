@@ -36,22 +36,18 @@ func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) *apier
 func LimitErrors(errs field.ErrorList) field.ErrorList {
 	size := 0
 	for i, err := range errs {
-		if i == MaxErrors {
-			return withMore(errs, i)
-		}
 		size += len(err.Field) + len(err.ErrorBody())
-		if size <= maxErrorBytes {
-			continue
-		}
-		if i > 0 {
+		if i == MaxErrors || i > 0 && size > maxErrorBytes {
 			return withMore(errs, i)
 		}
-		first := *err
-		first.Field, first.Detail = shortened(err.Field), shortened(err.Detail)
-		if first.BadValue != nil {
-			first.BadValue = shortened(fmt.Sprint(err.BadValue))
+		if size > maxErrorBytes {
+			first := *err
+			first.Field, first.Detail = shortened(err.Field), shortened(err.Detail)
+			if first.BadValue != nil {
+				first.BadValue = shortened(fmt.Sprint(err.BadValue))
+			}
+			return withMore(append(field.ErrorList{&first}, errs[1:]...), 1)
 		}
-		return withMore(append(field.ErrorList{&first}, errs[1:]...), 1)
 	}
 	return errs
 }

@@ -52,8 +52,7 @@ const (
 	//
 	//reference:metadata replicated objects | users
 	ScopeAnnotation = "cache.shardplane.io/scope"
-	// ScopeInstallation is a value of ScopeAnnotation. With any other value, e.g. region, the replicas
-	// stay in the region.
+	// ScopeInstallation is the default of ScopeAnnotation.
 	ScopeInstallation = "installation"
 
 	// MaxNameLength is the maximum length in bytes of the name of a shard, and of a segment of the name
@@ -106,14 +105,10 @@ func ValidName(s string) bool {
 	if s == "" || len(s) > MaxNameLength || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
 	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '-' && !isLowerOrDigit(r) })
 }
+
+func isLowerOrDigit(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' }
 
 // ValidClusterName reports whether name is a valid name of a logical cluster, and can be a segment of URLs and
 // keys. Name.IsValid accepts anything that starts with "system:", including slashes and dots.
@@ -124,12 +119,7 @@ func ValidClusterName(name logicalcluster.Name) bool {
 // ValidIdentity reports whether s is a valid identity of an exported API, and can be a segment of
 // keys: lower-case letters and digits, at most as many as a hash has.
 func ValidIdentity(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= identityLength
+	return s != "" && len(s) <= identityLength && !strings.ContainsFunc(s, func(r rune) bool { return !isLowerOrDigit(r) })
 }
 
 // ValidPath reports whether path consists of valid names, joined by colons. Unlike Path.IsValid it

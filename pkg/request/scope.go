@@ -58,6 +58,13 @@ func WithScope(ctx context.Context, s Scope) context.Context {
 	return context.WithValue(ctx, scopeKey{}, &s)
 }
 
+// with returns a context with a changed copy of the scope of ctx.
+func with(ctx context.Context, change func(s *Scope)) context.Context {
+	s := ScopeFrom(ctx)
+	change(&s)
+	return context.WithValue(ctx, scopeKey{}, &s)
+}
+
 // ScopeFrom returns the scope of ctx, which may be zero.
 func ScopeFrom(ctx context.Context) Scope { return *scopeFrom(ctx) }
 
@@ -122,9 +129,7 @@ func ShardFrom(ctx context.Context) (Shard, bool) {
 // resource from different providers are stored separately. The empty identity is for objects that no export
 // defines. With any other one, the context must not be used for other storage (CheckStorage).
 func WithIdentity(ctx context.Context, resource schema.GroupResource, hash string) context.Context {
-	s := ScopeFrom(ctx)
-	s.identity.resource, s.identity.hash = resource, hash
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.identity.resource, s.identity.hash = resource, hash })
 }
 
 // IdentityFrom returns the identity for requests to the storage of a resource.
@@ -138,9 +143,7 @@ func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 // WithProvider returns a context for a resource that another logical cluster defines. Its webhooks
 // and policies apply.
 func WithProvider(ctx context.Context, provider logicalcluster.Name) context.Context {
-	s := ScopeFrom(ctx)
-	s.provider = provider
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.provider = provider })
 }
 
 // ProviderFrom returns the logical cluster that defines the resource, or "" if it is that of ctx.
@@ -179,9 +182,7 @@ type Through struct {
 
 // WithThrough returns a context for a request that has passed through a virtual workspace.
 func WithThrough(ctx context.Context, t Through) context.Context {
-	s := ScopeFrom(ctx)
-	s.through = t
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.through = t })
 }
 
 // ThroughFrom returns the virtual workspace through which a request has passed, if any.
@@ -193,9 +194,7 @@ func ThroughFrom(ctx context.Context) (Through, bool) {
 // WithRestriction returns a context that is restricted to the objects of by, and must not be used
 // for other storage than that of its resource (CheckStorage). Use WithSet of the storage's claims.
 func WithRestriction(ctx context.Context, by Restriction) context.Context {
-	s := ScopeFrom(ctx)
-	s.restriction = by
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.restriction = by })
 }
 
 // RestrictionFrom returns the restriction of ctx, or nil.
@@ -222,9 +221,7 @@ func CheckStorage(ctx context.Context, resource schema.GroupResource) error {
 // WithShardSelector returns a context for lists and watches of a part of the objects (KEP-5866). It passes the
 // parsed selector to the storage, because upstream's registry would parse the query again for each request.
 func WithShardSelector(ctx context.Context, selector sharding.Selector) context.Context {
-	s := ScopeFrom(ctx)
-	s.selector = selector
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.selector = selector })
 }
 
 // ShardSelectorFrom returns the selector for lists and watches, or nil.
@@ -256,9 +253,7 @@ const (
 // OnAccessAuthorized returns a context for which notify is called when the user is authorized for the
 // logical cluster. It is not called for derived contexts of other logical clusters.
 func OnAccessAuthorized(ctx context.Context, notify func()) context.Context {
-	s := ScopeFrom(ctx)
-	s.accessAuthorized = notify
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.accessAuthorized = notify })
 }
 
 // AccessAuthorized reports that the user is authorized for the logical cluster of ctx. Authorizers
@@ -271,9 +266,7 @@ func AccessAuthorized(ctx context.Context) {
 
 // WithMerged returns a context of a request for a response that a front-proxy merges with those of other shards.
 func WithMerged(ctx context.Context) context.Context {
-	s := ScopeFrom(ctx)
-	s.merged = true
-	return WithScope(ctx, s)
+	return with(ctx, func(s *Scope) { s.merged = true })
 }
 
 // IsMerged reports whether a front-proxy merges the response with those of other shards.
@@ -301,18 +294,13 @@ func Pause(ctx context.Context) (resume func()) {
 // Scope returns the scope of l. known is false if its path must be resolved first, or if it has no logical cluster.
 func (l Location) Scope() (s Scope, known bool) {
 	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
-	if l.VirtualWorkspace != nil {
-		s.VirtualWorkspace = l.VirtualWorkspace.scope()
+	if v := l.VirtualWorkspace; v != nil {
+		// In has no logical cluster if its path must be resolved first.
+		s.VirtualWorkspace = &VirtualWorkspace{Name: v.Name, In: Cluster{Wildcard: v.Wildcard}}
+		s.VirtualWorkspace.In.Name, _ = v.Path.Name()
 	}
-	if l.Wildcard {
-		return s, true
-	}
-	name, ok := l.Path.Name()
-	if !ok || name == "" {
-		return s, false
-	}
-	s.Cluster.Name = name
-	return s, true
+	s.Cluster.Name, _ = l.Path.Name()
+	return s, l.Wildcard || s.Cluster.Name != ""
 }
 
 // Scoped returns a copy of r with scope s and path rest.
@@ -322,13 +310,4 @@ func Scoped(r *http.Request, s Scope, rest string) *http.Request {
 	*scoped.URL = *r.URL
 	scoped.URL.Path, scoped.URL.RawPath = rest, ""
 	return scoped
-}
-
-// scope returns the virtual workspace, without a logical cluster if its path must be resolved first.
-func (l *VirtualWorkspaceLocation) scope() *VirtualWorkspace {
-	v := &VirtualWorkspace{Name: l.Name, In: Cluster{Wildcard: l.Wildcard}}
-	if name, ok := l.Path.Name(); ok && !l.Wildcard {
-		v.In.Name = name
-	}
-	return v
 }

@@ -17,7 +17,7 @@ const CachePrefix = ServicesPrefix + "cache"
 // Mount is a URL prefix of requests with a scope. Each kind of server has a list of them:
 // ShardMounts or CacheMounts.
 type Mount struct {
-	// Prefix ends with a slash. Form is for messages.
+	// Prefix ends with a slash. Form is for messages, only of the first mount of a server.
 	Prefix, Form string
 	// Parse parses the path below the prefix. The error for a malformed name is an *InvalidURLError.
 	Parse func(below string) (Location, error)
@@ -28,7 +28,8 @@ type Mount struct {
 	// Whole is set if requests have neither logical cluster nor shard.
 	Whole bool
 
-	// separator is between the logical cluster and the name of the object that grants access.
+	// separator is between the logical cluster and the name of the object that grants access. It is
+	// empty if there is no such object.
 	separator string
 }
 
@@ -155,7 +156,7 @@ const AdminPath = ServicesPrefix + "admin"
 // Admin is the mount of resources of the installation, e.g.
 // /services/admin/apis/core.kcp.io/v1alpha1/shards. They belong to no logical cluster.
 var Admin = &Mount{
-	Prefix: AdminPath + "/", Form: AdminPath, Whole: true,
+	Prefix: AdminPath + "/", Whole: true,
 	Parse:    func(below string) (Location, error) { return Location{Rest: "/" + below}, nil },
 	Wildcard: listOrWatchOrRead,
 }
@@ -166,34 +167,22 @@ func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, VirtualWo
 // CacheMounts are the mounts of cache servers.
 func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
 
-// APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: objects of
-// consumers to which the provider of an API has access.
-var APIExports = &Mount{
-	Prefix: ServicesPrefix + "apiexport/", Form: ServicesPrefix + "apiexport/<provider>/<export>/clusters/<name>",
-	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
-}
-
 var (
+	// APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: objects of
+	// consumers to which the provider of an API has access.
+	APIExports = virtualWorkspaceMount("apiexport", "/")
+	// APIResourceSchemas is /services/apiresourceschema/<consumer>/clusters/<consumer|*>/…: the schemas
+	// that a logical cluster has bound. It needs no object that grants access.
+	APIResourceSchemas = virtualWorkspaceMount("apiresourceschema", "")
 	// InitializingWorkspaces is /services/initializingworkspaces/<logical cluster>:<type>/clusters/<name|path|*>/…:
 	// workspaces that wait for the initializer of a WorkspaceType.
-	InitializingWorkspaces = typeMount("initializingworkspaces")
+	InitializingWorkspaces = virtualWorkspaceMount("initializingworkspaces", ":")
 	// TerminatingWorkspaces is the same for the terminator.
-	TerminatingWorkspaces = typeMount("terminatingworkspaces")
+	TerminatingWorkspaces = virtualWorkspaceMount("terminatingworkspaces", ":")
+	// Replication is /services/replication/<provider>/<slice>/clusters/<name|path|*>/…: the replicated
+	// objects of a CachedResource, read-only. The endpoint slice grants access.
+	Replication = virtualWorkspaceMount("replication", "/")
 )
-
-// APIResourceSchemas is /services/apiresourceschema/<consumer>/clusters/<consumer|*>/…: the schemas
-// that a logical cluster has bound. It needs no object that grants access.
-var APIResourceSchemas = &Mount{
-	Prefix: ServicesPrefix + "apiresourceschema/", Form: ServicesPrefix + "apiresourceschema/<logical cluster>/clusters/<name>",
-	Parse: parseOwnVirtualWorkspace, Wildcard: listOrWatchOrRead,
-}
-
-// Replication is /services/replication/<provider>/<slice>/clusters/<name|path|*>/…: the replicated
-// objects of a CachedResource, read-only. The endpoint slice grants access.
-var Replication = &Mount{
-	Prefix: ServicesPrefix + "replication/", Form: ServicesPrefix + "replication/<provider>/<endpoint slice>/clusters/<name>",
-	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
-}
 
 // VirtualWorkspaceMounts are the mounts of virtual workspaces, which are part of ShardMounts.
 func VirtualWorkspaceMounts() []*Mount {
@@ -205,44 +194,33 @@ func (m *Mount) VirtualWorkspacePath(cluster logicalcluster.Name, object string)
 	return m.Prefix + cluster.String() + m.separator + object
 }
 
-func typeMount(name string) *Mount {
+func virtualWorkspaceMount(name, separator string) *Mount {
 	return &Mount{
-		Prefix: ServicesPrefix + name + "/", Form: ServicesPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
-		Parse: parseTypeVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: ":",
+		Prefix:    ServicesPrefix + name + "/",
+		Parse:     func(below string) (Location, error) { return parseVirtualWorkspace(below, separator) },
+		Wildcard:  listOrWatchOrRead,
+		separator: separator,
 	}
 }
 
-// parseVirtualWorkspace parses <cluster>/<name>/clusters/<cluster>/rest.
-func parseVirtualWorkspace(below string) (Location, error) {
+// parseVirtualWorkspace parses <cluster><separator><name>/clusters/<cluster>/rest.
+func parseVirtualWorkspace(below, separator string) (Location, error) {
 	cluster, rest := cutSegment(below)
-	name, rest := cutSegment(rest[1:])
-	return virtualWorkspaceOf(cluster, name, rest)
-}
-
-// parseTypeVirtualWorkspace parses <cluster>:<name>/clusters/<cluster>/rest.
-func parseTypeVirtualWorkspace(below string) (Location, error) {
-	segment, rest := cutSegment(below)
-	at := strings.LastIndexByte(segment, ':')
-	if at < 0 {
-		return Location{}, &InvalidURLError{Segment: segment, Reason: "a workspace type is specified as <logical cluster>:<name>"}
+	name := ""
+	switch separator {
+	case "/":
+		name, rest = cutSegment(rest[1:])
+	case ":":
+		at := strings.LastIndexByte(cluster, ':')
+		if at < 0 {
+			return Location{}, &InvalidURLError{Segment: cluster, Reason: "a workspace type is specified as <logical cluster>:<name>"}
+		}
+		cluster, name = cluster[:at], cluster[at+1:]
+	default:
 	}
-	return virtualWorkspaceOf(segment[:at], segment[at+1:], rest)
-}
-
-// parseOwnVirtualWorkspace parses <cluster>/clusters/<cluster>/rest.
-func parseOwnVirtualWorkspace(below string) (Location, error) {
-	cluster, rest := cutSegment(below)
-	return virtualWorkspaceIn(cluster, "", rest)
-}
-
-func virtualWorkspaceOf(cluster, name, rest string) (Location, error) {
-	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
+	if separator != "" && (len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0) {
 		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants access consists of lower-case letters, digits, hyphens and dots"}
 	}
-	return virtualWorkspaceIn(cluster, name, rest)
-}
-
-func virtualWorkspaceIn(cluster, name, rest string) (Location, error) {
 	l, err := parseCluster(cluster + "/")
 	if err != nil || l.Wildcard {
 		return Location{}, &InvalidURLError{Segment: cluster, Reason: "the logical cluster of a virtual workspace must be a name or a path"}

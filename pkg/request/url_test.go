@@ -182,7 +182,7 @@ func TestMountsAreInATable(t *testing.T) {
 						declared++
 					}
 				case *ast.CallExpr:
-					if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "typeMount" {
+					if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "virtualWorkspaceMount" {
 						declared++
 					}
 				}

@@ -156,23 +156,16 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 type uriBackend struct{ audit.Backend }
 
 func (b uriBackend) ProcessEvents(events ...*auditinternal.Event) bool {
-	full := make([]*auditinternal.Event, len(events))
+	events = slices.Clone(events)
 	for i, event := range events {
-		full[i] = withOriginalURI(event)
+		if uri, ok := event.Annotations[auditURIKey]; ok {
+			changed := *event
+			changed.RequestURI, changed.Annotations = uri, maps.Clone(event.Annotations)
+			delete(changed.Annotations, auditURIKey)
+			events[i] = &changed
+		}
 	}
-	return b.Backend.ProcessEvents(full...)
-}
-
-func withOriginalURI(event *auditinternal.Event) *auditinternal.Event {
-	uri, ok := event.Annotations[auditURIKey]
-	if !ok {
-		return event
-	}
-	full := *event
-	full.RequestURI = uri
-	full.Annotations = maps.Clone(event.Annotations)
-	delete(full.Annotations, auditURIKey)
-	return &full
+	return b.Backend.ProcessEvents(events...)
 }
 
 // OwnResponses audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
@@ -241,25 +234,15 @@ func (o *OwnResponses) Record(a OwnResponse) {
 	}
 	audit.WithAuditID(ctx, types.UID(a.AuditID))
 	audit.LogRequestMetadata(ctx, a.Request, a.Received, attributes)
-	annotations := a.annotations()
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		audit.AddAuditAnnotation(ctx, key, annotations[key])
+	if a.Cluster != "" {
+		audit.AddAuditAnnotation(ctx, auditClusterKey, a.Cluster.String())
+	}
+	if !a.Path.Empty() {
+		audit.AddAuditAnnotation(ctx, auditPathKey, a.Path.String())
+	}
+	if a.Status.Code == http.StatusForbidden {
+		audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", "forbid", "authorization.k8s.io/reason", a.Status.Message)
 	}
 	ac.SetEventResponseStatus(&a.Status)
 	ac.ProcessEventStage(ctx, auditinternal.StageResponseComplete)
-}
-
-func (a *OwnResponse) annotations() map[string]string {
-	annotations := map[string]string{}
-	if a.Cluster != "" {
-		annotations[auditClusterKey] = a.Cluster.String()
-	}
-	if !a.Path.Empty() {
-		annotations[auditPathKey] = a.Path.String()
-	}
-	if a.Status.Code == http.StatusForbidden {
-		annotations["authorization.k8s.io/decision"] = "forbid"
-		annotations["authorization.k8s.io/reason"] = a.Status.Message
-	}
-	return annotations
 }

@@ -40,15 +40,14 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	hook.ShouldRetry = func(err error) bool { return err != nil } // any error may be temporary
 	// Events are sent after the requests have ended, so that their contexts cannot be used.
 	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
-	var backend audit.Backend = &auditWebhook{abandon: abandon, send: func(events *auditinternal.EventList) error {
+	direct := &auditWebhook{abandon: abandon, lossy: o.BatchOptions.Mode == options.ModeBlocking, send: func(events *auditinternal.EventList) error {
 		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
 	}}
-	switch o.BatchOptions.Mode {
-	case options.ModeBlockingStrict:
-	case options.ModeBlocking:
-		backend = auditBestEffort{backend}
-	default:
-		backend = newAuditBatches(backend, o.BatchOptions.BatchConfig, maxBytes, abandon)
+	var backend audit.Backend = direct
+	if o.BatchOptions.Mode == options.ModeBatch {
+		batches := &auditBatches{abandon: abandon, maxEvents: o.BatchOptions.BatchConfig.BufferSize, maxBytes: maxBytes}
+		batches.Backend = auditbuffered.NewBackend(auditSent{direct, batches}, o.BatchOptions.BatchConfig)
+		backend = batches
 	}
 	if o.TruncateOptions.Enabled {
 		backend = audittruncate.NewBackend(backend, o.TruncateOptions.TruncateConfig, version)
@@ -59,6 +58,8 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 type auditWebhook struct {
 	send    func(*auditinternal.EventList) error
 	abandon context.CancelFunc
+	// lossy is set if requests are not rejected when their events are lost.
+	lossy bool
 }
 
 func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
@@ -67,8 +68,8 @@ func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 		list.Items = append(list.Items, *event)
 	}
 	if err := w.send(&list); err != nil {
-		audit.HandlePluginError(w.String(), err, events...)
-		return false
+		audit.HandlePluginError(auditwebhook.PluginName, err, events...)
+		return w.lossy
 	}
 	return true
 }
@@ -77,19 +78,13 @@ func (*auditWebhook) Run(<-chan struct{}) error { return nil }
 
 func (w *auditWebhook) Shutdown() { w.abandon() }
 
-// String returns the name in metrics.
-func (*auditWebhook) String() string { return auditwebhook.PluginName }
-
-// auditBestEffort does not reject requests if their events are lost.
-type auditBestEffort struct{ audit.Backend }
-
-func (b auditBestEffort) ProcessEvents(events ...*auditinternal.Event) bool {
-	b.Backend.ProcessEvents(events...)
-	return true
-}
-
 // String returns the name that upstream uses.
-func (b auditBestEffort) String() string { return fmt.Sprintf("ignoreErrors<%s>", b.Backend) }
+func (w *auditWebhook) String() string {
+	if w.lossy {
+		return fmt.Sprintf("ignoreErrors<%s>", auditwebhook.PluginName)
+	}
+	return auditwebhook.PluginName
+}
 
 const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
 
@@ -102,20 +97,19 @@ const auditStop = 10 * time.Second
 type auditBatches struct {
 	audit.Backend
 
-	held    *auditHeld
-	abandon context.CancelFunc
-}
+	abandon   context.CancelFunc
+	maxEvents int
+	maxBytes  int64
 
-// newAuditBatches returns upstream's buffer in front of the webhook. The number and the size of
-// events are limited, including those that are being sent.
-func newAuditBatches(webhook audit.Backend, c auditbuffered.BatchConfig, maxBytes int64, abandon context.CancelFunc) audit.Backend {
-	held := &auditHeld{maxEvents: c.BufferSize, maxBytes: maxBytes}
-	return &auditBatches{Backend: auditbuffered.NewBackend(auditSent{webhook, held}, c), held: held, abandon: abandon}
+	mu sync.Mutex
+	// events and bytes are the number and the size of events in the buffer, including those that are being sent.
+	events int
+	bytes  int64
 }
 
 func (b *auditBatches) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, event := range events {
-		if err := b.held.add(event); err != nil {
+		if err := b.add(event); err != nil {
 			audit.HandlePluginError(auditbuffered.PluginName, err, event)
 			continue
 		}
@@ -133,58 +127,45 @@ func (b *auditBatches) Shutdown() {
 	select {
 	case <-ended:
 	case <-time.After(auditStop):
-		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.held.number(), "waited", auditStop)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.events, "waited", auditStop)
 	}
 	b.abandon()
 }
 
 type auditSent struct {
 	audit.Backend
-	held *auditHeld
+	buffer *auditBatches
 }
 
 func (s auditSent) ProcessEvents(events ...*auditinternal.Event) bool {
-	defer s.held.remove(events)
+	defer s.buffer.remove(events)
 	return s.Backend.ProcessEvents(events...)
 }
 
-type auditHeld struct {
-	maxEvents int
-	maxBytes  int64
-
-	mu     sync.Mutex
-	events int
-	bytes  int64
-}
-
-func (h *auditHeld) add(event *auditinternal.Event) error {
+func (b *auditBatches) add(event *auditinternal.Event) error {
 	size := auditSize(event)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.events >= h.maxEvents {
-		return fmt.Errorf("%d events are waiting for the webhook, which is the limit of --audit-webhook-batch-buffer-size", h.events)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.events >= b.maxEvents {
+		return fmt.Errorf("%d events are waiting for the webhook, which is the limit of --audit-webhook-batch-buffer-size", b.events)
 	}
-	if h.bytes+size > h.maxBytes {
-		return fmt.Errorf("events of %d bytes are waiting for the webhook, and %[3]d more would exceed --%[2]s", h.bytes, flagAuditBufferBytes, size)
+	if b.bytes+size > b.maxBytes {
+		return fmt.Errorf("events of %d bytes are waiting for the webhook, and %[3]d more would exceed --%[2]s", b.bytes, flagAuditBufferBytes, size)
 	}
-	h.events++
-	h.bytes += size
+	b.events++
+	b.bytes += size
 	return nil
 }
 
-func (h *auditHeld) remove(events []*auditinternal.Event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *auditBatches) remove(events []*auditinternal.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, event := range events {
-		h.events--
-		h.bytes -= auditSize(event)
+		b.events--
+		b.bytes -= auditSize(event)
 	}
-}
-
-func (h *auditHeld) number() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.events
 }
 
 // auditSize returns the approximate memory size of an event, including everything that clients control.

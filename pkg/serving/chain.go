@@ -1,11 +1,15 @@
 package serving
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -17,10 +21,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/responses"
-	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
 
@@ -135,7 +137,7 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 
 // InFlight returns the filter that limits concurrent requests. Behind fairness, queued requests are not counted.
 func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filter {
-	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
+	executing := ledger.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
 	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight", func(next http.Handler) http.Handler {
 		// It replaces upstream's hook for the metrics of upstream's filter.
 		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {
@@ -163,7 +165,7 @@ func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer 
 // rejects new requests of their users. watched determines when they end, and must come after all
 // filters that assign resources to requests.
 func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
-	dog := watchdog.NewWatchdog(watchdog.Config{Metrics: registerer})
+	dog := watchdog.NewWatchdog(registerer)
 	throttle = Filter{"watchdog", "429 while too many earlier requests compute after their end", func(next http.Handler) http.Handler {
 		return dog.Throttle(next, TooMany(c))
 	}}
@@ -190,7 +192,7 @@ func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer pr
 func WatchBytes(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
 	held := limits.Ledger(ledger.WatchBytesResource, 0, registerer)
 	return Filter{"watch bytes", "ends watches above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
-		return watchbytes.Wrap(next, held, c.LongRunningFunc, TooMany(c))
+		return responses.WithWatchBytes(next, held, c.LongRunningFunc, TooMany(c))
 	}}
 }
 
@@ -206,4 +208,83 @@ func tracked(c *genericapiserver.Config, name string, wrap func(http.Handler) ht
 	return func(next http.Handler) http.Handler {
 		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(next)), c.TracerProvider, name)
 	}
+}
+
+// withRetries returns upstream's filter for authorization or impersonation, which responds with 500
+// or 403 to all errors of the authorizer. If an error suggests a delay, or the request deadline has
+// passed, that error becomes the response instead. If the filter calls the authorizer several
+// times, the first such error is used unless the request is finally allowed. The filter must be
+// created only once, because it contains upstream's impersonation caches.
+func withRetries(
+	next http.Handler, a authorizer.UnconditionalAuthorizer, s runtime.NegotiatedSerializer,
+	filter func(http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer) http.Handler,
+) http.Handler {
+	filtered := filter(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			upstreams := replacedFrom(r.Context())
+			upstreams.by = nil
+			next.ServeHTTP(upstreams.ResponseWriter, r)
+		}),
+		authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+			decision, reason, err := a.Authorize(ctx, attributes)
+			if upstreams := replacedFrom(ctx); decision != authorizer.DecisionAllow && upstreams.by == nil {
+				upstreams.by = retryable(ctx, err)
+			}
+			return decision, reason, err
+		}), s)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		upstreams := &replaced{ResponseWriter: w}
+		filtered.ServeHTTP(upstreams, r.WithContext(context.WithValue(r.Context(), replacedKey{}, upstreams)))
+		if upstreams.by != nil {
+			respond(w, r, s, upstreams.by)
+		}
+	})
+}
+
+// retryable returns the API status of an error that suggests a delay, a timeout error if the
+// deadline has passed, or nil.
+func retryable(ctx context.Context, err error) *apierrors.StatusError {
+	var status apierrors.APIStatus
+	if _, later := apierrors.SuggestsClientDelay(err); later && errors.As(err, &status) {
+		return &apierrors.StatusError{ErrStatus: status.Status()}
+	}
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return apierrors.NewTimeoutError("the request timed out before it was authorized", 0)
+	}
+	return nil
+}
+
+// replaced is a response that is discarded if by is set.
+type replaced struct {
+	http.ResponseWriter
+	by *apierrors.StatusError
+}
+
+type replacedKey struct{}
+
+// replacedFrom returns the response of the innermost filter. Upstream's filters call the authorizer
+// only before the next handler, i.e. before another filter replaces it.
+func replacedFrom(ctx context.Context) *replaced {
+	a, _ := ctx.Value(replacedKey{}).(*replaced)
+	return a
+}
+
+func (a *replaced) Header() http.Header {
+	if a.by != nil {
+		return http.Header{}
+	}
+	return a.ResponseWriter.Header()
+}
+
+func (a *replaced) WriteHeader(code int) {
+	if a.by == nil {
+		a.ResponseWriter.WriteHeader(code)
+	}
+}
+
+func (a *replaced) Write(data []byte) (int, error) {
+	if a.by != nil {
+		return len(data), nil //nolint:nilerr // the response is discarded
+	}
+	return a.ResponseWriter.Write(data)
 }

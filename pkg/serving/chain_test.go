@@ -45,7 +45,7 @@ import (
 // omitted are the filters of upstream's chain that ours does not contain.
 var omitted = map[string]string{
 	"WithPriorityAndFairness":            "package fairness shares a shard among logical clusters with this filter",
-	"WithMaxInFlightLimit":               "unlike this filter, package inflight does not count requests that wait for a webhook",
+	"WithMaxInFlightLimit":               "unlike this filter, ledger.Executing does not count requests that wait for a webhook",
 	"WithCORS":                           "no option allows origins",
 	"WithHSTS":                           "no option sets directives",
 	"WithProbabilisticGoaway":            "no option sets the probability",

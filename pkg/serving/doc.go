@@ -7,10 +7,9 @@
 // scope from the URL into the context, so that all other filters see a plain Kubernetes path. After
 // authorization, it rejects requests that nothing in the scope serves.
 //
-// Subpackages: ledger limits the resources that logical clusters and users may use at a time, and connections,
-// bodies, watchbytes and responses account for them. responses also ends responses that clients do not read. fairness
-// schedules requests between logical clusters, inflight limits concurrent requests, and watchdog handles requests
-// that compute after their end. features contains the feature gates, metriclabels limits the cardinality of
-// metrics, and inprocess connects a server to itself without a network connection. chaintest compares chains with
-// their documentation.
+// Subpackages: ledger limits concurrent requests, and the resources that logical clusters and users may use at a
+// time; connections, bodies and responses account for them. responses also ends responses that clients do not read.
+// fairness schedules requests between logical clusters, and watchdog handles requests that compute after their end.
+// features contains the feature gates, metriclabels limits the cardinality of metrics, and inprocess connects a server
+// to itself without a network connection. chaintest compares chains with their documentation.
 package serving

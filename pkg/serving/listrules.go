@@ -30,10 +30,11 @@ import (
 // with unsupported shard selectors (400). It passes the parsed shard selector on, and adds
 // shardInfo to tables and metadata lists. It must come after authorization.
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
-	selectors := newSelectorCache()
+	selectors := lru.New(rememberedSelectors)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := selects(r)
-		if info == nil {
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		selects := ok && info.IsResourceRequest && (info.Verb == "list" || info.Verb == "watch" || info.Verb == "deletecollection")
+		if !selects || r.URL.RawQuery == "" { // most requests have no query
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -46,7 +47,7 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			next.ServeHTTP(w, r)
 			return
 		}
-		selector, err := selectors.check(expression, info.Verb)
+		selector, err := checkShardSelector(selectors, expression, info.Verb)
 		if err != nil {
 			respond(w, r, s, err)
 			return
@@ -137,35 +138,26 @@ const (
 	longestRemembered = 4096
 )
 
-type selectorCache struct{ parsed *lru.Cache }
-
-func newSelectorCache() selectorCache { return selectorCache{lru.New(rememberedSelectors)} }
-
-func (c selectorCache) parse(expression string) (apisharding.Selector, error) {
-	if cached, ok := c.parsed.Get(expression); ok {
-		return cached.(apisharding.Selector), nil //nolint:forcetypeassert // only parse adds entries
-	}
-	selector, err := shardselector.Parse(expression)
-	if err == nil && len(expression) <= longestRemembered {
-		c.parsed.Add(expression, selector)
-	}
-	return selector, err
-}
-
-// check returns the parsed selector. It rejects malformed selectors, for which upstream returns
+// checkShardSelector returns the parsed selector. It rejects malformed selectors, for which upstream returns
 // 500. While the feature gate ShardedListAndWatch is disabled, the selector is ignored like any
 // unknown parameter, and responses have no shardInfo. A DELETECOLLECTION is rejected, because it
 // would delete the objects of all shards.
-func (c selectorCache) check(expression, verb string) (apisharding.Selector, error) {
+func checkShardSelector(parsed *lru.Cache, expression, verb string) (apisharding.Selector, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
 		if verb != "deletecollection" {
 			return nil, nil
 		}
 		return nil, apierrors.NewBadRequest("shardSelector is not supported, because the feature gate ShardedListAndWatch is disabled: all objects of the collection would be deleted")
 	}
-	selector, err := c.parse(expression)
+	if cached, ok := parsed.Get(expression); ok {
+		return cached.(apisharding.Selector), nil //nolint:forcetypeassert // all entries are added below
+	}
+	selector, err := shardselector.Parse(expression)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
+	}
+	if len(expression) <= longestRemembered {
+		parsed.Add(expression, selector)
 	}
 	return selector, nil
 }
@@ -180,23 +172,6 @@ func withParsedSelector(r *http.Request, selector apisharding.Selector) *http.Re
 	rest.RawQuery = query.Encode()
 	r.URL = &rest
 	return r
-}
-
-// selects returns the request info if the request may have selectors, otherwise nil. Most requests have no query.
-func selects(r *http.Request) *genericapirequest.RequestInfo {
-	if r.URL.RawQuery == "" {
-		return nil
-	}
-	info, ok := genericapirequest.RequestInfoFrom(r.Context())
-	if !ok || !info.IsResourceRequest {
-		return nil
-	}
-	switch info.Verb {
-	case "list", "watch", "deletecollection":
-		return info
-	default:
-		return nil
-	}
 }
 
 // keepsSelector reports whether the selector must stay in the query. This is the case for
@@ -225,7 +200,21 @@ func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Reques
 	plain.Header.Del("Accept-Encoding") // the response is decoded here
 	response := &bufferedResponse{header: w.Header()}
 	next.ServeHTTP(response, plain)
-	response.sendWithShardInfo(w, selector)
+	body := response.body.Bytes()
+	if response.code == http.StatusOK {
+		if completed, err := addShardInfo(w.Header().Get("Content-Type"), body, selector); err != nil {
+			klog.ErrorS(err, "Failed to add shardInfo to the response of a sharded list")
+		} else {
+			body = completed
+		}
+	}
+	if w.Header().Get("Content-Length") != "" {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	if response.code != 0 {
+		w.WriteHeader(response.code)
+	}
+	_, _ = w.Write(body)
 }
 
 func requestsConversion(r *http.Request) bool {
@@ -235,24 +224,6 @@ func requestsConversion(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-func (b *bufferedResponse) sendWithShardInfo(w http.ResponseWriter, selector string) {
-	body := b.body.Bytes()
-	if b.code == http.StatusOK {
-		if completed, err := addShardInfo(b.header.Get("Content-Type"), body, selector); err != nil {
-			klog.ErrorS(err, "Failed to add shardInfo to the response of a sharded list")
-		} else {
-			body = completed
-		}
-	}
-	if b.header.Get("Content-Length") != "" {
-		b.header.Set("Content-Length", strconv.Itoa(len(body)))
-	}
-	if b.code != 0 {
-		w.WriteHeader(b.code)
-	}
-	_, _ = w.Write(body)
 }
 
 func addShardInfo(contentType string, body []byte, selector string) ([]byte, error) {

@@ -10,6 +10,9 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Owner is a hash of the owner's name of a workspace that is not ready yet; 0 means no owner.
@@ -53,6 +56,40 @@ type Workspace struct {
 	// Mount is the URL of a mount, Mounted whether it is one.
 	Mount   string
 	Mounted bool
+}
+
+// LogicalClusterOf returns what a LogicalCluster object announces.
+func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
+	_, migrating := obj.Annotations[tenancy.MigratingAnnotation]
+	return LogicalCluster{
+		Name:      logicalcluster.From(obj),
+		Shard:     obj.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey],
+		Phase:     obj.Status.Phase,
+		Migrating: migrating,
+		Deleting:  obj.DeletionTimestamp != nil,
+		Type:      obj.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey],
+		Created:   obj.CreationTimestamp.Unix(),
+	}
+}
+
+// WorkspaceOf returns what a Workspace object announces.
+func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
+	parent := logicalcluster.From(obj)
+	w := Workspace{
+		Parent:  parent,
+		Name:    obj.Name,
+		Cluster: logicalcluster.Name(obj.Spec.Cluster),
+		Phase:   obj.Status.Phase,
+		Mounted: obj.Spec.Mount != nil,
+	}
+	if !tenancy.HasContent(obj.Status.Phase) {
+		name, _ := tenancy.OwnerName(obj.Annotations, parent) // workspaces without an owner have no owner name
+		w.Owner = OwnerNamed(name)
+	}
+	if w.Mounted {
+		w.Mount = obj.Spec.URL
+	}
+	return w
 }
 
 var seed = maphash.MakeSeed()
@@ -256,28 +293,16 @@ func (l *link) same(other *link) bool {
 	return l.target == other.target && l.phase == other.phase && l.more() == other.more()
 }
 
-func (l *link) hash() uint64 {
-	if l.length > shortName {
-		return linkKey{l.parent, l.rest.name}.hash()
-	}
-	return maphash.Bytes(seed, l.text[:l.length]) ^ maphash.Comparable(seed, l.parent)
-}
+func (l *link) hash() uint64 { return linkKey{l.parent, l.name()}.hash() }
 
-func (l *link) is(key linkKey) bool {
-	if l.parent != key.parent {
-		return false
-	}
-	if l.length > shortName {
-		return l.rest.name == key.segment
-	}
-	return string(l.text[:l.length]) == key.segment
-}
+func (l *link) is(key linkKey) bool { return l.parent == key.parent && l.name() == key.segment }
 
+// name returns the name without allocation.
 func (l *link) name() string {
 	if l.length > shortName {
 		return l.rest.name
 	}
-	return string(l.text[:l.length])
+	return unsafe.String(&l.text[0], l.length) // it is immutable
 }
 
 func (l *link) more() linkRest {

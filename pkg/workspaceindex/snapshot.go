@@ -166,9 +166,8 @@ func (w *SnapshotWriter) write(kind byte, content []byte) {
 	header := binary.BigEndian.AppendUint32(nil, uint32(len(content))) //nolint:gosec // just compared
 	sum := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, content)
 	header = append(binary.BigEndian.AppendUint32(header, sum), kind)
-	_, err := w.to.Write(header)
-	_, err2 := w.to.Write(content)
-	w.err = errors.Join(err, err2)
+	_, _ = w.to.Write(header)
+	_, w.err = w.to.Write(content) // or the error of the former write
 }
 
 // End completes the snapshot, or adds later revisions up to which nothing has changed.
@@ -273,7 +272,7 @@ func (x *Index) readWorkspaces(shard string, from *reader) {
 			return
 		}
 		w.Mounted = flags[0]&linkMounted != 0
-		x.setWorkspace(s, w, x.phase(w.Phase))
+		x.setWorkspace(s, w)
 	}
 }
 

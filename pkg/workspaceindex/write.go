@@ -37,10 +37,10 @@ func (x *Index) DeleteLogicalCluster(shard string, name logicalcluster.Name) {
 func (x *Index) UpsertWorkspace(shard string, w Workspace) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.setWorkspace(x.shard(shard), w, x.phase(w.Phase))
+	x.setWorkspace(x.shard(shard), w)
 }
 
-func (x *Index) setWorkspace(s *shard, w Workspace, phase uint8) {
+func (x *Index) setWorkspace(s *shard, w Workspace) {
 	n := x.use(w.Parent)
 	defer x.release(n)
 	var target *node
@@ -48,7 +48,7 @@ func (x *Index) setWorkspace(s *shard, w Workspace, phase uint8) {
 		target = x.use(w.Cluster)
 		defer x.release(target)
 	}
-	x.setLink(n, w.Name, s, newLink(n, target, s, w, phase))
+	x.setLink(n, w.Name, s, newLink(n, target, s, w, x.phase(w.Phase)))
 }
 
 // DeleteWorkspace removes an announcement.

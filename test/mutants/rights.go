@@ -68,7 +68,7 @@ var rights = []Mutant{
 	{
 		Name: "second-response", Rule: "a permitted impersonation has one response, even if rules had not been read before",
 		Edits: []Edit{{
-			File: "pkg/serving/authorization.go",
+			File: "pkg/serving/chain.go",
 			Before: `			upstreams.by = nil
 `,
 			After: ``,

@@ -155,8 +155,8 @@ var writes = []Mutant{
 		Name: "unthrottled-user", Rule: "a user is throttled if its requests compute after their end",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
-			Before: `	case d.flows[identity.FlowFrom(ctx)] > 0:`,
-			After:  `	case d.flows[identity.FlowFrom(ctx)] > 1:`,
+			Before: `	case ofUser > 0:`,
+			After:  `	case ofUser > 1:`,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
@@ -164,8 +164,8 @@ var writes = []Mutant{
 		Name: "unthrottled-cluster", Rule: "a logical cluster is throttled if several of its requests compute after their end",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
-			Before: `	case d.clusters[cluster.Name] >= perCluster && `,
-			After:  `	case d.clusters[cluster.Name] > perCluster && `,
+			Before: `	case ofCluster >= perCluster && `,
+			After:  `	case ofCluster > perCluster && `,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},

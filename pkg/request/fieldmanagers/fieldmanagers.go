@@ -5,6 +5,7 @@ package fieldmanagers
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -118,30 +119,26 @@ func ofOperation(operation map[string]json.RawMessage) int {
 		return 0
 	}
 	_, path, _ = strings.Cut(path, "/") // the library ignores the text before it
-	value := operation["value"]
-	within := strings.HasPrefix(path, metadata+"/"+managedFields+"/")
-	var e entries
+	whole := "%s"
 	switch {
 	case op == "remove", op == "test":
 		return 0
-	case within: // an entry, or a part of it
+	case strings.HasPrefix(path, metadata+"/"+managedFields+"/"): // an entry, or a part of it
 		return 1
-	case path != "" && path != metadata && path != metadata+"/"+managedFields:
-		return 0
-	case op != "add" && op != "replace":
-		return unbounded
+	case path == metadata+"/"+managedFields:
+		whole = `{"metadata":{"managedFields":%s}}`
 	case path == metadata:
-		_ = e.UnmarshalJSON(value)
+		whole = `{"metadata":%s}`
 	case path != "":
-		var l list
-		_ = l.UnmarshalJSON(value)
-		return int(l)
+		return 0
 	default:
-		var whole object
-		_ = json.Unmarshal(value, &whole) // otherwise it is invalid
-		e = whole.Metadata
 	}
-	return int(e)
+	if op != "add" && op != "replace" {
+		return unbounded
+	}
+	var counted object
+	_ = json.Unmarshal(fmt.Appendf(nil, whole, operation["value"]), &counted) // otherwise it is invalid
+	return int(counted.Metadata)
 }
 
 // KeepOrder restores the order of the field managers of an updated object if they differ only in timestamps. The

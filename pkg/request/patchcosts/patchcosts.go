@@ -72,9 +72,7 @@ func shifts(body []byte) int {
 		if json.Unmarshal(operation["op"], &op) != nil || json.Unmarshal(operation["path"], &path) != nil {
 			continue
 		}
-		if json.Unmarshal(operation["from"], &from) != nil {
-			from = ""
-		}
+		_ = json.Unmarshal(operation["from"], &from) // it may not exist
 		n += Shifts(op, path, from)
 	}
 	return n

@@ -113,31 +113,14 @@ func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 	if n.additional != nil {
 		c.node(n.additional, old.additional, path.Child("additionalProperties"), true, branch)
 	}
+	_, paths := branchesOf(n.schema, path)
 	for i, alternative := range n.branches {
 		var was *node
 		if i < len(old.branches) {
 			was = old.branches[i]
 		}
-		at, index := branchOf(n.schema, i)
-		if index < 0 {
-			c.node(alternative, was, path.Child(at), repeated, true)
-			continue
-		}
-		c.node(alternative, was, path.Child(at).Index(index), repeated, true)
+		c.node(alternative, was, paths[i], repeated, true)
 	}
-}
-
-func branchOf(schema *apiextensionsv1.JSONSchemaProps, i int) (name string, index int) {
-	for _, list := range []struct {
-		name string
-		n    int
-	}{{"allOf", len(schema.AllOf)}, {"anyOf", len(schema.AnyOf)}, {"oneOf", len(schema.OneOf)}} {
-		if i < list.n {
-			return list.name, i
-		}
-		i -= list.n
-	}
-	return "not", -1
 }
 
 func (c *checker) patterns(n, old *node, path *field.Path) {
@@ -182,12 +165,4 @@ func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
 		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
 			fmt.Sprintf("has defaults that add %d bytes to %s, at most %d allowed", sum, of, most)))
 	}
-}
-
-func (n *node) added() int {
-	sum := 0
-	for name, property := range n.defaulted {
-		sum = min(sum+entrySize(name, property.filled), saturated)
-	}
-	return sum
 }

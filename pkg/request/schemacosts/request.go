@@ -47,7 +47,7 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 			return nil //nolint:nilerr // the server rejects it
 		}
 	}
-	return toError(s.of(object), maxKeyedInRequest)
+	return s.of(object).check(maxKeyedInRequest)
 }
 
 // mayExceed reports whether JSON must be decoded because of the number of objects, lists, nulls and bytes.
@@ -57,13 +57,6 @@ func (s *Schema) mayExceed(body []byte) bool {
 	}
 	containers := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")) + bytes.Count(body, []byte("null"))
 	return containers*s.root.most > maxDefaults || containers+bytes.Count(body, []byte(",")) > maxKeyedInRequest
-}
-
-func toError(amounts Amounts, mostKeyed int) error {
-	if above := amounts.check(mostKeyed); above != "" {
-		return errors.New(above)
-	}
-	return nil
 }
 
 func (s *Schema) jsonPatch(body []byte) error {
@@ -91,7 +84,7 @@ func (s *Schema) jsonPatch(body []byte) error {
 			}
 		}
 	}
-	return toError(sum, maxKeyedInRequest)
+	return sum.check(maxKeyedInRequest)
 }
 
 func (a *Amounts) add(at *node, path string, value any) {
@@ -136,7 +129,7 @@ func (s *Schema) Stored(object map[string]any) error {
 	if s.root.most > 0 {
 		s.root.count(object, &sum)
 	}
-	return toError(Amounts{Defaults: sum.Defaults}, maxKeyed)
+	return Amounts{Defaults: sum.Defaults}.check(maxKeyed)
 }
 
 // Object returns an error if an object exceeds the limits before validation. It may have as many
@@ -148,19 +141,8 @@ func (s *Schema) Object(object, old map[string]any) error {
 		before := s.of(old)
 		mostKeyed = max(maxKeyed, before.Keyed)
 	}
-	return toError(now, mostKeyed)
+	return now.check(mostKeyed)
 }
-
-func textBytes(document any, most int) int {
-	return sumOf(document, most, func(value any) int {
-		if text, ok := value.(string); ok {
-			return max(1, len(text))
-		}
-		return 0
-	})
-}
-
-func values(document any, most int) int { return sumOf(document, most, func(any) int { return 1 }) }
 
 // sumOf returns the sum of the amounts of a document and all values in it. It stops at most.
 func sumOf(document any, most int, amount func(value any) int) int {
@@ -217,7 +199,7 @@ func (l *Lazy) IsLarge(object map[string]any) bool {
 		return false // no schema
 	}
 	least := max(1, minValues/weight)
-	return values(object, least) >= least
+	return sumOf(object, least, func(any) int { return 1 }) >= least
 }
 
 // IsLong reports whether an object has enough text to exceed limits. If so, there is a schema.
@@ -227,7 +209,12 @@ func (l *Lazy) IsLong(object map[string]any) bool {
 		return false
 	}
 	least := maxMatches/perByte + 1
-	return textBytes(object, least) >= least
+	return sumOf(object, least, func(value any) int {
+		if text, ok := value.(string); ok {
+			return max(1, len(text))
+		}
+		return 0
+	}) >= least
 }
 
 // MaxErrors is the maximum number of reported validation errors. Upstream's validation compares

@@ -14,9 +14,77 @@ import (
 	"fmt"
 	"sync"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
+
+// Limits on definitions, with the maximum in 141 definitions of eight well-known projects.
+const (
+	// maxColumns is the maximum number of printer columns (11). A column may contain a field as
+	// large as the object.
+	//
+	//reference:limit object | definition: printer columns of a version | 422
+	maxColumns = 32
+	// maxUnions and maxDescents are the maximum numbers of commas and ".." in the path of a column
+	// (0). Each of them multiplies the results.
+	//
+	//reference:limit object | definition: commas in the path of a printer column | 422
+	//reference:limit object | definition: `..` in the path of a printer column | 422
+	maxUnions, maxDescents = 4, 2
+	// maxAlternatives is the maximum number of schemas in allOf, anyOf, oneOf and not of a value (8).
+	//
+	//reference:limit object | definition: schemas in `allOf`, `anyOf`, `oneOf` and `not` of a value | 422
+	maxAlternatives = 100
+	// maxRequired is the maximum number of required properties of a value (10). Each may cause an error.
+	//
+	//reference:limit object | definition: required properties of a value | 422
+	maxRequired = 1000
+	// maxItemDefaults and maxFieldDefaults are the maximum JSON sizes that defaults add to each
+	// item of a list or map (96), and to any other object (302).
+	//
+	//reference:limit object | definition: defaults of an item of a list or map, as JSON | 422
+	//reference:limit object | definition: defaults of any other object, as JSON | 422
+	maxItemDefaults, maxFieldDefaults = 4 << 10, 64 << 10
+)
+
+const (
+	// maxDefaults is the maximum JSON size that defaults add to an object. It is the maximum
+	// request size. Larger objects do not fit into etcd.
+	//
+	//reference:limit object | custom resource: all defaults, as JSON | 413; 500 for reads
+	maxDefaults = 3 << 20
+	// maxKeyed is the maximum number of entries in all lists of type map and set of an object, and
+	// in its metadata. Libraries for patches and managed fields compare them with each other: 5,000
+	// take up to a second, and 100,000 minutes.
+	//
+	//reference:limit object | custom resource: entries of lists of type map and set | 413
+	maxKeyed = 5000
+	// maxKeyedInRequest is the maximum number in a request, before the old object is known.
+	//
+	//reference:limit request | custom resource: entries of lists of type map and set | 413
+	maxKeyedInRequest = 2 * maxKeyed
+	// maxValidations is the maximum number of comparisons of values with schemas, of about 1.2 µs each.
+	//
+	//reference:limit object | custom resource: comparisons of values with schemas in the validation | 413
+	maxValidations = 2_000_000
+	// maxMatches is the maximum number of characters that are matched, times the instructions of
+	// their patterns, of about 10 ns each.
+	//
+	//reference:limit object | custom resource: characters times instructions of patterns in the validation | 413
+	maxMatches = 200_000_000
+	// maxProgram is the maximum number of instructions of a pattern that is compiled. Older
+	// definitions may contain patterns above patterns.MaxSize.
+	//
+	//reference:none
+	maxProgram = 100_000
+)
+
+// saturated is the maximum amount. It prevents overflows.
+const saturated = 1 << 40
 
 // Schema is the schema of a version of a custom resource.
 type Schema struct {
@@ -60,7 +128,7 @@ const bytesPerUnit = 8
 
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	n := &node{
-		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum) + enumBytes(schema)/bytesPerUnit,
+		schema: schema, keyed: schema.XListType != nil && *schema.XListType != "atomic", validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum) + enumBytes(schema)/bytesPerUnit,
 		restricts: restricts(schema),
 		own:       sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
 	}
@@ -68,7 +136,6 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	if len(schema.Properties) > 0 {
 		n.properties = make(map[string]*node, len(schema.Properties))
 	}
-	own := 0
 	for name := range schema.Properties {
 		property := schema.Properties[name]
 		child := newNode(&property)
@@ -79,7 +146,6 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 				n.defaulted = map[string]*node{}
 			}
 			n.defaulted[name] = child
-			own = min(own+entrySize(name, child.filled), saturated)
 		}
 	}
 	if more := schema.AdditionalProperties; more != nil && more.Schema != nil {
@@ -90,16 +156,12 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 		n.items = newNode(items.Schema)
 		n.most, n.repeats = max(n.most, n.items.most), n.repeats || n.items.most > 0
 	}
-	for _, list := range [][]apiextensionsv1.JSONSchemaProps{schema.AllOf, schema.AnyOf, schema.OneOf} {
-		for i := range list {
-			n.branches = append(n.branches, newNode(&list[i]))
-		}
-	}
-	if schema.Not != nil {
-		n.branches = append(n.branches, newNode(schema.Not))
+	branches, _ := branchesOf(schema, nil)
+	for _, branch := range branches {
+		n.branches = append(n.branches, newNode(branch))
 	}
 	n.filled = n.sizeOfDefault()
-	n.most = max(n.most, own, n.filled)
+	n.most = max(n.most, n.added(), n.filled)
 	return n
 }
 
@@ -117,8 +179,13 @@ func (n *node) sizeOfDefault() int {
 	return len(n.schema.Default.Raw) + in.Defaults
 }
 
-func isKeyed(schema *apiextensionsv1.JSONSchemaProps) bool {
-	return schema.XListType != nil && *schema.XListType != "atomic"
+// added returns the size that defaults of properties add to the value.
+func (n *node) added() int {
+	sum := 0
+	for name, property := range n.defaulted {
+		sum = min(sum+entrySize(name, property.filled), saturated)
+	}
+	return sum
 }
 
 func entrySize(name string, value int) int { return len(name) + len(`"":,`) + value }
@@ -160,25 +227,25 @@ type Amounts struct {
 	onlyDefaults bool
 }
 
-func (a *Amounts) exceeds() bool {
+func (a Amounts) exceeds() bool {
 	if a.onlyDefaults {
 		return a.Defaults > maxDefaults
 	}
-	return a.check(maxKeyedInRequest) != ""
+	return a.check(maxKeyedInRequest) != nil
 }
 
-func (a *Amounts) check(mostKeyed int) string {
+func (a Amounts) check(mostKeyed int) error {
 	switch {
 	case a.Defaults > maxDefaults:
-		return fmt.Sprintf("the defaults in the schema add more than %d bytes to the object: use fewer items or smaller defaults", maxDefaults)
+		return fmt.Errorf("the defaults in the schema add more than %d bytes to the object: use fewer items or smaller defaults", maxDefaults)
 	case a.Keyed > mostKeyed:
-		return fmt.Sprintf("the lists of type map and set, and those in metadata, have more than %d entries, at most %d allowed in one object: distribute them over several objects", mostKeyed, maxKeyed)
+		return fmt.Errorf("the lists of type map and set, and those in metadata, have more than %d entries, at most %d allowed in one object: distribute them over several objects", mostKeyed, maxKeyed)
 	case a.Validations > maxValidations:
-		return fmt.Sprintf("the validation of the object takes more than %d comparisons of values with schemas: use fewer values, or fewer alternatives (anyOf, oneOf, allOf) in the schema", maxValidations)
+		return fmt.Errorf("the validation of the object takes more than %d comparisons of values with schemas: use fewer values, or fewer alternatives (anyOf, oneOf, allOf) in the schema", maxValidations)
 	case a.Matches > maxMatches:
-		return fmt.Sprintf("the validation of the object runs more than %d instructions of regular expressions: use fewer or shorter strings, maxLength, or smaller patterns in the schema", maxMatches)
+		return fmt.Errorf("the validation of the object runs more than %d instructions of regular expressions: use fewer or shorter strings, maxLength, or smaller patterns in the schema", maxMatches)
 	default:
-		return ""
+		return nil
 	}
 }
 
@@ -247,4 +314,92 @@ func (s *Schema) of(object map[string]any) (sum Amounts) {
 	}
 	s.root.count(object, &sum)
 	return sum
+}
+
+// weightOf returns the maximum cost of validating a value, in units of a value without alternatives.
+func weightOf(schema *apiextensionsv1.JSONSchemaProps) int {
+	const perUnit = 16 // properties and enum values are cheaper than required properties
+	own := 1 + len(schema.Required) + len(schema.XValidations) + (len(schema.Properties)+len(schema.Enum)+enumBytes(schema))/perUnit
+	return most(schema, own, weightOf)
+}
+
+// perByte returns the maximum number of instructions of patterns that are executed per byte of a string.
+func perByte(schema *apiextensionsv1.JSONSchemaProps) int {
+	return min(most(schema, programOf(schema), perByte), saturated)
+}
+
+// most returns the maximum of the sum of a schema and its alternatives, and of the schemas in the value.
+func most(schema *apiextensionsv1.JSONSchemaProps, own int, of func(*apiextensionsv1.JSONSchemaProps) int) int {
+	inside := 0
+	branches, _ := branchesOf(schema, nil)
+	for _, branch := range branches {
+		own += of(branch)
+	}
+	for name := range schema.Properties {
+		property := schema.Properties[name]
+		inside = max(inside, of(&property))
+	}
+	if schema.Items != nil && schema.Items.Schema != nil {
+		inside = max(inside, of(schema.Items.Schema))
+	}
+	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
+		inside = max(inside, of(schema.AdditionalProperties.Schema))
+	}
+	return max(own, inside)
+}
+
+// branchesOf returns the schemas in allOf, anyOf, oneOf and not of the schema at a path, and their paths.
+func branchesOf(schema *apiextensionsv1.JSONSchemaProps, path *field.Path) (branches []*apiextensionsv1.JSONSchemaProps, paths []*field.Path) {
+	add := func(name string, list []apiextensionsv1.JSONSchemaProps) {
+		for i := range list {
+			branches, paths = append(branches, &list[i]), append(paths, path.Child(name).Index(i))
+		}
+	}
+	add("allOf", schema.AllOf)
+	add("anyOf", schema.AnyOf)
+	add("oneOf", schema.OneOf)
+	if schema.Not != nil {
+		branches, paths = append(branches, schema.Not), append(paths, path.Child("not"))
+	}
+	return branches, paths
+}
+
+func programOf(schema *apiextensionsv1.JSONSchemaProps) int {
+	if schema.Pattern == "" {
+		return 0
+	}
+	if n := patterns.Size(schema.Pattern); n <= maxProgram {
+		return n
+	}
+	return saturated
+}
+
+// restricts reports whether a schema has other constraints than type and required properties.
+func restricts(s *apiextensionsv1.JSONSchemaProps) bool {
+	bounded := s.Maximum != nil || s.Minimum != nil || s.MultipleOf != nil || s.MaxLength != nil || s.MinLength != nil ||
+		s.MaxItems != nil || s.MinItems != nil || s.MaxProperties != nil || s.MinProperties != nil
+	combined := len(s.AllOf)+len(s.AnyOf)+len(s.OneOf) > 0 || s.Not != nil
+	return bounded || combined || s.Pattern != "" || s.Format != "" || len(s.Enum) > 0 || s.UniqueItems
+}
+
+func newOwn(schema *apiextensionsv1.JSONSchemaProps) (validation.SchemaValidator, error) {
+	own := *schema
+	own.Properties, own.Items, own.AdditionalProperties = nil, nil, nil
+	var internal apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&own, &internal, nil); err != nil {
+		return nil, fmt.Errorf("converting a schema: %w", err)
+	}
+	validator, _, err := validation.NewSchemaValidator(&internal)
+	if err != nil {
+		return nil, fmt.Errorf("creating the validator of a schema: %w", err)
+	}
+	return validator, nil
+}
+
+func enumBytes(schema *apiextensionsv1.JSONSchemaProps) int {
+	n := 0
+	for i := range schema.Enum {
+		n += len(schema.Enum[i].Raw)
+	}
+	return n
 }

@@ -1,6 +1,6 @@
 // Package bodies limits the resources that request bodies use while they arrive.
 //
-//	listener ─► Guard ─► … ─► authorization ─► Read ─► limits, fairness ─► handler
+//	listener ─► guard ─► … ─► authorization ─► Read ─► limits, fairness ─► handler
 //	            deadline and                  into memory,
 //	            minimum rate                  within a limit
 //
@@ -39,25 +39,12 @@ const (
 	ownBodies = 2
 )
 
-type metrics struct {
-	rejected     *prometheus.CounterVec
-	waitingBytes prometheus.Gauge
-}
-
-func newMetrics(registerer prometheus.Registerer) metrics {
-	return metrics{
-		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
-			"Requests rejected because of their body, by reason: slow, large or broken.", "reason"),
-		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
-			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
-	}
-}
-
 // Reader reads bodies before their requests are executed.
 type Reader struct {
-	largest int64 // the maximum size of a body in bytes
-	metrics metrics
-	memory  *ledger.Ledger
+	largest      int64 // the maximum size of a body in bytes
+	memory       *ledger.Ledger
+	rejected     *prometheus.CounterVec
+	waitingBytes prometheus.Gauge
 }
 
 // NewReader returns a reader of bodies of up to largest bytes. registerer may be nil.
@@ -66,7 +53,13 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	if user := l[ledger.BodyBytesPerUser]; user > 0 {
 		own = min(own, user)
 	}
-	return &Reader{largest: largest, metrics: newMetrics(registerer), memory: l.Ledger(ledger.BodyBytesResource, own, registerer)}
+	return &Reader{
+		largest: largest, memory: l.Ledger(ledger.BodyBytesResource, own, registerer),
+		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
+			"Requests rejected because of their body, by reason: slow, large or broken.", "reason"),
+		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
+			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
+	}
 }
 
 // Wrap returns the filter that reads bodies into memory. Bodies of long-running requests, and of
@@ -79,25 +72,20 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			next.ServeHTTP(w, r)
 			return
 		}
+		var err error
+		received := r.WithContext(r.Context())
 		if r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
-			if err := b.drop(r); err != nil {
-				refuse(w, r, err)
-				return
-			}
-			r = r.WithContext(r.Context())
-			r.Body = http.NoBody
-			next.ServeHTTP(w, r)
-			return
+			received.Body, err = http.NoBody, b.drop(r)
+		} else {
+			read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
+			defer func() { _ = read.Close() }()
+			received.Body, err = read, read.fill(r)
 		}
-		read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
-		defer read.give()
-		if err := read.fill(r); err != nil {
+		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		r = r.WithContext(r.Context())
-		r.Body = read
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, received)
 	})
 }
 
@@ -149,11 +137,10 @@ func (b *body) fill(r *http.Request) error {
 	data := make([]byte, 0, size)
 	for {
 		if len(data) == cap(data) {
-			more := int64(cap(data))
-			if err := b.take(more); err != nil {
+			if err := b.take(int64(cap(data))); err != nil {
 				return err
 			}
-			data = append(make([]byte, 0, int64(cap(data))+more), data...)
+			data = append(make([]byte, 0, 2*cap(data)), data...)
 		}
 		n, err := r.Body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
@@ -177,24 +164,19 @@ func (b *body) take(n int64) error {
 		}
 	}
 	b.taken += n
-	b.reader.metrics.waitingBytes.Add(float64(n))
+	b.reader.waitingBytes.Add(float64(n))
 	return nil
 }
 
+// give releases the memory. The caller holds the lock.
 func (b *body) give() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.giveLocked()
-}
-
-func (b *body) giveLocked() {
 	if b.taken == 0 {
 		return
 	}
 	if !b.exempt {
 		b.reader.memory.Give(b.holder, b.taken)
 	}
-	b.reader.metrics.waitingBytes.Add(-float64(b.taken))
+	b.reader.waitingBytes.Add(-float64(b.taken))
 	b.taken, b.rest = 0, nil
 }
 
@@ -203,7 +185,7 @@ func (b *Reader) tooLarge() error {
 }
 
 func (b *Reader) refusal(reason string, err *apierrors.StatusError) error {
-	b.metrics.rejected.WithLabelValues(reason).Inc()
+	b.rejected.WithLabelValues(reason).Inc()
 	return err
 }
 
@@ -224,13 +206,15 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.rest)
 	b.rest = b.rest[n:]
 	if len(b.rest) == 0 {
-		b.giveLocked()
+		b.give()
 		return n, io.EOF
 	}
 	return n, nil
 }
 
 func (b *body) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.give()
 	return nil
 }
@@ -244,8 +228,8 @@ const (
 	lingering = 5 * time.Second
 )
 
-// Guard is a request body with a read deadline.
-type Guard struct {
+// guard is a request body with a read deadline.
+type guard struct {
 	io.Reader
 
 	limits Rate
@@ -288,7 +272,7 @@ func WithGuard(next http.Handler, limits Rate) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		g := &Guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
+		g := &guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
 		g.giveUp = func() { _ = g.closeBody() } // e.g. a pipe
 		if r.ProtoMajor == 1 {
 			g.giveUp = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) }
@@ -305,7 +289,7 @@ type guardKey struct{}
 
 // Slow reports whether the request body was too slow.
 func Slow(ctx context.Context) bool {
-	g, ok := ctx.Value(guardKey{}).(*Guard)
+	g, ok := ctx.Value(guardKey{}).(*guard)
 	if !ok {
 		return false
 	}
@@ -317,8 +301,7 @@ func Slow(ctx context.Context) bool {
 // In reports whether a request has a body.
 func In(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 }
 
-// Read implements io.Reader.
-func (g *Guard) Read(p []byte) (int, error) {
+func (g *guard) Read(p []byte) (int, error) {
 	if err := g.start(); err != nil {
 		return 0, err
 	}
@@ -336,7 +319,7 @@ func (g *Guard) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer. The deadline still applies while it waits for a Read.
-func (g *Guard) Close() error {
+func (g *guard) Close() error {
 	err := g.closeBody()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -344,7 +327,7 @@ func (g *Guard) Close() error {
 	return err
 }
 
-func (g *Guard) start() error {
+func (g *guard) start() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -362,7 +345,7 @@ func (g *Guard) start() error {
 	return nil
 }
 
-func (g *Guard) wait() time.Duration {
+func (g *guard) wait() time.Duration {
 	wait := time.Duration(0)
 	if g.limits.MinRate > 0 {
 		wait = rateWindow
@@ -373,7 +356,7 @@ func (g *Guard) wait() time.Duration {
 	return wait
 }
 
-func (g *Guard) check() {
+func (g *guard) check() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended {
@@ -390,7 +373,7 @@ func (g *Guard) check() {
 }
 
 // end stops the timer. The caller holds the lock.
-func (g *Guard) end() {
+func (g *guard) end() {
 	g.ended = true
 	if g.timer != nil {
 		g.timer.Stop()
@@ -398,7 +381,7 @@ func (g *Guard) end() {
 }
 
 // leave is called after the handler. The server then reads the rest of the body to reuse an HTTP/1.1 connection.
-func (g *Guard) leave(w http.ResponseWriter, r *http.Request) {
+func (g *guard) leave(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	whole := g.ended && !g.slow

@@ -155,7 +155,7 @@ func TestUnusedBodies(t *testing.T) {
 }
 
 func TestMinRate(t *testing.T) {
-	g := &Guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
+	g := &guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
 	gaveUp := 0
 	g.giveUp = func() { gaveUp++ }
 	_, err := io.ReadFull(g, make([]byte, 10))

@@ -40,9 +40,10 @@ type Listener struct {
 	net.Listener
 
 	// most is the maximum number of anonymous connections; 0 means no limit.
-	most    int
-	users   *ledger.Ledger
-	metrics metrics
+	most   int
+	users  *ledger.Ledger
+	open   *prometheus.GaugeVec
+	closed prometheus.Counter
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -57,7 +58,11 @@ type Listener struct {
 func NewListener(l net.Listener, limits ledger.Limits, registerer prometheus.Registerer) *Listener {
 	return &Listener{
 		Listener: l, most: int(limits[ledger.AnonymousConnections]), users: limits.Ledger(ledger.ConnectionsResource, 0, registerer),
-		metrics: newMetrics(registerer), conns: map[*conn]struct{}{}, anonymous: map[netip.Prefix]*list.List{},
+		conns: map[*conn]struct{}{}, anonymous: map[netip.Prefix]*list.List{},
+		open: instruments.NewGaugeVec(registerer, "shardplane_connections_open",
+			"Client connections, by state: authenticated (after the first authenticated request) or anonymous.", "state"),
+		closed: instruments.NewCounter(registerer, "shardplane_connections_closed_total",
+			"Anonymous connections that were closed because of --limit anonymous-connections."),
 	}
 }
 
@@ -69,7 +74,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: accepted, listener: l, site: siteOf(accepted.RemoteAddr())}
 	if evicted := l.add(c); evicted != nil {
-		l.metrics.closed.Inc()
+		l.closed.Inc()
 		_ = evicted.Close()
 	}
 	return c, nil
@@ -99,7 +104,7 @@ func (l *Listener) add(c *conn) (evicted *conn) {
 	}
 	c.place = of.PushBack(c)
 	l.waiting++
-	l.metrics.open.WithLabelValues(anonymous).Inc()
+	l.open.WithLabelValues(anonymous).Inc()
 	if l.most == 0 || l.waiting <= l.most {
 		return nil
 	}
@@ -122,7 +127,7 @@ func (l *Listener) known(c *conn) {
 		delete(l.anonymous, c.site)
 	}
 	l.waiting--
-	l.metrics.open.WithLabelValues(anonymous).Dec()
+	l.open.WithLabelValues(anonymous).Dec()
 }
 
 type conn struct {
@@ -164,7 +169,7 @@ func (c *conn) leave() {
 		l.known(c)
 		return
 	}
-	l.metrics.open.WithLabelValues(authenticated).Dec()
+	l.open.WithLabelValues(authenticated).Dec()
 	if c.give != nil {
 		c.give()
 	}
@@ -186,7 +191,7 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 		c.give = give
 	}
 	l.known(c)
-	l.metrics.open.WithLabelValues(authenticated).Inc()
+	l.open.WithLabelValues(authenticated).Inc()
 	c.owned.Store(true)
 	return nil
 }
@@ -196,12 +201,9 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 // components, and of servers that forward requests of many users, are not counted. forwarded may be nil.
 func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := connOf(r.Context())
-		if c == nil || c.owned.Load() {
-			next.ServeHTTP(w, r)
-			return
-		}
-		if u, ok := apirequest.UserFrom(r.Context()); !ok || u.GetName() == user.Anonymous {
+		addr, _ := r.Context().Value(http.LocalAddrContextKey).(localAddr)
+		c := addr.conn
+		if u, ok := apirequest.UserFrom(r.Context()); c == nil || c.owned.Load() || !ok || u.GetName() == user.Anonymous {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -213,11 +215,6 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-func connOf(ctx context.Context) *conn {
-	addr, _ := ctx.Value(http.LocalAddrContextKey).(localAddr)
-	return addr.conn
 }
 
 func siteOf(addr net.Addr) netip.Prefix {
@@ -238,17 +235,3 @@ const (
 	anonymous     = "anonymous"
 	authenticated = "authenticated"
 )
-
-type metrics struct {
-	open   *prometheus.GaugeVec
-	closed prometheus.Counter
-}
-
-func newMetrics(registerer prometheus.Registerer) metrics {
-	return metrics{
-		open: instruments.NewGaugeVec(registerer, "shardplane_connections_open",
-			"Client connections, by state: authenticated (after the first authenticated request) or anonymous.", "state"),
-		closed: instruments.NewCounter(registerer, "shardplane_connections_closed_total",
-			"Anonymous connections that were closed because of --limit anonymous-connections."),
-	}
-}

@@ -204,10 +204,7 @@ type queuedRequest struct {
 	// guess is the estimated cost that was added to the virtual time when the request was granted.
 	guess float64
 	since time.Time
-	pauses
-}
 
-type pauses struct {
 	// open is the number of pauses that have not ended. They may overlap.
 	open int
 	// pausing is set while the seat is released, since began.

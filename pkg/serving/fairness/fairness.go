@@ -55,28 +55,27 @@ const waitLimit = 15 * time.Second
 // exempt is the priority of the installation's own components and administrators, which never wait.
 const exempt = "exempt"
 
-type level struct {
-	schema *flowcontrolv1.FlowSchema
-	config *flowcontrolv1.PriorityLevelConfiguration
-}
+var (
+	exemptSchema, exemptLevel   = newLevel(exempt)
+	tenantsSchema, tenantsLevel = newLevel(tenants)
+)
 
-func newLevel(name string) level {
+func newLevel(name string) (*flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration) {
 	meta := metav1.ObjectMeta{Name: name, UID: types.UID("shardplane-" + name)}
-	return level{&flowcontrolv1.FlowSchema{ObjectMeta: meta}, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: meta}}
+	return &flowcontrolv1.FlowSchema{ObjectMeta: meta}, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: meta}
 }
 
 // Fairness decides when requests are executed.
 type Fairness struct {
-	queue           *Queue
-	costs           *costs
-	metrics         metrics
-	exempt, tenants level
+	queue   *Queue
+	costs   *costs
+	metrics metrics
 }
 
 // NewFairness returns a Fairness with the given limits. registerer may be nil.
 func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 	m := newMetrics(registerer)
-	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
+	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts()}
 }
 
 // Wrap returns the filter that queues requests. Requests are rejected with 429 and Retry-After.
@@ -84,24 +83,20 @@ func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	fair := genericfilters.WithPriorityAndFairness(f.recording(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &slot{}
-		ctx := context.WithValue(request.WithPause(r.Context(), p.pause), slotKey{}, p)
-		fair.ServeHTTP(w, r.WithContext(ctx))
+		var seat *Seat
+		ctx := request.WithPause(r.Context(), func() (resume func()) {
+			if seat == nil {
+				return func() {} // exempt
+			}
+			return seat.Pause()
+		})
+		fair.ServeHTTP(w, r.WithContext(context.WithValue(ctx, seatKey{}, &seat)))
 	})
 }
 
-type slotKey struct{}
-
-// slot passes the seat of a request from the queue to the handler, because upstream's filter
+// seatKey is the key for passing the seat of a request from the queue to the handler, because upstream's filter
 // between them does not.
-type slot struct{ seat *Seat }
-
-func (p *slot) pause() (resume func()) {
-	if p.seat == nil {
-		return func() {} // exempt
-	}
-	return p.seat.Pause()
-}
+type seatKey struct{}
 
 func (f *Fairness) recording(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,17 +150,21 @@ func (c controller) Handle(
 	execute func(),
 ) {
 	if identity.IsExempt(ctx) {
-		note(c.exempt.schema, c.exempt.config, "")
+		note(exemptSchema, exemptLevel, "")
 		defer c.metrics.executing(exempt, 1)()
 		execute()
 		return
 	}
-	note(c.tenants.schema, c.tenants.config, "")
+	note(tenantsSchema, tenantsLevel, "")
 	work := estimate()
 	arrived := time.Now()
 	seat, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
 		queued(waits)
-		c.metrics.waiting(waits)
+		change := -1.0
+		if waits {
+			change = 1
+		}
+		c.metrics.waitingRequests.WithLabelValues(tenants).Add(change)
 	})
 	if err != nil {
 		reason := "queue-full"
@@ -177,8 +176,8 @@ func (c controller) Handle(
 	}
 	c.metrics.waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
 	defer seat.Release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
-	if slot, ok := ctx.Value(slotKey{}).(*slot); ok {
-		slot.seat = seat
+	if held, ok := ctx.Value(seatKey{}).(**Seat); ok {
+		*held = seat
 	}
 	defer c.metrics.executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
 	execute()
@@ -188,13 +187,7 @@ func (c controller) Handle(
 // which wait for the disk and must not delay others.
 func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 	cluster, _ := request.ClusterFrom(ctx)
-	key := FlowKey{Cluster: cluster.String()}
-	switch info.Verb {
-	case "get", "list", "watch":
-	default:
-		key.Writes = true
-	}
-	return key
+	return FlowKey{Cluster: cluster.String(), Writes: info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"}
 }
 
 func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
@@ -207,8 +200,7 @@ func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
 	return c.costs.watched(collectionOf(cluster, info))
 }
 
-// GetInterestedWatchCount implements flowcontrol.WatchTracker. It is not used, because it lacks the
-// logical cluster.
+// GetInterestedWatchCount is not used, because it lacks the logical cluster.
 func (c controller) GetInterestedWatchCount(*apirequest.RequestInfo) int { return 0 }
 
 func (c controller) GetMaxSeats(string) uint64 { return maxSeats }
@@ -254,14 +246,6 @@ func (m metrics) executing(priority string, seats int) (done func()) {
 	gauge := m.executingSeats.WithLabelValues(priority)
 	gauge.Add(float64(seats))
 	return func() { gauge.Add(-float64(seats)) }
-}
-
-func (m metrics) waiting(waits bool) {
-	if waits {
-		m.waitingRequests.WithLabelValues(tenants).Inc()
-		return
-	}
-	m.waitingRequests.WithLabelValues(tenants).Dec()
 }
 
 const (

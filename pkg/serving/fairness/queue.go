@@ -45,7 +45,7 @@ const firstGuess = 5 * time.Millisecond
 // that it cannot accumulate credit. Within a flow, users take turns.
 type Queue struct {
 	limits         Limits
-	clock          Clock
+	clock          clock.WithDelayedExecution
 	pausedRequests prometheus.Gauge
 
 	mu                     sync.Mutex
@@ -62,14 +62,8 @@ type Queue struct {
 	ready flowHeap
 }
 
-// Clock is the clock of a Queue.
-type Clock interface {
-	clock.PassiveClock
-	clock.WithDelayedExecution
-}
-
 // NewQueue returns a queue. The numbers of seats and of waiting requests must be positive.
-func NewQueue(limits Limits, c Clock, pausedRequests prometheus.Gauge) *Queue {
+func NewQueue(limits Limits, c clock.WithDelayedExecution, pausedRequests prometheus.Gauge) *Queue {
 	return &Queue{limits: limits, clock: c, pausedRequests: pausedRequests, flows: map[FlowKey]*flow{}, held: map[*flow]struct{}{}}
 }
 

@@ -28,9 +28,8 @@ const (
 	WorkspaceMounts featuregate.Feature = "WorkspaceMounts"
 )
 
-// gate is a feature gate.
 type gate struct {
-	specs   featuregate.VersionedSpecs
+	featuregate.FeatureSpec
 	servers string
 	// disabled describes the behavior if the gate is disabled.
 	disabled string
@@ -39,8 +38,8 @@ type gate struct {
 var (
 	v01 = version.MustParse("0.1")
 
-	alpha = featuregate.VersionedSpecs{{Version: v01, Default: false, PreRelease: featuregate.Alpha}}
-	beta  = featuregate.VersionedSpecs{{Version: v01, Default: true, PreRelease: featuregate.Beta}}
+	alpha = featuregate.FeatureSpec{Version: v01, Default: false, PreRelease: featuregate.Alpha}
+	beta  = featuregate.FeatureSpec{Version: v01, Default: true, PreRelease: featuregate.Beta}
 
 	gates = map[featuregate.Feature]gate{
 		AllShards:       {beta, "front-proxy", "the front-proxy rejects requests to `/clusters/*` with 403, also from administrators"},
@@ -57,21 +56,12 @@ var (
 // Gates are the values of --feature-gates by name.
 type Gates map[string]string
 
-// Gate returns the feature gate of a server. The values must be valid, see Split.
-func (g Gates) Gate() (featuregate.FeatureGate, error) {
-	gate := newGate()
-	own, _, err := g.Split()
-	if err != nil {
-		return nil, err
-	}
-	return gate, gate.SetFromMap(own)
-}
-
-// Enabled reports whether a feature of Shardplane is enabled. It ignores invalid values. It is
-// expensive, and intended for startup.
+// Enabled reports whether a feature of Shardplane is enabled. It ignores invalid values, see Split.
 func (g Gates) Enabled(feature featuregate.Feature) bool {
-	gate, err := g.Gate()
-	return err == nil && gate.Enabled(feature)
+	if on, err := strconv.ParseBool(g[string(feature)]); err == nil {
+		return on
+	}
+	return gates[feature].Default
 }
 
 // Split returns the values of Shardplane's gates, and of all others.
@@ -93,19 +83,10 @@ func (g Gates) Split() (own, others map[string]bool, err error) {
 
 // Known returns the gates of Shardplane for the help, as name=default (stage).
 func Known() string {
-	known := newGate().KnownFeatures()
-	known = slices.DeleteFunc(known, func(line string) bool {
-		return strings.HasPrefix(line, "All") && !strings.HasPrefix(line, string(AllShards))
-	})
-	return strings.Join(known, ", ")
-}
-
-func newGate() featuregate.MutableVersionedFeatureGate {
-	all := featuregate.NewVersionedFeatureGate(v01)
+	known := make([]string, 0, len(gates))
 	for name, gate := range gates {
-		if err := all.AddVersioned(map[featuregate.Feature]featuregate.VersionedSpecs{name: gate.specs}); err != nil {
-			panic(err) // an error in the table
-		}
+		known = append(known, gate.HelpString(name, false))
 	}
-	return all
+	slices.Sort(known)
+	return strings.Join(known, ", ")
 }

@@ -70,7 +70,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	// The values of the caller's context must not be used, because the caller may be a handler.
 	ctx, cancel := context.WithCancel(t.base)
 	unlink := context.AfterFunc(r.Context(), cancel)
-	responseWriter := newResponseWriter(r.Context(), ctx, cancel)
+	responseWriter := &responseWriter{client: r.Context(), ctx: ctx, cancel: cancel, header: http.Header{}}
+	responseWriter.cond.L = &responseWriter.mu
 	inner := received(r, ctx) //nolint:contextcheck // see above
 	go func() {
 		defer t.running.Done()
@@ -167,14 +168,6 @@ type responseWriter struct {
 	// are discarded.
 	err error
 	cut bool
-
-	reading []byte // only used by the client
-}
-
-func newResponseWriter(client, ctx context.Context, cancel context.CancelFunc) *responseWriter {
-	a := &responseWriter{client: client, ctx: ctx, cancel: cancel, header: http.Header{}}
-	a.cond.L = &a.mu
-	return a
 }
 
 func (a *responseWriter) Header() http.Header { return a.header }
@@ -301,7 +294,8 @@ func (a *responseWriter) response(r *http.Request) (*http.Response, error) {
 // body is the body of a response. Read and Close may be called concurrently, but each by one goroutine at a time.
 type body struct {
 	*responseWriter
-	unlink func() bool
+	unlink  func() bool
+	reading []byte
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -315,24 +309,21 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (a *responseWriter) take() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for !a.shown || len(a.written) == 0 {
-		if a.err != nil {
-			break
-		}
-		a.cond.Wait()
+func (b *body) take() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.err == nil && (!b.shown || len(b.written) == 0) {
+		b.cond.Wait()
 	}
-	if a.cut || len(a.written) == 0 {
-		return a.err
+	if b.cut || len(b.written) == 0 {
+		return b.err
 	}
-	if cap(a.spare) > kept {
-		a.spare = nil
+	if cap(b.spare) > kept {
+		b.spare = nil
 	}
-	a.reading, a.written, a.spare = a.written, a.spare[:0], a.written
-	a.shown = a.err != nil
-	a.cond.Broadcast() // there is capacity again
+	b.reading, b.written, b.spare = b.written, b.spare[:0], b.written
+	b.shown = b.err != nil
+	b.cond.Broadcast() // there is capacity again
 	return nil
 }
 

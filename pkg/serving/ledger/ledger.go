@@ -4,6 +4,14 @@
 //	--limit name=n ─► Limits ─► Ledger ─► Take … Give
 //
 // Each resource has a Ledger. Some limits can be configured by name, the others are constants.
+//
+//	authorization ─► Ledger.Wrap ─► fairness ─► Executing.Wrap ─► handler
+//	                 by logical      queue        of the server
+//	                 cluster, user
+//
+// Requests that are queued by fairness or wait for a webhook are not counted by Executing, because they use no shared
+// resources. The Ledger counts them for their logical cluster and user from authorization to the response. A logical
+// cluster with hanging requests therefore reaches its own limits and not those of others.
 package ledger
 
 import (
@@ -16,11 +24,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
+	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/instruments"
@@ -78,31 +89,26 @@ func NewLedger(bounds Bounds) *Ledger {
 // Take counts n for h. If this would exceed a limit, it returns an error for the client. The caller
 // must call Give later.
 func (l *Ledger) Take(h Holder, n int64) error {
-	suffix, limit, scope := l.take(h, n)
-	if scope == "" {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch b, has := l.bounds, l.users[h.User]+n; {
+	case b.User > 0 && has > b.User:
+		return l.excess("of this user", perUser, b.User)
+	case b.Cluster > 0 && h.Cluster != "" && l.holders[h]+n > b.Cluster-l.clusters[h.Cluster]:
+		return l.excess("in this logical cluster", perCluster, b.Cluster)
+	case b.Total > 0 && has > b.Own && has > b.Total-l.total:
+		return l.excess("of all users", "", b.Total)
+	default:
+		l.add(h, n)
 		return nil
 	}
+}
+
+func (l *Ledger) excess(scope, suffix string, limit int64) error {
 	if l.rejected != nil {
 		l.rejected.WithLabelValues(l.name + suffix).Inc()
 	}
 	return fmt.Errorf("the %s %s would exceed --limit %s%s=%d", l.name, scope, l.name, suffix, limit)
-}
-
-func (l *Ledger) take(h Holder, n int64) (suffix string, limit int64, scope string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if limit := l.bounds.User; limit > 0 && l.users[h.User]+n > limit {
-		return perUser, limit, "of this user"
-	}
-	// The limit does not apply outside of logical clusters.
-	if limit := l.bounds.Cluster; limit > 0 && h.Cluster != "" && l.holders[h]+n > limit-l.clusters[h.Cluster] {
-		return perCluster, limit, "in this logical cluster"
-	}
-	if limit, has := l.bounds.Total, l.users[h.User]+n; limit > 0 && has > l.bounds.Own && has > limit-l.total {
-		return "", limit, "of all users"
-	}
-	l.add(h, n)
-	return "", 0, ""
 }
 
 // Give returns n that was taken by h.
@@ -110,22 +116,26 @@ func (l *Ledger) Give(h Holder, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(h, -n)
-	if l.users[h.User] == 0 {
-		delete(l.users, h.User)
-	}
-	if l.clusters[h.Cluster] == 0 {
-		delete(l.clusters, h.Cluster)
-	}
-	if l.holders[h] == 0 {
-		delete(l.holders, h)
-	}
 }
 
 func (l *Ledger) add(h Holder, n int64) {
 	l.total += n
-	l.clusters[h.Cluster] += n
-	l.users[h.User] += n
-	l.holders[h] += n
+	change(l.clusters, h.Cluster, n)
+	change(l.users, h.User, n)
+	change(l.holders, h, n)
+}
+
+func change[K comparable](counts map[K]int64, key K, n int64) {
+	if counts[key] += n; counts[key] == 0 {
+		delete(counts, key)
+	}
+}
+
+// HeldBy returns the use of the user of h, and that of its logical cluster.
+func (l *Ledger) HeldBy(h Holder) (user, cluster int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.users[h.User], l.clusters[h.Cluster]
 }
 
 // Held returns the total use.
@@ -137,9 +147,6 @@ func (l *Ledger) Held() int64 {
 
 // Refuse rejects a request with 429 and Retry-After, for the given reason.
 type Refuse func(w http.ResponseWriter, r *http.Request, why string)
-
-// Count returns how much of the resource a request uses, or 0 if it is not limited.
-type Count func(r *http.Request, info *apirequest.RequestInfo) int64
 
 //reference:limit request | headers and query of a request or watch | counts as another request or watch
 const headerBytes = 16 << 10
@@ -165,9 +172,10 @@ func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) 
 	return func() { l.Give(h, n) }, nil
 }
 
-// Wrap returns the filter that applies the limits. Requests of the installation's own components
-// are neither counted nor rejected, because their writes for one tenant do not affect others.
-func (l *Ledger) Wrap(next http.Handler, count Count, refuse Refuse) http.Handler {
+// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0 if it
+// is not limited. Requests of the installation's own components are neither counted nor rejected, because their
+// writes for one tenant do not affect others.
+func (l *Ledger) Wrap(next http.Handler, count func(*http.Request, *apirequest.RequestInfo) int64, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		if !ok || identity.IsExempt(r.Context()) {
@@ -286,12 +294,93 @@ func (l Limits) Max(name string) int { return cmp.Or(int(l[name]), math.MaxInt) 
 // any case. registerer is for the metric of rejections and may be nil.
 func (l Limits) Ledger(resource string, own int64, registerer prometheus.Registerer) *Ledger {
 	ledger := NewLedger(Bounds{Total: l[resource], Cluster: l[resource+perCluster], User: l[resource+perUser], Own: own})
-	ledger.name, ledger.rejected = resource, NewRejected(registerer)
+	ledger.name, ledger.rejected = resource, newRejected(registerer)
 	return ledger
 }
 
-// NewRejected returns the counter of rejections.
-func NewRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
+func newRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
 	return instruments.NewCounterVec(registerer, "shardplane_limits_rejected_total",
 		"Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.", "limit")
 }
+
+// Executing limits the concurrent requests of a server, except those of the installation's own components.
+type Executing struct {
+	reading, writing kind
+	rejected         *prometheus.CounterVec
+}
+
+type kind struct {
+	limit int64
+	now   atomic.Int64
+	// most is the maximum since the last report.
+	most atomic.Int64
+}
+
+// NewExecuting returns limits for non-mutating and mutating requests; 0 means no limit. registerer may be nil.
+func NewExecuting(reading, writing int, registerer prometheus.Registerer) *Executing {
+	e := &Executing{rejected: newRejected(registerer)}
+	e.reading.limit, e.writing.limit = int64(reading), int64(writing)
+	return e
+}
+
+// Wrap returns the filter that applies the limits. Paused requests, see request.Pause, are not counted.
+func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		info, ok := apirequest.RequestInfoFrom(ctx)
+		if !ok || longRunning(r, info) || identity.IsExempt(ctx) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		k := &e.writing
+		if info.Verb == "get" || info.Verb == "list" || info.Verb == "watch" {
+			k = &e.reading
+		}
+		if !k.acquire() {
+			k.release()
+			e.rejected.WithLabelValues("max-requests-inflight").Inc()
+			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
+			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
+			refuse(w, r, "the number of requests in flight would exceed --max-requests-inflight or --max-mutating-requests-inflight")
+			return
+		}
+		defer k.release()
+		next.ServeHTTP(w, r.WithContext(request.WithPause(ctx, func() (resume func()) {
+			resumeSeat := request.Pause(ctx)
+			k.release()
+			return func() {
+				resumeSeat() // may block
+				k.acquire()
+			}
+		})))
+	})
+}
+
+// Report sets upstream's gauges of requests in flight every second until ctx is done.
+func (e *Executing) Report(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			apimetrics.UpdateInflightRequestMetrics(apimetrics.ExecutingPhase, e.reading.highest(), e.writing.highest())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (k *kind) acquire() bool {
+	now := k.now.Add(1)
+	within := k.limit == 0 || now <= k.limit
+	for within {
+		if most := k.most.Load(); now <= most || k.most.CompareAndSwap(most, now) {
+			break
+		}
+	}
+	return within
+}
+
+func (k *kind) release() { k.now.Add(-1) }
+
+func (k *kind) highest() int { return int(k.most.Swap(k.now.Load())) }

@@ -26,18 +26,13 @@ import (
 // Unexpected is component-base's replacement for values that are not allowed.
 const Unexpected = "unexpected"
 
-// Subresources returns the subresources of all built-in and system resources, and the empty one.
-func Subresources() []string { return []string{"", "approval", "finalize", "scale", "status", "token"} }
-
 var (
 	request  = []string{"group", "version", "resource", "subresource"}
 	response = append([]string{"code"}, request...)
 	event    = []string{"group", "version", "resource"}
-	object   = []string{"group", "resource"}
 	refusal  = []string{"resource"}
 	webhook  = []string{"name"}
 	policy   = []string{"policy", "policy_binding"}
-	converts = []string{"crd_name", "from_version", "to_version"}
 )
 
 // kept are the labels of each metric for which some values are allowed, and bare those without
@@ -55,7 +50,7 @@ var (
 		"apiserver_watch_events_total":           event,
 		"apiserver_watch_events_sizes":           event,
 		"apiserver_watch_list_duration_seconds":  event,
-		"apiserver_request_body_size_bytes":      object,
+		"apiserver_request_body_size_bytes":      {"group", "resource"},
 		"apiserver_request_terminations_total":   refusal,
 		"apiserver_request_aborts_total":         refusal,
 
@@ -76,7 +71,7 @@ var (
 		"apiserver_validating_admission_policy_check_duration_seconds": policy,
 		"apiserver_mutating_admission_policy_check_total":              policy,
 		"apiserver_mutating_admission_policy_check_duration_seconds":   policy,
-		"apiserver_crd_conversion_webhook_duration_seconds":            converts,
+		"apiserver_crd_conversion_webhook_duration_seconds":            {"crd_name", "from_version", "to_version"},
 	}
 )
 
@@ -125,7 +120,7 @@ func allowLists(resources []schema.GroupVersionResource) map[string]string {
 		"group":       {"", Unexpected},
 		"version":     {"", Unexpected},
 		"resource":    {"", Unexpected},
-		"subresource": append(Subresources(), Unexpected),
+		"subresource": {"", "approval", "finalize", "scale", "status", "token", Unexpected},
 	}
 	for _, resource := range resources {
 		values["group"] = append(values["group"], resource.Group)

@@ -7,6 +7,7 @@
 // Bytes that cannot be written stay in the memory of the server. A write fails after a deadline.
 // Until then, the request has no seat, and its bytes are limited for each user and in total. The
 // front-proxy, which forwards responses of other servers, uses WithForwarded instead of WithPause.
+// WithWatchBytes limits the buffers of watches.
 package responses
 
 import (
@@ -103,7 +104,7 @@ func Stream(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.perWrite = true
-	return responsewriter.WrapForHTTP1Or2(&streamWriter{ResponseWriter: w, guard: g})
+	return responsewriter.WrapForHTTP1Or2(&observedWriter{w, g})
 }
 
 // WithStreams returns the filter that calls Stream for long-running requests.
@@ -116,7 +117,7 @@ func WithStreams(next http.Handler, longRunning apirequest.LongRunningRequestChe
 	})
 }
 
-func (g *guard) begin() {
+func (g *guard) begin(int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.since = time.Now()
@@ -132,22 +133,26 @@ func (g *guard) end() {
 	g.since = time.Time{}
 }
 
-type streamWriter struct {
+// observedWriter calls begin and end around each operation that may block.
+type observedWriter struct {
 	http.ResponseWriter
-	guard *guard
+	by interface {
+		begin(bytes int)
+		end()
+	}
 }
 
-func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *observedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *streamWriter) Write(p []byte) (int, error) {
-	w.guard.begin()
-	defer w.guard.end()
+func (w *observedWriter) Write(p []byte) (int, error) {
+	w.by.begin(len(p))
+	defer w.by.end()
 	return w.ResponseWriter.Write(p)
 }
 
-func (w *streamWriter) Flush() {
-	w.guard.begin()
-	defer w.guard.end()
+func (w *observedWriter) Flush() {
+	w.by.begin(0)
+	defer w.by.end()
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
@@ -202,13 +207,6 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	return r, func() {}
 }
 
-// bounded returns the guard of a request, and whether its unread bytes are limited here: watches
-// have their own limits, and the system has none.
-func bounded(ctx context.Context) (*guard, bool) {
-	g, ok := ctx.Value(guardKey{}).(*guard)
-	return g, ok && !g.lasts() && !identity.IsExempt(ctx)
-}
-
 // isWhole reports whether the response may be encoded as a whole and compressed. Lists are encoded
 // object by object only in JSON without indentation and in protobuf.
 func isWhole(r *http.Request) bool {
@@ -222,11 +220,7 @@ func isWhole(r *http.Request) bool {
 			return true
 		}
 	}
-	return mayIndent(r)
-}
-
-// mayIndent reports whether apimachinery may indent JSON, by the same criteria.
-func mayIndent(r *http.Request) bool {
+	// These are the criteria by which apimachinery indents JSON.
 	agent := r.UserAgent()
 	return strings.Contains(r.URL.RawQuery, "pretty") ||
 		strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
@@ -246,14 +240,15 @@ func WithPause(next http.Handler) http.Handler { return withPause(next, newUnrea
 func withPause(next http.Handler, unread *unread) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		p := &pausingWriter{ResponseWriter: w, after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
-		if g, ok := bounded(ctx); ok {
+		p := &pauser{after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
+		// Watches have their own limits, and the system has none.
+		if g, ok := ctx.Value(guardKey{}).(*guard); ok && !g.lasts() && !identity.IsExempt(ctx) {
 			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
 			var end func()
 			r, end = unread.compress(r)
 			defer end()
 		}
-		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&observedWriter{w, p}), r)
 	})
 }
 
@@ -282,14 +277,14 @@ func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&pausingWriter{ResponseWriter: w, after: forwardedAfter, pause: func(bytes int) (resume func()) {
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&observedWriter{w, &pauser{after: forwardedAfter, pause: func(bytes int) (resume func()) {
 			return unread.pause(ctx, g, max(bytes, ahead))
-		}}), r)
+		}}}), r)
 	})
 }
 
-type pausingWriter struct {
-	http.ResponseWriter
+// pauser pauses a request while a write blocks, from the first one that may block.
+type pauser struct {
 	after   time.Duration // until the pause
 	pause   func(bytes int) (resume func())
 	written int
@@ -301,48 +296,81 @@ type pausingWriter struct {
 	resume  func()
 }
 
-func (w *pausingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (p *pauser) begin(bytes int) {
+	if p.written += bytes; p.written <= unsent && bytes > 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting, p.bytes = true, bytes
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.after, p.slow)
+		return
+	}
+	p.timer.Reset(p.after)
+}
 
-func (w *pausingWriter) Write(p []byte) (int, error) {
-	if w.written += len(p); w.written > unsent {
-		w.begin(len(p))
-		defer w.end()
+func (p *pauser) slow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting && p.resume == nil {
+		p.resume = p.pause(p.bytes)
+	}
+}
+
+func (p *pauser) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.waiting {
+		return
+	}
+	p.waiting = false
+	p.timer.Stop()
+	if p.resume != nil {
+		p.resume()
+		p.resume = nil
+	}
+}
+
+// leastEvent is the counted size of small events.
+const leastEvent = 64 << 10
+
+// WithWatchBytes returns the filter that limits the memory of large events of each logical cluster and user. Each
+// watch has buffers of the size of its largest event as long as it lasts, because encoders reuse them. Watches of the
+// installation's own components are not limited.
+func WithWatchBytes(next http.Handler, held *ledger.Ledger, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		holder := ledger.HolderOf(r.Context())
+		if !ok || holder.Cluster == "" || !longRunning(r, info) || identity.IsExempt(r.Context()) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if err := held.Take(holder, leastEvent); err != nil {
+			refuse(w, r, err.Error())
+			return
+		}
+		e := &eventWriter{ResponseWriter: w, held: held, holder: holder, largest: leastEvent}
+		defer func() { held.Give(holder, e.largest) }()
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(e), r)
+	})
+}
+
+type eventWriter struct {
+	http.ResponseWriter
+	held    *ledger.Ledger
+	holder  ledger.Holder
+	largest int64 // the counted size of the largest event
+}
+
+func (w *eventWriter) Write(p []byte) (int, error) {
+	if more := int64(len(p)) - w.largest; more > 0 {
+		if err := w.held.Take(w.holder, more); err != nil {
+			return 0, err
+		}
+		w.largest += more
 	}
 	return w.ResponseWriter.Write(p)
 }
 
-func (w *pausingWriter) Flush() {
-	w.begin(0)
-	defer w.end()
-	_ = http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-func (w *pausingWriter) begin(bytes int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting, w.bytes = true, bytes
-	if w.timer == nil {
-		w.timer = time.AfterFunc(w.after, w.slow)
-		return
-	}
-	w.timer.Reset(w.after)
-}
-
-func (w *pausingWriter) slow() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting && w.resume == nil {
-		w.resume = w.pause(w.bytes)
-	}
-}
-
-func (w *pausingWriter) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = false
-	w.timer.Stop()
-	if w.resume != nil {
-		w.resume()
-		w.resume = nil
-	}
-}
+func (w *eventWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -22,7 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/prometheus/client_golang/prometheus"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -36,8 +35,6 @@ import (
 )
 
 const (
-	// gracePeriod is how long a request may compute after the end of its context.
-	gracePeriod = time.Second
 	// handlerTimeout is slightly less than the time after which the handlers of k8s.io/apiserver return
 	// from a write even if its context has not ended.
 	handlerTimeout = 30 * time.Second
@@ -54,14 +51,26 @@ const (
 	finishing = "k8s.io/apiserver/pkg/endpoints/handlers/finisher."
 )
 
-type metrics struct {
+// Watchdog tracks the overdue requests of a server.
+type Watchdog struct {
+	gracePeriod time.Duration // how long a request may compute after the end of its context
+	last        atomic.Uint64
+	requests    *ledger.Ledger // overdue ones, without limits
+
 	overdue      prometheus.Gauge
 	overdueTotal prometheus.Counter
 	throttled    *prometheus.CounterVec
+
+	profiling sync.Mutex
+	profiled  time.Time
+	pause     time.Duration
+	running   map[string]struct{}
 }
 
-func newMetrics(registerer prometheus.Registerer) metrics {
-	return metrics{
+// NewWatchdog returns a watchdog. registerer may be nil.
+func NewWatchdog(registerer prometheus.Registerer) *Watchdog {
+	return &Watchdog{
+		gracePeriod: time.Second, requests: ledger.NewLedger(ledger.Bounds{}),
 		overdue: instruments.NewGauge(registerer, "shardplane_watchdog_overdue_requests",
 			"Requests that are computing although their context has ended."),
 		overdueTotal: instruments.NewCounter(registerer, "shardplane_watchdog_overdue_requests_total",
@@ -71,43 +80,11 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	}
 }
 
-// Config is the configuration of a Watchdog.
-type Config struct {
-	// GracePeriod is how long a request may compute after the end of its context; 1 s if 0.
-	GracePeriod time.Duration
-	// Metrics may be nil.
-	Metrics prometheus.Registerer
-}
-
-// Watchdog tracks the overdue requests of a server.
-type Watchdog struct {
-	config  Config
-	metrics metrics
-	last    atomic.Uint64
-
-	mu       sync.Mutex
-	flows    map[identity.Flow]int
-	clusters map[logicalcluster.Name]int
-
-	profiling sync.Mutex
-	profiled  time.Time
-	pause     time.Duration
-	running   map[string]struct{}
-}
-
-// NewWatchdog returns a watchdog.
-func NewWatchdog(config Config) *Watchdog {
-	if config.GracePeriod == 0 {
-		config.GracePeriod = gracePeriod
-	}
-	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
-}
-
 // Throttle returns the filter that rejects requests because of overdue requests.
 func (d *Watchdog) Throttle(next http.Handler, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if limit, why := d.exceeded(r.Context()); limit != "" {
-			d.metrics.throttled.WithLabelValues(limit).Inc()
+			d.throttled.WithLabelValues(limit).Inc()
 			refuse(w, r, why)
 			return
 		}
@@ -119,13 +96,11 @@ func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	if identity.IsExempt(ctx) {
 		return "", ""
 	}
-	cluster, _ := request.ClusterFrom(ctx)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case d.flows[identity.FlowFrom(ctx)] > 0:
+	h := ledger.HolderOf(ctx)
+	switch ofUser, ofCluster := d.requests.HeldBy(h); {
+	case ofUser > 0:
 		return "user", "a request of this user is still being executed after its end"
-	case d.clusters[cluster.Name] >= perCluster && !request.IsSystem(cluster.Name) && cluster.Name != core.RootCluster:
+	case ofCluster >= perCluster && !request.IsSystem(h.Cluster) && h.Cluster != core.RootCluster:
 		return "cluster", "requests for this logical cluster are still being executed after their end"
 	default:
 		return "", ""
@@ -172,7 +147,6 @@ type lateResponse struct {
 	body bytes.Buffer
 }
 
-// Unwrap implements responsewriter.UserProvidedDecorator.
 func (l *lateResponse) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 func (l *lateResponse) WriteHeader(code int) {
@@ -199,59 +173,28 @@ func (l *lateResponse) send() {
 
 // follow counts a request as overdue from the grace period after the end of its context until ended is called.
 func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (ended func()) {
-	var (
-		mu          sync.Mutex
-		done, count bool
-		timer       *time.Timer
-	)
+	done, followed := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if done {
-			return
-		}
-		timer = time.AfterFunc(d.config.GracePeriod, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			if count = !done; count {
-				klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
-				d.add(ctx, 1)
+		defer close(followed)
+		select {
+		case <-done:
+		case <-time.After(d.gracePeriod):
+			klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
+			d.overdue.Inc()
+			defer d.overdue.Dec()
+			d.overdueTotal.Inc()
+			if !identity.IsExempt(ctx) {
+				give, _ := d.requests.TakeFor(ctx, 1) // there are no limits
+				defer give()
 			}
-		})
+			<-done
+		}
 	})
 	return func() {
-		stop()
-		mu.Lock()
-		defer mu.Unlock()
-		done = true
-		if timer != nil {
-			timer.Stop()
+		close(done)
+		if !stop() {
+			<-followed
 		}
-		if count {
-			d.add(ctx, -1)
-		}
-	}
-}
-
-// add counts the start (1) or the end (-1) of an overdue request.
-func (d *Watchdog) add(ctx context.Context, n int) {
-	d.metrics.overdue.Add(float64(n))
-	if n > 0 {
-		d.metrics.overdueTotal.Inc()
-	}
-	if identity.IsExempt(ctx) {
-		return
-	}
-	cluster, _ := request.ClusterFrom(ctx)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	change(d.flows, identity.FlowFrom(ctx), n)
-	change(d.clusters, cluster.Name, n)
-}
-
-func change[K comparable](counts map[K]int, key K, n int) {
-	if counts[key] += n; counts[key] <= 0 {
-		delete(counts, key)
 	}
 }
 

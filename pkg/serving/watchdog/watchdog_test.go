@@ -35,6 +35,13 @@ func contextOf(t *testing.T, cluster, subject, verb string) context.Context {
 	return apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb})
 }
 
+// newImpatient returns a watchdog with a short grace period.
+func newImpatient() *Watchdog {
+	d := NewWatchdog(nil)
+	d.gracePeriod = time.Microsecond
+	return d
+}
+
 // serve calls the handler for a request, and closes the returned channel afterwards.
 func serve(ctx context.Context, h http.Handler) <-chan struct{} {
 	done := make(chan struct{})
@@ -69,7 +76,7 @@ func writing(release <-chan struct{}) http.Handler {
 // throttles its user until it ends.
 func TestOverdueWrites(t *testing.T) {
 	for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
-		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+		d := newImpatient()
 		release := make(chan struct{})
 		ctx, end := context.WithCancel(contextOf(t, "a", "mallory", verb))
 		done := serve(ctx, d.Watch(writing(release), shortRunning))
@@ -86,7 +93,7 @@ func TestOverdueWrites(t *testing.T) {
 		close(release)
 		<-done
 		require.Equal(t, http.StatusOK, d.code(t, "b", "mallory"))
-		require.Empty(t, d.clusters)
+		require.Zero(t, d.requests.Held())
 	}
 }
 
@@ -94,7 +101,7 @@ func TestOverdueWrites(t *testing.T) {
 // before the deadline of the request, and 504 otherwise.
 func TestOverdueResponses(t *testing.T) {
 	for name, want := range map[string]int{"ends": http.StatusServiceUnavailable, "continues": http.StatusGatewayTimeout} {
-		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+		d := newImpatient()
 		release := make(chan struct{})
 		write := d.Watch(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			writing(release).ServeHTTP(w, r)
@@ -139,7 +146,7 @@ func TestOverdueResponses(t *testing.T) {
 // several throttle their logical cluster, except for root.
 func TestOverdueReads(t *testing.T) {
 	for cluster, want := range map[string]int{"a": http.StatusTooManyRequests, "root": http.StatusOK, "system:admin": http.StatusOK} {
-		d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+		d := newImpatient()
 		release := make(chan struct{})
 		computing := d.Watch(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), shortRunning)
 		var all []<-chan struct{}
@@ -150,10 +157,10 @@ func TestOverdueReads(t *testing.T) {
 			require.Eventually(t, func() bool { return d.code(t, "b", subject) == http.StatusTooManyRequests }, deadline, tick)
 		}
 		require.Equal(t, want, d.code(t, cluster, "alice"), cluster)
-		total, err := testutil.GetCounterMetricValue(d.metrics.overdueTotal)
+		total, err := testutil.GetCounterMetricValue(d.overdueTotal)
 		require.NoError(t, err)
 		require.InDelta(t, 2, total, 0)
-		now, err := testutil.GetGaugeMetricValue(d.metrics.overdue)
+		now, err := testutil.GetGaugeMetricValue(d.overdue)
 		require.NoError(t, err)
 		require.InDelta(t, 2, now, 0)
 		require.Equal(t, http.StatusOK, d.code(t, "b", "alice"))
@@ -162,27 +169,27 @@ func TestOverdueReads(t *testing.T) {
 			<-done
 		}
 		require.Equal(t, http.StatusOK, d.code(t, cluster, "alice"))
-		now, err = testutil.GetGaugeMetricValue(d.metrics.overdue)
+		now, err = testutil.GetGaugeMetricValue(d.overdue)
 		require.NoError(t, err)
 		require.Zero(t, now)
 	}
 }
 
 func TestExempt(t *testing.T) {
-	d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+	d := newImpatient()
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(apirequest.WithUser(contextOf(t, "a", "", "update"), &user.DefaultInfo{Name: user.APIServerUser}))
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
 	end()
 	d.takeProfile(time.Now())
-	require.Empty(t, d.flows)
+	require.Zero(t, d.requests.Held())
 	close(release)
 	<-done
 }
 
 // TestCutStacks checks that goroutines with truncated stacks count.
 func TestCutStacks(t *testing.T) {
-	d := NewWatchdog(Config{GracePeriod: time.Microsecond})
+	d := newImpatient()
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(contextOf(t, "a", "mallory", "create"))
 	done := serve(ctx, d.Watch(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

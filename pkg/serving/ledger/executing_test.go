@@ -1,4 +1,4 @@
-package inflight
+package ledger
 
 import (
 	"context"

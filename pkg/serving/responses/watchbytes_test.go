@@ -1,4 +1,4 @@
-package watchbytes
+package responses
 
 import (
 	"bytes"
@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve returns the URL of a server of watches with the path as logical cluster, and a client.
-func serve(t *testing.T, limits ledger.Limits, handler http.HandlerFunc) (url string, client *http.Client) {
+// serveWatches returns the URL of a server of watches with the path as logical cluster, and a client.
+func serveWatches(t *testing.T, limits ledger.Limits, handler http.HandlerFunc) (url string, client *http.Client) {
 	t.Helper()
-	watches := Wrap(handler, limits.Ledger(ledger.WatchBytesResource, 0, nil), func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
+	watches := WithWatchBytes(handler, limits.Ledger(ledger.WatchBytesResource, 0, nil), func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
 		http.Error(w, why, http.StatusTooManyRequests)
 	})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +39,7 @@ func serve(t *testing.T, limits ledger.Limits, handler http.HandlerFunc) (url st
 	return server.URL, server.Client()
 }
 
-func open(t *testing.T, client *http.Client, url string, groups ...string) *http.Response {
+func openWatch(t *testing.T, client *http.Client, url string, groups ...string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
@@ -52,10 +52,10 @@ func open(t *testing.T, client *http.Client, url string, groups ...string) *http
 
 // TestClusterBytes checks the limit of a logical cluster, which does not apply to others and to servers.
 func TestClusterBytes(t *testing.T) {
-	const limit = 14 * least // one user gets half of it
-	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: limit}, func(w http.ResponseWriter, r *http.Request) {
+	const limit = 14 * leastEvent // one user gets half of it
+	url, client := serveWatches(t, ledger.Limits{ledger.WatchBytesPerCluster: limit}, func(w http.ResponseWriter, r *http.Request) {
 		for range 3 { // only the largest counts
-			if _, err := w.Write(bytes.Repeat([]byte("x"), 3*least)); err != nil {
+			if _, err := w.Write(bytes.Repeat([]byte("x"), 3*leastEvent)); err != nil {
 				return
 			}
 		}
@@ -63,15 +63,15 @@ func TestClusterBytes(t *testing.T) {
 		<-r.Context().Done()
 	})
 	whole := func(path string, groups ...string) *http.Response {
-		res := open(t, client, url+path, groups...)
+		res := openWatch(t, client, url+path, groups...)
 		require.Equal(t, http.StatusOK, res.StatusCode)
-		_, err := io.ReadFull(res.Body, make([]byte, 9*least))
+		_, err := io.ReadFull(res.Body, make([]byte, 9*leastEvent))
 		require.NoError(t, err)
 		return res
 	}
 	first := whole("/noisy")
 	whole("/noisy")
-	refused := open(t, client, url+"/noisy")
+	refused := openWatch(t, client, url+"/noisy")
 	require.Equal(t, http.StatusOK, refused.StatusCode)
 	text, err := io.ReadAll(refused.Body)
 	require.NoError(t, err)
@@ -80,24 +80,24 @@ func TestClusterBytes(t *testing.T) {
 	whole("/noisy", user.SystemPrivilegedGroup)
 	require.NoError(t, first.Body.Close())
 	require.Eventually(t, func() bool {
-		res := open(t, client, url+"/noisy")
-		n, _ := io.ReadFull(res.Body, make([]byte, 9*least))
-		return n == 9*least
+		res := openWatch(t, client, url+"/noisy")
+		n, _ := io.ReadFull(res.Body, make([]byte, 9*leastEvent))
+		return n == 9*leastEvent
 	}, 10*time.Second, time.Millisecond, "ended watches must not count")
 }
 
 // TestUserBytes checks the limit of a user in all logical clusters, and that rejected bytes do not
 // count for the logical cluster.
 func TestUserBytes(t *testing.T) {
-	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 3 * least, ledger.WatchBytesPerUser: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
+	url, client := serveWatches(t, ledger.Limits{ledger.WatchBytesPerCluster: 3 * leastEvent, ledger.WatchBytesPerUser: 2 * leastEvent}, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
 	for _, path := range []string{"/a", "/b"} {
-		require.Equal(t, http.StatusOK, open(t, client, url+path).StatusCode)
+		require.Equal(t, http.StatusOK, openWatch(t, client, url+path).StatusCode)
 	}
 	refused := func(path, limit string) {
-		res := open(t, client, url+path)
+		res := openWatch(t, client, url+path)
 		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 		text, err := io.ReadAll(res.Body)
 		require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestUserBytes(t *testing.T) {
 		refused("/c", "watch-bytes-per-user")
 	}
 	for _, name := range []string{"jane", "jack", "jill"} {
-		require.Equal(t, http.StatusOK, open(t, client, url+"/c?"+name).StatusCode)
+		require.Equal(t, http.StatusOK, openWatch(t, client, url+"/c?"+name).StatusCode)
 	}
 	refused("/c?jim", "watch-bytes-per-cluster")
 }
