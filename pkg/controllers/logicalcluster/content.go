@@ -54,31 +54,21 @@ const (
 	everything
 )
 
-var (
-	workspacesResource      = kinds.Workspaces.GroupResource()
-	namespacesResource      = kinds.Namespaces.GroupResource()
-	definitionsResource     = kinds.CustomResourceDefinitions.GroupResource()
-	logicalClustersResource = kinds.LogicalClusters.GroupResource()
-
-	clusterRolesResource        = kinds.ClusterRoles.GroupResource()
-	clusterRoleBindingsResource = kinds.ClusterRoleBindings.GroupResource()
-)
+// stages are the stages of resources that are not in the stage content.
+var stages = map[schema.GroupResource]stage{
+	kinds.Workspaces.GroupResource():                children,
+	kinds.Namespaces.GroupResource():                namespaces,
+	kinds.CustomResourceDefinitions.GroupResource(): definitions,
+	kinds.ClusterRoles.GroupResource():              rights,
+	kinds.ClusterRoleBindings.GroupResource():       rights,
+	kinds.LogicalClusters.GroupResource():           kept,
+}
 
 func stageOf(resource schema.GroupResource) stage {
-	switch resource {
-	case workspacesResource:
-		return children
-	case namespacesResource:
-		return namespaces
-	case definitionsResource:
-		return definitions
-	case clusterRolesResource, clusterRoleBindingsResource:
-		return rights
-	case logicalClustersResource:
-		return kept
-	default:
-		return content
+	if s, ok := stages[resource]; ok {
+		return s
 	}
+	return content
 }
 
 type result struct {
@@ -129,19 +119,6 @@ func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalClus
 // returns their number.
 type Unserved func(ctx context.Context, cluster logicalcluster.Name) (int64, error)
 
-// deleteUnserved is the last step, after all definitions and bindings that might serve objects have been deleted.
-func deleteUnserved(ctx context.Context, unserved Unserved, cluster logicalcluster.Name) result {
-	deleted, err := unserved(ctx, cluster)
-	switch {
-	case err != nil:
-		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
-	case deleted > 0:
-		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", deleted), underWay: true}
-	default:
-		return result{}
-	}
-}
-
 func isOpen(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil }
 
 // release finalizes the namespaces without remaining content.
@@ -187,11 +164,8 @@ type Unreadable struct {
 	Follow func(changed func(logicalcluster.Name)) (stop func())
 }
 
-func (u Unreadable) sources() []reconcile.Source[client.Key] {
-	if u.Follow == nil {
-		return nil
-	}
-	return []reconcile.Source[client.Key]{u.source}
+func keyOf(cluster logicalcluster.Name) []client.Key {
+	return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
 }
 
 func (u Unreadable) source(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
@@ -234,7 +208,7 @@ type Config struct {
 	// Stored selects the content to delete, and Unserved deletes objects without a served API.
 	Stored   purge.Stored
 	Unserved Unserved
-	// Unreadable reports objects that cannot be decoded; the zero value reports none.
+	// Unreadable reports objects that cannot be decoded.
 	Unreadable Unreadable
 	// Defaults configures the default bindings of types.
 	Defaults defaults.Config
@@ -243,7 +217,7 @@ type Config struct {
 func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 		scope := c.Local.Cluster(logicalcluster.From(old).Path())
-		return reconcile.CommitStored(ctx, c.Objects, logicalClustersResource, kinds.LogicalClusters.In(scope), old, updated)
+		return reconcile.CommitStored(ctx, c.Objects, kinds.LogicalClusters.GroupResource(), kinds.LogicalClusters.In(scope), old, updated)
 	}
 }
 

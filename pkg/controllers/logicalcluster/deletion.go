@@ -108,7 +108,16 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	if !deleted.done() {
 		return deleted
 	}
-	return deleteUnserved(ctx, config.Unserved, cluster)
+	// All definitions and bindings that might serve objects have been deleted.
+	unserved, err := config.Unserved(ctx, cluster)
+	switch {
+	case err != nil:
+		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
+	case unserved > 0:
+		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", unserved), underWay: true}
+	default:
+		return result{}
+	}
 }
 
 // lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round for
@@ -201,7 +210,7 @@ func othersFinalizers(lc *corev1alpha1.LogicalCluster) []string {
 // mayWriteLogicalCluster reports whether a binding authorizes the provider of its export to write the LogicalCluster.
 func mayWriteLogicalCluster(binding *apisv1alpha2.APIBinding) bool {
 	return binding.DeletionTimestamp == nil && slices.ContainsFunc(binding.Status.AppliedPermissionClaims, func(c apisv1alpha2.ScopedPermissionClaim) bool {
-		return c.Group == logicalClustersResource.Group && c.Resource == logicalClustersResource.Resource &&
+		return c.Group == kinds.LogicalClusters.Group && c.Resource == kinds.LogicalClusters.Resource &&
 			slices.ContainsFunc(c.Verbs, func(verb string) bool { return verb == "update" || verb == "patch" || verb == rbacv1.VerbAll })
 	})
 }

@@ -49,9 +49,6 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		return ws, problemf(reasonTypeInvalid, "%v", err)
 	}
 	ws = ws.DeepCopy()
-	if ws.Annotations == nil {
-		ws.Annotations = map[string]string{}
-	}
 	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
 	if cluster == "" {
 		cluster = in.newName()
@@ -68,7 +65,7 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		}
 	}
 
-	ws.Annotations[tenancy.ClusterAnnotation] = cluster.String()
+	metav1.SetMetaDataAnnotation(&ws.ObjectMeta, tenancy.ClusterAnnotation, cluster.String())
 	ws.Annotations[shardAnnotation] = shard.Name
 	ws.Annotations[tenancy.ShardHashAnnotation] = shardHash(shard.Name)
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
@@ -241,14 +238,11 @@ func initialized(lc *corev1alpha1.LogicalCluster) bool {
 
 // ending returns the LogicalCluster, which is being deleted, with a phase for that even if its shard has not set it yet.
 func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	switch lc.Status.Phase {
-	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
-		return lc
-	default:
+	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
 		lc = lc.DeepCopy()
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
-		return lc
 	}
+	return lc
 }
 
 // disappeared marks the Workspace as unavailable because its LogicalCluster was lost.
@@ -263,7 +257,7 @@ func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 
 func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
-	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, "%s", fmt.Sprintf(format, args...))
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, format, args...)
 	return ws
 }
 
