@@ -114,7 +114,12 @@ func (h *heart) renew(ctx context.Context) error {
 	if h.last != nil {
 		lease = h.last.DeepCopy()
 	}
-	err := h.fill(lease)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
+	lease.OwnerReferences = h.owner()
+	lease.Spec.HolderIdentity = new(h.shard)
+	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
+	err := shardload.SetOnLease(lease, h.load())
 	switch {
 	case err != nil:
 	case h.last == nil:
@@ -123,13 +128,4 @@ func (h *heart) renew(ctx context.Context) error {
 		h.last, err = h.leases.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	return err
-}
-
-func (h *heart) fill(lease *coordinationv1.Lease) error {
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
-	lease.OwnerReferences = h.owner()
-	lease.Spec.HolderIdentity = new(h.shard)
-	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
-	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
-	return shardload.SetOnLease(lease, h.load())
 }

@@ -47,7 +47,16 @@ func NewServiceAccountController(config Config) *reconcile.Controller[client.Key
 			_, err := accounts.Get(accountIn(key))
 			return err == nil
 		},
-		create: func(ctx context.Context, key client.Key) error { return createDefault(ctx, config.Local, key) },
+		create: func(ctx context.Context, key client.Key) error {
+			accounts := kinds.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
+			_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: key.Name}}, metav1.CreateOptions{})
+			switch {
+			case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+				return nil // it exists, or the namespace was deleted
+			default:
+				return fmt.Errorf("creating the default service account of namespace %s: %w", key, err)
+			}
+		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile,
@@ -83,17 +92,6 @@ func (r *accountReconciler) reconcile(ctx context.Context, key client.Key) (reco
 
 func accountIn(namespace client.Key) client.Key {
 	return client.Key{Cluster: namespace.Cluster, Namespace: namespace.Name, Name: DefaultAccount}
-}
-
-func createDefault(ctx context.Context, local *client.Factory, namespace client.Key) error {
-	accounts := kinds.ServiceAccounts.InNamespace(local.Cluster(namespace.Cluster.Path()), namespace.Name)
-	_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: namespace.Name}}, metav1.CreateOptions{})
-	switch {
-	case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // it exists, or the namespace was deleted
-	default:
-		return fmt.Errorf("creating the default service account of namespace %s: %w", namespace, err)
-	}
 }
 
 // TokensName is the name of the controller of tokens in secrets.

@@ -55,9 +55,11 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 	}
 	var shard *corev1alpha1.Shard
 	if name := ws.Annotations[shardAnnotation]; name != "" {
-		if shard = shardNamed(in.shards, name); shard == nil {
+		i := slices.IndexFunc(in.shards, func(s *corev1alpha1.Shard) bool { return s.Name == name })
+		if i < 0 {
 			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is no longer registered", name)
 		}
+		shard = in.shards[i]
 	} else {
 		var p *problem
 		if shard, p = chooseShard(ws, cluster, in.shards, in.observed); p != nil {
@@ -102,13 +104,6 @@ func pathOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) 
 		return logicalcluster.NewPath(ws.Name)
 	}
 	return tenancy.PathOf(parent).Join(ws.Name)
-}
-
-func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
-	if i := slices.IndexFunc(shards, func(shard *corev1alpha1.Shard) bool { return shard.Name == name }); i >= 0 {
-		return shards[i]
-	}
-	return nil
 }
 
 // logicalClusterFor returns the LogicalCluster for a claimed Workspace on the shard self.
@@ -200,7 +195,12 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 			conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
 				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", remaining)
 		}
-		mirrorBindings(ws, lc)
+		// The condition of the default bindings is copied, because users look at the Workspace first.
+		if bindings := conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized); conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
+			conditions.Set(ws, bindings.DeepCopy())
+		} else {
+			conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+		}
 	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
 		ws.Status.Phase = lc.Status.Phase
 		if progress := conditions.Get(lc, tenancyv1alpha1.WorkspaceContentDeleted); progress != nil {
@@ -212,16 +212,6 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 		conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 	}
 	return ws
-}
-
-// mirrorBindings copies the condition of the default bindings while the Workspace waits for them, because users look at the
-// Workspace first.
-func mirrorBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
-	if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
-		conditions.Set(ws, conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized).DeepCopy())
-		return
-	}
-	conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 }
 
 // initialized reports whether the LogicalCluster needs external initializers to proceed, or has been initialized.
