@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
@@ -22,7 +23,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -227,4 +230,91 @@ func untilObserved(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration
 		return 0
 	}
 	return initialized.LastTransitionTime.Add(observeTimeout).Sub(now)
+}
+
+// Unserved deletes a limited number of stored objects of a logical cluster without a served API, regardless of finalizers, and
+// returns their number.
+type Unserved func(ctx context.Context, cluster logicalcluster.Name) (int64, error)
+
+func keyOf(cluster logicalcluster.Name) []client.Key {
+	return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
+}
+
+// objectsReadable is the condition that is False while objects cannot be decoded.
+const objectsReadable conditionsv1alpha1.ConditionType = "ObjectsReadable"
+
+const (
+	unreadableObjects = "UnreadableObjects"
+	// recheck is the interval for checking whether such objects were deleted or fixed.
+	recheck = time.Minute
+)
+
+// Unreadable gives access to the objects that this process could not decode.
+type Unreadable struct {
+	// Describe describes those of a logical cluster; empty if there are none.
+	Describe func(ctx context.Context, cluster logicalcluster.Name) (string, error)
+	// Follow calls changed for each logical cluster with a changed description, until stop is called.
+	Follow func(changed func(logicalcluster.Name)) (stop func())
+}
+
+func (u Unreadable) source(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	return u.Follow(func(cluster logicalcluster.Name) {
+		for _, key := range keyOf(cluster) {
+			queue.Add(key)
+		}
+	}), nil
+}
+
+// reportUnreadable sets the condition for unreadable objects. It is not added if there never were any.
+func reportUnreadable(lc *corev1alpha1.LogicalCluster, description string) *corev1alpha1.LogicalCluster {
+	if description == "" && !conditions.IsFalse(lc, objectsReadable) {
+		return lc
+	}
+	lc = lc.DeepCopy()
+	if description == "" {
+		conditions.MarkTrue(lc, objectsReadable)
+		return lc
+	}
+	conditions.MarkFalse(lc, objectsReadable, unreadableObjects, conditionsv1alpha1.ConditionSeverityWarning, "%s", description)
+	return lc
+}
+
+// observeTimeout is the maximum delay between a write and its arrival in an informer.
+const observeTimeout = 5 * time.Second
+
+// Config configures the controllers. The informers contain the objects of all logical clusters of the shard.
+type Config struct {
+	// Local reaches the shard itself as system:masters, and Objects is its storage.
+	Local   *client.Factory
+	Objects reconcile.Objects
+	// ExternalURL is the prefix of the URLs of logical clusters.
+	ExternalURL         string
+	LogicalClusters     *client.Informer[*corev1alpha1.LogicalCluster]
+	Namespaces          *client.Informer[*corev1.Namespace]
+	Workspaces          *client.Informer[*tenancyv1alpha1.Workspace]
+	Bindings            *client.Informer[*apisv1alpha2.APIBinding]
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	// Stored selects the content to delete, and Unserved deletes objects without a served API.
+	Stored   purge.Stored
+	Unserved Unserved
+	// Unreadable reports objects that cannot be decoded.
+	Unreadable Unreadable
+	// Defaults configures the default bindings of types.
+	Defaults defaults.Config
+}
+
+func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+		scope := c.Local.Cluster(logicalcluster.From(old).Path())
+		return reconcile.CommitStored(ctx, c.Objects, kinds.LogicalClusters.GroupResource(), kinds.LogicalClusters.In(scope), old, updated)
+	}
+}
+
+type writer struct {
+	commit func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
+	latest reconcile.Latest[*corev1alpha1.LogicalCluster]
+}
+
+func (w *writer) write(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	return w.latest.Commit(ctx, w.commit, old, updated)
 }
