@@ -45,6 +45,7 @@ import (
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -76,6 +77,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
@@ -87,7 +89,7 @@ import (
 // Catalogue returns all controllers of a shard in the order in which they are started. They run on the leader, unless each
 // replica needs their result.
 func Catalogue() []reconcile.Descriptor[Deps] {
-	return slices.Concat([]reconcile.Descriptor[Deps]{
+	return append([]reconcile.Descriptor[Deps]{
 		{Name: namespace.Name, Placement: reconcile.OnLeader, New: newNamespace},
 		{Name: serviceaccount.Name, Placement: reconcile.OnLeader, New: newServiceAccount},
 		{Name: serviceaccount.TokensName, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.Tokens != nil }, New: newTokens},
@@ -115,15 +117,20 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: identitycache.Name, Placement: reconcile.OnLeader, New: newIdentityCache},
 		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
-		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
-		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
-		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
-		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
+		reasonsController(kinds.LogicalClusters.Resource, replicationreasons.NewLogicalClusters),
+		reasonsController(kinds.ClusterRoles.Resource, replicationreasons.NewClusterRoles),
+		reasonsController(kinds.ClusterRoleBindings.Resource, replicationreasons.NewClusterRoleBindings),
+		reasonsController(kinds.WorkspaceAuthenticationConfigurations.Resource, replicationreasons.NewAuthenticationConfigurations),
 		{Name: push.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReplication},
 		// Each replica of a shard watches the cache server.
 		{Name: health.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
 		{Name: subtreeusage.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newSubtreeUsage},
-	}, endpointSlices(), cachedResources(), hookControllers())
+		{Name: endpointslice.OfExports.Name, Placement: reconcile.OnLeader, New: newEndpointSlice},
+		{Name: endpointslice.OfCached.Name, Placement: reconcile.OnLeader, New: newCachedSlice},
+		{Name: endpointslice.OfClusterCached.Name, Placement: reconcile.OnLeader, New: newClusterCachedSlice},
+		{Name: cachedresource.Name, Placement: reconcile.OnLeader, New: newCachedResource(kinds.CachedResources)},
+		{Name: cachedresource.ClusterName, Placement: reconcile.OnLeader, New: newCachedResource(kinds.ClusterCachedResources)},
+	}, hookControllers()...)
 }
 
 func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
@@ -178,7 +185,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 func newLogicalCluster(d Deps) (reconcile.Made, error) {
 	c, i := d.logicalClusters(), d.Informers
 	c.Defaults = defaults.Config{
-		Local: d.Local, LogicalClusters: i.LogicalClusters, Bindings: d.Bindings, Exports: i.APIExports, Resolve: defaults.Resolve(d.Resolve),
+		Local: d.Local, LogicalClusters: i.LogicalClusters, Bindings: d.Bindings, Exports: i.APIExports, Resolve: d.Resolve,
 		Binder: apibinding.NewBinder(d.APIs, d.Bindings), BindsSystem: d.BindsSystem,
 		Types: i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
 	}
@@ -228,7 +235,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 
 func newPlacement(d Deps) (reconcile.Made, error) {
 	clusters := d.Informers.LogicalClusters
-	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters, Metrics: d.Metrics}), clusters), nil
+	return after(workspace.NewPlacement(workspace.Config{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters, Metrics: d.Metrics}), clusters), nil
 }
 
 func newMount(d Deps) (reconcile.Made, error) {
@@ -338,13 +345,6 @@ func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
 	})
 }
 
-func cachedResources() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
-		{Name: cachedresource.Name, Placement: reconcile.OnLeader, New: newCachedResource(kinds.CachedResources)},
-		{Name: cachedresource.ClusterName, Placement: reconcile.OnLeader, New: newCachedResource(kinds.ClusterCachedResources)},
-	}
-}
-
 func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]) func(Deps) (reconcile.Made, error) {
 	return func(d Deps) (reconcile.Made, error) {
 		i := d.Informers
@@ -360,16 +360,6 @@ func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *
 			config.Cache = d.Cache.Shard(d.ShardName)
 		}
 		return after(cachedresource.NewCachedResourceController(config), all[0], all[1], i.LogicalClusters), nil
-	}
-}
-
-var _ cachedresource.Table = cachedTable{}
-
-func endpointSlices() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
-		{Name: endpointslice.OfExports.Name, Placement: reconcile.OnLeader, New: newEndpointSlice},
-		{Name: endpointslice.OfCached.Name, Placement: reconcile.OnLeader, New: newCachedSlice},
-		{Name: endpointslice.OfClusterCached.Name, Placement: reconcile.OnLeader, New: newClusterCachedSlice},
 	}
 }
 
@@ -426,4 +416,57 @@ func newShardHealth(d Deps) (reconcile.Made, error) {
 		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Shards: d.Informers.Shards, Leases: leases, Metrics: d.Metrics,
 	}), d.Informers.Shards)
 	return owning(made, leases)
+}
+
+// hookControllers returns the controllers that annotate webhooks and policies for replication.
+func hookControllers() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		hookController(kinds.MutatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
+			return h.MutatingWebhooks
+		}),
+		hookController(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
+			return h.ValidatingWebhooks
+		}),
+		hookController(kinds.MutatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
+			return h.MutatingPolicies
+		}),
+		hookController(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
+			return h.MutatingBindings
+		}),
+		hookController(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
+			return h.ValidatingPolicies
+		}),
+		hookController(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
+			return h.ValidatingBindings
+		}),
+	}
+}
+
+func hookController[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *replicas.Dual[T]) reconcile.Descriptor[Deps] {
+	return reconcile.Descriptor[Deps]{
+		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.OnLeader, Enabled: hasCache,
+		New: func(d Deps) (reconcile.Made, error) {
+			c, hooks := d.reasons(), of(&d.Informers.Hooks).Own()
+			return after(replicationreasons.NewHooks(c, resource, hooks), hooks, c.APIExports, c.WorkspaceTypes), nil
+		},
+	}
+}
+
+func reasonsController(resource string, controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) reconcile.Descriptor[Deps] {
+	return reconcile.Descriptor[Deps]{
+		Name: replicationreasons.NameOf(resource), Placement: reconcile.OnLeader, Enabled: hasCache,
+		New: func(d Deps) (reconcile.Made, error) {
+			c := d.reasons()
+			return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes, c.AuthenticationConfigurations), nil
+		},
+	}
+}
+
+func (d Deps) reasons() replicationreasons.Config {
+	i := d.Informers
+	return replicationreasons.Config{
+		Local: d.Local, LogicalClusters: i.LogicalClusters,
+		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
+		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(), AuthenticationConfigurations: i.AuthenticationConfigurations.Own(),
+	}
 }

@@ -119,6 +119,9 @@ type Informers struct {
 	runners []client.Runner
 }
 
+// indexes are the indexes of an informer.
+type indexes[T client.Object] = map[string]client.IndexFunc[T]
+
 // NewInformers returns the informers. The caller must run those that Runners returns.
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
@@ -126,21 +129,21 @@ func NewInformers(s Sources) *Informers {
 	i.LogicalClusters = add(i, kinds.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		// A watch list would encode and decode the JSON of all objects at once; pages bound the memory.
 		DisableWatchList: true,
-		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
+		Indexers: indexes[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
 			tenancy.TypeIndex:    tenancy.IndexByType,
 			workspace.OwnerIndex: workspace.IndexByOwner,
 			subtrees.Index:       subtrees.IndexLimited,
 		},
 	}))
-	i.Workspaces = add(i, kinds.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
-	i.Namespaces = add(i, kinds.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
-	i.ResourceQuotas = add(i, kinds.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
+	i.Workspaces = local(i, s, kinds.Workspaces, nil)
+	i.Namespaces = local(i, s, kinds.Namespaces, nil)
+	i.ResourceQuotas = local(i, s, kinds.ResourceQuotas, nil)
 	i.ServiceAccounts = add(i, kinds.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{Transform: slimServiceAccount}))
 	i.TokenSecrets = kinds.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
 		Name:          "token secrets",
 		FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
-		Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
+		Indexers:      indexes[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
 	})
 	add(i, unlogged{i.TokenSecrets})
 	i.Shards = add(i, kinds.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{
@@ -153,56 +156,48 @@ func NewInformers(s Sources) *Informers {
 		}))
 	}
 	i.AllClusters = i.clusters(s)
-	i.WorkspaceTypes = add(i, dual(i, s, kinds.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
-		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
-	}))
-	i.AuthenticationConfigurations = add(i, dual(i, s, kinds.WorkspaceAuthenticationConfigurations, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{}))
-	i.APIExports = add(i, dual(i, s, kinds.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
-			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
-			apis.IdentityIndex: apis.IndexByIdentity,
-		},
-	}))
-	i.APIConversions = add(i, dual(i, s, kinds.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))
+	i.WorkspaceTypes = dual(i, s, kinds.WorkspaceTypes, true, indexes[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath})
+	i.AuthenticationConfigurations = dual(i, s, kinds.WorkspaceAuthenticationConfigurations, true, nil)
+	i.APIExports = dual(i, s, kinds.APIExports, false, indexes[*apisv1alpha2.APIExport]{
+		apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
+		apis.IdentityIndex: apis.IndexByIdentity,
+	})
+	i.APIConversions = dual(i, s, kinds.APIConversions, false, nil)
 	i.RBAC = rbac.Informers{
-		Roles:        add(i, kinds.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
-		RoleBindings: add(i, kinds.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
-		ClusterRoles: add(i, dual(i, s, kinds.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{
-			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRole]{replicationreasons.RuleIndex: replicationreasons.IndexByRule},
-		})),
-		ClusterRoleBindings: add(i, dual(i, s, kinds.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{
-			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRoleBinding]{
-				replicationreasons.RoleIndex: replicationreasons.IndexByRole, replicationreasons.SubjectIndex: replicationreasons.IndexBySubject,
-			},
-		})),
+		Roles:        local(i, s, kinds.Roles, nil),
+		RoleBindings: local(i, s, kinds.RoleBindings, nil),
+		ClusterRoles: dual(i, s, kinds.ClusterRoles, false, indexes[*rbacv1.ClusterRole]{replicationreasons.RuleIndex: replicationreasons.IndexByRule}),
+		ClusterRoleBindings: dual(i, s, kinds.ClusterRoleBindings, false, indexes[*rbacv1.ClusterRoleBinding]{
+			replicationreasons.RoleIndex: replicationreasons.IndexByRole, replicationreasons.SubjectIndex: replicationreasons.IndexBySubject,
+		}),
 	}
-	i.addCached(s)
-	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
+	i.EndpointSlices = local(i, s, kinds.APIExportEndpointSlices, indexes[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfExports.IndexByExport})
+	i.CachedSlices = dual(i, s, kinds.CachedResourceEndpointSlices, false, indexes[*cachev1alpha1.CachedResourceEndpointSlice]{
+		endpointslice.ExportIndex: endpointslice.OfCached.IndexByExport,
+	})
+	i.ClusterCachedSlices = dual(i, s, kinds.ClusterCachedResourceEndpointSlices, false, indexes[*kinds.ClusterCachedResourceEndpointSlice]{
+		endpointslice.ExportIndex: endpointslice.OfClusterCached.IndexByExport,
+	})
+	i.CachedResources = dual(i, s, kinds.CachedResources, false, nil)
+	i.ClusterCachedResources = dual(i, s, kinds.ClusterCachedResources, false, nil)
+	i.Partitions = local(i, s, kinds.Partitions, nil)
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.replicas(), client.InformerOptions[*exportuses.ExportUse]{}))
 		i.ReplicationCheckpoints = add(i, replicationcheckpoints.Checkpoints.Informer(s.replicas(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}))
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.replicas(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
-	i.Hooks = newHooks(i, s)
+	i.Hooks = Hooks{
+		MutatingWebhooks:   dual(i, s, kinds.MutatingWebhookConfigurations, false, nil),
+		ValidatingWebhooks: dual(i, s, kinds.ValidatingWebhookConfigurations, false, nil),
+		MutatingPolicies:   dual(i, s, kinds.MutatingAdmissionPolicies, false, nil),
+		MutatingBindings:   dual(i, s, kinds.MutatingAdmissionPolicyBindings, false, nil),
+		ValidatingPolicies: dual(i, s, kinds.ValidatingAdmissionPolicies, false, nil),
+		ValidatingBindings: dual(i, s, kinds.ValidatingAdmissionPolicyBindings, false, nil),
+	}
 	if s.Cache != nil {
 		i.followCheckpoints(s.Replicas)
 	}
 	return i
-}
-
-func (i *Informers) addCached(s Sources) {
-	all := s.Local.Wildcard()
-	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfExports.IndexByExport},
-	}))
-	i.CachedSlices = add(i, dual(i, s, kinds.CachedResourceEndpointSlices, false, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{
-		Indexers: map[string]client.IndexFunc[*cachev1alpha1.CachedResourceEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfCached.IndexByExport},
-	}))
-	i.ClusterCachedSlices = add(i, dual(i, s, kinds.ClusterCachedResourceEndpointSlices, false, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{
-		Indexers: map[string]client.IndexFunc[*kinds.ClusterCachedResourceEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfClusterCached.IndexByExport},
-	}))
-	i.CachedResources = add(i, dual(i, s, kinds.CachedResources, false, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
-	i.ClusterCachedResources = add(i, dual(i, s, kinds.ClusterCachedResources, false, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
 }
 
 // followCheckpoints forwards the checkpoints and the removal of other shards to the readers of replicas.
@@ -244,20 +239,24 @@ func add[R client.Runner](i *Informers, r R) R {
 	return r
 }
 
+// local returns the objects of all logical clusters of the shard.
+func local[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], indexers indexes[T]) *client.Informer[T] {
+	return add(i, resource.Informer(s.Local.Wildcard(), client.InformerOptions[T]{Indexers: indexers}))
+}
+
 // dual returns the objects of the shard and of other shards. The latter are read from the cache server, or from the root
 // shard if there is no cache server and fromRoot is set.
-func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, options client.InformerOptions[T]) *replicas.Dual[T] {
-	own := resource.Informer(s.Local.Wildcard(), options)
+func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, indexers indexes[T]) *replicas.Dual[T] {
+	own := resource.Informer(s.Local.Wildcard(), client.InformerOptions[T]{Indexers: indexers})
 	var others *client.Informer[T]
-	options.Name = resource.GroupResource().String() + " of other shards"
-	options = replicas.OfOthers(s.ShardName, options)
+	options := replicas.OfOthers(s.ShardName, client.InformerOptions[T]{Name: resource.GroupResource().String() + " of other shards", Indexers: indexers})
 	switch {
 	case s.Cache != nil:
 		others = resource.Informer(s.replicas(), options)
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
-	return newDual(i, s, own, others)
+	return add(i, newDual(i, s, own, others))
 }
 
 // newDual combines the informers; others may be nil.
@@ -391,15 +390,4 @@ type Hooks struct {
 	MutatingBindings   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
 	ValidatingPolicies *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
 	ValidatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
-}
-
-func newHooks(i *Informers, s Sources) Hooks {
-	return Hooks{
-		MutatingWebhooks:   add(i, dual(i, s, kinds.MutatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})),
-		ValidatingWebhooks: add(i, dual(i, s, kinds.ValidatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})),
-		MutatingPolicies:   add(i, dual(i, s, kinds.MutatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})),
-		MutatingBindings:   add(i, dual(i, s, kinds.MutatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})),
-		ValidatingPolicies: add(i, dual(i, s, kinds.ValidatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})),
-		ValidatingBindings: add(i, dual(i, s, kinds.ValidatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})),
-	}
 }

@@ -39,7 +39,7 @@ var bound = []Mutant{
 	{
 		Name: "successor", Rule: "a binding refers to the export for which it was permitted",
 		Edits: []Edit{{
-			File:   "pkg/controllers/apibinding/provider.go",
+			File:   "pkg/controllers/apibinding/reconciler.go",
 			Before: `	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {`,
 			After:  `	if err != nil || binding.Labels[apis.ExportLabel] == "" {`,
 		}},
@@ -86,7 +86,7 @@ var bound = []Mutant{
 	{
 		Name: "simultaneous-schemas", Rule: "if two schemas are incompatible, simultaneous bindings must bind only one",
 		Edits: []Edit{{
-			File:   "pkg/controllers/apibinding/replacement.go",
+			File:   "pkg/controllers/apibinding/locks.go",
 			Before: `p != nil && p.schema != resources[i].Schema.UID {`,
 			After:  `p != nil && p.schema == "" {`,
 		}},
@@ -314,7 +314,7 @@ var bound = []Mutant{
 	{
 		Name: "orphaned-objects", Rule: "a binding that takes over objects must not orphan them if it is deleted meanwhile",
 		Edits: []Edit{{
-			File:   "pkg/controllers/apibinding/release.go",
+			File:   "pkg/controllers/apibinding/apply.go",
 			Before: `slices.Concat(binding.Status.BoundResources, awaited)`,
 			After:  `slices.Concat(binding.Status.BoundResources, awaited[:0])`,
 		}},

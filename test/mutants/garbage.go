@@ -17,7 +17,7 @@ var garbage = []Mutant{
 	{
 		Name: "foreign-owner", Rule: "an owner in another logical cluster is absent",
 		Edits: []Edit{{
-			File:   "pkg/controllers/garbagecollector/object.go",
+			File:   "pkg/controllers/garbagecollector/graph.go",
 			Before: `	o := owner{cluster: cluster}`,
 			After:  `	o := owner{}`,
 		}},
@@ -59,7 +59,7 @@ var garbage = []Mutant{
 	{
 		Name: "cluster-of-owner", Rule: "a LogicalCluster must not have owners",
 		Edits: []Edit{{
-			File:   "pkg/controllers/garbagecollector/object.go",
+			File:   "pkg/controllers/garbagecollector/graph.go",
 			Before: `func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }`,
 			After:  `func unowned(i Item) bool { return i.prefix() == "" }`,
 		}},
@@ -90,7 +90,7 @@ var garbage = []Mutant{
 	{
 		Name: "early-collection", Rule: "objects that existed before the first collector are only deleted after a delay",
 		Edits: []Edit{{
-			File:   "pkg/controllers/garbagecollector/first.go",
+			File:   "pkg/controllers/garbagecollector/controller.go",
 			Before: `until.Add(c.config.InitialDelay).Truncate(time.Second)`,
 			After:  `until.Truncate(time.Second)`,
 		}},

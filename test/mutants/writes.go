@@ -26,7 +26,7 @@ var writes = []Mutant{
 	{
 		Name: "early-quota-release", Rule: "an admitted write is counted in the quota until it is stored",
 		Edits: []Edit{{
-			File:   "pkg/controllers/resourcequota/decide.go",
+			File:   "pkg/controllers/resourcequota/controller.go",
 			Before: `				used = max(count, used-deleted)`,
 			After:  `				used = count`,
 		}},

@@ -96,9 +96,9 @@ func TestReconcile(t *testing.T) {
 			return nil, apierrors.NewNotFound(rbacv1.Resource("clusterroles"), key.Name)
 		},
 		all: func(logicalcluster.Name) []*rbacv1.ClusterRole { return all },
-		commit: func(_ context.Context, _, updated *rbacv1.ClusterRole) error {
+		commit: func(_ context.Context, _, updated *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
 			written[updated.Name] = updated
-			return nil
+			return updated, nil
 		},
 	}
 	view := client.Key{Cluster: "c", Name: "view"}
@@ -130,9 +130,12 @@ func TestTooLarge(t *testing.T) {
 			}
 			view := aggregated("view", "view")
 			r := &aggregationReconciler{
-				get:    func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
-				all:    func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
-				commit: func(context.Context, *rbacv1.ClusterRole, *rbacv1.ClusterRole) error { t.Error("written"); return nil },
+				get: func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
+				all: func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
+				commit: func(_ context.Context, old, _ *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
+					t.Error("written")
+					return old, nil
+				},
 			}
 			result, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: "view"})
 			require.NoError(t, err)

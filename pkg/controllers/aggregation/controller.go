@@ -1,14 +1,25 @@
+// Package aggregation updates the rules of aggregated cluster roles: the rules of all matching cluster roles in the same
+// logical cluster.
+//
+//	ClusterRole a, labelled ──┐
+//	ClusterRole b, labelled ──┴─► ClusterRole with an aggregationRule: rules of a and b
 package aggregation
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -19,11 +30,8 @@ import (
 // Name is the name of the controller.
 const Name = "clusterrole-aggregation"
 
-const workers = 4
-
 // Config configures the controller. The informer contains the objects of all logical clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local        *client.Factory
 	ClusterRoles *client.Informer[*rbacv1.ClusterRole]
 }
@@ -32,15 +40,12 @@ type Config struct {
 func NewClusterRoleAggregator(config Config) *reconcile.Controller[client.Key] {
 	roles := config.ClusterRoles.Lister()
 	r := &aggregationReconciler{
-		get: roles.Get,
-		all: func(cluster logicalcluster.Name) []*rbacv1.ClusterRole { return roles.Cluster(cluster).List(nil) },
-		commit: func(ctx context.Context, old, updated *rbacv1.ClusterRole) error {
-			_, err := reconcile.Commit(ctx, kinds.ClusterRoles.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-			return err
-		},
+		get:    roles.Get,
+		all:    func(cluster logicalcluster.Name) []*rbacv1.ClusterRole { return roles.Cluster(cluster).List(nil) },
+		commit: reconcile.Committer(config.Local, kinds.ClusterRoles),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name: Name, Reconcile: r.reconcile, Workers: workers,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{r.setQueue, reconcile.FromInformer(config.ClusterRoles, keysOf)},
 	})
 }
@@ -48,7 +53,7 @@ func NewClusterRoleAggregator(config Config) *reconcile.Controller[client.Key] {
 type aggregationReconciler struct {
 	get    func(key client.Key) (*rbacv1.ClusterRole, error)
 	all    func(cluster logicalcluster.Name) []*rbacv1.ClusterRole
-	commit func(ctx context.Context, old, updated *rbacv1.ClusterRole) error
+	commit func(ctx context.Context, old, updated *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error)
 	queue  atomic.Pointer[reconcile.Queue[client.Key]]
 }
 
@@ -94,8 +99,78 @@ func (r *aggregationReconciler) reconcile(ctx context.Context, key client.Key) (
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("aggregating cluster role %s: %w", key, err)
 	}
-	if err := r.commit(ctx, role, aggregated); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := r.commit(ctx, role, aggregated); err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("writing the rules of cluster role %s: %w", key, err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// maxBytes is the maximum size of an aggregated role, and of its rules as JSON, which cache servers store. The request
+// limit of etcd is 1.5 MiB.
+//
+//reference:limit object | aggregated ClusterRole: size of the rules | the role keeps its rules
+const maxBytes = 1 << 20
+
+var errTooLarge = errors.New("the rules are too large")
+
+// aggregate returns role with the distinct rules of the roles that it selects, in the order of their names. It stops when
+// ctx is done, because a tenant can have many roles and selectors.
+func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
+	selected, err := selectedBy(ctx, role, all)
+	if err != nil {
+		return nil, err
+	}
+	rules := []rbacv1.PolicyRule{}
+	known := map[string]bool{}
+	bytes := 0
+	for _, other := range selected {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("collecting rules: %w", err)
+		}
+		for _, rule := range other.Rules {
+			text, err := json.Marshal(rule)
+			if err != nil {
+				return nil, fmt.Errorf("encoding a rule: %w", err)
+			}
+			if known[string(text)] {
+				continue
+			}
+			known[string(text)] = true
+			rules = append(rules, *rule.DeepCopy())
+			if bytes += len(text); bytes > maxBytes {
+				return nil, errTooLarge
+			}
+		}
+	}
+	if equality.Semantic.DeepEqual(role.Rules, rules) {
+		return role, nil
+	}
+	updated := role.DeepCopy()
+	updated.Rules = rules
+	if updated.Size() > maxBytes {
+		return nil, errTooLarge
+	}
+	return updated, nil
+}
+
+// selectedBy returns the other roles that role aggregates, in the order of their names.
+func selectedBy(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]*rbacv1.ClusterRole, error) {
+	var selectors []labels.Selector
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		if selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i]); err == nil {
+			selectors = append(selectors, selector)
+		}
+	}
+	var selected []*rbacv1.ClusterRole
+	for _, other := range all {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("matching selectors: %w", err)
+		}
+		matches := func(selector labels.Selector) bool { return selector.Matches(labels.Set(other.Labels)) }
+		if other.Name != role.Name && slices.ContainsFunc(selectors, matches) {
+			selected = append(selected, other)
+		}
+	}
+	slices.SortFunc(selected, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+	return selected, nil
 }

@@ -3,7 +3,6 @@ package apibinding
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -25,8 +24,6 @@ type Storage interface {
 	Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool)
 	// Create stores a binding including its status, without admission and validation.
 	Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// WaitFor waits until the resources of a binding are served.
-	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
 }
 
 // Binder creates bindings that are already bound, with a single write. It acts as the system: permissions and webhooks do
@@ -52,14 +49,13 @@ func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, bind
 	}
 	defer release()
 	cluster, provider := logicalcluster.From(lc), logicalcluster.From(export)
-	free, conflict, err := reserve(ctx, b.storage, b.siblings, names{
-		cluster: cluster, binding: binding, provider: provider, resources: resources, schemas: newSchemas(nil, resources),
-	})
+	p := &plan{provider: provider, export: export, wanted: resources, added: newSchemas(nil, resources)}
+	free, conflict, err := reserve(ctx, b.storage, b.siblings, cluster, binding, p)
 	if err != nil || conflict != "" {
 		return nil, err
 	}
 	defer free() // the index contains the binding by then
-	binding = (&plan{provider: provider, export: export, wanted: resources}).advance(binding)
+	binding = p.advance(binding)
 	apis.Complete(binding, tenancy.PathOf(lc).String(), apis.ExportLabelValue(provider, export.Name))
 	written, err := b.storage.Create(ctx, cluster, binding)
 	if err != nil {
@@ -80,32 +76,23 @@ type reserver interface {
 	// Reserve reserves the names of schemas in a logical cluster for a binding until release is called. If one is in use, conflict
 	// describes it.
 	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+	// WaitFor waits until the resources of a binding are served.
+	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
 }
 
-type names struct {
-	cluster   logicalcluster.Name
-	binding   *apisv1alpha2.APIBinding
-	provider  logicalcluster.Name
-	resources []apisv1alpha2.BoundAPIResource
-	schemas   []types.UID
-}
-
-// reserve reserves names for a binding. The names of system APIs belong to the servers. A binding to a system export of root only
-// competes with other bindings to these exports.
-func reserve(ctx context.Context, r reserver, siblings func(logicalcluster.Name) []*apisv1alpha2.APIBinding, n names) (release func(), conflict string, err error) {
-	ref := n.binding.Spec.Reference.Export
-	if n.provider != core.RootCluster || ref == nil || !config.IsRootExport(ref.Name) {
-		return r.Reserve(ctx, n.cluster, n.binding.Name, n.schemas)
+// reserve reserves the names of the added schemas of a plan. The names of system APIs belong to the servers. A binding to a system
+// export of root only competes with other bindings to these exports.
+func reserve(ctx context.Context, r reserver, siblings func(logicalcluster.Name) []*apisv1alpha2.APIBinding, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, p *plan) (release func(), conflict string, err error) {
+	ref := binding.Spec.Reference.Export
+	if p.provider != core.RootCluster || ref == nil || !config.IsRootExport(ref.Name) {
+		return r.Reserve(ctx, cluster, binding.Name, p.added)
 	}
-	for _, other := range siblings(n.cluster) {
-		if other.Name == n.binding.Name {
+	for _, other := range siblings(cluster) {
+		if other.Name == binding.Name {
 			continue
 		}
-		for i := range n.resources {
-			want := &n.resources[i]
-			if slices.ContainsFunc(other.Status.BoundResources, func(b apisv1alpha2.BoundAPIResource) bool {
-				return b.Group == want.Group && b.Resource == want.Resource
-			}) {
+		for i := range p.wanted {
+			if want := &p.wanted[i]; boundAs(other, want.Group, want.Resource) != nil {
 				return nil, fmt.Sprintf("In group %q, %q is already in use by APIBinding %q", want.Group, want.Resource, other.Name), nil
 			}
 		}

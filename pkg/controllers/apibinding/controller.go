@@ -18,14 +18,18 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/keymutex"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -35,6 +39,8 @@ const (
 	workers = 16
 	// timeout limits a reconcile. Deletion of bound objects continues in the next one.
 	timeout = 2 * time.Minute
+	// recordingLocks is the number of locks that all logical clusters share.
+	recordingLocks = 64
 )
 
 // SchemaIndex is the index of exports by referenced schema.
@@ -44,7 +50,7 @@ const SchemaIndex = "schema"
 func IndexBySchema(export *apisv1alpha2.APIExport) []string {
 	names := make([]string, 0, len(export.Spec.Resources))
 	for i := range export.Spec.Resources {
-		names = append(names, schemaKey(logicalcluster.From(export), export.Spec.Resources[i].Schema).String())
+		names = append(names, client.Key{Cluster: logicalcluster.From(export), Name: export.Spec.Resources[i].Schema}.String())
 	}
 	return names
 }
@@ -97,15 +103,15 @@ func NewAPIBindingController(config Config) *reconcile.Controller[client.Key] {
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
 					OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) {
-						reconcile.Spread(queue, r.waiting.in(logicalcluster.From(last)))
+						reconcile.Spread(queue, r.waiting.Of(logicalcluster.From(last).String()))
 					},
 				}).Remove, nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) { reconcile.Spread(queue, r.waiting.in(cluster)) }), nil
+				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) { reconcile.Spread(queue, r.waiting.Of(cluster.String())) }), nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-				return config.APIs.NotifyFreed(func() { reconcile.Spread(queue, r.overCapacity.everywhere()) }), nil
+				return config.APIs.NotifyFreed(func() { reconcile.Spread(queue, r.overCapacity.Of(capacity)) }), nil
 			},
 		},
 	})
@@ -136,8 +142,7 @@ func newReconciler(config Config) *bindingReconciler {
 		},
 		commitCluster: reconcile.Committer(config.Local, kinds.LogicalClusters),
 		commit:        reconcile.Committer(config.Local, kinds.APIBindings), now: time.Now,
-		waiting:      waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
-		overCapacity: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		recording: keymutex.NewHashed(recordingLocks),
 	}
 }
 
@@ -161,8 +166,8 @@ func (r *bindingReconciler) reconcileBinding(ctx context.Context, key client.Key
 		}
 		return r.apply(ctx, key, known, decide(known, seen))
 	}
-	r.waiting.set(key, false)
-	r.overCapacity.set(key, false)
+	r.waiting.Forget(key)
+	r.overCapacity.Forget(key)
 	if err != nil {
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
@@ -191,4 +196,70 @@ func (r *bindingReconciler) reportWaiting(ctx context.Context, key client.Key, w
 		_, err = r.change(ctx, key, known, update)
 	}
 	return reconcile.IgnoreNotFound(err)
+}
+
+// ConvertingName is the name of the controller of APIConversions.
+const ConvertingName = "apiconversion"
+
+// Converting configures the controller of APIConversions.
+type Converting struct {
+	// Local reaches the shard itself as system:masters, and Cache the cache server with the schemas of other shards; Cache may be
+	// nil.
+	Local, Cache *client.Factory
+	// Conversions include those of other shards.
+	Conversions *replicas.Dual[*apisv1alpha1.APIConversion]
+	// Convert applies conversion rules to the shard's copy of a schema, if there is one. It returns an error that wraps
+	// apis.ErrInvalidSchema if the rules are invalid.
+	Convert func(ctx context.Context, schema types.UID, rules *apisv1alpha1.APIConversionSpec) error
+}
+
+// NewConverting returns a controller that applies APIConversions to the copies of the schemas with their names. When one is
+// deleted, its rules stay in effect. Its keys are APIConversions.
+func NewConverting(c Converting) *reconcile.Controller[client.Key] {
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name: ConvertingName, Workers: 1, Reconcile: c.reconcile,
+		Sources: []reconcile.Source[client.Key]{reconcile.FromInformer(c.Conversions, func(conversion *apisv1alpha1.APIConversion) []client.Key { return reconcile.KeysOf(conversion) })},
+	})
+}
+
+func (c Converting) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	conversion, err := c.Conversions.Get(key.Cluster, "", key.Name)
+	if err != nil {
+		if errors.Is(err, client.ErrIncomplete) {
+			return reconcile.Result{Backoff: true}, nil
+		}
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
+	}
+	key.Shard = conversion.Annotations[request.ShardAnnotation]
+	schema, err := ReadSchema(ctx, c.Local, c.Cache, key)
+	if apierrors.IsNotFound(err) && key.Shard != "" {
+		return reconcile.Result{Backoff: true}, nil // it may be replicated later
+	}
+	if err != nil {
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
+	}
+	err = c.Convert(ctx, schema.UID, &conversion.Spec)
+	if errors.Is(err, apis.ErrInvalidSchema) {
+		// It was created before its schema, otherwise admission would have rejected it.
+		klog.FromContext(ctx).Error(err, "APIConversion does not match the schema with its name, which is served unchanged", "logicalCluster", key.Cluster, "name", key.Name)
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+const (
+	// UnpinningName is the name of the controller that deletes unused copies of schemas.
+	UnpinningName = "boundschemas"
+	unpinInterval = 5 * time.Minute
+)
+
+// NewUnpinning returns a controller that calls unpin periodically.
+func NewUnpinning(unpin func(context.Context) error) *reconcile.Controller[struct{}] {
+	return reconcile.New(reconcile.Config[struct{}]{
+		Name: UnpinningName, Workers: 1,
+		Reconcile: func(ctx context.Context, _ struct{}) (reconcile.Result, error) {
+			return reconcile.Result{RequeueAfter: unpinInterval}, unpin(ctx)
+		},
+		Sources: []reconcile.Source[struct{}]{reconcile.Once(struct{}{})},
+	})
 }

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -152,8 +153,7 @@ func (w *world) bindingReconciler() *bindingReconciler {
 				w.bindings[old.Name] = updated
 			})
 		},
-		now: time.Now, waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
-		overCapacity: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		now: time.Now, recording: keymutex.NewHashed(recordingLocks),
 	}
 }
 
@@ -425,11 +425,11 @@ func TestConflicts(t *testing.T) {
 	w.taken["gadgets"] = "crd"
 	w.converge(t)
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer))
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.Of(consumer.String()))
 	delete(w.taken, "gadgets")
 	w.converge(t)
 	require.Len(t, w.bindings["b"].Status.BoundResources, 2)
-	require.Empty(t, w.r.waiting.in(consumer))
+	require.Empty(t, w.r.waiting.Of(consumer.String()))
 
 	// Another identity never takes over the objects of the first one.
 	w.exports["e"].Status.IdentityHash = "other"

@@ -1,19 +1,16 @@
 package apibinding
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"maps"
-	"slices"
 	"sync"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-
-	"github.com/shardplane/shardplane/pkg/client"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 const (
@@ -36,32 +33,29 @@ func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apis
 	type lock struct {
 		Name string `json:"n,omitempty"`
 	}
-	locks, others := map[string]lock{}, map[string]json.RawMessage{}
+	all := map[string]json.RawMessage{}
 	before := lc.Annotations[locksAnnotation]
 	if before != "" {
-		if err := json.Unmarshal([]byte(before), &others); err != nil {
+		if err := json.Unmarshal([]byte(before), &all); err != nil {
 			return nil, fmt.Errorf("annotation %s of the LogicalCluster: %w", locksAnnotation, err)
 		}
 	}
-	for resource, text := range others {
+	for resource, text := range all {
 		var l lock
 		if err := json.Unmarshal(text, &l); err == nil && l.Name == binding {
-			delete(others, resource)
+			delete(all, resource)
 		}
+	}
+	own, err := json.Marshal(lock{binding})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the locks of %s: %w", binding, err)
 	}
 	for i := range resources {
-		locks[resources[i].Resource+"."+resources[i].Group] = lock{binding}
-	}
-	for resource, l := range locks {
-		text, err := json.Marshal(l)
-		if err != nil {
-			return nil, fmt.Errorf("encoding the lock of %s: %w", resource, err)
-		}
-		others[resource] = text
+		all[resources[i].Resource+"."+resources[i].Group] = own
 	}
 	after := ""
-	if len(others) > 0 {
-		text, err := json.Marshal(others)
+	if len(all) > 0 {
+		text, err := json.Marshal(all)
 		if err != nil {
 			return nil, fmt.Errorf("encoding the annotation %s: %w", locksAnnotation, err)
 		}
@@ -78,62 +72,87 @@ func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apis
 		delete(lc.Annotations, locksAnnotation)
 		return lc, nil
 	}
-	if lc.Annotations == nil {
-		lc.Annotations = map[string]string{}
-	}
-	lc.Annotations[locksAnnotation] = after
+	metav1.SetMetaDataAnnotation(&lc.ObjectMeta, locksAnnotation, after)
 	return lc, nil
 }
 
-// clusterLocks serializes the writes of bindings to their LogicalCluster: a new one gets several bindings at once, and all
-// but one of the writes would fail with a conflict. Logical clusters share a fixed number of locks. The zero value is ready
-// to use.
-type clusterLocks [64]sync.Mutex
-
-// lock acquires the lock of a logical cluster, which done releases.
-func (t *clusterLocks) lock(cluster logicalcluster.Name) (done func()) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(cluster))
-	turn := &t[h.Sum32()%uint32(len(t))]
-	turn.Lock()
-	return turn.Unlock
+// replacements are the schemas that bindings are about to bind. Bindings to the same schema do not block each other,
+// because an export may have thousands, and compatibility does not depend on the binding. The zero value is ready to use.
+type replacements struct {
+	mu       sync.Mutex
+	pending  map[identified]*replacement
+	finished chan struct{} // closed when one of pending ends; nil if no binding waits
 }
 
-// waiting are bindings that wait for names or for capacity for schemas.
-type waiting struct {
-	mu  sync.Mutex
-	all map[logicalcluster.Name]map[client.Key]bool
+// identified is a resource with an identity: a wildcard request reads its objects with a single schema.
+type identified struct {
+	resource schema.GroupResource
+	identity string
 }
 
-func (w *waiting) set(key client.Key, waits bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	of := w.all[key.Cluster]
-	switch {
-	case waits && of == nil:
-		w.all[key.Cluster] = map[client.Key]bool{key: true}
-	case waits:
-		of[key] = true
-	default:
-		delete(of, key)
-		if len(of) == 0 {
-			delete(w.all, key.Cluster)
+type replacement struct {
+	schema   string // its UID
+	bindings int
+}
+
+// start waits until no other schema is about to be bound for any of the resources, and blocks others until done is called.
+func (s *replacements) start(ctx context.Context, resources []apisv1alpha2.BoundAPIResource) (done func(), err error) {
+	if len(resources) == 0 {
+		return func() {}, nil
+	}
+	for {
+		finished := s.tryStart(resources)
+		if finished == nil {
+			return func() { s.finish(resources) }, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-finished:
 		}
 	}
 }
 
-func (w *waiting) in(cluster logicalcluster.Name) []client.Key {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Collect(maps.Keys(w.all[cluster]))
+// tryStart registers all resources, or returns a channel to wait for. A waiting binding registers none, which prevents deadlocks.
+func (s *replacements) tryStart(resources []apisv1alpha2.BoundAPIResource) (finished <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range resources {
+		if p := s.pending[identifiedOf(&resources[i])]; p != nil && p.schema != resources[i].Schema.UID {
+			if s.finished == nil {
+				s.finished = make(chan struct{})
+			}
+			return s.finished
+		}
+	}
+	if s.pending == nil {
+		s.pending = map[identified]*replacement{}
+	}
+	for i := range resources {
+		key := identifiedOf(&resources[i])
+		if s.pending[key] == nil {
+			s.pending[key] = &replacement{schema: resources[i].Schema.UID}
+		}
+		s.pending[key].bindings++
+	}
+	return nil
 }
 
-func (w *waiting) everywhere() []client.Key {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var keys []client.Key
-	for _, of := range w.all {
-		keys = slices.AppendSeq(keys, maps.Keys(of))
+func (s *replacements) finish(resources []apisv1alpha2.BoundAPIResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range resources {
+		key := identifiedOf(&resources[i])
+		if s.pending[key].bindings--; s.pending[key].bindings == 0 {
+			delete(s.pending, key)
+		}
 	}
-	return keys
+	if s.finished != nil {
+		close(s.finished)
+		s.finished = nil
+	}
+}
+
+func identifiedOf(r *apisv1alpha2.BoundAPIResource) identified {
+	return identified{schema.GroupResource{Group: r.Group, Resource: r.Resource}, r.Schema.IdentityHash}
 }

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,9 +50,11 @@ func decide(binding *apisv1alpha2.APIBinding, o observation) *plan {
 	p := &plan{provider: o.provider, export: o.export}
 	switch {
 	case o.export == nil:
-		p.problem = noExport()
+		p.problem = invalidExport(apisv1alpha2.APIExportNotFoundReason, conditionsv1alpha1.ConditionSeverityError,
+			"The APIExport does not exist: create it, or delete the binding")
 	case o.export.Status.IdentityHash == "":
-		p.problem = noIdentity()
+		p.problem = invalidExport(missingIdentityHash, conditionsv1alpha1.ConditionSeverityWarning,
+			"The APIExport has no identity yet: see its condition %s", apisv1alpha2.APIExportIdentityValid)
 	case len(o.schemas) < len(o.export.Spec.Resources):
 		p.problem = noSchema(o.export.Spec.Resources[len(o.schemas)].Schema)
 	default:
@@ -78,9 +83,11 @@ func (p *plan) follow(before []apisv1alpha2.BoundAPIResource, schemas []*metav1.
 		}
 		switch known := &p.wanted[o.at]; {
 		case known.Schema.IdentityHash != next.Schema.IdentityHash:
-			p.problem = cmp.Or(p.problem, otherIdentity(known))
+			p.problem = cmp.Or(p.problem, notBindable(apisv1alpha2.NamingConflictsReason,
+				"%s.%s is bound with the previous identity of the APIExport, which its objects keep: delete the binding with its objects, and bind again", known.Resource, known.Group))
 		case (len(known.StorageVersions) > 0) != o.isStored:
-			p.problem = cmp.Or(p.problem, otherStorage(known))
+			p.problem = cmp.Or(p.problem, notBindable(apisv1alpha2.NamingConflictsReason,
+				"%s.%s is bound with the previous storage of the APIExport, virtual or not, which cannot change: delete the binding with its objects, and bind again", known.Resource, known.Group))
 		default:
 			o.replaces = known.Schema.UID != next.Schema.UID
 			known.Schema = next.Schema
@@ -88,6 +95,16 @@ func (p *plan) follow(before []apisv1alpha2.BoundAPIResource, schemas []*metav1.
 		}
 	}
 	p.added = newSchemas(before, p.wanted)
+}
+
+// boundAs returns the bound resource of a binding, or nil.
+func boundAs(binding *apisv1alpha2.APIBinding, group, resource string) *apisv1alpha2.BoundAPIResource {
+	for i := range binding.Status.BoundResources {
+		if b := &binding.Status.BoundResources[i]; b.Group == group && b.Resource == resource {
+			return b
+		}
+	}
+	return nil
 }
 
 // resourceOf returns a resource of an export as a bound resource, without storage versions.
@@ -139,63 +156,150 @@ type problem struct {
 	message      string
 }
 
-func noExport() *problem {
-	return &problem{
-		export: true, reason: apisv1alpha2.APIExportNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: "The APIExport does not exist: create it, or delete the binding",
-	}
-}
-
-func noIdentity() *problem {
-	return &problem{
-		export: true, reason: missingIdentityHash, severity: conditionsv1alpha1.ConditionSeverityWarning,
-		message: fmt.Sprintf("The APIExport has no identity yet: see its condition %s", apisv1alpha2.APIExportIdentityValid),
-	}
+func invalidExport(reason string, severity conditionsv1alpha1.ConditionSeverity, format string, args ...any) *problem {
+	return &problem{export: true, reason: reason, severity: severity, message: fmt.Sprintf(format, args...)}
 }
 
 func noSchema(name string) *problem {
-	return &problem{
-		export: true, reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The APIExport references the APIResourceSchema %s, which does not exist: the provider must create it, or reference another one", name),
-	}
+	return invalidExport(apisv1alpha2.InternalErrorReason, conditionsv1alpha1.ConditionSeverityError,
+		"The APIExport references the APIResourceSchema %s, which does not exist: the provider must create it, or reference another one", name)
+}
+
+func notBindable(reason, format string, args ...any) *problem {
+	return &problem{reason: reason, severity: conditionsv1alpha1.ConditionSeverityError, message: fmt.Sprintf(format, args...)}
 }
 
 func invalidSchema(name string, err error) *problem {
-	return &problem{
-		overCapacity: errors.Is(err, apis.ErrLimitReached) || errors.Is(err, apis.ErrInUse),
-		reason:       apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The APIResourceSchema %s cannot be bound, the provider must reference another one in the APIExport: %v", name, err),
+	p := notBindable(apisv1alpha2.APIResourceSchemaInvalidReason, "The APIResourceSchema %s cannot be bound, the provider must reference another one in the APIExport: %v", name, err)
+	p.overCapacity = errors.Is(err, apis.ErrLimitReached) || errors.Is(err, apis.ErrInUse)
+	return p
+}
+
+// waitingForReplicas is the reason while the exports of other shards have not been observed completely.
+const waitingForReplicas = "WaitingForReplicas"
+
+// Reasons that are not part of the SDK.
+const (
+	resourceDeletionFailed = "ResourceDeletionFailed"
+	someResourcesRemain    = "SomeResourcesRemain"
+	someFinalizersRemain   = "SomeFinalizersRemain"
+)
+
+// advance returns the binding with the status of the plan.
+func (p *plan) advance(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+	binding = binding.DeepCopy()
+	if binding.Status.Phase == "" {
+		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
+	}
+	binding.Status.APIExportClusterName = p.provider.String()
+	mirror(binding, p.export)
+	binding.Status.ExportPermissionClaims = nil // a deleted export has no claims
+	if p.export != nil {
+		binding.Status.ExportPermissionClaims = p.export.DeepCopy().Spec.PermissionClaims
+	}
+	setClaims(binding)
+	switch {
+	case p.problem == nil:
+		binding.Status.BoundResources = p.wanted
+		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBound
+		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
+		conditions.MarkTrue(binding, apisv1alpha2.BindingUpToDate)
+		conditions.MarkTrue(binding, apisv1alpha2.InitialBindingCompleted)
+	case p.problem.export:
+		conditions.MarkFalse(binding, apisv1alpha2.APIExportValid, p.problem.reason, p.problem.severity, "%s", p.problem.message)
+		// Bound resources stay bound.
+		if !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+			incomplete(binding, apisv1alpha2.WaitingForEstablishedReason, conditionsv1alpha1.ConditionSeverityInfo,
+				fmt.Sprintf("The APIExport cannot be bound yet: see the condition %s", apisv1alpha2.APIExportValid))
+		}
+	default:
+		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
+		incomplete(binding, p.problem.reason, p.problem.severity, p.problem.message)
+	}
+	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
+	return binding
+}
+
+// waitingFor returns a binding that waits for the state of other shards.
+func waitingFor(binding *apisv1alpha2.APIBinding, why error) *apisv1alpha2.APIBinding {
+	binding = binding.DeepCopy()
+	if binding.Status.Phase == "" {
+		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
+	}
+	incomplete(binding, waitingForReplicas, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("Waiting for the state of other shards: %v", why))
+	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
+	return binding
+}
+
+// incomplete sets the conditions of a binding that is not up to date. After the initial binding was completed, its
+// condition does not change.
+func incomplete(binding *apisv1alpha2.APIBinding, reason string, severity conditionsv1alpha1.ConditionSeverity, message string) {
+	conditions.MarkFalse(binding, apisv1alpha2.BindingUpToDate, reason, severity, "%s", message)
+	if !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+		conditions.MarkFalse(binding, apisv1alpha2.InitialBindingCompleted, reason, severity, "%s", message)
 	}
 }
 
-func conflicting(format string, args ...any) *problem {
-	return &problem{
-		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError, message: fmt.Sprintf(format, args...),
+// mirror copies the annotations of the export that are intended for consumers.
+func mirror(binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) {
+	for key := range binding.Annotations {
+		if strings.HasPrefix(key, apis.MirroredPrefix) {
+			delete(binding.Annotations, key)
+		}
+	}
+	if export == nil {
+		return
+	}
+	for key, value := range export.Annotations {
+		if strings.HasPrefix(key, apis.MirroredPrefix) {
+			metav1.SetMetaDataAnnotation(&binding.ObjectMeta, key, value)
+		}
 	}
 }
 
-func namingConflict(conflict string) *problem {
-	return conflicting("%s: delete it, or this binding. The resource is bound when the name is released", conflict)
-}
-
-func noLogicalCluster() *problem {
-	return &problem{
-		reason: apisv1alpha2.LogicalClusterNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: "The LogicalCluster was not found: if it was just created, binding is retried, otherwise it is being deleted with this binding",
+func setClaims(binding *apisv1alpha2.APIBinding) {
+	claims := apis.CompareClaims(binding.Status.ExportPermissionClaims, binding.Spec.PermissionClaims)
+	binding.Status.AppliedPermissionClaims = claims.Applied
+	switch {
+	case len(claims.NotExported) > 0:
+		conditions.MarkFalse(binding, apisv1alpha2.PermissionClaimsValid, apisv1alpha2.InvalidPermissionClaimsReason, conditionsv1alpha1.ConditionSeverityError,
+			"%s is accepted, but the APIExport does not claim it: remove it from spec.permissionClaims, or wait for the provider", claims.NotExported[0])
+	case len(claims.Different) > 0:
+		conditions.MarkFalse(binding, apisv1alpha2.PermissionClaimsValid, apisv1alpha2.PermissionClaimsMismatchReason, conditionsv1alpha1.ConditionSeverityWarning,
+			"%s is accepted with other verbs, or for other objects, than the APIExport claims, and only the intersection is effective: change spec.permissionClaims, unless this is intended", claims.Different[0])
+	default:
+		conditions.MarkTrue(binding, apisv1alpha2.PermissionClaimsValid)
 	}
+	conditions.MarkTrue(binding, apisv1alpha2.PermissionClaimsApplied)
 }
 
-func tooMany() *problem {
-	return &problem{
-		reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The annotation %s of the LogicalCluster, which records the bound resources, would have more than %d bytes: delete other bindings", locksAnnotation, maxLocksBytes),
+type remainder struct {
+	resource   string
+	objects    int
+	finalizers map[string]int
+}
+
+// remaining sets the reason why a deleted binding still exists.
+func remaining(binding *apisv1alpha2.APIBinding, all []remainder, err error) *apisv1alpha2.APIBinding {
+	binding = binding.DeepCopy()
+	if err != nil {
+		conditions.MarkFalse(binding, apisv1alpha2.BindingResourceDeleteSuccess, resourceDeletionFailed, conditionsv1alpha1.ConditionSeverityError,
+			"Failed to delete the bound objects, retrying: %v", err)
+		return binding
 	}
-}
-
-func otherIdentity(bound *apisv1alpha2.BoundAPIResource) *problem {
-	return conflicting("%s.%s is bound with the previous identity of the APIExport, which its objects keep: delete the binding with its objects, and bind again", bound.Resource, bound.Group)
-}
-
-func otherStorage(bound *apisv1alpha2.BoundAPIResource) *problem {
-	return conflicting("%s.%s is bound with the previous storage of the APIExport, virtual or not, which cannot change: delete the binding with its objects, and bind again", bound.Resource, bound.Group)
+	resources, waits := make([]string, 0, len(all)), []string(nil)
+	for _, l := range all {
+		resources = append(resources, fmt.Sprintf("%d of %s", l.objects, l.resource))
+		for _, f := range slices.Sorted(maps.Keys(l.finalizers)) {
+			waits = append(waits, fmt.Sprintf("%s has %d of %s", f, l.finalizers[f], l.resource))
+		}
+	}
+	reason, message := someResourcesRemain, "Objects remain: "+strings.Join(resources, ", ")
+	if len(waits) > 0 {
+		reason, message = someFinalizersRemain, message+". They wait for finalizers, which their owners must remove: "+strings.Join(waits, ", ")
+	} else {
+		message += ". Their deletion continues automatically"
+	}
+	conditions.MarkFalse(binding, apisv1alpha2.BindingResourceDeleteSuccess, reason, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
+	return binding
 }

@@ -16,10 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/keymutex"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // startTime is the maximum time for which the bindings of a new logical cluster are recorded by its own controller.
@@ -39,8 +43,6 @@ type APIs interface {
 	// Rewrite writes the status that change returns, without admission and validation. It writes nothing and returns nil if change
 	// returns nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// WaitFor waits until the resources of a binding are served.
-	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
 	// Empty deletes all objects of a bound resource in a logical cluster. It returns the number of remaining objects, and of those
 	// that wait for each finalizer.
 	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (remainder int, finalizers map[string]int, err error)
@@ -63,12 +65,25 @@ type bindingReconciler struct {
 	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
-	now          func() time.Time
-	clusters     reconcile.Latest[*corev1alpha1.LogicalCluster]
-	recording    clusterLocks
-	replacing    replacements
-	waiting      waiting // for names
-	overCapacity waiting // for capacity for schemas
+	now      func() time.Time
+	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
+	// recording serializes the writes of bindings to their LogicalCluster: a new one gets several bindings at once, and all but
+	// one of the writes would fail with a conflict.
+	recording keymutex.KeyMutex
+	replacing replacements
+	// waiting are bindings that wait for names, by logical cluster, and overCapacity those that wait for capacity for schemas.
+	waiting, overCapacity tenancy.Waits[client.Key]
+}
+
+// capacity is the only ID in overCapacity.
+const capacity = "capacity"
+
+func wait(in *tenancy.Waits[client.Key], key client.Key, id string, waits bool) {
+	if waits {
+		in.Remember(key, id)
+	} else {
+		in.Forget(key)
+	}
 }
 
 // observe returns the input of decide. It returns client.ErrIncomplete if the exports of other shards have not been observed
@@ -81,7 +96,7 @@ func (r *bindingReconciler) observe(key client.Key, binding *apisv1alpha2.APIBin
 		return o, err
 	}
 	for i := range o.export.Spec.Resources {
-		schema, err := r.schema(schemaKey(o.provider, o.export.Spec.Resources[i].Schema))
+		schema, err := r.schema(client.Key{Cluster: o.provider, Name: o.export.Spec.Resources[i].Schema})
 		if err != nil {
 			return o, reconcile.IgnoreNotFound(err)
 		}
@@ -123,7 +138,8 @@ func (r *bindingReconciler) recorded(cluster logicalcluster.Name, binding string
 
 // record records the resources of a binding in the LogicalCluster, for clients that read the annotation.
 func (r *bindingReconciler) record(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
-	defer r.recording.lock(cluster)()
+	r.recording.LockKey(cluster.String())
+	defer func() { _ = r.recording.UnlockKey(cluster.String()) }()
 	lc, updated, err := r.recorded(cluster, binding, resources)
 	if err != nil || updated == nil {
 		return err
@@ -183,4 +199,54 @@ func (r *bindingReconciler) change(ctx context.Context, key client.Key, known *a
 		return nil, err
 	}
 	return r.commit(ctx, binding, update(binding))
+}
+
+// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
+// export may exist on another shard.
+type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
+
+// providerOf returns the logical cluster of a binding's export, or "". Once recorded in the status, it does not change.
+func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, resolve Resolve) (logicalcluster.Name, error) {
+	if known := binding.Status.APIExportClusterName; known != "" {
+		return logicalcluster.Name(known), nil
+	}
+	ref := binding.Spec.Reference.Export
+	if ref == nil {
+		return "", nil
+	}
+	if ref.Path == "" {
+		return cluster, nil
+	}
+	// The label identifies the export for which the binding was authorized. The path may refer to another logical cluster now.
+	name, err := resolve(logicalcluster.NewPath(ref.Path), ref.Name)
+	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {
+		return "", err
+	}
+	return name, nil
+}
+
+// ReadSchema reads a schema of this shard, or, if the key contains another shard, its replica on the cache server with the original
+// UID.
+func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apis.APIResourceSchema, error) {
+	if key.Shard == "" {
+		return readSchema(ctx, local.Cluster(key.Cluster.Path()), key.Name)
+	}
+	replica, err := readSchema(ctx, cache.Shard(key.Shard).Cluster(key.Cluster.Path()), key.Name)
+	if err == nil {
+		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
+	}
+	return replica, err
+}
+
+// readSchema returns all fields, including those that the type of the SDK lacks.
+func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.APIResourceSchema, error) {
+	dynamic, err := scope.Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	u, err := dynamic.Resource(kinds.APIResourceSchemas.GroupVersionResource).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return apis.SchemaFrom(u)
 }

@@ -17,14 +17,14 @@ func TestNoCapacity(t *testing.T) {
 	w := offering("b")
 	w.schemas[widgetsOne] = "large"
 	w.converge(t)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere())
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.Of(capacity))
 	w.schemas[widgetsOne] = widgetsOne
 	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
-	require.Empty(t, w.r.overCapacity.everywhere())
+	require.Empty(t, w.r.overCapacity.Of(capacity))
 	w.schemas[widgetsOne] = "bad"
 	w.converge(t)
-	require.Empty(t, w.r.overCapacity.everywhere(), "capacity does not fix an invalid schema")
+	require.Empty(t, w.r.overCapacity.Of(capacity), "capacity does not fix an invalid schema")
 }
 
 // TestTooManyBound: the bound resources of a logical cluster must fit in an annotation.
@@ -35,11 +35,11 @@ func TestTooManyBound(t *testing.T) {
 	w.converge(t)
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
 	require.Equal(t, others, w.lc.Annotations[locks])
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "the binding must be retried when another one is deleted")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.Of(consumer.String()), "the binding must be retried when another one is deleted")
 	w.lc.Annotations[locks] = ""
 	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
-	require.Empty(t, w.r.waiting.in(consumer))
+	require.Empty(t, w.r.waiting.Of(consumer.String()))
 }
 
 // TestIncompatibleSchema: a binding keeps its schema, and new bindings are rejected, if stored objects could not be read
@@ -59,7 +59,7 @@ func TestIncompatibleSchema(t *testing.T) {
 	require.Contains(t, condition.Message, "cannot replace "+widgetsOne)
 	require.True(t, conditions.IsTrue(kept, "Ready"), "bound resources must stay available")
 	require.Empty(t, w.bindings["b"].Status.BoundResources)
-	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.everywhere(), "the binding must be retried when no other one uses the previous schema")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.overCapacity.Of(capacity), "the binding must be retried when no other one uses the previous schema")
 	w.offer(widgetsTwo, gadgets)
 	delete(w.bindings, "b")
 	w.converge(t)

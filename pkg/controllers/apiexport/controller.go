@@ -2,21 +2,23 @@
 //
 //	secret named by spec.identity.secretRef ─► status.identityHash, immutable
 //	no secretRef ─► secret kcp-system/<name of the export> with random data
-//
-// Decisions are in identity.go.
 package apiexport
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -39,7 +41,6 @@ func IndexBySecret(export *apisv1alpha2.APIExport) []string {
 
 // Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// Exports have the index SecretIndex.
 	Exports *client.Informer[*apisv1alpha2.APIExport]
@@ -122,7 +123,8 @@ func (r *exportReconciler) reconcileIdentity(ctx context.Context, key client.Key
 	ref := apis.SecretOf(export)
 	secret, err := r.secret(ctx, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})
 	var failed error
-	if apierrors.IsNotFound(err) && mayGenerate(export, ref) {
+	// An identity is generated if the export has never had one and does not reference a secret of a user.
+	if apierrors.IsNotFound(err) && export.Status.IdentityHash == "" && ref == apis.DefaultSecret(export.Name) {
 		secret, err = r.createSecret(ctx, key.Cluster, apis.NewSecret(ref))
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = fmt.Errorf("creating the secret %s/%s: %w", ref.Namespace, ref.Name, err)
@@ -157,11 +159,77 @@ func (r *exportReconciler) reconcileSlice(ctx context.Context, key client.Key, e
 			return nil // deleted or replaced
 		}
 		return err
-	case err == nil || !exists || !wantsSlice(export):
+	case err == nil || !exists || metav1.HasAnnotation(export.ObjectMeta, apisv1alpha2.APIExportEndpointSliceSkipAnnotation):
 		return nil
 	}
 	if err := r.createSlice(ctx, key.Cluster, newSlice(export)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating the default endpoint slice: %w", err)
 	}
 	return nil
+}
+
+// identify sets the identity from the secret, or the reason why there is none. An existing hash does not change.
+func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret *corev1.Secret) *apisv1alpha2.APIExport {
+	export = export.DeepCopy()
+	if secret != nil {
+		export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &ref}
+	}
+	where := ref.Namespace + "/" + ref.Name
+	problem := ""
+	var key []byte
+	if secret != nil {
+		key = secret.Data[apis.IdentityKey]
+	}
+	switch {
+	case secret == nil && export.Status.IdentityHash == "":
+		problem = fmt.Sprintf("The secret %s does not exist: create it with the identity under %q", where, apis.IdentityKey)
+	case secret == nil:
+		problem = fmt.Sprintf("The secret %s no longer exists: recreate it with the same identity under %q", where, apis.IdentityKey)
+	case len(key) == 0:
+		problem = fmt.Sprintf("The secret %s has no value under %q: store the identity there", where, apis.IdentityKey)
+	case export.Status.IdentityHash == "":
+		export.Status.IdentityHash = apis.IdentityHash(key)
+	case export.Status.IdentityHash != apis.IdentityHash(key):
+		problem = fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes: reference the secret with the previous identity, or restore it", where)
+	}
+	if problem == "" {
+		conditions.MarkTrue(export, apisv1alpha2.APIExportIdentityValid)
+		return export
+	}
+	conditions.MarkFalse(export, apisv1alpha2.APIExportIdentityValid, apisv1alpha2.IdentityVerificationFailedReason, conditionsv1alpha1.ConditionSeverityError, "%s", problem)
+	return export
+}
+
+func generationFailed(export *apisv1alpha2.APIExport, err error) *apisv1alpha2.APIExport {
+	export = export.DeepCopy()
+	conditions.MarkFalse(export, apisv1alpha2.APIExportIdentityValid, apisv1alpha2.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
+		"%v, retrying", err)
+	return export
+}
+
+func newSlice(export *apisv1alpha2.APIExport) *apisv1alpha1.APIExportEndpointSlice {
+	return &apisv1alpha1.APIExportEndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: export.Name,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: apisv1alpha2.SchemeGroupVersion.String(), Kind: "APIExport", Name: export.Name, UID: export.UID,
+			}},
+		},
+		Spec: apisv1alpha1.APIExportEndpointSliceSpec{
+			APIExport: apisv1alpha1.ExportBindingReference{Path: logicalcluster.From(export).Path().String(), Name: export.Name},
+		},
+	}
+}
+
+// ownerOf returns the UID of the export that owns a default slice.
+func ownerOf(slice *apisv1alpha1.APIExportEndpointSlice) (types.UID, bool) {
+	if slice == nil {
+		return "", false
+	}
+	for _, owner := range slice.OwnerReferences {
+		if owner.Kind == "APIExport" && strings.HasPrefix(owner.APIVersion, apisv1alpha1.SchemeGroupVersion.Group+"/") && owner.Name == slice.Name {
+			return owner.UID, true
+		}
+	}
+	return "", false
 }

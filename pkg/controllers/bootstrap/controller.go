@@ -1,10 +1,21 @@
+// Package bootstrap creates the logical clusters without a Workspace: on every shard system:admin, with the roles and
+// bindings that apply to all logical clusters, and on the root shard root, with its WorkspaceTypes and bindings.
+//
+// It writes differences to the desired state at each start and after changes. Edits of a WorkspaceType are retained until a
+// version of Shardplane contains other content for it; an older replica does not revert this. Roles and bindings are
+// completed, unless they opt out.
 package bootstrap
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,11 +28,15 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
 
 	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Name is the name of the controller.
@@ -32,8 +47,7 @@ const maxBackoff = time.Second
 
 // Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	ShardName string
-	// Local reaches the shard itself as system:masters.
+	ShardName           string
 	Local               *client.Factory
 	LogicalClusters     *client.Informer[*corev1alpha1.LogicalCluster]
 	WorkspaceTypes      *client.Informer[*tenancyv1alpha1.WorkspaceType]
@@ -93,8 +107,12 @@ func clusterIn[T client.Object](clusters []logicalcluster.Name) func(T) []logica
 type bootstrapReconciler struct {
 	shard        string
 	local        *client.Factory
-	shipped      shipment
 	homeCreators []string
+	shipped      struct {
+		types   []*tenancyv1alpha1.WorkspaceType
+		exports []*apisv1alpha2.APIExport
+		schemas []*apisv1alpha1.APIResourceSchema
+	}
 
 	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	types   func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
@@ -154,53 +172,33 @@ func (r *bootstrapReconciler) complete(cluster logicalcluster.Name) {
 	}
 }
 
-type shipment struct {
-	types   []*tenancyv1alpha1.WorkspaceType
-	exports []*apisv1alpha2.APIExport
-	schemas []*apisv1alpha1.APIResourceSchema
-}
-
 func (r *bootstrapReconciler) load() error {
 	types, err := config.RootWorkspaceTypes()
 	if err != nil {
 		return err
 	}
-	for _, wt := range types {
-		want, err := workspaceTypes.shipped(wt)
-		if err != nil {
-			return err
-		}
-		r.shipped.types = append(r.shipped.types, want)
+	if r.shipped.types, err = workspaceTypes.allShipped(types); err != nil {
+		return err
 	}
 	exports, schemas, err := config.RootExports()
 	if err != nil {
 		return err
 	}
-	for _, export := range exports {
-		want, err := apiExports.shipped(export)
-		if err != nil {
-			return err
-		}
-		r.shipped.exports = append(r.shipped.exports, want)
-	}
 	r.shipped.schemas = schemas
-	return nil
+	r.shipped.exports, err = apiExports.allShipped(exports)
+	return err
 }
 
 // ensureShipped creates missing initial content of root and updates content of older versions. Schemas never change, and
 // those of older versions are retained.
 func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
-	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), merging(workspaceTypes)}
-	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), merging(apiExports)}
+	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), workspaceTypes.merge}
+	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), apiExports.merge}
 	return errors.Join(
 		types.ensure(ctx, core.RootCluster, r.shipped.types),
 		r.ensureSchemas(ctx, scope),
 		exports.ensure(ctx, core.RootCluster, r.shipped.exports),
 	)
-}
-
-func merging[T client.Object](c content[T]) func(existing, want T) (T, error) {
-	return func(existing, want T) (T, error) { return c.updated(existing, want), nil }
 }
 
 func (r *bootstrapReconciler) ensureSchemas(ctx context.Context, scope client.Scope) error {
@@ -215,4 +213,220 @@ func (r *bootstrapReconciler) ensureSchemas(ctx context.Context, scope client.Sc
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// contentAnnotation is the hash of the last installed content.
+//
+//reference:metadata WorkspaceTypes and APIExports of Shardplane | bootstrap controller
+const contentAnnotation = "internal.shardplane.io/bootstrap-content"
+
+// clustersOf returns the logical clusters that each shard of this kind has.
+func clustersOf(shard string) []logicalcluster.Name {
+	if shard == corev1alpha1.RootShard {
+		return []logicalcluster.Name{tenancy.AdminCluster, core.RootCluster, tenancy.HomesCluster}
+	}
+	return []logicalcluster.Name{tenancy.AdminCluster}
+}
+
+func logicalClusterOf(cluster logicalcluster.Name, shard string) *corev1alpha1.LogicalCluster {
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: corev1alpha1.LogicalClusterName,
+		Annotations: map[string]string{
+			core.LogicalClusterPathAnnotationKey:          cluster.String(),
+			corev1alpha1.LogicalClusterShardAnnotationKey: shard,
+		},
+	}}
+	if cluster == core.RootCluster {
+		lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] = cluster.Path().Join(string(tenancyv1alpha1.RootWorkspaceTypeName)).String()
+	}
+	return lc
+}
+
+// content defines the shipped content of a kind of object.
+type content[T client.Object] struct {
+	copied      func(T) T
+	of          func(T) any
+	copyContent func(into, from T) // copies the content
+}
+
+var workspaceTypes = content[*tenancyv1alpha1.WorkspaceType]{
+	copied:      (*tenancyv1alpha1.WorkspaceType).DeepCopy,
+	of:          func(wt *tenancyv1alpha1.WorkspaceType) any { return wt.Spec },
+	copyContent: func(into, from *tenancyv1alpha1.WorkspaceType) { into.Spec = *from.Spec.DeepCopy() },
+}
+
+var apiExports = content[*apisv1alpha2.APIExport]{
+	copied: (*apisv1alpha2.APIExport).DeepCopy,
+	of:     func(export *apisv1alpha2.APIExport) any { return export.Spec },
+	copyContent: func(into, from *apisv1alpha2.APIExport) {
+		identity := into.Spec.Identity // generated on this installation
+		into.Spec = *from.Spec.DeepCopy()
+		into.Spec.Identity = identity
+	},
+}
+
+func (c content[T]) shipped(obj T) (T, error) {
+	raw, err := json.Marshal(c.of(obj))
+	if err != nil {
+		return obj, fmt.Errorf("encoding %T %s: %w", obj, obj.GetName(), err)
+	}
+	sum := sha256.Sum256(raw)
+	obj = c.copied(obj)
+	annotate(obj, contentAnnotation, hex.EncodeToString(sum[:8]))
+	annotate(obj, core.LogicalClusterPathAnnotationKey, core.RootCluster.String())
+	return obj, nil
+}
+
+func (c content[T]) allShipped(objects []T) (all []T, err error) {
+	for _, obj := range objects {
+		want, err := c.shipped(obj)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, want)
+	}
+	return all, nil
+}
+
+func annotate(obj client.Object, key, value string) {
+	annotations := maps.Clone(obj.GetAnnotations())
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[key] = value
+	obj.SetAnnotations(annotations)
+}
+
+// versionOf returns the version of an object's content; 0 for releases without versions.
+func versionOf(obj client.Object) int {
+	version, err := strconv.Atoi(obj.GetAnnotations()[tenancy.ContentVersionAnnotation])
+	if err != nil {
+		return 0
+	}
+	return version
+}
+
+func (c content[T]) merge(existing, want T) (T, error) { return c.updated(existing, want), nil }
+
+// updated returns an existing object with the shipped content. The object does not change, including edits, if its shipped
+// content was the same or newer: during an upgrade, replicas of two versions run concurrently.
+func (c content[T]) updated(existing, want T) T {
+	if versionOf(existing) > versionOf(want) {
+		return existing
+	}
+	result := c.copied(existing)
+	if existing.GetAnnotations()[contentAnnotation] != want.GetAnnotations()[contentAnnotation] {
+		c.copyContent(result, want)
+	}
+	for key, value := range want.GetAnnotations() {
+		annotate(result, key, value)
+	}
+	return result
+}
+
+// policyOf returns the roles and bindings that a logical cluster starts with.
+func policyOf(cluster logicalcluster.Name, homeCreators []string) policy.Objects {
+	switch cluster {
+	case tenancy.AdminCluster:
+		return policy.System()
+	case core.RootCluster:
+		return policy.Root(homeCreators...)
+	default:
+		return policy.Objects{}
+	}
+}
+
+// keeper creates and completes the shipped objects of one resource.
+type keeper[T client.Object, L runtime.Object] struct {
+	get     func(key client.Key) (T, error)
+	clients *client.Client[T, L]
+	// merge adds missing parts of want to existing.
+	merge func(existing, want T) (T, error)
+}
+
+func (k keeper[T, L]) ensure(ctx context.Context, cluster logicalcluster.Name, wanted []T) error {
+	var errs []error
+	for _, want := range wanted {
+		if err := k.ensureOne(ctx, cluster, want); err != nil {
+			errs = append(errs, fmt.Errorf("%T %s in %s: %w", want, want.GetName(), cluster, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name, want T) error {
+	existing, err := k.get(client.Key{Cluster: cluster, Name: want.GetName()})
+	if apierrors.IsNotFound(err) {
+		if _, err = k.clients.Create(ctx, want, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		existing, err = k.clients.Get(ctx, want.GetName(), metav1.GetOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	merged, err := k.merge(existing, want)
+	if err != nil {
+		return err
+	}
+	_, err = reconcile.Commit(ctx, k.clients, existing, merged)
+	return err
+}
+
+// mergeRole adds missing rules, unless existing opts out. Additional rules are retained.
+func mergeRole(existing, want *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
+	compared, err := (&reconciliation.ReconcileRoleOptions{
+		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want.DeepCopy()}, Client: comparedRole{existing: existing},
+	}).Run()
+	if err != nil {
+		return nil, err
+	}
+	merged, ok := compared.Role.(reconciliation.ClusterRoleRuleOwner)
+	if !ok || compared.Protected || compared.Operation == reconciliation.ReconcileNone {
+		return existing, nil
+	}
+	return merged.ClusterRole, nil
+}
+
+// mergeBinding adds missing subjects, unless existing opts out.
+func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
+	if existing.RoleRef != want.RoleRef {
+		return nil, fmt.Errorf("it references %s instead of %s: delete it, then it is recreated", existing.RoleRef.Name, want.RoleRef.Name)
+	}
+	compared, err := (&reconciliation.ReconcileRoleBindingOptions{
+		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},
+		Client:      comparedBinding{existing: existing},
+		// The groups are configured by a flag, which may also remove groups.
+		RemoveExtraSubjects: want.Name == policy.HomeCreate,
+	}).Run()
+	if err != nil {
+		return nil, err
+	}
+	merged, ok := compared.RoleBinding.(reconciliation.ClusterRoleBindingAdapter)
+	if !ok || compared.Protected || compared.Operation == reconciliation.ReconcileNone {
+		return existing, nil
+	}
+	return merged.ClusterRoleBinding, nil
+}
+
+// comparedRole returns the existing role to a comparison, which does not write.
+type comparedRole struct {
+	reconciliation.RuleOwnerModifier
+
+	existing *rbacv1.ClusterRole
+}
+
+func (c comparedRole) Get(string, string) (reconciliation.RuleOwner, error) {
+	return reconciliation.ClusterRoleRuleOwner{ClusterRole: c.existing}, nil
+}
+
+// comparedBinding returns the existing binding to a comparison, which only calls Get.
+type comparedBinding struct {
+	reconciliation.RoleBindingModifier
+
+	existing *rbacv1.ClusterRoleBinding
+}
+
+func (c comparedBinding) Get(string, string) (reconciliation.RoleBinding, error) {
+	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: c.existing}, nil
 }

@@ -6,7 +6,7 @@
 //	limits for objects ─────────────────────────────┘   Table: an entry <resource>:<identity>
 //	                                                    ◄─ counts here and on the cache server
 //
-// Decisions (this file, resource.go) are separate from change notifications (watch.go) and from conflicts between cached
+// Decisions (this file, resource.go) are separate from change notifications (config.go) and from conflicts between cached
 // resources for the same resource (rivals.go).
 package cachedresource
 
@@ -57,8 +57,9 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, c.release(ctx, c.publisher(key))
 	case object.DeletionTimestamp != nil:
 		return c.finish(ctx, object)
-	case c.Cache == nil:
-		updated := object.DeepCopy()
+	}
+	updated := object.DeepCopy()
+	if c.Cache == nil {
 		conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, reasonNoCache, conditionsv1alpha1.ConditionSeverityError,
 			"This installation has no cache server: objects are not replicated")
 		_, err := c.commit(ctx, object, updated)
@@ -66,13 +67,12 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	}
 	if !hasFinalizer(object) {
 		// The finalizer must be written before there are replicas.
-		updated := object.DeepCopy()
 		updated.Finalizers = append(updated.Finalizers, cachev1alpha1.CachedResourceFinalizer)
 		if object, err = c.commit(ctx, object, updated); err != nil {
 			return reconcile.Result{}, err
 		}
+		updated = object.DeepCopy()
 	}
-	updated := object.DeepCopy()
 	result, problem := c.advance(ctx, updated)
 	if _, err := c.commit(ctx, object, updated); err != nil {
 		return reconcile.Result{}, err
@@ -91,7 +91,8 @@ func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedRe
 		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
 	}
 	key := client.KeyOf(object)
-	c.watched.secret(key, secretKey(object))
+	ref := apis.CachedSecretOf(object)
+	c.watched.secret(key, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})
 	if err := c.identify(ctx, object); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -187,11 +188,10 @@ func (c *controller) removeReplicas(ctx context.Context, object *cachev1alpha1.C
 
 // empty selects no objects for replication and reports whether all replicas have been deleted.
 func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedResource) (deleted bool, err error) {
-	kind := object.Annotations[apis.CachedKindAnnotation]
 	if !mayHaveReplicas(object) || c.sharesReplicas(object) {
 		return true, nil // there were no replicas, or they belong to another cached resource
 	}
-	p, err := c.publication(object, Served{Kind: kind})
+	p, err := c.publication(object, Served{Kind: object.Annotations[apis.CachedKindAnnotation]})
 	if err != nil {
 		return false, err
 	}
@@ -257,11 +257,6 @@ func (c *controller) objectChanges(_ context.Context, queue reconcile.Queue[clie
 			}
 		}
 	}), nil
-}
-
-func secretKey(object *cachev1alpha1.CachedResource) client.Key {
-	ref := apis.CachedSecretOf(object)
-	return client.Key{Cluster: logicalcluster.From(object), Namespace: ref.Namespace, Name: ref.Name}
 }
 
 // identify sets the identity of a cached resource from its secret. It creates the default secret if necessary.

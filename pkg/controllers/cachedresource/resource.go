@@ -48,14 +48,10 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 	return served, true, nil
 }
 
-const scopeCluster = "Cluster"
-
 // annotateKind records the kind and scope of the objects for the cache server. This must precede their replication.
 func annotateKind(object *cachev1alpha1.CachedResource, kind string) {
-	if object.Annotations == nil {
-		object.Annotations = map[string]string{}
-	}
-	object.Annotations[apis.CachedKindAnnotation], object.Annotations[apis.CachedScopeAnnotation] = kind, scopeCluster
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, apis.CachedKindAnnotation, kind)
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, apis.CachedScopeAnnotation, "Cluster")
 }
 
 // publication returns the selection of a cached resource without limits.
@@ -114,7 +110,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	}
 	replicated, err := c.cachedObjects(ctx, object)
 	switch {
-	case isUnserved(err):
+	case apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err):
 		wait("The cache server does not serve the resource yet")
 		return reconcile.Result{Backoff: true}, nil
 	case err != nil:
@@ -230,9 +226,6 @@ func (c *controller) deleted(ctx context.Context, object *cachev1alpha1.CachedRe
 	}
 	return n == 0 && err == nil, err
 }
-
-// isUnserved reports whether the cache server does not serve a resource yet.
-func isUnserved(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) }
 
 // total counts the objects of a resource with one short list.
 func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResource) (count int, err error) {

@@ -66,8 +66,7 @@ type Consumers interface {
 type Config[T Slice] struct {
 	Kind      Kind[T]
 	ShardName string
-	// Local reaches the shard itself as system:masters.
-	Local *client.Factory
+	Local     *client.Factory
 	// Slices have the index ExportIndex.
 	Slices     *client.Informer[T]
 	Partitions *client.Informer[*topologyv1alpha1.Partition]
@@ -91,14 +90,20 @@ func NewEndpointSliceController[T Slice](config Config[T]) *reconcile.Controller
 	sources := []reconcile.Source[client.Key]{
 		reconcile.Keys(config.Slices),
 		reconcile.FromInformer(config.Exports, c.slicesOf),
-		reconcile.FromInformer(config.Partitions, c.slicesIn),
-		reconcile.FromChanges(config.Shards, shardChanged, func() []client.Key { return reconcile.KeysOf(config.Slices.Lister().List(nil)...) }),
+		reconcile.FromInformer(config.Partitions, func(partition *topologyv1alpha1.Partition) []client.Key {
+			return c.slicesWhere(logicalcluster.From(partition), func(its Parts) bool { return its.Partition == partition.Name })
+		}),
+		reconcile.FromChanges(config.Shards, func(old, shard *corev1alpha1.Shard) bool {
+			return old.Spec.VirtualWorkspaceURL != shard.Spec.VirtualWorkspaceURL || !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
+		}, func() []client.Key { return reconcile.KeysOf(config.Slices.Lister().List(nil)...) }),
 		func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 			return config.Consumers.FollowConsumers(func(export client.Key) { c.enqueue(queue, export) }), nil
 		},
 	}
 	if config.Cached != nil {
-		sources = append(sources, reconcile.FromInformer(config.Cached, c.slicesFor))
+		sources = append(sources, reconcile.FromInformer(config.Cached, func(cached *cachev1alpha1.CachedResource) []client.Key {
+			return c.slicesWhere(logicalcluster.From(cached), func(its Parts) bool { return its.Cached == cached.Name })
+		}))
 	}
 	if config.Uses != nil {
 		sources = append(sources, func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
@@ -127,14 +132,6 @@ func (c *Config[T]) enqueue(queue reconcile.Queue[client.Key], export client.Key
 	}
 }
 
-func (c *Config[T]) slicesIn(partition *topologyv1alpha1.Partition) []client.Key {
-	return c.slicesWhere(logicalcluster.From(partition), func(its Parts) bool { return its.Partition == partition.Name })
-}
-
-func (c *Config[T]) slicesFor(cached *cachev1alpha1.CachedResource) []client.Key {
-	return c.slicesWhere(logicalcluster.From(cached), func(its Parts) bool { return its.Cached == cached.Name })
-}
-
 func (c *Config[T]) slicesWhere(cluster logicalcluster.Name, is func(Parts) bool) []client.Key {
 	var keys []client.Key
 	for _, slice := range c.Slices.Lister().Cluster(cluster).List(nil) {
@@ -143,10 +140,6 @@ func (c *Config[T]) slicesWhere(cluster logicalcluster.Name, is func(Parts) bool
 		}
 	}
 	return keys
-}
-
-func shardChanged(old, shard *corev1alpha1.Shard) bool {
-	return old.Spec.VirtualWorkspaceURL != shard.Spec.VirtualWorkspaceURL || !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
 }
 
 func (c *Config[T]) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

@@ -1,13 +1,21 @@
 package endpointslice
 
 import (
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -79,56 +87,42 @@ var OfExports = Kind[*apisv1alpha1.APIExportEndpointSlice]{
 }
 
 // OfCached are CachedResourceEndpointSlices.
-var OfCached = Kind[*cachev1alpha1.CachedResourceEndpointSlice]{
-	Name: "cachedresourceendpointslice",
-	In: func(s client.Scope) reconcile.Patcher[*cachev1alpha1.CachedResourceEndpointSlice] {
-		return kinds.CachedResourceEndpointSlices.In(s)
-	},
-	Of: func(s *cachev1alpha1.CachedResourceEndpointSlice) Parts {
-		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
-	},
-	URLs:    func(s *cachev1alpha1.CachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
-	SetURLs: func(s *cachev1alpha1.CachedResourceEndpointSlice, urls []string) { setURLs(&s.Status, urls) },
-	Path: func(s *cachev1alpha1.CachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
-		return replicationPath(s)
-	},
-	Invalid: func(s *cachev1alpha1.CachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
-		return refersBack(s, apis.CachedSliceKind, export)
-	},
-}
+var OfCached = ofCached("cachedresourceendpointslice", apis.CachedSliceKind, kinds.CachedResourceEndpointSlices,
+	func(s *cachev1alpha1.CachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
+		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition}, &s.Status
+	})
 
 // OfClusterCached are ClusterCachedResourceEndpointSlices.
-var OfClusterCached = Kind[*kinds.ClusterCachedResourceEndpointSlice]{
-	Name: "clustercachedresourceendpointslice",
-	In: func(s client.Scope) reconcile.Patcher[*kinds.ClusterCachedResourceEndpointSlice] {
-		return kinds.ClusterCachedResourceEndpointSlices.In(s)
-	},
-	Of: func(s *kinds.ClusterCachedResourceEndpointSlice) Parts {
-		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
-	},
-	URLs:    func(s *kinds.ClusterCachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
-	SetURLs: func(s *kinds.ClusterCachedResourceEndpointSlice, urls []string) { setURLs(&s.Status, urls) },
-	Path: func(s *kinds.ClusterCachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
-		return replicationPath(s)
-	},
-	Invalid: func(s *kinds.ClusterCachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
-		return refersBack(s, apis.ClusterCachedSliceKind, export)
-	},
-}
-
-func urlsOf(status *cachev1alpha1.CachedResourceEndpointSliceStatus) []string {
-	return mapSlice(status.CachedResourceEndpoints, func(e cachev1alpha1.CachedResourceEndpoint) string { return e.URL })
-}
-
-func setURLs(status *cachev1alpha1.CachedResourceEndpointSliceStatus, urls []string) {
-	status.CachedResourceEndpoints = mapSlice(urls, func(url string) cachev1alpha1.CachedResourceEndpoint {
-		return cachev1alpha1.CachedResourceEndpoint{URL: url}
+var OfClusterCached = ofCached("clustercachedresourceendpointslice", apis.ClusterCachedSliceKind, kinds.ClusterCachedResourceEndpointSlices,
+	func(s *kinds.ClusterCachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
+		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition}, &s.Status
 	})
-}
 
-// replicationPath returns the path segments of the virtual workspace with the replicas of a cached resource.
-func replicationPath(slice client.Object) []string {
-	return []string{"replication", logicalcluster.From(slice).String(), slice.GetName()}
+// ofCached returns a kind of slices of cached resources. of returns their common fields, without the selector, and their status.
+func ofCached[T Slice, L runtime.Object](name, kind string, resource client.Resource[T, L], of func(T) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus)) Kind[T] {
+	return Kind[T]{
+		Name: name,
+		In:   func(s client.Scope) reconcile.Patcher[T] { return resource.In(s) },
+		Of: func(s T) Parts {
+			its, status := of(s)
+			its.ShardSelector = &status.ShardSelector
+			return its
+		},
+		URLs: func(s T) []string {
+			_, status := of(s)
+			return mapSlice(status.CachedResourceEndpoints, func(e cachev1alpha1.CachedResourceEndpoint) string { return e.URL })
+		},
+		SetURLs: func(s T, urls []string) {
+			_, status := of(s)
+			status.CachedResourceEndpoints = mapSlice(urls, func(url string) cachev1alpha1.CachedResourceEndpoint {
+				return cachev1alpha1.CachedResourceEndpoint{URL: url}
+			})
+		},
+		Path: func(s T, _ *apisv1alpha2.APIExport) []string {
+			return []string{"replication", logicalcluster.From(s).String(), s.GetName()}
+		},
+		Invalid: func(s T, export *apisv1alpha2.APIExport) *problem { return refersBack(s, kind, export) },
+	}
 }
 
 // refersBack returns a problem of the export of a cached resource's slice, which must contain the resource with a reference to the
@@ -157,6 +151,95 @@ func mapSlice[In, Out any](in []In, f func(In) Out) []Out {
 	all := make([]Out, 0, len(in))
 	for _, one := range in {
 		all = append(all, f(one))
+	}
+	return all
+}
+
+type state struct {
+	export    *apisv1alpha2.APIExport     // nil if it does not exist
+	cached    bool                        // whether the referenced cached resource exists
+	partition *topologyv1alpha1.Partition // nil if it does not exist
+	shards    []*corev1alpha1.Shard
+	consumed  func(shard string) bool // whether the export has bindings on a shard
+}
+
+func (k Kind[T]) advance(slice T, s state) T {
+	slice, _ = slice.DeepCopyObject().(T)
+	its := k.Of(slice)
+	selector, valid := selectorOf(slice, its.Partition, s.partition)
+	if problem := k.Invalid(slice, s.export); problem == nil {
+		conditions.MarkTrue(slice, apisv1alpha2.APIExportValid)
+	} else {
+		valid = false
+		conditions.MarkFalse(slice, apisv1alpha2.APIExportValid, problem.reason, conditionsv1alpha1.ConditionSeverityError, "%s", problem.message)
+	}
+	switch {
+	case its.Cached == "":
+	case s.cached:
+		conditions.MarkTrue(slice, cachev1alpha1.CachedResourceValid)
+	default:
+		valid = false
+		conditions.MarkFalse(slice, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceNotFoundReason, conditionsv1alpha1.ConditionSeverityError,
+			"The cached resource %s of the slice does not exist: create it, or delete the slice", its.Cached)
+	}
+	if !valid {
+		*its.ShardSelector = ""
+		k.SetURLs(slice, nil)
+		return slice
+	}
+	*its.ShardSelector = selector.String()
+	k.SetURLs(slice, k.endpoints(slice, selector, s))
+	return slice
+}
+
+// waitingForReplicas is the reason while the exports of other shards have not been observed completely.
+const waitingForReplicas = "WaitingForReplicas"
+
+// waitingFor sets the condition of a slice with an unobserved export. An existing condition does not change.
+func waitingFor[T Slice](slice T, why error) T {
+	if known := conditions.Get(slice, apisv1alpha2.APIExportValid); known != nil && known.Reason != waitingForReplicas {
+		return slice
+	}
+	slice, _ = slice.DeepCopyObject().(T)
+	conditions.MarkUnknown(slice, apisv1alpha2.APIExportValid, waitingForReplicas, "Waiting for the state of other shards: %v", why)
+	return slice
+}
+
+// selectorOf returns the selector of the partition and sets the condition of the slice.
+func selectorOf(slice Slice, name string, partition *topologyv1alpha1.Partition) (selector labels.Selector, valid bool) {
+	invalid := func(format string, args ...any) (labels.Selector, bool) {
+		conditions.MarkFalse(slice, apisv1alpha1.PartitionValid, apisv1alpha1.PartitionInvalidReferenceReason, conditionsv1alpha1.ConditionSeverityError, format, args...)
+		return nil, false
+	}
+	selector = labels.Everything()
+	switch {
+	case name == "":
+	case partition == nil:
+		return invalid("The Partition %s does not exist: create it, or remove it from spec.partition", name)
+	case partition.Spec.Selector != nil:
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(partition.Spec.Selector); err != nil {
+			return invalid("The selector of the Partition %s is invalid: %v", name, err)
+		}
+	}
+	conditions.MarkTrue(slice, apisv1alpha1.PartitionValid)
+	return selector, true
+}
+
+// endpoints returns the endpoints of the shards with consumers that match the selector, or that already have an endpoint.
+func (k Kind[T]) endpoints(slice T, selector labels.Selector, s state) []string {
+	var all []string
+	before := k.URLs(slice)
+	shards := slices.SortedFunc(slices.Values(s.shards), func(a, b *corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
+	for _, shard := range shards {
+		base, err := url.Parse(shard.Spec.VirtualWorkspaceURL)
+		if err != nil || base.Host == "" {
+			continue // it has no valid URL
+		}
+		endpoint := base.JoinPath(append([]string{"services"}, k.Path(slice, s.export)...)...).String()
+		if !slices.Contains(all, endpoint) && s.consumed(shard.Name) && (slices.Contains(before, endpoint) || selector.Matches(labels.Set(shard.Labels))) {
+			all = append(all, endpoint)
+		}
 	}
 	return all
 }

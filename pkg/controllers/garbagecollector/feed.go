@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -203,7 +202,7 @@ func (f *feed) catchUp(ctx context.Context) error {
 func (f *feed) allReadable(cluster logicalcluster.Name) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for item := range maps.Keys(f.unreadable) {
+	for item := range f.unreadable {
 		if item.LogicalCluster() == cluster {
 			return fmt.Errorf("%w: %s", errUnreadable, item)
 		}

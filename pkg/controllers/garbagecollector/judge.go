@@ -2,14 +2,19 @@ package garbagecollector
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -48,11 +53,18 @@ type lookup struct {
 	owner object
 }
 
+// Kinds gives access to the APIs that logical clusters serve.
+type Kinds interface {
+	// KindOf returns the resource of a kind; false if it is not served.
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
+	// Served returns the resource with a key prefix, in any served version.
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
+}
+
 // backend gives access to objects. Tests implement it, too.
 type backend interface {
-	// KindOf and Served are described by Kinds.
-	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
+	Kinds
+
 	// get returns an object in the state of the graph or newer, and read the result of a quorum read. They return the zero value
 	// if the object does not exist.
 	get(ctx context.Context, item Item) (object, error)
@@ -72,7 +84,7 @@ type collector struct {
 	graph   *graph
 	backend backend
 	parked  parked
-	// held are objects with a delayed deletion, see first.go.
+	// held are objects with a delayed deletion, see Controller.begin.
 	held    holding
 	metrics metrics
 }
@@ -200,4 +212,129 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(references), func(r metav1.OwnerReference) bool {
 		return slices.ContainsFunc(drop, func(other metav1.OwnerReference) bool { return sameReference(r, other) })
 	})
+}
+
+// parked are items that cannot be judged or written until the APIs that their logical cluster serves change.
+type parked struct {
+	mu    sync.Mutex
+	items map[logicalcluster.Name]map[Item]struct{}
+	count int
+}
+
+func (p *parked) add(item Item) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cluster := item.LogicalCluster()
+	in := p.items[cluster]
+	if in == nil {
+		in = map[Item]struct{}{}
+		if p.items == nil {
+			p.items = map[logicalcluster.Name]map[Item]struct{}{}
+		}
+		p.items[cluster] = in
+	}
+	before := len(in)
+	in[item] = struct{}{}
+	p.count += len(in) - before
+}
+
+func (p *parked) take(cluster logicalcluster.Name) []Item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := p.items[cluster]
+	delete(p.items, cluster)
+	p.count -= len(in)
+	return slices.Collect(maps.Keys(in))
+}
+
+func (p *parked) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
+func (p *parked) remove(item Item) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.count == 0 {
+		return
+	}
+	cluster := item.LogicalCluster()
+	in := p.items[cluster]
+	before := len(in)
+	delete(in, item)
+	p.count -= before - len(in)
+	if len(in) == 0 {
+		delete(p.items, cluster)
+	}
+}
+
+type holding struct {
+	gauge prometheus.Gauge
+
+	mu    sync.Mutex
+	until time.Time
+	// items contains the UIDs; empty if the object could not be read.
+	items map[Item]types.UID
+}
+
+// wait returns the remaining delay for an object.
+func (h *holding) wait(item Item, uid types.UID) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if of, held := h.items[item]; !held || of != "" && of != uid {
+		return 0
+	}
+	remaining := time.Until(h.until)
+	if remaining <= 0 {
+		h.items = nil
+		h.gauge.Set(0)
+	}
+	return max(remaining, 0)
+}
+
+func (h *holding) set(until time.Time, items map[Item]types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until, h.items = until, items
+	h.gauge.Set(float64(len(items)))
+}
+
+// Actions in metrics.
+const (
+	actionDelete    = "delete"
+	actionReference = "reference"
+	actionFinalizer = "finalizer"
+)
+
+type metrics struct {
+	attempts                 *prometheus.CounterVec
+	references, parked, held prometheus.Gauge
+}
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		attempts: instruments.NewCounterVec(registerer, "shardplane_garbage_collector_attempts_total",
+			"Attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by action and result.", "action", "result"),
+		references: instruments.NewGauge(registerer, "shardplane_garbage_collector_references",
+			"References to owners that the garbage collector has observed. Only on the leader."),
+		parked: instruments.NewGauge(registerer, "shardplane_garbage_collector_parked",
+			"Objects that cannot be processed because their logical cluster does not serve their kind or the kind of an owner."),
+		held: instruments.NewGauge(registerer, "shardplane_garbage_collector_held",
+			"Objects that existed before the first start of the garbage collector, and that it deletes after its initial delay."),
+	}
+}
+
+func (m metrics) count(action string, err error) {
+	result := "success"
+	switch {
+	case err == nil:
+	case apierrors.IsConflict(err):
+		result = "conflict"
+	case apierrors.IsNotFound(err):
+		result = "gone"
+	default:
+		result = "error"
+	}
+	m.attempts.WithLabelValues(action, result).Inc()
 }

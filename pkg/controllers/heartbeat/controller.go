@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,12 +57,11 @@ func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 		shard: config.ShardName, load: config.Load, done: config.Done, now: time.Now,
 		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
 		owner: func() []metav1.OwnerReference {
-			for _, shard := range own.List(nil) {
-				if shard.Name == config.ShardName {
-					return []metav1.OwnerReference{{APIVersion: corev1alpha1.SchemeGroupVersion.String(), Kind: "Shard", Name: shard.Name, UID: shard.UID}}
-				}
+			shard, err := own.Get(client.Key{Cluster: core.RootCluster, Name: config.ShardName})
+			if err != nil {
+				return nil
 			}
-			return nil
+			return []metav1.OwnerReference{{APIVersion: corev1alpha1.SchemeGroupVersion.String(), Kind: "Shard", Name: shard.Name, UID: shard.UID}}
 		},
 	}
 	return reconcile.New(reconcile.Config[string]{
@@ -114,7 +114,12 @@ func (h *heart) renew(ctx context.Context) error {
 	if h.last != nil {
 		lease = h.last.DeepCopy()
 	}
-	err := h.fill(lease)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
+	lease.OwnerReferences = h.owner()
+	lease.Spec.HolderIdentity = new(h.shard)
+	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
+	err := shardload.SetOnLease(lease, h.load())
 	switch {
 	case err != nil:
 	case h.last == nil:
@@ -123,13 +128,4 @@ func (h *heart) renew(ctx context.Context) error {
 		h.last, err = h.leases.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	return err
-}
-
-func (h *heart) fill(lease *coordinationv1.Lease) error {
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
-	lease.OwnerReferences = h.owner()
-	lease.Spec.HolderIdentity = new(h.shard)
-	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
-	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
-	return shardload.SetOnLease(lease, h.load())
 }

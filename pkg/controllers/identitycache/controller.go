@@ -33,7 +33,6 @@ const (
 
 // Config configures the controller.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// Exports include those of other shards.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
@@ -90,7 +89,6 @@ func (r *identityReconciler) reconcile(ctx context.Context, _ logicalcluster.Nam
 		return reconcile.Result{}, fmt.Errorf("reading the ConfigMap %s in %s: %w", ConfigMap, Cluster, err)
 	}
 	updated := stored.DeepCopy()
-	updated.Data = maps.Clone(stored.Data)
 	if updated.Data == nil {
 		updated.Data = map[string]string{}
 	}

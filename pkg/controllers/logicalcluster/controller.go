@@ -1,6 +1,23 @@
+// Package logicalcluster manages the lifecycle of the logical clusters of a shard. Each of them is described by its LogicalCluster
+// object.
+//
+//	created ─► Scheduling ─► Initializing ─► Ready ◄─► Inactive
+//	             │ namespace    │ until          (annotation core.kcp.io/inactive)
+//	             │ "default"    │ status.initializers
+//	             │ exists       │ is empty; package defaults handles the one for the default
+//	             │              │ bindings of the type
+//
+//	deleted ─► Terminating ─► Deleting ─► removed
+//	             │ until         │ workspaces, then all other content, then
+//	             │ status.       │ namespaces, then CustomResourceDefinitions;
+//	             │ terminators   │ each stage begins when the previous one is empty,
+//	             │ is empty      │ and everything is checked again at the end
+//
+// Every step can be repeated, because the complete state is stored in the object.
 package logicalcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +28,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
@@ -32,12 +51,15 @@ func NewLogicalClusterController(config Config) *reconcile.Controller[client.Key
 			_, err := config.ClusterRoleBindings.Lister().Get(client.Key{Cluster: cluster, Name: name})
 			return err == nil
 		},
-		createBinding: createBinding(config.Local), defaults: bindings, unreadable: config.Unreadable.Describe,
-		writer: writer{commit: config.commit()},
+		createBinding: func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
+			_, err := kinds.ClusterRoleBindings.In(config.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
+			return err
+		},
+		defaults: bindings, unreadable: config.Unreadable.Describe, writer: writer{commit: config.commit()},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile, Workers: workers,
-		Sources: append(append(sources, config.Unreadable.sources()...),
+		Sources: append(sources, config.Unreadable.source,
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
 				if !isInitialNamespace(ns.Name) {
@@ -59,7 +81,7 @@ type logicalClusterReconciler struct {
 	unreadable    func(ctx context.Context, cluster logicalcluster.Name) (string, error)
 	// defaults is a *defaults.Bindings.
 	defaults interface {
-		Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error)
+		Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again bool, err error)
 		Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster
 		Forget(cluster logicalcluster.Name)
 	}
@@ -88,31 +110,29 @@ func (r *logicalClusterReconciler) bringUp(ctx context.Context, lc *corev1alpha1
 	// Bindings are created first, because they are processed concurrently with the following steps.
 	next, again, failed := r.defaults.Make(ctx, advance(lc, r.externalURL))
 	wait, err := r.namespaces.make(ctx, lc, r.now())
+	result := reconcile.Result{Backoff: again, RequeueAfter: wait}
 	if err != nil && !isUp(lc) {
 		return reconcile.Result{}, err
 	}
 	failed = errors.Join(failed, err)
-	again.RequeueAfter = sooner(again.RequeueAfter, wait)
 	if err := r.bindOwner(ctx, lc); err != nil {
 		return reconcile.Result{}, err
 	}
 	if wait := untilReported(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	unreadable := ""
-	if r.unreadable != nil {
-		if unreadable, err = r.unreadable(ctx, logicalcluster.From(lc)); err != nil {
-			return reconcile.Result{}, err
-		}
+	unreadable, err := r.unreadable(ctx, logicalcluster.From(lc))
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	if unreadable != "" {
-		again.RequeueAfter = sooner(again.RequeueAfter, recheck)
+		result.RequeueAfter = min(cmp.Or(wait, recheck), recheck)
 	}
 	next = reportUnreadable(next, unreadable)
 	if _, err = r.write(ctx, lc, label(r.defaults.Note(advance(next, r.externalURL)))); err != nil {
 		return reconcile.Result{}, err
 	}
-	return again, failed
+	return result, failed
 }
 
 // bindOwner makes the owner of a new LogicalCluster its administrator before it becomes Ready.
@@ -125,16 +145,8 @@ func (r *logicalClusterReconciler) bindOwner(ctx context.Context, lc *corev1alph
 	if r.hasBinding(cluster, binding.Name) {
 		return nil
 	}
-	if err := r.createBinding(ctx, cluster, binding); err != nil {
+	if err := r.createBinding(ctx, cluster, binding); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("binding the owner to cluster-admin: %w", err)
 	}
 	return nil
-}
-
-// sooner returns the shorter of two delays, where 0 means none.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -38,7 +39,7 @@ var key = client.Key{Cluster: "abc", Name: corev1alpha1.LogicalClusterName}
 
 func (f *fake) get(client.Key) (*corev1alpha1.LogicalCluster, error) {
 	if f.lc == nil {
-		return nil, apierrors.NewNotFound(logicalClustersResource, key.Name)
+		return nil, apierrors.NewNotFound(kinds.LogicalClusters.GroupResource(), key.Name)
 	}
 	return f.lc, nil
 }
@@ -87,14 +88,15 @@ func (f *fake) controller() *logicalClusterReconciler {
 			isUniversal: func(*corev1alpha1.LogicalCluster) (bool, error) { return f.universal, nil },
 			turns:       reconcile.Turns[logicalcluster.Name]{Interval: time.Minute},
 		},
-		defaults: noDefaults{}, writer: writer{commit: f.commit},
+		unreadable: func(context.Context, logicalcluster.Name) (string, error) { return "", nil },
+		defaults:   noDefaults{}, writer: writer{commit: f.commit},
 	}
 }
 
 type noDefaults struct{}
 
-func (noDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
-	return lc, reconcile.Result{}, nil
+func (noDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, bool, error) {
+	return lc, false, nil
 }
 
 func (noDefaults) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster { return lc }
@@ -106,15 +108,15 @@ type waitingDefaults struct {
 	bound *bool
 }
 
-func (d waitingDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
+func (d waitingDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, bool, error) {
 	lc = lc.DeepCopy()
 	if *d.bound {
 		lc.Status.Initializers = nil
 		conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
-		return lc, reconcile.Result{}, nil
+		return lc, false, nil
 	}
 	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized, tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings, "Info", "not yet")
-	return lc, reconcile.Result{}, nil
+	return lc, false, nil
 }
 
 // TestDefaultBindingsCostNoWrite: default bindings that are bound quickly cause no additional write; otherwise, waiting is

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/test/crash"
@@ -49,13 +49,13 @@ type world struct {
 }
 
 var resources = []purge.Resource{
-	{GroupVersionResource: workspacesResource.WithVersion("v1alpha1")},
+	{GroupVersionResource: kinds.Workspaces.GroupResource().WithVersion("v1alpha1")},
 	{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
 	{GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}},
-	{GroupVersionResource: namespacesResource.WithVersion("v1")},
-	{GroupVersionResource: definitionsResource.WithVersion("v1")},
-	{GroupVersionResource: clusterRoleBindingsResource.WithVersion("v1")},
-	{GroupVersionResource: logicalClustersResource.WithVersion("v1alpha1")},
+	{GroupVersionResource: kinds.Namespaces.GroupResource().WithVersion("v1")},
+	{GroupVersionResource: kinds.CustomResourceDefinitions.GroupResource().WithVersion("v1")},
+	{GroupVersionResource: kinds.ClusterRoleBindings.GroupResource().WithVersion("v1")},
+	{GroupVersionResource: kinds.LogicalClusters.GroupResource().WithVersion("v1alpha1")},
 }
 
 func newWorld(t *testing.T) *world {
@@ -98,7 +98,7 @@ func (w *world) write(do func()) error {
 
 func (w *world) commit(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (written *corev1alpha1.LogicalCluster, err error) {
 	if w.lc == nil || w.lc.ResourceVersion != old.ResourceVersion {
-		return old, apierrors.NewConflict(logicalClustersResource, old.Name, errCannot)
+		return old, apierrors.NewConflict(kinds.LogicalClusters.GroupResource(), old.Name, errCannot)
 	}
 	if !changes(old, updated) {
 		return updated, nil
@@ -134,16 +134,16 @@ type startDefaults struct {
 	w *world
 }
 
-func (d startDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
+func (d startDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, bool, error) {
 	lc = lc.DeepCopy()
 	if err := d.w.start("default bindings"); err != nil {
-		return lc, reconcile.Result{}, err
+		return lc, false, err
 	}
 	lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool {
 		return i == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
 	})
 	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
-	return lc, reconcile.Result{}, nil
+	return lc, false, nil
 }
 
 // purge deletes one object at a time, and checks the order of stages.
@@ -158,7 +158,7 @@ func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.remaining(other) > 0, "%s must not be deleted before %s", r.Resource, other.Resource)
 				}
 				w.content[r.Resource]--
-				if r.GroupResource() == workspacesResource {
+				if r.GroupResource() == kinds.Workspaces.GroupResource() {
 					w.ending++
 				}
 			})
@@ -175,7 +175,7 @@ func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
 }
 
 func (w *world) remaining(r purge.Resource) int {
-	if r.GroupResource() == workspacesResource {
+	if r.GroupResource() == kinds.Workspaces.GroupResource() {
 		return w.content[r.Resource] + w.ending
 	}
 	return w.content[r.Resource]

@@ -10,11 +10,18 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -108,7 +115,16 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	if !deleted.done() {
 		return deleted
 	}
-	return deleteUnserved(ctx, config.Unserved, cluster)
+	// All definitions and bindings that might serve objects have been deleted.
+	unserved, err := config.Unserved(ctx, cluster)
+	switch {
+	case err != nil:
+		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
+	case unserved > 0:
+		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", unserved), underWay: true}
+	default:
+		return result{}
+	}
 }
 
 // lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round for
@@ -201,7 +217,7 @@ func othersFinalizers(lc *corev1alpha1.LogicalCluster) []string {
 // mayWriteLogicalCluster reports whether a binding authorizes the provider of its export to write the LogicalCluster.
 func mayWriteLogicalCluster(binding *apisv1alpha2.APIBinding) bool {
 	return binding.DeletionTimestamp == nil && slices.ContainsFunc(binding.Status.AppliedPermissionClaims, func(c apisv1alpha2.ScopedPermissionClaim) bool {
-		return c.Group == logicalClustersResource.Group && c.Resource == logicalClustersResource.Resource &&
+		return c.Group == kinds.LogicalClusters.Group && c.Resource == kinds.LogicalClusters.Resource &&
 			slices.ContainsFunc(c.Verbs, func(verb string) bool { return verb == "update" || verb == "patch" || verb == rbacv1.VerbAll })
 	})
 }
@@ -214,4 +230,120 @@ func (r *deletionReconciler) reportFinalizers(ctx context.Context, lc *corev1alp
 	waiting := result{reason: reasonFinalizers, detail: "the content is deleted; waiting for finalizers of the LogicalCluster: " + strings.Join(lc.Finalizers, ", ")}
 	_, err := r.write(ctx, lc, report(lc, waiting))
 	return reconcile.IgnoreNotFound(err)
+}
+
+// Reasons of the condition WorkspaceContentDeleted while it is false.
+const (
+	reasonDiscoveryFailed = "DiscoveryFailed"
+	reasonDeletionFailed  = "DeletionFailed"
+	reasonRemaining       = "ContentRemaining"
+	reasonTerminators     = "TerminatorExists"
+	reasonFinalizers      = "FinalizersRemaining"
+)
+
+// stage is a part of the content that is deleted together.
+type stage int
+
+const (
+	children stage = iota // Workspaces; their content is deleted with them
+	content               // everything that is not in another stage
+	// Namespaces are terminated before their content is deleted and finalized after that, which is faster than deleting each of
+	// them separately.
+	namespaces
+	// Definitions are deleted after the custom resources, because these are served only as long as the definition exists.
+	definitions
+	// RBAC objects are deleted last, so that administrators can inspect the remaining content and remove finalizers.
+	rights
+	kept // the LogicalCluster itself
+	// Finally, everything except the LogicalCluster is checked again for objects that were created in the meantime.
+	everything
+)
+
+// stages are the stages of resources that are not in the stage content.
+var stages = map[schema.GroupResource]stage{
+	kinds.Workspaces.GroupResource():                children,
+	kinds.Namespaces.GroupResource():                namespaces,
+	kinds.CustomResourceDefinitions.GroupResource(): definitions,
+	kinds.ClusterRoles.GroupResource():              rights,
+	kinds.ClusterRoleBindings.GroupResource():       rights,
+	kinds.LogicalClusters.GroupResource():           kept,
+}
+
+func stageOf(resource schema.GroupResource) stage {
+	if s, ok := stages[resource]; ok {
+		return s
+	}
+	return content
+}
+
+type result struct {
+	reason, detail string
+	err            error
+	// underWay is set if the remaining content only waits for the shard, e.g. for deleting the objects of bindings.
+	underWay bool
+}
+
+func (r result) done() bool { return r.reason == "" }
+
+// deleteContent deletes the stages in order and stops at the first one with remaining content.
+func deleteContent(resources []purge.Resource, discovery error, purgeAll func(stage, []purge.Resource) purge.Outcome) result {
+	if discovery != nil {
+		// An unknown resource might belong to any stage.
+		return result{reason: reasonDiscoveryFailed, detail: discovery.Error(), err: discovery}
+	}
+	for _, s := range []stage{children, content, namespaces, definitions, rights, everything} {
+		outcome := purgeAll(s, only(resources, s))
+		switch {
+		case outcome.Err != nil:
+			return result{reason: reasonDeletionFailed, detail: outcome.Err.Error(), err: outcome.Err}
+		case !outcome.Done():
+			detail := outcome.Resources()
+			if waiting := outcome.WaitingFor(); waiting != "" {
+				detail += "; waiting for finalizers: " + waiting
+			}
+			delete(outcome.Finalizers, apis.BindingFinalizer)
+			delete(outcome.Finalizers, cachev1alpha1.CachedResourceFinalizer)
+			return result{reason: reasonRemaining, detail: detail, underWay: len(outcome.Finalizers) == 0}
+		}
+	}
+	return result{}
+}
+
+// report sets the condition with the progress of the deletion.
+func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalCluster {
+	lc = lc.DeepCopy()
+	severity := conditionsv1alpha1.ConditionSeverityInfo
+	if r.err != nil {
+		severity = conditionsv1alpha1.ConditionSeverityError
+	}
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, r.reason, severity, "%s", r.detail)
+	return lc
+}
+
+func isOpen(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil }
+
+// release finalizes the namespaces without remaining content.
+func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]) error {
+	all, err := namespaces.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("listing namespaces: %w", err)
+	}
+	for i := range all.Items {
+		ns := &all.Items[i]
+		if isOpen(ns) {
+			continue // recreated
+		}
+		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+		if err := purge.Finalize(ctx, namespaces, ns); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func only(resources []purge.Resource, s stage) []purge.Resource {
+	return slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool {
+		of := stageOf(r.GroupResource())
+		return of != s && (s != everything || of == kept)
+	})
 }

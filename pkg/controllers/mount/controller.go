@@ -1,20 +1,38 @@
+// Package mount updates Workspaces that mount an object from the status of the object.
+//
+//	Workspaces with spec.mount ─┐
+//	keys of all written objects ┼─► queue ─► GET of the object: status.URL and status.phase
+//	definitions and bindings ───┘               └─► phase, condition and URL of the Workspace
+//
+// A mounted object may be of any kind. The keys of written objects are available from the usage counter of the shard, so
+// that no watch, informer or goroutine is needed for a logical cluster, a kind or an object. docs/workspaces.md describes
+// the behavior for users.
 package mount
 
 import (
 	"context"
 	"fmt"
+	"net/url"
+	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Name is the name of the controller.
@@ -31,7 +49,6 @@ type Store interface {
 
 // Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
 	Workspaces *client.Informer[*tenancyv1alpha1.Workspace]
 	Bindings   *client.Informer[*apisv1alpha2.APIBinding]
@@ -110,4 +127,165 @@ func (c *controller) readMount(ctx context.Context, key client.Key, ref tenancyv
 	}
 	url, p = target(obj, ref)
 	return url, p, nil
+}
+
+//reference:limit object | mount: length of the URL | condition `WorkspaceMountReady`
+const maxURL = 2048
+
+type problem struct{ reason, message string }
+
+func notFound(format string, args ...any) *problem {
+	return &problem{tenancyv1alpha1.MountObjectNotFoundReason, fmt.Sprintf(format, args...)}
+}
+
+func notReady(format string, args ...any) *problem {
+	return &problem{tenancyv1alpha1.MountObjectNotReadyReason, fmt.Sprintf(format, args...)}
+}
+
+func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served bool) *problem {
+	switch {
+	case !served:
+		return notFound("the kind %s of %s is not served in this workspace", ref.Kind, ref.APIVersion)
+	case kind.Namespaced && ref.Namespace == "":
+		return notFound("the kind %s is namespaced, and spec.mount.ref has no namespace", ref.Kind)
+	case !kind.Namespaced && ref.Namespace != "":
+		return notFound("the kind %s is not namespaced, and spec.mount.ref has a namespace", ref.Kind)
+	default:
+		return nil
+	}
+}
+
+func target(obj *unstructured.Unstructured, ref tenancyv1alpha1.ObjectReference) (string, *problem) {
+	text, _, _ := unstructured.NestedString(obj.Object, "status", "URL")
+	phase, _, _ := unstructured.NestedString(obj.Object, "status", "phase")
+	switch to, err := url.Parse(text); {
+	case obj.GetDeletionTimestamp() != nil:
+		return "", notReady("the %s %q is being deleted", ref.Kind, ref.Name)
+	case phase != string(tenancyv1alpha1.MountPhaseReady):
+		return "", notReady("the phase of %s %q is %q", ref.Kind, ref.Name, phase)
+	case text == "":
+		return "", notReady("the %s %q has no status.URL", ref.Kind, ref.Name)
+	case err != nil || len(text) > maxURL || to.Scheme != "https" || to.Hostname() == "" || to.User != nil || to.RawQuery != "" || to.ForceQuery || to.Fragment != "":
+		return "", notReady("the status.URL of %s %q is not a URL such as https://host:port/path, without user, query and fragment, of at most %d bytes", ref.Kind, ref.Name, maxURL)
+	default:
+		return text, nil
+	}
+}
+
+// mounted returns the Workspace with the status of its mount. While the mount is unavailable, the URL does not change.
+func mounted(ws *tenancyv1alpha1.Workspace, url string, p *problem) *tenancyv1alpha1.Workspace {
+	ws = ws.DeepCopy()
+	if p != nil {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
+		conditions.MarkFalse(ws, tenancyv1alpha1.MountConditionReady, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
+	} else {
+		ws.Status.Phase, ws.Spec.URL = corev1alpha1.LogicalClusterPhaseReady, url
+		conditions.MarkTrue(ws, tenancyv1alpha1.MountConditionReady)
+	}
+	tenancy.SetPhaseLabels(ws, ws.Status.Phase, nil, nil)
+	return ws
+}
+
+// definitions is the key prefix of CustomResourceDefinitions.
+var definitions = storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/"
+
+// requeueDelays are the delays at which mounts are requeued after the served APIs have changed, because components observe such
+// a change at different times.
+var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
+
+// follower requeues mounts when the mounted objects change.
+type follower struct {
+	listen func(changed func(key string)) (stop func())
+
+	mu    sync.Mutex
+	queue reconcile.Queue[client.Key]
+	// items contains the key of the object of each mount, which is empty if its kind is not served. mounts is the reverse
+	// mapping, and byCluster contains all mounts.
+	items     map[client.Key]string
+	mounts    map[string]map[client.Key]struct{}
+	byCluster map[logicalcluster.Name]map[client.Key]struct{}
+}
+
+func newFollower(listen func(changed func(key string)) (stop func())) *follower {
+	return &follower{
+		listen: listen, items: map[client.Key]string{},
+		mounts: map[string]map[client.Key]struct{}{}, byCluster: map[logicalcluster.Name]map[client.Key]struct{}{},
+	}
+}
+
+func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {
+	f.mu.Lock()
+	f.queue = queue
+	f.mu.Unlock()
+	return f.listen(f.changed), nil
+}
+
+// changed is called for each write on the shard.
+func (f *follower) changed(key string) {
+	if place, ok := storage.ObjectKeyOf(definitions, key); ok {
+		f.redefined(place.Cluster)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.enqueueLocked(f.mounts[key], 0)
+	if key == "" {
+		for _, mounts := range f.byCluster {
+			f.enqueueLocked(mounts, 0)
+		}
+	}
+}
+
+func (f *follower) redefined(cluster logicalcluster.Name) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.enqueueLocked(f.byCluster[cluster], requeueDelays...)
+}
+
+func (f *follower) enqueueLocked(mounts map[client.Key]struct{}, after ...time.Duration) {
+	for mount := range mounts {
+		for _, wait := range after {
+			f.queue.AddAfter(mount, wait)
+		}
+	}
+}
+
+// follow requeues a mount when the object with the key item is written, and when the served APIs change; item is empty if
+// the kind is not served. Changes after follow returned are not missed.
+func (f *follower) follow(mount client.Key, item string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unfollowLocked(mount)
+	f.items[mount] = item
+	add(f.byCluster, mount.Cluster, mount)
+	if item != "" {
+		add(f.mounts, item, mount)
+	}
+}
+
+func (f *follower) forget(mount client.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unfollowLocked(mount)
+	delete(f.items, mount)
+	remove(f.byCluster, mount.Cluster, mount)
+}
+
+func (f *follower) unfollowLocked(mount client.Key) {
+	if item := f.items[mount]; item != "" {
+		remove(f.mounts, item, mount)
+	}
+}
+
+func add[K comparable](to map[K]map[client.Key]struct{}, key K, mount client.Key) {
+	if to[key] == nil {
+		to[key] = map[client.Key]struct{}{}
+	}
+	to[key][mount] = struct{}{}
+}
+
+func remove[K comparable](from map[K]map[client.Key]struct{}, key K, mount client.Key) {
+	if delete(from[key], mount); len(from[key]) == 0 {
+		delete(from, key)
+	}
 }

@@ -1,8 +1,17 @@
+// Package namespace deletes the content of namespaces that are being deleted, in every logical cluster of a shard.
+//
+//	kubectl delete namespace x
+//	  └► phase Terminating, spec.finalizers [kubernetes]
+//	       └► this controller: delete all objects of all namespaced resources that
+//	          discovery of the logical cluster returns
+//	            ├► objects with finalizers remain: report them in conditions, retry
+//	            └► no objects remain: remove the finalizer; the server deletes the namespace
 package namespace
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,11 +30,8 @@ import (
 // Name is the name of the controller.
 const Name = "namespace"
 
-const workers = 4
-
 // Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
 	Namespaces *client.Informer[*corev1.Namespace]
 	// LogicalClusters identifies logical clusters that are being deleted, which delete the content of all of their namespaces.
@@ -50,23 +56,20 @@ func NewNamespaceController(config Config) *reconcile.Controller[client.Key] {
 		live: func(ctx context.Context, key client.Key) (*corev1.Namespace, error) {
 			return kinds.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
-		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config, key) },
-		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
-			_, err := reconcile.Commit(ctx, kinds.Namespaces.In(config.Local.Cluster(client.KeyOf(old).Cluster.Path())), old, updated)
-			return err
-		},
+		empty:  func(ctx context.Context, key client.Key) round { return empty(ctx, config, key) },
+		status: reconcile.Committer(config.Local, kinds.Namespaces),
 		finalize: func(ctx context.Context, ns *corev1.Namespace) error {
 			return purge.Finalize(ctx, kinds.Namespaces.In(config.Local.Cluster(client.KeyOf(ns).Cluster.Path())), ns)
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name: Name, Reconcile: r.reconcile, Workers: workers,
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.FromInformer(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
 				if !needsEmptying(ns) {
 					return nil
 				}
-				return []client.Key{client.KeyOf(ns)}
+				return reconcile.KeysOf(ns)
 			}),
 		},
 	})
@@ -78,7 +81,7 @@ type namespaceReconciler struct {
 	isEmptied func(cluster logicalcluster.Name) bool // whether the logical cluster deletes the content
 	live      func(ctx context.Context, key client.Key) (*corev1.Namespace, error)
 	empty     func(ctx context.Context, key client.Key) round
-	status    func(ctx context.Context, old, updated *corev1.Namespace) error
+	status    func(ctx context.Context, old, updated *corev1.Namespace) (*corev1.Namespace, error)
 	finalize  func(ctx context.Context, ns *corev1.Namespace) error
 }
 
@@ -97,9 +100,11 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 	}
 	result := r.empty(ctx, key)
 	if result.done() {
-		return reconcile.Result{}, reconcile.IgnoreNotFound(r.finalize(ctx, withoutFinalizer(ns)))
+		ns = ns.DeepCopy()
+		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+		return reconcile.Result{}, reconcile.IgnoreNotFound(r.finalize(ctx, ns))
 	}
-	if err := reconcile.IgnoreNotFound(r.status(ctx, ns, report(ns, result, metav1.Now()))); err != nil {
+	if _, err := r.status(ctx, ns, report(ns, result, metav1.Now())); reconcile.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
 	// There are no events for the removal of finalizers of the content.
@@ -109,14 +114,66 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 func empty(ctx context.Context, config Config, key client.Key) round {
 	scope := config.Local.Cluster(key.Cluster.Path())
 	discovery, err := documents.Of(scope)
-	if err != nil {
-		return round{discovery: err}
-	}
-	metadata, err := scope.Metadata()
-	if err != nil {
+	metadata, metadataErr := scope.Metadata()
+	if err := errors.Join(err, metadataErr); err != nil {
 		return round{discovery: err}
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
 	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, config.Stored.In(key.Cluster, key.Name), resources, key.Name)}
+}
+
+// round is the result of one attempt to delete the content.
+type round struct {
+	discovery error // if not all resources are known
+	purge.Outcome
+}
+
+func (r round) done() bool { return r.discovery == nil && r.Done() }
+
+func needsEmptying(ns *corev1.Namespace) bool {
+	return ns.DeletionTimestamp != nil && slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
+}
+
+// report sets the conditions of kube-controller-manager for a round.
+func report(ns *corev1.Namespace, r round, now metav1.Time) *corev1.Namespace {
+	ns = ns.DeepCopy()
+	set := func(kind corev1.NamespaceConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) {
+		c := corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: goodReason, Message: goodMessage}
+		if bad {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, badReason, badMessage
+		}
+		setCondition(ns, c, now)
+	}
+	set(corev1.NamespaceDeletionDiscoveryFailure, r.discovery != nil,
+		"DiscoveryFailed", fmt.Sprintf("Discovery failed for some groups: %v", r.discovery),
+		"ResourcesDiscovered", "All resources successfully discovered")
+	set(corev1.NamespaceDeletionContentFailure, r.Err != nil,
+		"ContentDeletionFailed", fmt.Sprintf("Failed to delete all resource types: %v", r.Err),
+		"ContentDeleted", "All content successfully deleted, may be waiting on finalization")
+	set(corev1.NamespaceContentRemaining, len(r.Remaining) > 0,
+		"SomeResourcesRemain", "Some resources are remaining: "+r.Resources(),
+		"ContentRemoved", "All content successfully removed")
+	set(corev1.NamespaceFinalizersRemaining, len(r.Finalizers) > 0,
+		"SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "+r.WaitingFor(),
+		"ContentHasNoFinalizers", "All content-preserving finalizers finished")
+	return ns
+}
+
+// setCondition updates a condition. Its time changes only with its status.
+func setCondition(ns *corev1.Namespace, c corev1.NamespaceCondition, now metav1.Time) {
+	for i := range ns.Status.Conditions {
+		old := &ns.Status.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		c.LastTransitionTime = old.LastTransitionTime
+		if old.Status != c.Status {
+			c.LastTransitionTime = now
+		}
+		*old = c
+		return
+	}
+	c.LastTransitionTime = now
+	ns.Status.Conditions = append(ns.Status.Conditions, c)
 }

@@ -85,9 +85,9 @@ func TestReconcile(t *testing.T) {
 					log = append(log, "empty")
 					return tc.round
 				},
-				status: func(context.Context, *corev1.Namespace, *corev1.Namespace) error {
+				status: func(_ context.Context, _, updated *corev1.Namespace) (*corev1.Namespace, error) {
 					log = append(log, "report")
-					return nil
+					return updated, nil
 				},
 				finalize: func(_ context.Context, ns *corev1.Namespace) error {
 					text := "finalize ["

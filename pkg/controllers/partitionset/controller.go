@@ -4,16 +4,27 @@ package partitionset
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -26,7 +37,6 @@ const Name = "partitionset"
 // Config configures the controller. Sets and Partitions contain the objects of all logical clusters of the shard. Shards are the
 // registered shards.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local      *client.Factory
 	Sets       *client.Informer[*topologyv1alpha1.PartitionSet]
 	Partitions *client.Informer[*topologyv1alpha1.Partition]
@@ -41,10 +51,7 @@ func NewPartitionSetController(config Config) *reconcile.Controller[client.Key] 
 			return config.Partitions.Lister().Cluster(cluster).List(nil)
 		},
 		shards: func() []*corev1alpha1.Shard { return config.Shards.Lister().Cluster(core.RootCluster).List(nil) },
-		commit: func(ctx context.Context, old, updated *topologyv1alpha1.PartitionSet) error {
-			_, err := reconcile.Commit(ctx, kinds.PartitionSets.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-			return err
-		},
+		commit: reconcile.Committer(config.Local, kinds.PartitionSets),
 		in: func(cluster logicalcluster.Name) partitions {
 			return kinds.Partitions.In(config.Local.Cluster(cluster.Path()))
 		},
@@ -76,7 +83,7 @@ type partitionSetReconciler struct {
 	set        func(key client.Key) (*topologyv1alpha1.PartitionSet, error)
 	partitions func(cluster logicalcluster.Name) []*topologyv1alpha1.Partition
 	shards     func() []*corev1alpha1.Shard
-	commit     func(ctx context.Context, old, updated *topologyv1alpha1.PartitionSet) error
+	commit     func(ctx context.Context, old, updated *topologyv1alpha1.PartitionSet) (*topologyv1alpha1.PartitionSet, error)
 	in         func(cluster logicalcluster.Name) partitions
 }
 
@@ -90,15 +97,16 @@ func (r *partitionSetReconciler) reconcile(ctx context.Context, key client.Key) 
 	if !deleted {
 		var invalid error
 		if wanted, invalid = partitionsOf(set, r.shards()); invalid != nil {
-			return reconcile.Result{}, reconcile.IgnoreNotFound(r.commit(ctx, set, withStatus(set, 0, invalid, nil)))
+			_, err := r.commit(ctx, set, withStatus(set, 0, invalid, nil))
+			return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 		}
 	}
 	taken, err := r.align(ctx, key, wanted)
 	if deleted || err != nil {
 		return reconcile.Result{}, err
 	}
-	result := reconcile.Result{Backoff: taken != nil} // conflicting Partitions may be deleted
-	return result, reconcile.IgnoreNotFound(r.commit(ctx, set, withStatus(set, len(wanted), nil, taken)))
+	_, err = r.commit(ctx, set, withStatus(set, len(wanted), nil, taken))
+	return reconcile.Result{Backoff: taken != nil}, reconcile.IgnoreNotFound(err) // conflicting Partitions may be deleted
 }
 
 // align creates, updates and deletes the Partitions of a set. taken lists names that other Partitions use.
@@ -114,7 +122,7 @@ func (r *partitionSetReconciler) align(ctx context.Context, key client.Key, want
 		switch {
 		case !owned || owner != key.Name:
 			if want != nil {
-				taken = errors.Join(taken, takenError(name))
+				taken = errors.Join(taken, fmt.Errorf("the Partition %s exists and does not belong to this set: delete it, or rename the set", name))
 			}
 		case want == nil || want.OwnerReferences[0].UID != uid:
 			err = errors.Join(err, reconcile.IgnoreNotFound(in.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})))
@@ -134,4 +142,113 @@ func (r *partitionSetReconciler) align(ctx context.Context, key client.Key, want
 		}
 	}
 	return taken, err
+}
+
+// partitionsOf returns the desired Partitions of a set by name. Shards without a value for one of the dimensions are
+// ignored. It returns an error if the selector is invalid.
+func partitionsOf(set *topologyv1alpha1.PartitionSet, shards []*corev1alpha1.Shard) (map[string]*topologyv1alpha1.Partition, error) {
+	selector := labels.Everything()
+	if set.Spec.ShardSelector != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(set.Spec.ShardSelector); err != nil {
+			return nil, err
+		}
+	}
+	owner := metav1.OwnerReference{
+		APIVersion: topologyv1alpha1.SchemeGroupVersion.String(), Kind: "PartitionSet", Name: set.Name, UID: set.UID,
+	}
+	dimensions := slices.Compact(slices.Sorted(slices.Values(set.Spec.Dimensions)))
+	all := map[string]*topologyv1alpha1.Partition{}
+	for _, shard := range shards {
+		values, complete := valuesOf(shard, dimensions)
+		if !complete || !selector.Matches(labels.Set(shard.Labels)) {
+			continue
+		}
+		name := nameOf(set.Name, values)
+		all[name] = &topologyv1alpha1.Partition{
+			ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       topologyv1alpha1.PartitionSpec{Selector: restricted(set.Spec.ShardSelector, dimensions, values)},
+		}
+	}
+	return all, nil
+}
+
+// valuesOf returns the values of a shard for the dimensions; complete is false if one is missing.
+func valuesOf(shard *corev1alpha1.Shard, dimensions []string) (values []string, complete bool) {
+	for _, dimension := range dimensions {
+		value, has := shard.Labels[dimension]
+		if !has {
+			return nil, false
+		}
+		values = append(values, value)
+	}
+	return values, true
+}
+
+func restricted(selector *metav1.LabelSelector, dimensions, values []string) *metav1.LabelSelector {
+	with := &metav1.LabelSelector{MatchLabels: map[string]string{}}
+	if selector != nil {
+		maps.Copy(with.MatchLabels, selector.MatchLabels)
+		with.MatchExpressions = selector.DeepCopy().MatchExpressions
+	}
+	for i, dimension := range dimensions {
+		with.MatchLabels[dimension] = values[i]
+	}
+	if len(with.MatchLabels) == 0 {
+		with.MatchLabels = nil
+	}
+	return with
+}
+
+// notInNames matches characters of label values that names of objects must not contain.
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// nameOf returns a readable name for a Partition, with a hash suffix if the name would not be unique.
+func nameOf(set string, values []string) string {
+	name, plain := set, true
+	for _, value := range values {
+		part := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(value), "-"), "-")
+		plain = plain && part == value && part != "" && !strings.Contains(part, "-")
+		if part != "" {
+			name += "-" + part
+		}
+	}
+	if plain && len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+	hash := sha256.Sum256([]byte(strings.Join(values, "\n")))
+	suffix := "-" + hex.EncodeToString(hash[:4])
+	if most := validation.DNS1123SubdomainMaxLength - len(suffix); len(name) > most {
+		name = strings.TrimRight(name[:most], "-.")
+	}
+	return name + suffix
+}
+
+func setOf(partition *topologyv1alpha1.Partition) (name string, uid types.UID, ok bool) {
+	for _, owner := range partition.OwnerReferences {
+		if owner.Kind == "PartitionSet" && strings.HasPrefix(owner.APIVersion, topologyv1alpha1.SchemeGroupVersion.Group+"/") {
+			return owner.Name, owner.UID, true
+		}
+	}
+	return "", "", false
+}
+
+// withStatus updates the status of a set; invalid is an error of its selector, and failed of some of its Partitions.
+func withStatus(set *topologyv1alpha1.PartitionSet, count int, invalid, failed error) *topologyv1alpha1.PartitionSet {
+	set = set.DeepCopy()
+	if invalid != nil {
+		conditions.MarkFalse(set, topologyv1alpha1.PartitionSetValid, topologyv1alpha1.PartitionSetInvalidSelectorReason, conditionsv1alpha1.ConditionSeverityError,
+			"spec.shardSelector is invalid: %v", invalid)
+		conditions.MarkFalse(set, topologyv1alpha1.PartitionsReady, topologyv1alpha1.ErrorGeneratingPartitionsReason, conditionsv1alpha1.ConditionSeverityError,
+			"See the condition %s", topologyv1alpha1.PartitionSetValid)
+		return set // existing Partitions stay
+	}
+	conditions.MarkTrue(set, topologyv1alpha1.PartitionSetValid)
+	set.Status.Count = uint(max(count, 0)) //nolint:gosec // never negative
+	if failed != nil {
+		conditions.MarkFalse(set, topologyv1alpha1.PartitionsReady, topologyv1alpha1.ErrorGeneratingPartitionsReason, conditionsv1alpha1.ConditionSeverityError, "%v", failed)
+	} else {
+		conditions.MarkTrue(set, topologyv1alpha1.PartitionsReady)
+	}
+	return set
 }

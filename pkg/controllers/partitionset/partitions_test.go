@@ -112,9 +112,9 @@ func (w *world) converge(t *testing.T) {
 		},
 		partitions: func(logicalcluster.Name) []*topologyv1alpha1.Partition { return slices.Collect(maps.Values(w.have)) },
 		shards:     func() []*corev1alpha1.Shard { return w.all },
-		commit: func(_ context.Context, _, updated *topologyv1alpha1.PartitionSet) error {
+		commit: func(_ context.Context, _, updated *topologyv1alpha1.PartitionSet) (*topologyv1alpha1.PartitionSet, error) {
 			w.sets[updated.Name] = updated
-			return nil
+			return updated, nil
 		},
 		in: func(logicalcluster.Name) partitions { return w },
 	}

@@ -1,16 +1,34 @@
+// Package resourcequota updates the status of ResourceQuotas: limits and usage.
+//
+// Admission adds to the usage before each write. This controller counts the objects when a quota changes, when objects are
+// deleted, and after admitted writes that failed.
+//
+//	quota ─► namespace of a logical cluster ─► resources that its quotas count
+//	              ├─ watch their metadata in the logical cluster as long as there is a
+//	              │  quota: each resource once for all namespaces
+//	              └─ used := number of objects
+//	                   ├─ more than the status: write it immediately
+//	                   └─ fewer: admitted writes may not be stored yet. Count again after a
+//	                      second and subtract the difference to the usage at the first count
+//
+// A quota may limit a logical cluster. Then the objects of all namespaces are counted.
 package resourcequota
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -24,7 +42,6 @@ import (
 const Name = "resourcequota"
 
 const (
-	workers = 4
 	// admissionDelay is the maximum delay between the admission of a write and its storage.
 	admissionDelay = time.Second
 	// recountInterval is the interval for counting without observed changes.
@@ -37,34 +54,22 @@ func limited(quota *corev1.ResourceQuota) namespace {
 	return namespace{Cluster: logicalcluster.From(quota), Name: tenancy.LimitedBy(quota)}
 }
 
-// limiting returns the quotas that limit a namespace or the logical cluster.
-func limiting(all *client.Informer[*corev1.ResourceQuota], in namespace) []*corev1.ResourceQuota {
-	stored := all.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
-	return slices.DeleteFunc(stored, func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
-}
-
 // Config configures the controller.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// Quotas contains the quotas of all logical clusters of the shard.
 	Quotas *client.Informer[*corev1.ResourceQuota]
 }
 
-// Controller updates the usage of quotas.
-type Controller struct {
-	queue   *reconcile.Controller[namespace]
-	watches *watches
-}
-
-// NewResourceQuotaController returns the controller.
-func NewResourceQuotaController(config Config) *Controller {
-	c := &Controller{}
-	var wake delayedQueue
-	c.watches = newWatches(config.Local, wake.add)
+// NewResourceQuotaController returns the controller. Its keys are namespaces, or logical clusters.
+func NewResourceQuotaController(config Config) *reconcile.Controller[namespace] {
+	w := newWatches(config.Local)
 	r := &quotaReconciler{
-		quotas: func(in namespace) []*corev1.ResourceQuota { return limiting(config.Quotas, in) },
-		count:  c.watches.count,
+		quotas: func(in namespace) []*corev1.ResourceQuota {
+			stored := config.Quotas.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
+			return slices.DeleteFunc(stored, func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
+		},
+		count: w.count,
 		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
 			in := kinds.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
 			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
@@ -72,9 +77,10 @@ func NewResourceQuotaController(config Config) *Controller {
 		},
 		now: time.Now, seen: map[limit]excess{},
 	}
-	c.queue = reconcile.New(reconcile.Config[namespace]{
-		Name: Name, Reconcile: r.reconcile, Workers: workers,
+	return reconcile.New(reconcile.Config[namespace]{
+		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[namespace]{
+			w.source, // must be first, because counting needs it
 			reconcile.FromInformer(config.Quotas, func(quota *corev1.ResourceQuota) []namespace {
 				in := []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
 				if quota.Namespace == tenancy.QuotaNamespace { // its previous state may have limited the logical cluster
@@ -82,50 +88,12 @@ func NewResourceQuotaController(config Config) *Controller {
 				}
 				return in
 			}),
-			wake.source,
 		},
 	})
-	return c
-}
-
-// Name returns the controller's name.
-func (c *Controller) Name() string { return Name }
-
-// Run counts until ctx is done, and returns after all of its goroutines have exited.
-func (c *Controller) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	c.watches.open(ctx)
-	defer c.watches.close()
-	defer cancel()
-	return c.queue.Run(ctx)
-}
-
-// delayedQueue feeds a queue with namespaces that contain changed objects.
-type delayedQueue struct {
-	mu    sync.Mutex
-	queue reconcile.Queue[namespace]
-}
-
-func (l *delayedQueue) source(_ context.Context, queue reconcile.Queue[namespace]) (func(), error) {
-	l.set(queue)
-	return func() { l.set(nil) }, nil
-}
-
-func (l *delayedQueue) set(queue reconcile.Queue[namespace]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = queue
-}
-
-func (l *delayedQueue) add(in namespace) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queue != nil {
-		l.queue.AddAfter(in, batchDelay)
-	}
 }
 
 type quotaReconciler struct {
+	// quotas returns the quotas that limit a namespace or the logical cluster.
 	quotas func(in namespace) []*corev1.ResourceQuota
 	count  func(ctx context.Context, in namespace, resources []schema.GroupResource) counts
 	commit func(ctx context.Context, updated *corev1.ResourceQuota) error
@@ -216,4 +184,95 @@ func (r *quotaReconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
 			delete(r.seen, key)
 		}
 	}
+}
+
+const countPrefix = "count/"
+
+// counted returns the resource that an entry of a quota counts; false if no logical cluster has such objects.
+func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
+	switch name {
+	case corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceQuotas:
+		return corev1.Resource(string(name)), true
+	default:
+		text, ok := strings.CutPrefix(string(name), countPrefix)
+		if !ok || text == "" {
+			return schema.GroupResource{}, false
+		}
+		return schema.ParseGroupResource(text), true
+	}
+}
+
+func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
+	found := map[schema.GroupResource]bool{}
+	for _, quota := range quotas {
+		if scoped(quota) {
+			continue
+		}
+		for name := range quota.Spec.Hard {
+			if resource, ok := counted(name); ok {
+				found[resource] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// scoped reports whether the quota only applies to certain pods, and therefore has no effect.
+func scoped(quota *corev1.ResourceQuota) bool {
+	return len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil
+}
+
+type usage map[corev1.ResourceName]int64
+
+// countFor returns the counts of a quota's entries, without those that could not be counted.
+func countFor(quota *corev1.ResourceQuota, counts counts) usage {
+	out := make(usage, len(quota.Spec.Hard))
+	for name := range quota.Spec.Hard {
+		resource, ok := counted(name)
+		if !ok || scoped(quota) {
+			out[name] = 0
+		} else if counts.failed[resource] == nil {
+			out[name] = counts.objects[resource]
+		}
+	}
+	return out
+}
+
+// observe returns the quota with the status for a count, and the usage of all entries that exceeds the count.
+//
+// before is the usage at a time when all admitted writes have been stored since: if there are fewer objects, the difference
+// is final. Writes that were admitted later may not be stored yet and stay included.
+//
+// An entry that could not be counted keeps its usage. Without any usage, admission denies writes for this entry, but not
+// for others.
+func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.ResourceQuota, above usage) {
+	updated = quota.DeepCopy()
+	updated.Status.Hard = quota.Spec.Hard.DeepCopy()
+	updated.Status.Used = corev1.ResourceList{}
+	above = usage{}
+	for name, count := range now {
+		quantity, known := quota.Status.Used[name]
+		if used := quantity.Value(); known && used > count {
+			if deleted := before[name] - count; deleted > 0 {
+				used = max(count, used-deleted)
+			}
+			if used > count {
+				above[name] = used
+			}
+			count = used
+		}
+		updated.Status.Used[name] = *apiresource.NewQuantity(count, apiresource.DecimalSI)
+	}
+	for name := range quota.Spec.Hard {
+		if _, known := now[name]; known {
+			continue
+		}
+		if used, known := quota.Status.Used[name]; known {
+			updated.Status.Used[name] = used
+		}
+	}
+	if equality.Semantic.DeepEqual(updated.Status, quota.Status) {
+		updated = quota
+	}
+	return updated, above
 }

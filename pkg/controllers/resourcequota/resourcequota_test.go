@@ -139,7 +139,7 @@ func TestVersion(t *testing.T) {
 	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	w := newWatches(factory, nil)
+	w := newWatches(factory)
 	for resource, want := range map[schema.GroupResource]string{
 		{Resource: "secrets"}:                       "v1",
 		{Resource: "widgets"}:                       "v1alpha1",

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
 const syncWait = 10 * time.Second
@@ -45,13 +46,20 @@ type namespace struct {
 // LogicalCluster implements the interface of keys in pkg/reconcile.
 func (n namespace) LogicalCluster() logicalcluster.Name { return n.Cluster }
 
+// counts are the numbers of objects. Resources that are not served are in neither map.
+type counts struct {
+	objects map[schema.GroupResource]int64
+	// failed contains errors of resources that could not be counted.
+	failed map[schema.GroupResource]error
+}
+
 // watches contains an informer for each counted resource of a logical cluster, which all of its namespaces share.
 type watches struct {
-	local   *client.Factory
-	changed func(namespace)
+	local *client.Factory
 
 	mu       sync.Mutex
 	ctx      context.Context //nolint:containedctx // of the watches: the lifetime of the controller
+	queue    reconcile.Queue[namespace]
 	running  sync.WaitGroup
 	clusters map[logicalcluster.Name]map[schema.GroupResource]*counter
 }
@@ -64,23 +72,23 @@ type counter struct {
 	users    sets.Set[string] // the namespaces with quotas that count the resource, guarded by watches.mu
 }
 
-func newWatches(local *client.Factory, changed func(namespace)) *watches {
-	return &watches{local: local, changed: changed, clusters: map[logicalcluster.Name]map[schema.GroupResource]*counter{}}
+func newWatches(local *client.Factory) *watches {
+	return &watches{local: local, clusters: map[logicalcluster.Name]map[schema.GroupResource]*counter{}}
 }
 
-// open sets the context of the watches.
-func (w *watches) open(ctx context.Context) {
+// source is a reconcile.Source of the namespaces with changed objects. The watches end with it.
+func (w *watches) source(ctx context.Context, queue reconcile.Queue[namespace]) (func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ctx = ctx
-}
-
-// close waits for the watches. Their context must be done.
-func (w *watches) close() {
-	w.mu.Lock()
-	w.clusters = map[logicalcluster.Name]map[schema.GroupResource]*counter{}
-	w.mu.Unlock()
-	w.running.Wait()
+	w.ctx, w.queue = ctx, queue
+	return func() {
+		cancel()
+		w.mu.Lock()
+		w.clusters = map[logicalcluster.Name]map[schema.GroupResource]*counter{}
+		w.mu.Unlock()
+		w.running.Wait()
+	}, nil
 }
 
 // count returns the number of objects of each resource in the namespace, and watches exactly these resources for it.
@@ -194,7 +202,7 @@ func (w *watches) use(in namespace, resource schema.GroupResource) (c *counter, 
 		delete(all, resource)
 		for user := range found.users {
 			if user != in.Name { // it would not be notified any more
-				w.changed(namespace{Cluster: in.Cluster, Name: user})
+				w.queue.AddAfter(namespace{Cluster: in.Cluster, Name: user}, batchDelay)
 			}
 		}
 		found = nil
@@ -248,13 +256,12 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 // notify notifies the namespaces that count an object: its own one, and "" for the logical cluster.
 func (w *watches) notify(c *counter, key client.Key) {
 	w.mu.Lock()
-	own, whole := c.users.Has(key.Namespace), c.users.Has("")
-	w.mu.Unlock()
-	if own {
-		w.changed(namespace{Cluster: key.Cluster, Name: key.Namespace})
+	defer w.mu.Unlock()
+	if c.users.Has(key.Namespace) {
+		w.queue.AddAfter(namespace{Cluster: key.Cluster, Name: key.Namespace}, batchDelay)
 	}
-	if whole && key.Namespace != "" {
-		w.changed(namespace{Cluster: key.Cluster})
+	if key.Namespace != "" && c.users.Has("") {
+		w.queue.AddAfter(namespace{Cluster: key.Cluster}, batchDelay)
 	}
 }
 

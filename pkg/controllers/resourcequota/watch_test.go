@@ -1,7 +1,6 @@
 package resourcequota
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -50,15 +49,21 @@ func startWatches(
 	factory, err := client.NewFactory(config)
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	w := newWatches(factory, changed)
-	ctx, cancel := context.WithCancel(t.Context())
-	w.open(ctx)
-	t.Cleanup(func() {
-		cancel()
-		w.close()
-	})
+	w := newWatches(factory)
+	stop, err := w.source(t.Context(), changes(changed))
+	require.NoError(t, err)
+	t.Cleanup(stop)
 	return w
 }
+
+// changes is a queue.
+type changes func(namespace)
+
+func (changes) Add(namespace) {}
+
+func (c changes) AddAfter(in namespace, _ time.Duration) { c(in) }
+
+func (changes) Drop(namespace) {}
 
 // TestOneWatch: the quotas of many namespaces share the watch of a resource, and the number of watches is limited by maxCounters.
 func TestOneWatch(t *testing.T) {

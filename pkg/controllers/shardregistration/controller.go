@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,12 +61,8 @@ func NewShardRegistrationController(config Config) *reconcile.Controller[string]
 	r := &registrationReconciler{
 		config: config,
 		get: func(name string) (*corev1alpha1.Shard, bool) {
-			for _, shard := range own.List(nil) {
-				if shard.Name == name {
-					return shard, true
-				}
-			}
-			return nil, false
+			shard, err := own.Get(client.Key{Cluster: core.RootCluster, Name: name})
+			return shard, err == nil
 		},
 		create: func(ctx context.Context, shard *corev1alpha1.Shard) error {
 			_, err := shards.Create(ctx, shard, metav1.CreateOptions{})

@@ -1,3 +1,23 @@
+// Package workspace creates the logical cluster of each Workspace on a chosen shard, and deletes it with the Workspace.
+//
+//	Workspace on shard A                       LogicalCluster on shard B (may be A)
+//	────────────────────                       ────────────────────────────────────
+//	created by a user
+//	1 claim: name, shard, type, URL, finalizer
+//	2 ─────────── watch, live read ─────────►  created, owner = Workspace
+//	3 phase Initializing                       default namespace, initializers
+//	                                           phase Ready
+//	4 phase Ready  ◄──────────────── watch ──
+//
+//	deleted by a user
+//	1 ─────────────────────────────── watch ►  deleted after its content
+//	2 finalizer removed ◄─────────── watch ──
+//
+// The claim is written before any other action. Hence there is exactly one logical cluster for a Workspace, regardless of
+// failures and retries. A shard only watches other shards, restricted to the objects that concern it, and never writes to
+// them: the claim contains the request, and the controller placement of shard B fulfills it. Both shards verify the state of
+// the other one with a live read before irreversible steps. If the chosen shard is A, the workspace controller does all of
+// this.
 package workspace
 
 import (
@@ -27,9 +47,8 @@ import (
 
 const workers = 16
 
-// Config configures the controller.
+// Config configures the controllers.
 type Config struct {
-	// ShardName is the name of this shard.
 	ShardName string
 	// Local reaches this shard as system:masters, and Objects is its storage.
 	Local   *client.Factory
@@ -42,8 +61,7 @@ type Config struct {
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Shards are the registered shards.
-	Shards *client.Informer[*corev1alpha1.Shard]
-	// Types looks up types in WorkspaceTypes.
+	Shards         *client.Informer[*corev1alpha1.Shard]
 	Types          tenancy.TypeLookup
 	WorkspaceTypes *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 	// Metrics may be nil.

@@ -49,18 +49,17 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		return ws, problemf(reasonTypeInvalid, "%v", err)
 	}
 	ws = ws.DeepCopy()
-	if ws.Annotations == nil {
-		ws.Annotations = map[string]string{}
-	}
 	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
 	if cluster == "" {
 		cluster = in.newName()
 	}
 	var shard *corev1alpha1.Shard
 	if name := ws.Annotations[shardAnnotation]; name != "" {
-		if shard = shardNamed(in.shards, name); shard == nil {
+		i := slices.IndexFunc(in.shards, func(s *corev1alpha1.Shard) bool { return s.Name == name })
+		if i < 0 {
 			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is no longer registered", name)
 		}
+		shard = in.shards[i]
 	} else {
 		var p *problem
 		if shard, p = chooseShard(ws, cluster, in.shards, in.observed); p != nil {
@@ -68,7 +67,7 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		}
 	}
 
-	ws.Annotations[tenancy.ClusterAnnotation] = cluster.String()
+	metav1.SetMetaDataAnnotation(&ws.ObjectMeta, tenancy.ClusterAnnotation, cluster.String())
 	ws.Annotations[shardAnnotation] = shard.Name
 	ws.Annotations[tenancy.ShardHashAnnotation] = shardHash(shard.Name)
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
@@ -105,13 +104,6 @@ func pathOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) 
 		return logicalcluster.NewPath(ws.Name)
 	}
 	return tenancy.PathOf(parent).Join(ws.Name)
-}
-
-func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
-	if i := slices.IndexFunc(shards, func(shard *corev1alpha1.Shard) bool { return shard.Name == name }); i >= 0 {
-		return shards[i]
-	}
-	return nil
 }
 
 // logicalClusterFor returns the LogicalCluster for a claimed Workspace on the shard self.
@@ -203,7 +195,12 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 			conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
 				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", remaining)
 		}
-		mirrorBindings(ws, lc)
+		// The condition of the default bindings is copied, because users look at the Workspace first.
+		if bindings := conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized); conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
+			conditions.Set(ws, bindings.DeepCopy())
+		} else {
+			conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+		}
 	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
 		ws.Status.Phase = lc.Status.Phase
 		if progress := conditions.Get(lc, tenancyv1alpha1.WorkspaceContentDeleted); progress != nil {
@@ -215,16 +212,6 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 		conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 	}
 	return ws
-}
-
-// mirrorBindings copies the condition of the default bindings while the Workspace waits for them, because users look at the
-// Workspace first.
-func mirrorBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
-	if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
-		conditions.Set(ws, conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized).DeepCopy())
-		return
-	}
-	conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 }
 
 // initialized reports whether the LogicalCluster needs external initializers to proceed, or has been initialized.
@@ -241,14 +228,11 @@ func initialized(lc *corev1alpha1.LogicalCluster) bool {
 
 // ending returns the LogicalCluster, which is being deleted, with a phase for that even if its shard has not set it yet.
 func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	switch lc.Status.Phase {
-	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
-		return lc
-	default:
+	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
 		lc = lc.DeepCopy()
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
-		return lc
 	}
+	return lc
 }
 
 // disappeared marks the Workspace as unavailable because its LogicalCluster was lost.
@@ -263,7 +247,7 @@ func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 
 func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
-	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, "%s", fmt.Sprintf(format, args...))
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, format, args...)
 	return ws
 }
 

@@ -52,7 +52,8 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 		of := observed(shard)
 		why := rejectionReason(shard, selector, of.claims)
 		if why == "" {
-			fit = append(fit, candidateFor(cluster, shard, of))
+			load, reported := shardload.OfShard(shard)
+			fit = append(fit, candidate{Shard: shard, rank: rankOf(cluster, shard.Name), load: load.With(of.claims), reported: reported, silent: of.silent})
 			continue
 		}
 		rejected[shard.Name] = why
@@ -127,10 +128,7 @@ func rejectionReason(shard *corev1alpha1.Shard, selector labels.Selector, claims
 }
 
 func externalURL(shard *corev1alpha1.Shard) string {
-	if shard.Spec.ExternalURL != "" {
-		return strings.TrimSuffix(shard.Spec.ExternalURL, "/")
-	}
-	return strings.TrimSuffix(shard.Spec.BaseURL, "/")
+	return strings.TrimSuffix(cmp.Or(shard.Spec.ExternalURL, shard.Spec.BaseURL), "/")
 }
 
 const (
@@ -154,11 +152,6 @@ type candidate struct {
 	rank             uint64
 	load             shardload.Load
 	silent, reported bool // reported is set if the shard has reported its load
-}
-
-func candidateFor(cluster logicalcluster.Name, shard *corev1alpha1.Shard, observed shardObservation) candidate {
-	load, reported := shardload.OfShard(shard)
-	return candidate{Shard: shard, rank: rankOf(cluster, shard.Name), load: load.With(observed.claims), reported: reported, silent: observed.silent}
 }
 
 // leastUsed returns the less used one of two shards that the hash of the logical cluster's name selects. The distribution is

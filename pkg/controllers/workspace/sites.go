@@ -4,19 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -49,13 +56,13 @@ func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Q
 		Name: "logicalclusters@" + shard.Name, LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
 	})
-	informer.AddEventHandler(ownerHandler(queue))
-	s.remote.set(shard.Name, newSite(shard, informer))
+	_, _ = reconcile.FromInformer(informer, ownersOf)(ctx, queue) // never fails
+	s.remote.Store(shard.Name, &site{Peer: shard, lister: informer.Lister(), remote: true})
 	if err := informer.Run(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Stopped watching the logical clusters of a shard", "shard", shard.Name)
 		<-ctx.Done() // the observed state is still valid
 	}
-	s.remote.set(shard.Name, nil)
+	s.remote.Delete(shard.Name)
 	if errors.Is(context.Cause(ctx), peers.ErrMoved) {
 		// There are no events for LogicalClusters that do not exist at the new address.
 		for _, lc := range informer.Lister().List(nil) {
@@ -66,29 +73,13 @@ func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Q
 	}
 }
 
-type shardMap[T any] struct {
-	mu sync.Mutex
-	by map[string]*T
-}
+// shardMap contains a value for each shard.
+type shardMap[T any] struct{ sync.Map }
 
 func (m *shardMap[T]) get(shard string) *T {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.by[shard]
-}
-
-// set replaces the value of a shard; nil removes it.
-func (m *shardMap[T]) set(shard string, value *T) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if value == nil {
-		delete(m.by, shard)
-		return
-	}
-	if m.by == nil {
-		m.by = map[string]*T{}
-	}
-	m.by[shard] = value
+	value, _ := m.Load(shard)
+	typed, _ := value.(*T)
+	return typed
 }
 
 // OwnerIndex is the index of LogicalClusters by owner.
@@ -96,24 +87,10 @@ const OwnerIndex = "owner"
 
 // IndexByOwner is the index function of OwnerIndex.
 func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
-	key, ok := ownerOf(lc)
-	if !ok {
-		return nil
+	if key, ok := ownerOf(lc); ok {
+		return []string{key.String()}
 	}
-	return []string{key.String()}
-}
-
-func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha1.LogicalCluster] {
-	enqueue := func(lc *corev1alpha1.LogicalCluster) {
-		for _, key := range ownersOf(lc) {
-			queue.Add(key)
-		}
-	}
-	return client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { enqueue(lc) },
-		OnUpdate: func(_, lc *corev1alpha1.LogicalCluster) { enqueue(lc) },
-		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { enqueue(last) },
-	}
+	return nil
 }
 
 // ownersOf returns the key of the Workspace that owns a LogicalCluster, if any.
@@ -148,10 +125,6 @@ type site struct {
 	*peers.Peer
 	lister client.Lister[*corev1alpha1.LogicalCluster]
 	remote bool
-}
-
-func newSite(peer *peers.Peer, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
-	return &site{Peer: peer, lister: informer.Lister(), remote: true}
 }
 
 func localSite(book *peers.Book, self string, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
@@ -189,4 +162,118 @@ func (s *site) remove(ctx context.Context, cluster logicalcluster.Name, lc *core
 
 func (s *site) client(cluster logicalcluster.Name) *client.Client[*corev1alpha1.LogicalCluster, *corev1alpha1.LogicalClusterList] {
 	return kinds.LogicalClusters.In(s.Clients.Cluster(cluster.Path()))
+}
+
+// orphanAge is the maximum age at which a LogicalCluster without a Workspace is deleted. A delayed create request arrives
+// within moments. An older LogicalCluster without a Workspace is probably a sign of data loss on this shard.
+const orphanAge = 24 * time.Hour
+
+var initialObjects = map[schema.GroupResource][]string{
+	kinds.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
+	kinds.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
+	kinds.ServiceAccounts.GroupResource():     {"default"},
+	kinds.ConfigMaps.GroupResource():          {"kube-root-ca.crt"},
+	kinds.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
+}
+
+const maxInitialObjects = 2
+
+// removeOrphan deletes a LogicalCluster without a Workspace, or returns true if it must be retained. exists reads the
+// Workspace from its shard.
+func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
+	cluster := logicalcluster.From(seen)
+	lc, err := here.get(ctx, cluster)
+	if apierrors.IsNotFound(err) || err == nil && (lc.UID != seen.UID || lc.DeletionTimestamp != nil) {
+		return false, nil // the watch will report it
+	}
+	if err != nil {
+		return false, err
+	}
+	if found, err := exists(ctx); err != nil || found {
+		return false, err
+	}
+	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
+	if age := now.Sub(lc.CreationTimestamp.Time); age > orphanAge {
+		logger.Info("Retaining a logical cluster without a Workspace because of its age: delete its LogicalCluster, or restore the Workspace", "age", age)
+		return true, nil
+	}
+	unused, err := here.unused(ctx, cluster)
+	if err != nil {
+		return false, err
+	}
+	if !unused {
+		logger.Info("Retaining a logical cluster without a Workspace because it is not empty: delete its LogicalCluster, or restore the Workspace")
+		return true, nil
+	}
+	logger.Info("Deleting a logical cluster that was created after its Workspace was deleted")
+	return false, here.remove(ctx, cluster, lc)
+}
+
+// unused reports whether a logical cluster contains only initial objects.
+func (s *site) unused(ctx context.Context, cluster logicalcluster.Name) (unused bool, err error) {
+	err = s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		unused, err = isEmpty(ctx, s.Clients.Cluster(cluster.Path()))
+		return err
+	})
+	return unused, err
+}
+
+func isEmpty(ctx context.Context, scope client.Scope) (bool, error) {
+	discovery, err := documents.Of(scope)
+	metadata, metadataErr := scope.Metadata()
+	if err := errors.Join(err, metadataErr); err != nil {
+		return false, err
+	}
+	resources, err := purge.Discover(ctx, discovery)
+	if err != nil {
+		return false, err
+	}
+	for _, resource := range resources {
+		if resource.GroupResource() == kinds.APIBindings.GroupResource() {
+			continue // created by types; their resources are listed
+		}
+		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: maxInitialObjects + 1})
+		if err != nil {
+			return false, fmt.Errorf("listing %s: %w", resource.GroupResource(), err)
+		}
+		if !isInitial(resource.GroupResource(), page) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func isInitial(resource schema.GroupResource, page *metav1.PartialObjectMetadataList) bool {
+	others := slices.ContainsFunc(page.Items, func(item metav1.PartialObjectMetadata) bool {
+		return !slices.Contains(initialObjects[resource], item.Name)
+	})
+	return !others && page.Continue == ""
+}
+
+func newOrphans(registerer prometheus.Registerer) *orphans {
+	return &orphans{count: map[client.Key]int{}, gauge: instruments.NewGauge(registerer, "shardplane_workspace_orphaned_logical_clusters",
+		"Logical clusters without a Workspace that are not deleted because they are old or not empty. Only on the leader of their shard.")}
+}
+
+// orphans counts the retained logical clusters without a Workspace, by the key of the Workspace. The workspace controller and
+// the placement controller use the same gauge.
+type orphans struct {
+	gauge prometheus.Gauge
+
+	mu    sync.Mutex
+	count map[client.Key]int
+}
+
+func (o *orphans) note(key client.Key, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.count[key]
+	if n == before {
+		return
+	}
+	o.gauge.Add(float64(n - before))
+	o.count[key] = n
+	if n == 0 {
+		delete(o.count, key)
+	}
 }

@@ -59,7 +59,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	shards := kinds.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
 	clusters := kinds.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 	book := peers.NewPeerBook(peers.Config{Self: "here", Local: local, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
-	s := &sites{self: "here", local: newSite(book.Named("here"), clusters), peers: book}
+	s := &sites{self: "here", local: localSite(book, "here", clusters), peers: book}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- shards.Run(ctx) }()
@@ -75,7 +75,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		require.Equal(t, "parent|"+workspace, (<-queue).String())
 	}
 	expect("ours")
-	require.Len(t, s.remote.by, 1, "the local shard must not be watched as a remote one")
+	require.Nil(t, s.remote.get("here"), "the local shard must not be watched as a remote one")
 	own, err := s.at("here")
 	require.NoError(t, err)
 	require.Same(t, s.local, own)

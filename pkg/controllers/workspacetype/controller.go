@@ -27,7 +27,6 @@ const Name = "workspacetype"
 // Config configures the controller. Types contains the objects of all logical clusters of the shard. Shards are the
 // registered shards.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local  *client.Factory
 	Types  *client.Informer[*tenancyv1alpha1.WorkspaceType]
 	Shards *client.Informer[*corev1alpha1.Shard]
@@ -74,14 +73,10 @@ func advance(t *tenancyv1alpha1.WorkspaceType, shards []*corev1alpha1.Shard) *te
 			continue
 		}
 		id := logicalcluster.From(t).Path().Join(t.Name).String()
-		for _, virtualWorkspace := range []struct {
-			mount *request.Mount
-			kind  tenancyv1alpha1.VirtualWorkspaceType
-		}{
-			{request.InitializingWorkspaces, tenancyv1alpha1.VirtualWorkspaceTypeInitializing},
-			{request.TerminatingWorkspaces, tenancyv1alpha1.VirtualWorkspaceTypeTerminating},
+		for _, v := range []tenancyv1alpha1.VirtualWorkspace{
+			{URL: base.JoinPath(request.InitializingWorkspaces.Prefix, id).String(), Type: tenancyv1alpha1.VirtualWorkspaceTypeInitializing},
+			{URL: base.JoinPath(request.TerminatingWorkspaces.Prefix, id).String(), Type: tenancyv1alpha1.VirtualWorkspaceTypeTerminating},
 		} {
-			v := tenancyv1alpha1.VirtualWorkspace{URL: base.JoinPath(virtualWorkspace.mount.Prefix, id).String(), Type: virtualWorkspace.kind}
 			if !slices.Contains(all, v) {
 				all = append(all, v)
 			}

@@ -47,7 +47,7 @@ func TestAdopt(t *testing.T) {
 	w := systemWorld("topology.kcp.io")
 	_, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.True(t, again.Backoff, "a missing export of root must be retried")
+	require.True(t, again, "a missing export of root must be retried")
 	w.offer("tenancy.kcp.io")
 	w.step(t)
 	require.Len(t, w.bindings, 2)

@@ -1,7 +1,6 @@
 package defaults
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -49,14 +47,6 @@ func (s *state) withCondition(lc *corev1alpha1.LogicalCluster, kind conditionsv1
 
 func (s *state) complete() bool { return s.invalid == nil && len(s.failed)+len(s.waiting) == 0 }
 
-func initialized(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	lc = lc.DeepCopy()
-	lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool {
-		return i == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
-	})
-	return lc
-}
-
 // bindingFor returns a default binding to an export, with all permission claims accepted.
 func bindingFor(cluster logicalcluster.Name, want tenancy.DefaultBinding, export *apisv1alpha2.APIExport) *apisv1alpha2.APIBinding {
 	return &apisv1alpha2.APIBinding{
@@ -82,29 +72,4 @@ func accepted(claims []apisv1alpha2.PermissionClaim) []apisv1alpha2.AcceptablePe
 		})
 	}
 	return all
-}
-
-// maintained updates the accepted claims of an existing binding from the export. known may lack finalizers.
-func maintained(known *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (updated *apisv1alpha2.APIBinding, changed bool) {
-	claims := accepted(export.Spec.PermissionClaims)
-	if equality.Semantic.DeepEqual(known.Spec.PermissionClaims, claims) {
-		return known, false
-	}
-	updated = known.DeepCopy()
-	updated.Spec.PermissionClaims = claims
-	return updated, true
-}
-
-// otherExport is the message for a binding with the name of a default binding to another export.
-func otherExport(name string, want tenancy.DefaultBinding) string {
-	return fmt.Sprintf("APIBinding %s references another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export)
-}
-
-func missingExport(want tenancy.DefaultBinding) string {
-	return fmt.Sprintf("APIExport %s:%s does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", want.Path, want.Export)
-}
-
-func isSystemBinding(binding *apisv1alpha2.APIBinding) bool {
-	ref := binding.Spec.Reference.Export
-	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
 }

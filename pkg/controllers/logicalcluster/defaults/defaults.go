@@ -25,6 +25,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -40,14 +41,15 @@ import (
 
 // Config configures Bindings. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// LogicalClusters have the index tenancy.TypeIndex.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Bindings        *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports include those of other shards.
 	Exports *replicas.Dual[*apisv1alpha2.APIExport]
-	Resolve Resolve
+	// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if
+	// the export may exist on another shard.
+	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 	// Binder creates the bindings of new logical clusters.
 	Binder Binder
 	// BindsSystem is set if logical clusters bind the system exports of root. Otherwise system APIs are always available.
@@ -67,22 +69,18 @@ type Binder interface {
 	Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster
 }
 
-// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
-// export may exist on another shard.
-type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
-
 // Bindings creates default bindings. Its methods may be called concurrently, but Make only once at a time for a logical cluster.
 type Bindings struct {
 	types         tenancy.TypeLookup
 	typesComplete func() error
-	resolve       Resolve
+	resolve       func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 	export        func(key client.Key) (*apisv1alpha2.APIExport, error)
 	known         func(key client.Key) (*apisv1alpha2.APIBinding, error)
 	siblings      func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
 	bindsSystem   bool
 	binder        Binder
 	create        func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
-	commit        func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error
+	commit        func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
 	// ofTypes contains the types that affect logical clusters, and ofExports the logical clusters that wait for exports.
 	ofTypes   tenancy.Waits[string]
@@ -113,10 +111,7 @@ func NewDefaultBindings(cfg Config) (*Bindings, []reconcile.Source[client.Key]) 
 			_, err := kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
 			return err
 		},
-		commit: func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error {
-			_, err := reconcile.Commit(ctx, kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())), old, updated)
-			return err
-		},
+		commit:  reconcile.Committer(cfg.Local, kinds.APIBindings),
 		watched: map[logicalcluster.Name]bool{}, made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 		adopted: map[logicalcluster.Name]bool{},
 	}
@@ -201,7 +196,7 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 
 // makeDefaults is Make for the bindings of the type. watched is set if the logical cluster depends on its bindings for
 // another reason.
-func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
+func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	waiting := waits(lc)
 	if waiting {
@@ -236,7 +231,7 @@ func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalClu
 		s := state{}
 		failed := b.makeOne(ctx, lc, all[i], &s)
 		failures = append(failures, failed)
-		again.Backoff = again.Backoff || len(s.failed) > 0 && failed == nil && b.providerOf(all[i]) == ""
+		again = again || len(s.failed) > 0 && failed == nil && b.providerOf(all[i]) == ""
 		initial.add(s)
 		if all[i].Maintain {
 			maintain.add(s)
@@ -248,7 +243,9 @@ func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalClu
 	if waiting {
 		lc = initial.withCondition(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 		if initial.complete() {
-			lc = initialized(lc)
+			lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool {
+				return i == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
+			})
 		}
 	}
 	switch {
@@ -316,7 +313,7 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 		return err
 	}
 	if exists && (known.Spec.Reference.Export == nil || *known.Spec.Reference.Export != apisv1alpha2.ExportBindingReference{Path: want.Path, Name: want.Export}) {
-		s.failed = append(s.failed, otherExport(name, want))
+		s.failed = append(s.failed, fmt.Sprintf("APIBinding %s references another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export))
 		return nil
 	}
 	if exists && !want.Maintain {
@@ -331,11 +328,14 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	case export == nil && exists:
 		s.wait(known) // its status reports the missing export
 	case export == nil:
-		s.failed = append(s.failed, missingExport(want))
+		s.failed = append(s.failed, fmt.Sprintf("APIExport %s:%s does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", want.Path, want.Export))
 	case exists:
 		s.wait(known)
-		if updated, changed := maintained(known, export); changed && known.DeletionTimestamp == nil {
-			err = b.commit(ctx, cluster, known, updated)
+		claims := accepted(export.Spec.PermissionClaims)
+		if known.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(known.Spec.PermissionClaims, claims) {
+			updated := known.DeepCopy()
+			updated.Spec.PermissionClaims = claims
+			_, err = b.commit(ctx, known, updated)
 			return s.failure(name, err)
 		}
 	default:
@@ -354,7 +354,8 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 // makeNew creates a binding and reports whether it is bound. In existing logical clusters it uses a request, so that quotas
 // and webhooks of the users apply.
 func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
-	if waits(lc) || isSystemBinding(binding) {
+	ref := binding.Spec.Reference.Export
+	if waits(lc) || (tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}).IsSystem() {
 		bound, err := b.binder.Bind(ctx, lc, binding, export)
 		if bound != nil {
 			b.mu.Lock()
@@ -400,22 +401,18 @@ func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBin
 }
 
 // Make creates the default bindings of a LogicalCluster that is not being deleted, and updates its conditions. It removes the
-// initializer when all of them are bound. If an error is returned, it is also reported in the conditions and the call must be
-// retried.
-func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
+// initializer when all of them are bound. If an error is returned, it is also reported in the conditions. Then, or if again is
+// set, the call must be retried.
+func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	adopting, later, failed := b.adopt(ctx, lc)
 	updated, again, err = b.makeDefaults(ctx, lc, adopting)
-	again.Backoff = again.Backoff || later.Backoff
-	if again.RequeueAfter == 0 {
-		again.RequeueAfter = later.RequeueAfter
-	}
-	return updated, again, errors.Join(failed, err)
+	return updated, again || later, errors.Join(failed, err)
 }
 
 // adopt creates the bindings to the system exports of root: those of the type for a new logical cluster, and those for all
 // existing APIs for a logical cluster from an earlier release, so that restricting it to its bindings removes nothing. It
 // returns true until all of them are bound. Note records the completion.
-func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting bool, again reconcile.Result, err error) {
+func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
 		return false, again, nil
@@ -425,7 +422,7 @@ func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	for _, name := range wantedOfSystem(lc) {
 		bound, known, err := b.adoptOne(ctx, lc, name)
 		adopting = adopting || !bound
-		again.Backoff = again.Backoff || !known
+		again = again || !known
 		errs = append(errs, err)
 	}
 	if !adopting {

@@ -99,8 +99,8 @@ func (w *world) restart() {
 			}
 			return w.write(binding)
 		},
-		commit: func(_ context.Context, _ logicalcluster.Name, _, updated *apisv1alpha2.APIBinding) error {
-			return w.write(updated)
+		commit: func(_ context.Context, _, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+			return updated, w.write(updated)
 		},
 		binder: w, adopted: map[logicalcluster.Name]bool{}, watched: map[logicalcluster.Name]bool{},
 		made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
@@ -290,7 +290,7 @@ func TestConditions(t *testing.T) {
 	w.resolves = false
 	_, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.True(t, again.Backoff, "no event reports that the path can be resolved")
+	require.True(t, again, "no event reports that the path can be resolved")
 	w.incompleteExports = client.ErrIncomplete
 	early, _, err = w.b.Make(t.Context(), w.lc)
 	require.ErrorIs(t, err, client.ErrIncomplete, "the export may exist on another shard")
@@ -299,7 +299,7 @@ func TestConditions(t *testing.T) {
 	w.resolves = true
 	updated, again, err := w.b.Make(t.Context(), w.lc)
 	require.NoError(t, err)
-	require.False(t, again.Backoff)
+	require.False(t, again)
 	w.lc = updated
 	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", w.conditionOf(conditionInitialized))
 	require.Equal(t, []logicalcluster.Name{cluster}, w.b.ofExports.Of("root:provider:one"))

@@ -1,3 +1,10 @@
+// Package serviceaccount manages the service accounts of every logical cluster of a shard.
+//
+//	Name        creates the account "default" in each namespace
+//	TokensName  writes the token of the account into secrets of type
+//	            kubernetes.io/service-account-token, and deletes them with the account
+//
+// Requested tokens need no controller: validation checks the objects that they are bound to.
 package serviceaccount
 
 import (
@@ -17,6 +24,76 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+const (
+	// Name is the name of the controller of default accounts.
+	Name = "serviceaccount"
+	// DefaultAccount is the name of the account in each namespace.
+	DefaultAccount = "default"
+)
+
+// Config configures the controller of default accounts. The informers contain the objects of all logical clusters of the shard.
+type Config struct {
+	Local      *client.Factory
+	Namespaces *client.Informer[*corev1.Namespace]
+	Accounts   *client.Informer[*corev1.ServiceAccount]
+}
+
+// NewServiceAccountController returns the controller of default accounts. Its keys are namespaces.
+func NewServiceAccountController(config Config) *reconcile.Controller[client.Key] {
+	namespaces, accounts := config.Namespaces.Lister(), config.Accounts.Lister()
+	r := &accountReconciler{
+		namespace: namespaces.Get,
+		exists: func(key client.Key) bool {
+			_, err := accounts.Get(accountIn(key))
+			return err == nil
+		},
+		create: func(ctx context.Context, key client.Key) error {
+			accounts := kinds.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
+			_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: key.Name}}, metav1.CreateOptions{})
+			switch {
+			case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+				return nil // it exists, or the namespace was deleted
+			default:
+				return fmt.Errorf("creating the default service account of namespace %s: %w", key, err)
+			}
+		},
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name: Name, Reconcile: r.reconcile,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.Keys(config.Namespaces),
+			reconcile.OnDelete(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
+				if account.Name != DefaultAccount {
+					return nil
+				}
+				key := client.KeyOf(account)
+				return []client.Key{{Cluster: key.Cluster, Name: key.Namespace}}
+			}),
+		},
+	})
+}
+
+type accountReconciler struct {
+	namespace func(key client.Key) (*corev1.Namespace, error)
+	exists    func(key client.Key) bool
+	create    func(ctx context.Context, key client.Key) error
+}
+
+func (r *accountReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	namespace, err := r.namespace(key)
+	if err != nil {
+		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
+	}
+	if namespace.DeletionTimestamp != nil || r.exists(key) {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, r.create(ctx, key)
+}
+
+func accountIn(namespace client.Key) client.Key {
+	return client.Key{Cluster: namespace.Cluster, Namespace: namespace.Name, Name: DefaultAccount}
+}
+
 // TokensName is the name of the controller of tokens in secrets.
 const TokensName = "serviceaccount-tokens"
 
@@ -31,7 +108,6 @@ type Issuer interface {
 // TokensConfig configures the controller of tokens in secrets. The informers contain the objects of all logical clusters of
 // the shard.
 type TokensConfig struct {
-	// Local reaches the shard itself as system:masters.
 	Local    *client.Factory
 	Accounts *client.Informer[*corev1.ServiceAccount]
 	// Secrets are those of type kubernetes.io/service-account-token, with the index AccountIndex.
@@ -106,13 +182,11 @@ func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconc
 	}
 	account, err := r.account(ctx, client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}, secret)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err), err == nil && !apiserverserviceaccount.IsServiceAccountToken(secret, account):
+		// The account was deleted, or replaced by another one with the same name.
 		return reconcile.Result{}, ignoreDeleted(r.remove(ctx, key, secret))
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("looking up the service account of secret %s: %w", key, err)
-	case !apiserverserviceaccount.IsServiceAccountToken(secret, account):
-		// The account was replaced by another one with the same name.
-		return reconcile.Result{}, ignoreDeleted(r.remove(ctx, key, secret))
 	}
 	filled, err := r.fill(key, account, secret)
 	if err != nil || filled == nil {
