@@ -1,3 +1,15 @@
+// Package authz authorizes requests in logical clusters. Each rule is an authorizer.Authorizer, and most are
+// decorators, which New assembles.
+//
+//	wildcard gate ─ impersonation guard ─┬ paths open to all users
+//	                                     ├ groups that may do everything
+//	                                     ├ RBAC: required groups ─ workspace content
+//	                                     │       ─ status of system APIs
+//	                                     │       ─ maximal permission policy ─ rules
+//	                                     └ webhook
+//
+// Package rbac evaluates roles and bindings, and package policy contains the built-in ones. Package
+// request/identity determines the identity of a user in a logical cluster.
 package authz
 
 import (
@@ -66,34 +78,27 @@ func NewAuthorizer(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(notifyAuthorized(withCatchUp(FirstOf(chain...), c.CatchUp)), c.VirtualWorkspaces))))), nil
+	gates := WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(withCatchUp(FirstOf(chain...), c.CatchUp), c.VirtualWorkspaces))))
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := gates.Authorize(ctx, a)
+		return decision, reason, Unavailable(err)
+	}), nil
 }
 
 // withCatchUp authorizes again if catchUp has found more data. Impersonation is exempt, because users and
-// groups are not objects.
+// groups are not objects. It records that an allowed request has been authorized for the logical cluster.
 func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, authorizer.Attributes) (bool, error)) authorizer.Authorizer {
-	if catchUp == nil {
-		return next
-	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
-		if decision != authorizer.DecisionAllow || impersonates(a) {
-			return decision, reason, err
+		if catchUp != nil && decision == authorizer.DecisionAllow && !impersonates(a) {
+			more, failed := catchUp(ctx, a)
+			if failed != nil {
+				return authorizer.DecisionNoOpinion, "", failed
+			}
+			if more {
+				decision, reason, err = next.Authorize(ctx, a)
+			}
 		}
-		switch more, err := catchUp(ctx, a); {
-		case err != nil:
-			return authorizer.DecisionNoOpinion, "", err
-		case more:
-			return next.Authorize(ctx, a)
-		}
-		return decision, reason, err
-	})
-}
-
-// notifyAuthorized records that a request has been authorized for the logical cluster, by whichever authorizer.
-func notifyAuthorized(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		decision, reason, err := next.Authorize(ctx, a)
 		if decision == authorizer.DecisionAllow {
 			request.AccessAuthorized(ctx)
 		}
@@ -140,12 +145,4 @@ func Unavailable(err error) error {
 		return err
 	}
 	return request.Unavailable(err.Error())
-}
-
-// withUnavailable converts errors of next by Unavailable.
-func withUnavailable(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		decision, reason, err := next.Authorize(ctx, a)
-		return decision, reason, Unavailable(err)
-	})
 }

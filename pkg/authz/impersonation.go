@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	verbImpersonate = "impersonate"
 	// maxImpersonated limits the groups and extra values of a request, because each is authorized separately.
 	//
 	//reference:limit request | impersonation: groups and extra values | 400
@@ -48,7 +47,7 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 			// the same.
 			name := clusterName(r.Context())
 			if _, nowhere := request.NowhereFrom(r.Context()); nowhere || name != "" {
-				r.Header.Add(header, scopeOf(name.String()))
+				r.Header.Add(header, request.ScopeClusterPrefix+name.String())
 			}
 		}
 		next.ServeHTTP(w, r)
@@ -74,8 +73,6 @@ func checkImpersonated(header http.Header) error {
 	}
 	return nil
 }
-
-func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluster }
 
 // WithImpersonationGuard denies the impersonation of users, groups and attributes that no logical cluster can
 // grant, except to members of system:masters. It calls next for all other requests.
@@ -104,11 +101,6 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 func restricts(ctx context.Context, scope string) bool {
 	_, nowhere := request.NowhereFrom(ctx)
 	return (nowhere || clusterName(ctx) != "") && identity.WellFormed(scope)
-}
-
-// impersonates reports whether the request is the authorization of an impersonation.
-func impersonates(a authorizer.Attributes) bool {
-	return a.IsResourceRequest() && (a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":"))
 }
 
 // reservedIdentity reports whether a user, group or extra attribute is one that logical clusters cannot

@@ -98,20 +98,9 @@ func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Ind
 		if own == nil || (s.counts != nil && !s.counts(index.name)) {
 			continue
 		}
-		if more, err := own.visitAsReplica(ctx, local.get(system), identities, namespace, f); !more {
+		if more, err := visit(ctx, own, local.get(system), true, identities, namespace, f); !more {
 			return err
 		}
 	}
 	return nil
-}
-
-func (c *cluster) visitAsReplica(ctx context.Context, ofSystem *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
-	found := newGrants(c, ofSystem)
-	defer found.release()
-	for _, u := range identities {
-		if more, err := found.ofUser(ctx, c, u.GetName(), u.GetGroups(), namespace, f); !more {
-			return false, err
-		}
-	}
-	return found.visit(ctx, f)
 }
