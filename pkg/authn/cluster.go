@@ -3,9 +3,8 @@ package authn
 import (
 	"encoding/base64"
 	"net/http"
+	"slices"
 	"strings"
-
-	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -16,37 +15,24 @@ import (
 // it is valid only in the logical cluster that it claims.
 func WithTokenCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, ok := "", hasTenantPath(r.URL.Path)
-		if ok {
-			token, ok = BearerToken(r.Header)
+		if token, ok := BearerToken(r.Header); ok && hasTenantPath(r.URL.Path) {
+			if cluster, ok := serviceaccount.ClaimedCluster(token); ok {
+				prefix := request.ClusterPath(cluster.String())
+				r = r.Clone(r.Context())
+				r.URL.Path = prefix + r.URL.Path
+				if r.URL.RawPath != "" {
+					r.URL.RawPath = prefix + r.URL.RawPath
+				}
+			}
 		}
-		var cluster logicalcluster.Name
-		if ok {
-			cluster, ok = serviceaccount.ClaimedCluster(token)
-		}
-		if !ok {
-			next.ServeHTTP(w, r)
-			return
-		}
-		prefix := request.ClusterPath(cluster.String())
-		moved := r.Clone(r.Context())
-		moved.URL.Path = prefix + r.URL.Path
-		if r.URL.RawPath != "" {
-			moved.URL.RawPath = prefix + r.URL.RawPath
-		}
-		next.ServeHTTP(w, moved)
+		next.ServeHTTP(w, r)
 	})
 }
 
 // hasTenantPath reports whether only logical clusters serve the path.
 func hasTenantPath(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	switch first {
-	case "api", "apis", "openapi", "version":
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{"api", "apis", "openapi", "version"}, first)
 }
 
 // BearerToken returns the bearer token of a request without verifying it.

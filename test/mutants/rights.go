@@ -23,7 +23,7 @@ var rights = []Mutant{
 	{
 		Name: "token-of-two-clusters", Rule: "a token with several logical clusters is invalid",
 		Edits: []Edit{{
-			File:   "pkg/authn/serviceaccount/claims.go",
+			File:   "pkg/authn/serviceaccount/tokens.go",
 			Before: `	several := c.LegacyClusterName != "" && c.LegacyClusterName != name`,
 			After:  `	several := false`,
 		}},
