@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -116,11 +115,6 @@ var finalizers = []name{
 	{cachev1alpha1.CachedResourceFinalizer, system},
 }
 
-// given is the metadata that the plugin apikinds sets on new objects.
-var given = map[schema.GroupResource][]string{
-	bindings: {apis.ExportLabel, apis.BindingFinalizer},
-}
-
 func lookUp(names []name, key string) (name, bool) {
 	if !strings.Contains(key, ".io/") {
 		return name{}, false
@@ -134,9 +128,6 @@ func lookUp(names []name, key string) (name, bool) {
 }
 
 func metadataOf(obj runtime.Object) (metav1.Object, bool) {
-	if obj == nil {
-		return nil, false
-	}
 	m, err := meta.Accessor(obj)
 	return m, err == nil
 }

@@ -149,7 +149,6 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	return claims, nil
 }
 
-// verify verifies the signature and decodes the claims.
 func (r *keyring) verify(token *jwt.JSONWebToken, into ...any) error {
 	if len(token.Headers) != 1 {
 		return errors.New("the token must have one signature")
@@ -183,7 +182,6 @@ func (a *Authenticator) audiences(ctx context.Context, of jwt.Audience, legacy b
 	return fit, nil
 }
 
-// account is the service account of a valid token.
 type account struct {
 	apiserverserviceaccount.ServiceAccountInfo
 	cluster logicalcluster.Name

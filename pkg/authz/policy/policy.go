@@ -96,7 +96,6 @@ func (o *Objects) offer(name, group string, resources ...string) {
 	)
 }
 
-// bind returns a built-in binding of a cluster role to groups.
 func bind(name, to string, groups ...string) *rbacv1.ClusterRoleBinding {
 	b := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: shipped(name),

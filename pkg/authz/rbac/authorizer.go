@@ -36,7 +36,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// errNotSynced is returned until all rules have been read.
 var errNotSynced = fmt.Errorf("%w: the roles and bindings of this server have not been read, try again", client.ErrIncomplete)
 
 // Config configures New.

@@ -200,7 +200,6 @@ func (c *cluster) unbind(key objectKey) {
 	}
 }
 
-// subjectOf returns the key of a subject of a binding in a namespace.
 func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch subject.Kind {
 	case rbacv1.UserKind:

@@ -73,7 +73,6 @@ func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shar
 	})
 }
 
-// of returns the index of a shard, and creates it if necessary.
 func (s *Shards) of(name string) *Index {
 	s.adding.Lock()
 	defer s.adding.Unlock()

@@ -434,10 +434,8 @@ const (
 	maxRulesBytes = 4 << 20
 )
 
-// errManyRules reports that rules were omitted.
 var errManyRules = fmt.Errorf("more than %d rules, or more than %d MiB: further rules are omitted", maxRules, maxRulesBytes>>20)
 
-// collected contains rules up to the limits.
 type collected struct {
 	list  []rbacv1.PolicyRule
 	bytes int

@@ -38,7 +38,7 @@ func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kin
 	if !segments(kind.Group, kind.Version) {
 		return nil, ErrNotServed
 	}
-	found, err := c.get(key{Location: at, kind: kind, path: versionPath(kind)}, parseKind(kind, find))
+	found, err := c.get(key{Location: at, Kind: kind, Path: versionPath(kind)}, parseKind(kind, find))
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (l lister) Get(name string) (runtime.Object, error) {
 	if name == "" || !segments(l.namespace, name) {
 		return nil, missing
 	}
-	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path() + "/" + name}, parseObject)
+	found, err := l.k.cache.get(key{Location: l.k.at, Kind: l.k.kind, Path: l.path() + "/" + name}, parseObject)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
 	if !segments(l.namespace) {
 		return nil, nil
 	}
-	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path(), selector: text, list: true}, parseList)
+	found, err := l.k.cache.get(key{Location: l.k.at, Kind: l.k.kind, Path: l.path(), Selector: text, List: true}, parseList)
 	if err != nil {
 		return nil, err
 	}
