@@ -161,7 +161,7 @@ func (a *Authentication) Forwarded(r *http.Request) bool {
 
 // certificates returns the authenticator by client certificates of users and front-proxies.
 func (a *Authentication) certificates() (authenticator.Request, error) {
-	c := &certificates{}
+	var client, headers authenticator.Request
 	if file := a.options.RequestHeaderCAFile; file != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", file)
 		if err != nil {
@@ -177,8 +177,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 			AllowedClientNames:  headerrequest.StaticStringSlice(a.options.RequestHeaderAllowedNames),
 		}
 		a.proxy = newRemembering(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anyUser, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
-		c.proxy = a.proxy
-		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
+		headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
 	if file := a.options.ClientCAFile; file != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
@@ -187,35 +186,28 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		owner := ownerOf(x509request.NewDynamic(ca.VerifyOptions, x509request.CommonNameUserConversion), a.options.certificateGroups())
-		c.client = newRemembering(owner, ca.VerifyOptions)
+		client = newRemembering(owner, ca.VerifyOptions)
 	}
-	return c, nil
-}
-
-// certificates authenticates by client certificate. A front-proxy is never a user by its own certificate,
-// regardless of the CA: a request that it forwards without a user has no user, or other credentials.
-type certificates struct {
-	proxy, client *remembering
-	headers       authenticator.Request
-}
-
-func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
-	var refused error
-	if c.proxy != nil {
-		_, ok, err := c.proxy.AuthenticateRequest(r)
-		if ok && err == nil {
-			return c.headers.AuthenticateRequest(r)
+	// A front-proxy is never a user by its own certificate, regardless of the CA: a request that it forwards without a
+	// user has no user, or other credentials.
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		var refused error
+		if a.proxy != nil {
+			_, ok, err := a.proxy.AuthenticateRequest(r)
+			if ok && err == nil {
+				return headers.AuthenticateRequest(r)
+			}
+			refused = err
 		}
-		refused = err
-	}
-	if c.client == nil {
-		return nil, false, refused
-	}
-	response, ok, err := c.client.AuthenticateRequest(r)
-	if err != nil {
-		return nil, false, errors.Join(refused, err)
-	}
-	return response, ok, nil
+		if client == nil {
+			return nil, false, refused
+		}
+		response, ok, err := client.AuthenticateRequest(r)
+		if err != nil {
+			return nil, false, errors.Join(refused, err)
+		}
+		return response, ok, nil
+	}), nil
 }
 
 // ownerOf authenticates a user by a verified client certificate, and filters the groups.

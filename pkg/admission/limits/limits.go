@@ -9,7 +9,6 @@ package limits
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -278,22 +277,6 @@ func isEvent(r schema.GroupResource) bool {
 }
 
 func grows(a admission.Attributes) bool { return size(a.GetObject()) > size(a.GetOldObject()) }
-
-// size returns the approximate stored size of an object, to be compared with objects of the same kind.
-func size(obj runtime.Object) int {
-	if sized, ok := obj.(interface{ Size() int }); ok {
-		return sized.Size()
-	}
-	return jsonSize(obj)
-}
-
-func jsonSize(obj runtime.Object) int {
-	data, err := json.Marshal(obj)
-	if err != nil {
-		return 0
-	}
-	return len(data)
-}
 
 // insufficient returns status 507 for growth that the shard has no capacity for.
 func insufficient(a admission.Attributes, reason string) error {

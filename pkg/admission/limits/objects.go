@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -395,4 +396,20 @@ func inMetadata(obj runtime.Object, field string, typed func(metav1.Object) int)
 		return typed(m)
 	}
 	return 0
+}
+
+// size returns the approximate stored size of an object, to be compared with objects of the same kind.
+func size(obj runtime.Object) int {
+	if sized, ok := obj.(interface{ Size() int }); ok {
+		return sized.Size()
+	}
+	return jsonSize(obj)
+}
+
+func jsonSize(obj runtime.Object) int {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return 0
+	}
+	return len(data)
 }
