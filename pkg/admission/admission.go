@@ -2,18 +2,14 @@
 // kube-apiserver. They apply to built-in and custom resources alike. Each plugin uses only the configuration of
 // the logical cluster of the request, so a logical cluster without any costs one map lookup.
 //
-//	merged          replaces merged resourceVersions of objects that were read from all shards
 //	lifecycle       NamespaceLifecycle
-//	workspaceowner  records the creator of a Workspace
 //	workspacetype   sets the type of new Workspaces, and validates WorkspaceTypes
 //	apikinds        validates API exports and bindings, and authorizes the use of exports
 //	cachedresource  validates cached resources
-//	pathannotation  sets the annotation kcp.io/path
 //	claims          restricts writes by permission claims
-//	initialization  restricts writes by initializers and terminators
 //	policy          mutating and validating admission policies
 //	webhook         mutating and validating admission webhooks
-//	reserved        protects reserved metadata and fields
+//	reserved        sets and protects reserved metadata and fields
 //	limits          bounds the storage of logical clusters
 //	quota           ResourceQuota
 //	percluster      state per logical cluster, which several plugins use
@@ -32,6 +28,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -39,17 +36,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
 	"github.com/shardplane/shardplane/pkg/admission/cachedresource"
 	"github.com/shardplane/shardplane/pkg/admission/claims"
-	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
-	"github.com/shardplane/shardplane/pkg/admission/merged"
-	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
 	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
 	"github.com/shardplane/shardplane/pkg/admission/quota"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/admission/webhook"
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replicas"
@@ -78,7 +72,7 @@ type Config struct {
 	// webhooktransport.DefaultCallsPerCluster.
 	WebhookCalls   int
 	WorkspaceTypes workspacetype.Config
-	FindCluster    pathannotation.Find
+	FindCluster    reserved.FindCluster
 	APIKinds       apikinds.Config
 	// BuiltIn reports whether a resource is built in.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
@@ -131,26 +125,24 @@ func NewChain(c Config) (*Admission, error) {
 // plugins returns the plugins in their order. docs/reference/admission-plugins.md is generated from them.
 func (a *Admission) plugins(c Config) []named {
 	hooks := c.Hooks
-	webhooks := webhook.Config{
-		Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded,
-		Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhooktransport.NewCalls(c.WebhookCalls),
-	}
-	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
+	common := percluster.Config{Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded}
+	webhooks := webhook.Config{Config: common, Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhooktransport.NewCalls(c.WebhookCalls)}
+	policies := policy.Config{Config: common, Params: a.params}
 	c.Limits.Unstored = unstored
 	return []named{
-		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged.NewMerged(c.OwnVersion)},
+		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged{c.OwnVersion}},
 		{
 			"NamespaceLifecycle", "rejects objects in namespaces that do not exist or are being deleted, and the deletion of the namespace default",
 			lifecycle.NewLifecycle(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored}),
 		},
-		{"WorkspaceOwner", "records the user who creates a Workspace as its owner", workspaceowner.NewWorkspaceOwner()},
+		{"WorkspaceOwner", "records the user who creates a Workspace as its owner", reserved.NewWorkspaceOwner()},
 		{"WorkspaceType", "sets the default type of Workspaces, validates their types, and requires the verb use on the type", workspacetype.NewWorkspaceType(c.WorkspaceTypes)},
 		{"APIKinds", "validates APIExports, APIBindings, APIResourceSchemas, APIConversions and endpoint slices, and requires the verb bind on the export", apikinds.NewAPIKinds(c.APIKinds)},
 		{
 			"CachedResource", "validates CachedResources and limits their number",
 			cachedresource.NewCachedResource(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources}),
 		},
-		{"PathAnnotation", "sets the annotation kcp.io/path to the path of the logical cluster", pathannotation.NewPathAnnotation(c.FindCluster)},
+		{"PathAnnotation", "sets the annotation kcp.io/path to the path of the logical cluster", reserved.NewPathAnnotation(c.FindCluster)},
 		{"PermissionClaims", "restricts writes through the virtual workspace of an export to objects that match the selectors of its permission claims", claims.NewClaims(c.Claims)},
 		{
 			"PolicyLimits", "limits the expressions and bindings of admission policies in a logical cluster",
@@ -159,7 +151,7 @@ func (a *Admission) plugins(c Config) []named {
 		{"MutatingAdmissionPolicy", "applies MutatingAdmissionPolicies", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		{"MutatingAdmissionWebhook", "calls mutating webhooks", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
 		{"DryRun", "sets the annotation with the name of the logical cluster on objects of dry-run requests, which are not stored", storage.NewDryRunAdmission()},
-		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", initialization.NewInitialization()},
+		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", reserved.NewInitialization()},
 		{"ReservedMetadata", "protects metadata and fields that are reserved for the system or for administrators", reserved.NewReserved()},
 		{"Limits", "limits the objects, the bytes and the metadata of a logical cluster", limits.NewLimits(c.Limits)},
 		{"PolicyParameterAccess", "requires that the author of an admission policy or its binding can read the parameters", policy.NewAccess(policies)},
@@ -204,5 +196,32 @@ func (a *Admission) Run(ctx context.Context) error {
 	group.Go(func() { a.params.Run(ctx) })
 	a.quota.Run(ctx)
 	group.Wait()
+	return nil
+}
+
+// merged replaces merged resourceVersions in updates. Objects in a response of the front-proxy for all shards have
+// one. If a client writes such an object back, the part of the version that belongs to this shard becomes the version
+// of the object, before other plugins run and before storage compares it.
+type merged struct {
+	own func(version string) (string, error)
+}
+
+var _ admission.MutationInterface = merged{}
+
+func (merged) Handles(operation admission.Operation) bool { return operation == admission.Update }
+
+func (p merged) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	obj, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return nil //nolint:nilerr // without a version there is nothing to replace
+	}
+	given := obj.GetResourceVersion()
+	own, err := p.own(given)
+	if err != nil {
+		return err
+	}
+	if own != given {
+		obj.SetResourceVersion(own)
+	}
 	return nil
 }

@@ -1,3 +1,14 @@
+// Package authn authenticates requests. Shards, the front-proxy and the cache server share it.
+//
+//	New(Options) ─► Authentication.Authenticator
+//	                  certificates   of users, and of a front-proxy that names the user
+//	                  tokens         development, serviceaccount, providers (OIDC), webhook
+//	                                 issuers, of tenants, in their workspaces
+//	                  anonymous      health probes only
+//	Run(ctx)     ─► reloads changed files
+//
+// GroupFilter removes groups of users, and WithTokenCluster sends requests without a logical cluster to that
+// of their token.
 package authn
 
 import (
@@ -12,6 +23,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -109,10 +121,15 @@ func NewAuthentication(o Options, from Sources) (*Authentication, error) {
 	if a.Tokens != nil {
 		chain = append(chain, bearertoken.New(a.Tokens), websocket.NewProtocolAuthenticator(a.Tokens))
 	}
-	a.Authenticator = union.NewFailOnError(
-		group.NewAuthenticatedGroupAdder(wellFormed(union.New(chain...))),
-		anonymous.NewAuthenticator(probes()),
-	)
+	known := union.New(chain...)
+	wellFormed := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		return wellFormed(known.AuthenticateRequest(r))
+	})
+	var probes []apiserver.AnonymousAuthCondition
+	for _, path := range ProbePaths() {
+		probes = append(probes, apiserver.AnonymousAuthCondition{Path: path})
+	}
+	a.Authenticator = union.NewFailOnError(group.NewAuthenticatedGroupAdder(wellFormed), anonymous.NewAuthenticator(probes))
 	return a, nil
 }
 
@@ -144,17 +161,23 @@ func (a *Authentication) Forwarded(r *http.Request) bool {
 
 // certificates returns the authenticator by client certificates of users and front-proxies.
 func (a *Authentication) certificates() (authenticator.Request, error) {
-	c := &certificates{}
+	var client, headers authenticator.Request
 	if file := a.options.RequestHeaderCAFile; file != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", file)
 		if err != nil {
 			return nil, fmt.Errorf("reading --requestheader-client-ca-file: %w", err)
 		}
 		a.CAs = append(a.CAs, ca)
-		a.RequestHeader = requestHeaderConfig(ca, a.options.RequestHeaderAllowedNames)
+		a.RequestHeader = &authenticatorfactory.RequestHeaderConfig{
+			UsernameHeaders:     headerrequest.StaticStringSlice{HeaderUser},
+			UIDHeaders:          headerrequest.StaticStringSlice{HeaderUID},
+			GroupHeaders:        headerrequest.StaticStringSlice{HeaderGroup},
+			ExtraHeaderPrefixes: headerrequest.StaticStringSlice{HeaderExtraPrefix},
+			CAContentProvider:   ca,
+			AllowedClientNames:  headerrequest.StaticStringSlice(a.options.RequestHeaderAllowedNames),
+		}
 		a.proxy = newRemembering(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anyUser, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
-		c.proxy = a.proxy
-		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
+		headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
 	if file := a.options.ClientCAFile; file != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
@@ -163,35 +186,28 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		owner := ownerOf(x509request.NewDynamic(ca.VerifyOptions, x509request.CommonNameUserConversion), a.options.certificateGroups())
-		c.client = newRemembering(owner, ca.VerifyOptions)
+		client = newRemembering(owner, ca.VerifyOptions)
 	}
-	return c, nil
-}
-
-// certificates authenticates by client certificate. A front-proxy is never a user by its own certificate,
-// regardless of the CA: a request that it forwards without a user has no user, or other credentials.
-type certificates struct {
-	proxy, client *remembering
-	headers       authenticator.Request
-}
-
-func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
-	var refused error
-	if c.proxy != nil {
-		_, ok, err := c.proxy.AuthenticateRequest(r)
-		if ok && err == nil {
-			return c.headers.AuthenticateRequest(r)
+	// A front-proxy is never a user by its own certificate, regardless of the CA: a request that it forwards without a
+	// user has no user, or other credentials.
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		var refused error
+		if a.proxy != nil {
+			_, ok, err := a.proxy.AuthenticateRequest(r)
+			if ok && err == nil {
+				return headers.AuthenticateRequest(r)
+			}
+			refused = err
 		}
-		refused = err
-	}
-	if c.client == nil {
-		return nil, false, refused
-	}
-	response, ok, err := c.client.AuthenticateRequest(r)
-	if err != nil {
-		return nil, false, errors.Join(refused, err)
-	}
-	return response, ok, nil
+		if client == nil {
+			return nil, false, refused
+		}
+		response, ok, err := client.AuthenticateRequest(r)
+		if err != nil {
+			return nil, false, errors.Join(refused, err)
+		}
+		return response, ok, nil
+	}), nil
 }
 
 // ownerOf authenticates a user by a verified client certificate, and filters the groups.
@@ -201,7 +217,7 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 		if err != nil || !ok {
 			return nil, false, err
 		}
-		if namesAccount(response.User.GetName()) {
+		if name := response.User.GetName(); strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix) {
 			return nil, false, errAccountCertificate
 		}
 		return withGroups(response, groups), true, nil
@@ -211,48 +227,11 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 // A certificate with the name of a service account would be the account of that name in every logical cluster.
 var errAccountCertificate = errors.New("the common name of a certificate must not be the name of a service account: use another common name, or a token")
 
-func namesAccount(name string) bool {
-	return strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix)
-}
-
-func requestHeaderConfig(ca dynamiccertificates.CAContentProvider, names []string) *authenticatorfactory.RequestHeaderConfig {
-	return &authenticatorfactory.RequestHeaderConfig{
-		UsernameHeaders:     headerrequest.StaticStringSlice{HeaderUser},
-		UIDHeaders:          headerrequest.StaticStringSlice{HeaderUID},
-		GroupHeaders:        headerrequest.StaticStringSlice{HeaderGroup},
-		ExtraHeaderPrefixes: headerrequest.StaticStringSlice{HeaderExtraPrefix},
-		CAContentProvider:   ca,
-		AllowedClientNames:  headerrequest.StaticStringSlice(names),
-	}
-}
-
 // ProbePaths are the paths that anonymous users may read.
 func ProbePaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
 
-func probes() []apiserver.AnonymousAuthCondition {
-	paths := ProbePaths()
-	conditions := make([]apiserver.AnonymousAuthCondition, 0, len(paths))
-	for _, path := range paths {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
-	}
-	return conditions
-}
-
 // wellFormed rejects users that the next server would take for others; see identity.WellFormed.
-func wellFormed(next authenticator.Request) authenticator.Request {
-	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-		return checked(next.AuthenticateRequest(r))
-	})
-}
-
-// wellFormedTokens is wellFormed for tokens, which are also used for reviews.
-func wellFormedTokens(next authenticator.Token) authenticator.Token {
-	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		return checked(next.AuthenticateToken(ctx, token))
-	})
-}
-
-func checked(response *authenticator.Response, ok bool, err error) (*authenticator.Response, bool, error) {
+func wellFormed(response *authenticator.Response, ok bool, err error) (*authenticator.Response, bool, error) {
 	if ok && err == nil {
 		err = identity.CheckWellFormed(response.User)
 	}
@@ -273,16 +252,8 @@ const (
 type remembering struct {
 	verify  authenticator.Request
 	options x509request.VerifyOptionFunc
-
-	mu    sync.RWMutex
-	valid map[verified]cachedResponse
-}
-
-// cachedResponse is an immutable cached response, valid until the given time.
-type cachedResponse struct {
-	*authenticator.Response
-
-	until time.Time
+	// valid contains immutable responses.
+	valid *cache.LRUExpireCache
 }
 
 // verified is the key of a verification. The TLS stack uses the same certificate object for all requests of a
@@ -293,7 +264,7 @@ type verified struct {
 }
 
 func newRemembering(verify authenticator.Request, options x509request.VerifyOptionFunc) *remembering {
-	return &remembering{verify: verify, options: options, valid: map[verified]cachedResponse{}}
+	return &remembering{verify: verify, options: options, valid: cache.NewLRUExpireCache(rememberAtMost)}
 }
 
 func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
@@ -305,11 +276,8 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 		return nil, false, nil
 	}
 	key, now := verified{leaf: r.TLS.PeerCertificates[0], roots: options.Roots}, time.Now()
-	c.mu.RLock()
-	known := c.valid[key]
-	c.mu.RUnlock()
-	if now.Before(known.until) {
-		return known.Response, true, nil
+	if known, ok := c.valid.Get(key); ok {
+		return known.(*authenticator.Response), true, nil
 	}
 	response, ok, err := c.verify.AuthenticateRequest(r)
 	if err != nil || !ok {
@@ -321,12 +289,7 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 			until = cert.NotAfter
 		}
 	}
-	c.mu.Lock()
-	if len(c.valid) >= rememberAtMost {
-		clear(c.valid)
-	}
-	c.valid[key] = cachedResponse{response, until}
-	c.mu.Unlock()
+	c.valid.Add(key, response, until.Sub(now))
 	return response, true, nil
 }
 

@@ -30,14 +30,35 @@ const (
 // Options configure the authentication of a shard. Other servers use parts of them.
 type Options struct {
 	UserOptions
-	RequestHeaderOptions
-	SigningOptions
+	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-*
+	// headers.
+	RequestHeaderCAFile string
+	// RequestHeaderAllowedNames restricts the common names of these certificates; empty allows any.
+	RequestHeaderAllowedNames []string
+	// SigningKeyFile is the PEM file of the signing key. Without it, no tokens are issued.
+	SigningKeyFile string
+	// MaxTokenLifetime limits the lifetime of new tokens; 0 means no limit.
+	//
+	//reference:limit shard --service-account-max-token-expiration | lifetime of a service account token | a shorter lifetime
+	MaxTokenLifetime time.Duration
 }
 
 // UserOptions configure users that connect directly, without a front-proxy.
 type UserOptions struct {
 	ClientCertificateOptions
-	TokenOptions
+	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in
+	// production.
+	DevTokens bool
+	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a
+	// change.
+	ConfigFile string
+	// WebhookConfigFile is a kubeconfig for a token review service.
+	WebhookConfigFile string
+	// WebhookCacheTTL is the lifetime of cached reviews.
+	WebhookCacheTTL time.Duration
+	ServiceAccounts ServiceAccountOptions
+	// APIAudiences are the audiences of this API, and default to the issuers. Tokens must have one of them.
+	APIAudiences []string
 	// Workspaces configures issuers of tenants.
 	Workspaces WorkspaceOptions
 }
@@ -53,21 +74,6 @@ type WorkspaceOptions struct {
 }
 
 const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
-
-// AddFlags adds the flags of o to fs.
-func (o *WorkspaceOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.AllowedCIDRs,
-		"CIDRs, e.g. 10.96.0.0/12, that issuers of WorkspaceAuthenticationConfigurations may use in addition to public addresses; "+
-			"loopback, link-local, private and reserved addresses are rejected otherwise. Every tenant can make the server send requests to these addresses")
-}
-
-// Validate returns the errors in o.
-func (o *WorkspaceOptions) Validate() []error {
-	if _, err := webhooktransport.NewDocuments(flagIssuerCIDRs, o.AllowedCIDRs); err != nil {
-		return []error{err}
-	}
-	return nil
-}
 
 // ClientCertificateOptions configure client certificates.
 type ClientCertificateOptions struct {
@@ -94,23 +100,6 @@ func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
 	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
-// TokenOptions configure bearer tokens.
-type TokenOptions struct {
-	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in
-	// production.
-	DevTokens bool
-	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a
-	// change.
-	ConfigFile string
-	// WebhookConfigFile is a kubeconfig for a token review service.
-	WebhookConfigFile string
-	// WebhookCacheTTL is the lifetime of cached reviews.
-	WebhookCacheTTL time.Duration
-	ServiceAccounts ServiceAccountOptions
-	// APIAudiences are the audiences of this API, and default to the issuers. Tokens must have one of them.
-	APIAudiences []string
-}
-
 // ServiceAccountOptions configure tokens of service accounts.
 type ServiceAccountOptions struct {
 	// Issuers are the accepted iss claims; the first is used for new tokens.
@@ -119,34 +108,17 @@ type ServiceAccountOptions struct {
 	KeyFiles []string
 }
 
-// RequestHeaderOptions configure trusted front-proxies.
-type RequestHeaderOptions struct {
-	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-*
-	// headers.
-	RequestHeaderCAFile string
-	// RequestHeaderAllowedNames restricts the common names of these certificates; empty allows any.
-	RequestHeaderAllowedNames []string
-}
-
-// SigningOptions configure the issuing of tokens of service accounts.
-type SigningOptions struct {
-	// SigningKeyFile is the PEM file of the signing key. Without it, no tokens are issued.
-	SigningKeyFile string
-	// MaxTokenLifetime limits the lifetime of new tokens; 0 means no limit.
-	//
-	//reference:limit shard --service-account-max-token-expiration | lifetime of a service account token | a shorter lifetime
-	MaxTokenLifetime time.Duration
-}
-
 // NewOptions returns the defaults.
 func NewOptions() Options { return Options{UserOptions: NewUserOptions()} }
 
 // NewUserOptions returns the defaults.
 func NewUserOptions() UserOptions {
-	return UserOptions{Workspaces: WorkspaceOptions{Enabled: true}, ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()}, TokenOptions: TokenOptions{
-		WebhookCacheTTL: defaultWebhookCacheTTL,
-		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
-	}}
+	return UserOptions{
+		ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()},
+		WebhookCacheTTL:          defaultWebhookCacheTTL,
+		ServiceAccounts:          ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
+		Workspaces:               WorkspaceOptions{Enabled: true},
+	}
 }
 
 // AddFlags adds the flags of o to fs.
@@ -165,24 +137,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // AddFlags adds the flags of o to fs.
 func (o *UserOptions) AddFlags(fs *pflag.FlagSet) {
 	o.ClientCertificateOptions.AddFlags(fs)
-	o.TokenOptions.AddFlags(fs)
-	o.Workspaces.AddFlags(fs)
-}
-
-// AddFlags adds the flag of o to fs.
-func (o *ClientCertificateOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
-		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
-	if o.DropGroups == nil {
-		o.DropGroups = DefaultDropGroups()
-	}
-	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups,
-		"groups that are removed from external users (client certificates, OIDC, webhook), except system:masters in client certificates of servers; "+
-			"\"prefix*\" matches all groups with the prefix, \"!group\" excludes a group. See docs/authentication.md for the risks of a shorter list")
-}
-
-// AddFlags adds the flags of o to fs.
-func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens,
 		"accept the well-known bearer tokens user-1-token to user-5-token and admin-token; for development only")
 	fs.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
@@ -195,6 +149,21 @@ func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 		"issuer of service account tokens; if specified several times, the first is used for new tokens and all are accepted")
 	fs.StringArrayVar(&o.ServiceAccounts.KeyFiles, "service-account-key-file", o.ServiceAccounts.KeyFiles,
 		"PEM file of public or private keys that verify service account tokens, in addition to the signing key; may be specified several times, read again when it changes")
+	fs.StringSliceVar(&o.Workspaces.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.Workspaces.AllowedCIDRs,
+		"CIDRs, e.g. 10.96.0.0/12, that issuers of WorkspaceAuthenticationConfigurations may use in addition to public addresses; "+
+			"loopback, link-local, private and reserved addresses are rejected otherwise. Every tenant can make the server send requests to these addresses")
+}
+
+// AddFlags adds the flag of o to fs.
+func (o *ClientCertificateOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
+		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
+	if o.DropGroups == nil {
+		o.DropGroups = DefaultDropGroups()
+	}
+	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups,
+		"groups that are removed from external users (client certificates, OIDC, webhook), except system:masters in client certificates of servers; "+
+			"\"prefix*\" matches all groups with the prefix, \"!group\" excludes a group. See docs/authentication.md for the risks of a shorter list")
 }
 
 // Validate returns the errors in o.
@@ -211,7 +180,14 @@ func (o *Options) Validate() []error {
 
 // Validate returns the errors in o.
 func (o *UserOptions) Validate() []error {
-	return slices.Concat(o.ClientCertificateOptions.Validate(), o.TokenOptions.Validate(), o.Workspaces.Validate())
+	errs := o.ClientCertificateOptions.Validate()
+	if len(o.ServiceAccounts.KeyFiles) > 0 {
+		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
+	}
+	if _, err := webhooktransport.NewDocuments(flagIssuerCIDRs, o.Workspaces.AllowedCIDRs); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // Validate returns the errors in o.
@@ -222,35 +198,21 @@ func (o *ClientCertificateOptions) Validate() []error {
 	return nil
 }
 
-// Validate returns the errors in o.
-func (o *TokenOptions) Validate() []error {
-	if len(o.ServiceAccounts.KeyFiles) == 0 {
-		return nil
-	}
-	return o.ServiceAccounts.validateIssuers()
-}
-
 func (o *ServiceAccountOptions) validateIssuers() []error {
 	if len(o.Issuers) == 0 {
 		return []error{errors.New("--service-account-issuer is required: service account tokens contain it")}
 	}
 	var errs []error
 	for _, issuer := range o.Issuers {
-		if err := checkIssuer(issuer); err != nil {
-			errs = append(errs, fmt.Errorf("--service-account-issuer %q: %w", issuer, err))
+		u, err := url.Parse(issuer)
+		switch {
+		case issuer == "" || issuer == serviceaccount.LegacyIssuer:
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q: must not be empty or the issuer of tokens in secrets: use a URL", issuer))
+		case err != nil || u.Scheme != "https" && u.Scheme != "":
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q: must be a URL that starts with https://", issuer))
 		}
 	}
 	return errs
-}
-
-func checkIssuer(issuer string) error {
-	if issuer == "" || issuer == serviceaccount.LegacyIssuer {
-		return errors.New("must not be empty or the issuer of tokens in secrets: use a URL")
-	}
-	if u, err := url.Parse(issuer); err != nil || u.Scheme != "https" && u.Scheme != "" {
-		return errors.New("must be a URL that starts with https://")
-	}
-	return nil
 }
 
 // Warnings returns the consequences of unset optional flags of a shard.
@@ -259,34 +221,26 @@ func (o *Options) Warnings() []string {
 	if o.SigningKeyFile == "" {
 		warnings = append(warnings, "--service-account-signing-key-file is not set: no tokens of service accounts are issued, e.g. by kubectl create token")
 	}
-	if len(o.verificationKeyFiles()) == 0 {
-		warnings = append(warnings, noKeyFiles)
-	}
 	if o.RequestHeaderCAFile == "" {
 		warnings = append(warnings, "--requestheader-client-ca-file is not set: requests that front-proxies forward are rejected (401)")
 	}
-	return append(warnings, o.warnings()...)
+	return append(warnings, o.warnings(o.verificationKeyFiles())...)
 }
 
 // Warnings returns the consequences of unset optional flags of a front-proxy.
-func (o *UserOptions) Warnings() []string {
-	var warnings []string
-	if len(o.ServiceAccounts.KeyFiles) == 0 {
-		warnings = append(warnings, noKeyFiles)
+func (o *UserOptions) Warnings() []string { return o.warnings(o.ServiceAccounts.KeyFiles) }
+
+func (o *UserOptions) warnings(keyFiles []string) (warnings []string) {
+	if len(keyFiles) == 0 {
+		warnings = append(warnings, "--service-account-key-file is not set: tokens of service accounts are rejected (401)")
 	}
-	return append(warnings, o.warnings()...)
-}
-
-const noKeyFiles = "--service-account-key-file is not set: tokens of service accounts are rejected (401)"
-
-func (o *UserOptions) warnings() []string {
 	if o.DevTokens {
-		return []string{"--dev-tokens is set: the public tokens of the development cluster are accepted"}
+		warnings = append(warnings, "--dev-tokens is set: the public tokens of the development cluster are accepted")
 	}
-	return nil
+	return warnings
 }
 
-func (o *TokenOptions) audiences() []string {
+func (o *UserOptions) audiences() []string {
 	if len(o.APIAudiences) > 0 {
 		return o.APIAudiences
 	}

@@ -2,11 +2,15 @@ package authn
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -18,6 +22,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -61,7 +66,7 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 	if len(known) == 0 {
 		return nil, nil
 	}
-	return group.NewTokenGroupAdder(wellFormedTokens(tokenunion.New(known...)), []string{user.AllAuthenticated}), nil
+	return group.NewTokenGroupAdder(tokenunion.New(known...), []string{user.AllAuthenticated}), nil
 }
 
 // serviceAccounts returns the authenticator of service account tokens, or nil, and sets a.Issuer.
@@ -147,7 +152,7 @@ func (a *Authentication) Reviewer() authenticator.Token {
 		return nil
 	}
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		response, ok, err := a.Tokens.AuthenticateToken(context.WithValue(ctx, reviewing{}, true), token)
+		response, ok, err := wellFormed(a.Tokens.AuthenticateToken(context.WithValue(ctx, reviewing{}, true), token))
 		if err != nil || !ok {
 			return nil, false, err
 		}
@@ -181,4 +186,157 @@ func DevTokens() map[string]*user.DefaultInfo {
 	}
 	tokens["admin-token"] = &user.DefaultInfo{Name: "admin", UID: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	return tokens
+}
+
+const (
+	// configurationTimeout limits the time that a token waits for the configurations of a new logical cluster, and
+	// configurationPoll is the interval of the lookups.
+	configurationTimeout = 3 * time.Second
+	configurationPoll    = 20 * time.Millisecond
+
+	// NewFor is the age up to which some servers may not have all configurations of a logical cluster yet.
+	NewFor = 10 * time.Second
+)
+
+// ofWorkspaces returns the authenticator for issuers of tenants, or nil if it is disabled.
+func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
+	if !a.options.Workspaces.Enabled || a.from.Workspace == nil {
+		return nil, nil
+	}
+	documents, err := webhooktransport.NewDocuments(flagIssuerCIDRs, a.options.Workspaces.AllowedCIDRs)
+	if err != nil {
+		return nil, err
+	}
+	var operators []string
+	if a.providers != nil {
+		for _, jwt := range a.providers.initial.JWT {
+			operators = append(operators, jwt.Issuer.URL)
+		}
+	}
+	issuers.BoundSeries(operators)
+	a.issuers = issuers.NewIssuers(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
+	groups := a.options.outsideGroups()
+	return authenticator.WrapAudienceAgnosticToken(a.Audiences, authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		if !issuers.IsToken(token) {
+			return nil, false, nil
+		}
+		w := a.from.Workspace(ctx)
+		if w.Incomplete {
+			// Configurations that arrive later are used by the next request.
+			_ = wait.PollUntilContextTimeout(ctx, configurationPoll, configurationTimeout, false, func(ctx context.Context) (bool, error) {
+				w = a.from.Workspace(ctx)
+				return !w.Incomplete, nil
+			})
+		}
+		if w.Cluster == "" || len(w.Configurations) == 0 {
+			return nil, false, nil
+		}
+		response, ok, err := a.issuers.AuthenticateToken(ctx, w.Configurations, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		return confined(response.User, w.Cluster, groups)
+	})), nil
+}
+
+// confined restricts a user of a tenant's issuer to a logical cluster, and removes attributes that only the
+// installation may set.
+func confined(u user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
+	if strings.HasPrefix(u.GetName(), request.ReservedPrefix) {
+		return nil, false, fmt.Errorf("the user name %q is reserved: change the claim mappings to return names that do not start with %q", u.GetName(), request.ReservedPrefix)
+	}
+	in := &user.DefaultInfo{
+		Name: u.GetName(), UID: u.GetUID(),
+		Groups: slices.DeleteFunc(groups.Filter(u.GetGroups()), func(group string) bool { return strings.HasPrefix(group, request.ReservedPrefix) }),
+		Extra:  map[string][]string{},
+	}
+	for key, values := range u.GetExtra() {
+		if !strings.Contains(key, ownDomain) {
+			in.Extra[key] = values
+		}
+	}
+	in.Extra[request.ExtraScopes] = []string{request.ScopeClusterPrefix + cluster.String()}
+	in.Extra[request.ExtraClusterName] = []string{cluster.String()}
+	return &authenticator.Response{User: in}, true, nil
+}
+
+// WithTokenCluster sends requests without a logical cluster to that of the service account of their token,
+// because programs in a cluster are configured with only a host and a token. The token is not verified here:
+// it is valid only in the logical cluster that it claims.
+func WithTokenCluster(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if token, ok := BearerToken(r.Header); ok && hasTenantPath(r.URL.Path) {
+			if cluster, ok := serviceaccount.ClaimedCluster(token); ok {
+				prefix := request.ClusterPath(cluster.String())
+				r = r.Clone(r.Context())
+				r.URL.Path = prefix + r.URL.Path
+				if r.URL.RawPath != "" {
+					r.URL.RawPath = prefix + r.URL.RawPath
+				}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// hasTenantPath reports whether only logical clusters serve the path.
+func hasTenantPath(path string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return slices.Contains([]string{"api", "apis", "openapi", "version"}, first)
+}
+
+// BearerToken returns the bearer token of a request without verifying it.
+func BearerToken(header http.Header) (string, bool) {
+	authorization := strings.TrimSpace(header.Get("Authorization"))
+	if authorization == "" {
+		return webSocketToken(header)
+	}
+	scheme, token, ok := strings.Cut(authorization, " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	// As in upstream's authenticator, a token cannot start with a space.
+	return token, token != "" && !strings.HasPrefix(token, " ")
+}
+
+const (
+	// protocolHeader contains the WebSocket subprotocols that a client offers. One of them may be a bearer token, because
+	// browsers cannot set other headers of such a request.
+	protocolHeader = "Sec-Websocket-Protocol"
+	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
+)
+
+// webSocketToken returns the bearer token among the subprotocols of a WebSocket request.
+func webSocketToken(header http.Header) (string, bool) {
+	for _, protocol := range protocols(header) {
+		if encoded, ok := strings.CutPrefix(protocol, tokenProtocol); ok {
+			token, err := base64.RawURLEncoding.DecodeString(encoded)
+			return string(token), err == nil && len(token) > 0
+		}
+	}
+	return "", false
+}
+
+// DropWebSocketTokens removes bearer tokens from the WebSocket subprotocols, so that the next server does not
+// receive them.
+func DropWebSocketTokens(header http.Header) {
+	all := protocols(header)
+	header.Del(protocolHeader)
+	for _, protocol := range all {
+		if !strings.HasPrefix(protocol, tokenProtocol) {
+			header.Add(protocolHeader, protocol)
+		}
+	}
+}
+
+func protocols(header http.Header) []string {
+	var all []string
+	for _, value := range header.Values(protocolHeader) {
+		for protocol := range strings.SplitSeq(value, ",") {
+			if protocol = strings.TrimSpace(protocol); protocol != "" {
+				all = append(all, protocol)
+			}
+		}
+	}
+	return all
 }

@@ -1,16 +1,39 @@
+// Package authz authorizes requests in logical clusters. Each rule is an authorizer.Authorizer, and most are
+// decorators, which New assembles.
+//
+//	wildcard gate ─ impersonation guard ─┬ paths open to all users
+//	                                     ├ groups that may do everything
+//	                                     ├ RBAC: required groups ─ workspace content
+//	                                     │       ─ status of system APIs
+//	                                     │       ─ maximal permission policy ─ rules
+//	                                     └ webhook
+//
+// Package rbac evaluates roles and bindings, and package policy contains the built-in ones. Package
+// request/identity determines the identity of a user in a logical cluster.
 package authz
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	"k8s.io/apiserver/pkg/authorization/path"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // Config configures New.
@@ -66,34 +89,27 @@ func NewAuthorizer(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(notifyAuthorized(withCatchUp(FirstOf(chain...), c.CatchUp)), c.VirtualWorkspaces))))), nil
+	gates := WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(withCatchUp(FirstOf(chain...), c.CatchUp), c.VirtualWorkspaces))))
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := gates.Authorize(ctx, a)
+		return decision, reason, Unavailable(err)
+	}), nil
 }
 
 // withCatchUp authorizes again if catchUp has found more data. Impersonation is exempt, because users and
-// groups are not objects.
+// groups are not objects. It records that an allowed request has been authorized for the logical cluster.
 func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, authorizer.Attributes) (bool, error)) authorizer.Authorizer {
-	if catchUp == nil {
-		return next
-	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
-		if decision != authorizer.DecisionAllow || impersonates(a) {
-			return decision, reason, err
+		if catchUp != nil && decision == authorizer.DecisionAllow && !impersonates(a) {
+			more, failed := catchUp(ctx, a)
+			if failed != nil {
+				return authorizer.DecisionNoOpinion, "", failed
+			}
+			if more {
+				decision, reason, err = next.Authorize(ctx, a)
+			}
 		}
-		switch more, err := catchUp(ctx, a); {
-		case err != nil:
-			return authorizer.DecisionNoOpinion, "", err
-		case more:
-			return next.Authorize(ctx, a)
-		}
-		return decision, reason, err
-	})
-}
-
-// notifyAuthorized records that a request has been authorized for the logical cluster, by whichever authorizer.
-func notifyAuthorized(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		decision, reason, err := next.Authorize(ctx, a)
 		if decision == authorizer.DecisionAllow {
 			request.AccessAuthorized(ctx)
 		}
@@ -142,10 +158,136 @@ func Unavailable(err error) error {
 	return request.Unavailable(err.Error())
 }
 
-// withUnavailable converts errors of next by Unavailable.
-func withUnavailable(next authorizer.Authorizer) authorizer.Authorizer {
+// Steps of Options.Order.
+const (
+	// StepPaths allows all users to read some paths.
+	StepPaths = "AlwaysAllowPaths"
+	// StepGroups allows all requests of some groups.
+	StepGroups = "AlwaysAllowGroups"
+	// StepRBAC applies roles and bindings, and their restrictions.
+	StepRBAC = "RBAC"
+	// StepWebhook calls an external authorizer.
+	StepWebhook = "Webhook"
+)
+
+// Steps returns all steps in their default order.
+func Steps() []string { return []string{StepPaths, StepGroups, StepRBAC, StepWebhook} }
+
+// Options configure authorization.
+type Options struct {
+	// Order lists the steps; the first decision is used.
+	Order []string
+	// AlwaysAllowPaths can be read by all users. A trailing * matches any suffix.
+	AlwaysAllowPaths []string
+	// AlwaysAllowGroups are allowed all requests.
+	AlwaysAllowGroups []string
+	// WebhookConfigFile is the kubeconfig of an external authorizer.
+	WebhookConfigFile string
+	// The lifetimes of cached decisions of the webhook.
+	WebhookAuthorizedTTL, WebhookUnauthorizedTTL time.Duration
+}
+
+// NewOptions returns the defaults with the given AlwaysAllowPaths.
+func NewOptions(openPaths ...string) Options {
+	return Options{
+		Order:                  Steps(),
+		AlwaysAllowPaths:       openPaths,
+		AlwaysAllowGroups:      []string{user.SystemPrivilegedGroup},
+		WebhookAuthorizedTTL:   5 * time.Minute,
+		WebhookUnauthorizedTTL: 30 * time.Second,
+	}
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Order, "authorization-order", o.Order,
+		"ordered authorization steps; the first step that allows or denies decides, omitted steps are disabled")
+	fs.StringSliceVar(&o.AlwaysAllowPaths, "authorization-always-allow-paths", o.AlwaysAllowPaths,
+		"paths that all users may read, e.g. health probes; a trailing * matches any suffix")
+	fs.StringSliceVar(&o.AlwaysAllowGroups, "authorization-always-allow-groups", o.AlwaysAllowGroups,
+		"groups whose members are allowed all requests in all logical clusters")
+	fs.StringVar(&o.WebhookConfigFile, "authorization-webhook-config-file", o.WebhookConfigFile,
+		"kubeconfig of an external authorizer, in the format of kube-apiserver; the extra attribute authorization.kcp.io/cluster-name contains the logical cluster")
+}
+
+// Validate returns the errors in o.
+func (o *Options) Validate() []error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, step := range o.Order {
+		if !slices.Contains(Steps(), step) {
+			errs = append(errs, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", ")))
+		}
+		if seen[step] {
+			errs = append(errs, fmt.Errorf("--authorization-order: %s is duplicated", step))
+		}
+		seen[step] = true
+	}
+	if !seen[StepGroups] {
+		errs = append(errs, errors.New("--authorization-order: "+StepGroups+" is required, because the servers themselves are members of system:masters"))
+	}
+	if !slices.Contains(o.AlwaysAllowGroups, user.SystemPrivilegedGroup) {
+		errs = append(errs, errors.New("--authorization-always-allow-groups: system:masters is required, because the servers themselves are members"))
+	}
+	if o.WebhookConfigFile == "" {
+		return errs
+	}
+	if !seen[StepWebhook] {
+		errs = append(errs, errors.New("--authorization-webhook-config-file is set, but --authorization-order omits "+StepWebhook))
+	}
+	if _, err := os.Stat(o.WebhookConfigFile); err != nil {
+		errs = append(errs, fmt.Errorf("--authorization-webhook-config-file: %w", err))
+	}
+	return errs
+}
+
+// NewWebhook returns the external authorizer of the options, or nil. It caches decisions, and has no opinion
+// if the webhook is unreachable.
+func NewWebhook(o Options) (authorizer.Authorizer, error) {
+	if o.WebhookConfigFile == "" {
+		return nil, nil //nolint:nilnil // not configured
+	}
+	config, err := webhookutil.LoadKubeconfig(o.WebhookConfigFile, nil)
+	if err != nil {
+		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
+	}
+	webhooktransport.Operator(config)
+	hook, err := webhook.New(config, "v1", o.WebhookAuthorizedTTL, o.WebhookUnauthorizedTTL, *webhook.DefaultRetryBackoff(),
+		authorizer.DecisionNoOpinion, nil, "webhook", metrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
+	if err != nil {
+		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
+	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		decision, reason, err := next.Authorize(ctx, a)
-		return decision, reason, Unavailable(err)
+		decision, reason, err := hook.Authorize(ctx, a)
+		if err != nil { // upstream has logged it
+			err = errWebhook
+		}
+		return decision, reason, err
+	}), nil
+}
+
+// errWebhook hides the reason from clients, because it contains the address and response of the webhook.
+var errWebhook = errors.New("the authorization webhook has failed; see the log of the server")
+
+// WithClusterName adds the logical cluster of the request to the extra attributes of the user, because
+// external authorizers do not have the context, and caches of decisions must not mix logical clusters.
+func WithClusterName(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser() == nil {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return next.Authorize(ctx, As(a, namedCluster{a.GetUser(), clusterName(ctx).String()}))
 	})
+}
+
+type namedCluster struct {
+	user.Info
+	cluster string
+}
+
+func (u namedCluster) GetExtra() map[string][]string {
+	extra := map[string][]string{}
+	maps.Copy(extra, u.Info.GetExtra())
+	extra[request.ExtraAuthorizationClusterName] = []string{u.cluster}
+	return extra
 }

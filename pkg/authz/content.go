@@ -96,12 +96,6 @@ func IsOwner(lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	return err == nil && owner != "" && slices.ContainsFunc(identity.In(logicalcluster.From(lc), u), func(i user.Info) bool { return i.GetName() == owner })
 }
 
-// isLifecycle reports whether u is a server that creates and deletes logical clusters, and has access to them
-// before and after they have users.
-func isLifecycle(ctx context.Context, u user.Info) bool {
-	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin)
-}
-
 // WithRequiredGroups restricts access to users in the required groups of the logical cluster. For other users
 // it denies requests that next allows. It records the access of permitted users. Service accounts of the
 // logical cluster are exempt and, as in kcp, administrators, because they set the annotation and must be able

@@ -1,9 +1,18 @@
+// Package peers maintains the book of the shards: their names, addresses and availability. Shards and front-proxies
+// keep one each.
+//
+//	Shard objects of root ──► Book ──► Peer: clients of one shard at one address,
+//	                            │            with a shared circuit breaker
+//	                            └────► followers, for as long as the shard is registered
+//
+// If a Shard object is deleted or its address changes, its followers end and its connections are closed.
 package peers
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,9 +103,73 @@ func Close(closeIdle func()) {
 
 // responded reports whether err is nil or was returned by the shard.
 func responded(err error) bool {
-	if err == nil {
+	var status apierrors.APIStatus
+	return err == nil || errors.As(err, &status) && !apierrors.IsServiceUnavailable(err)
+}
+
+// OpenTimeout is the time for which requests to an unreachable shard are rejected.
+const OpenTimeout = time.Second
+
+// silentTimeout is the time for which an unreachable shard without further requests is reported as Silent. By then the
+// root shard has evaluated its heartbeats.
+const silentTimeout = time.Minute
+
+// breaker is a circuit breaker for requests to a shard. If closed, it costs one atomic load. It opens when a request
+// fails; after a while, one request at a time probes whether the shard responds again.
+type breaker struct {
+	open atomic.Bool
+
+	mu sync.Mutex
+	// until is the time of the next probe. probing is set during a probe.
+	until   time.Time
+	probing bool
+}
+
+// Allow reports whether a request may be sent. If so, the caller must call Observe, or Done if the result is unknown.
+func (b *breaker) Allow() bool {
+	if !b.open.Load() {
 		return true
 	}
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && !apierrors.IsServiceUnavailable(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open.Load() && (b.probing || time.Now().Before(b.until)) {
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// observe records whether the shard responded, and reports whether that has changed.
+func (b *breaker) observe(responded bool) (changed bool) {
+	if responded && !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if !responded {
+		b.until = time.Now().Add(OpenTimeout)
+	}
+	return b.open.Swap(!responded) == responded
+}
+
+// Silent reports whether the shard has not responded lately, so that callers with a choice should use another shard.
+// The probes are left to callers without a choice.
+func (b *breaker) Silent() bool {
+	if !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open.Load() && time.Since(b.until) < silentTimeout
+}
+
+// Done ends a request with an unknown result, e.g. because the caller has canceled it.
+func (b *breaker) Done() {
+	if !b.open.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -242,7 +242,7 @@ func hasHome(u user.Info) bool {
 }
 
 func (h *homes) create(ctx context.Context, key client.Key, u user.Info) (*tenancyv1alpha1.Workspace, error) {
-	owner, err := workspaceowner.OwnerOf(u)
+	owner, err := reserved.OwnerOf(u)
 	if err != nil {
 		return nil, err
 	}

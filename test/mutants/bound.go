@@ -296,7 +296,7 @@ var bound = []Mutant{
 	{
 		Name: "disclosing-virtual-workspace", Rule: "a virtual workspace must not disclose whether a logical cluster exists that it does not contain",
 		Edits: []Edit{{
-			File:   "pkg/authz/virtualworkspaces.go",
+			File:   "pkg/authz/gates.go",
 			Before: `		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {`,
 			After:  `		if opens == authorizer.DecisionAllow {`,
 		}},
@@ -305,7 +305,7 @@ var bound = []Mutant{
 	{
 		Name: "upsert-as-update", Rule: "an update that creates an object through the virtual workspace is authorized like a creation",
 		Edits: []Edit{{
-			File:   "pkg/authz/virtualworkspaces.go",
+			File:   "pkg/authz/gates.go",
 			Before: `		if !found {`,
 			After:  `		if found || !found {`,
 		}},

@@ -77,7 +77,7 @@ var definitions = []Mutant{
 	{
 		Name: "free-programs", Rule: "the regular expressions of all policies in a logical cluster have a common limit",
 		Edits: []Edit{{
-			File:   "pkg/admission/policy/limits.go",
+			File:   "pkg/admission/policy/writes.go",
 			Before: "func (a *amount) memory() int { return a.bytes + int(a.instructions) }",
 			After:  "func (a *amount) memory() int { return a.bytes }",
 		}},
@@ -176,7 +176,7 @@ var definitions = []Mutant{
 	{
 		Name: "large-errors", Rule: "validation errors must not contain a list once for each of its items",
 		Edits: []Edit{{
-			File:   "pkg/admission/limits/metadata.go",
+			File:   "pkg/admission/limits/objects.go",
 			Before: "	if len(controllers) < 2 {",
 			After:  "	if len(controllers) < 2000 {",
 		}},

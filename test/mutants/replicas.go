@@ -5,7 +5,7 @@ var replicas = []Mutant{
 	{
 		Name: "stampede", Rule: "only one request at a time checks whether a shard is available again",
 		Edits: []Edit{{
-			File:   "pkg/peers/breaker.go",
+			File:   "pkg/peers/peer.go",
 			Before: `(b.probing || time.Now().Before(b.until))`,
 			After:  `time.Now().Before(b.until)`,
 		}},

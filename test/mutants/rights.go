@@ -23,7 +23,7 @@ var rights = []Mutant{
 	{
 		Name: "token-of-two-clusters", Rule: "a token with several logical clusters is invalid",
 		Edits: []Edit{{
-			File:   "pkg/authn/serviceaccount/claims.go",
+			File:   "pkg/authn/serviceaccount/tokens.go",
 			Before: `	several := c.LegacyClusterName != "" && c.LegacyClusterName != name`,
 			After:  `	several := false`,
 		}},
@@ -258,7 +258,7 @@ var rights = []Mutant{
 	{
 		Name: "impersonated-group", Rule: "users in a logical cluster must not impersonate a privileged group",
 		Edits: []Edit{{
-			File:   "pkg/authz/impersonation.go",
+			File:   "pkg/authz/gates.go",
 			Before: `		return IsPrivilegedGroup(name)`,
 			After:  `		return name == user.SystemPrivilegedGroup`,
 		}},
@@ -267,7 +267,7 @@ var rights = []Mutant{
 	{
 		Name: "impersonated-scope", Rule: "a scope can be impersonated only if the server adds another one that must match",
 		Edits: []Edit{{
-			File:   "pkg/authz/impersonation.go",
+			File:   "pkg/authz/gates.go",
 			Before: `(nowhere || clusterName(ctx) != "") && `,
 			After:  `(nowhere || true) && `,
 		}},

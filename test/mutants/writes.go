@@ -35,7 +35,7 @@ var writes = []Mutant{
 	{
 		Name: "growing-updates", Rule: "a shard that is nearly full rejects writes of tenants that increase its size",
 		Edits: []Edit{{
-			File:   "pkg/admission/limits/homes.go",
+			File:   "pkg/admission/limits/limits.go",
 			Before: `	if !isLimited(cluster) || !w.create && !grows(w) {`,
 			After:  `	if !isLimited(cluster) || !w.create {`,
 		}},
@@ -53,7 +53,7 @@ var writes = []Mutant{
 	{
 		Name: "ignored-provider-policy", Rule: "webhooks and policies of the provider apply to writes of its bound API",
 		Edits: []Edit{{
-			File:   "pkg/admission/percluster/judge.go",
+			File:   "pkg/admission/percluster/percluster.go",
 			Before: `provider != "" {`,
 			After:  `provider == in {`,
 		}},
@@ -62,7 +62,7 @@ var writes = []Mutant{
 	{
 		Name: "unread-policies", Rule: "if webhooks and policies have not been read yet, writes must not be admitted",
 		Edits: []Edit{{
-			File:   "pkg/admission/percluster/judge.go",
+			File:   "pkg/admission/percluster/percluster.go",
 			Before: `	for _, hooks := range j.hooks {`,
 			After:  `	for _, hooks := range j.hooks[:min(1, len(j.hooks))] {`,
 		}},
@@ -71,7 +71,7 @@ var writes = []Mutant{
 	{
 		Name: "early-admission", Rule: "admission waits until required data has been read after a start",
 		Edits: []Edit{{
-			File:   "pkg/admission/percluster/judge.go",
+			File:   "pkg/admission/percluster/percluster.go",
 			Before: `	for _, informer := range r {`,
 			After:  `	for _, informer := range r[:0] {`,
 		}},
@@ -107,16 +107,16 @@ var writes = []Mutant{
 	{
 		Name: "free-homes", Rule: "a home workspace and all below it have a common limit of objects",
 		Edits: []Edit{{
-			File:   "pkg/admission/limits/homes.go",
-			Before: `	byObjects, byBytes := w.over(used.Objects, most.Objects,`,
-			After:  `	byObjects, byBytes := w.over(used.Objects, 0,`,
+			File:   "pkg/admission/limits/limits.go",
+			Before: `	homes := usage.Usage{Objects: most.Objects, `,
+			After:  `	homes := usage.Usage{`,
 		}},
 		CaughtBy: "./pkg/admission/limits", Test: "TestOwners",
 	},
 	{
 		Name: "filling-for-all", Rule: "an etcd that is nearly full rejects only writes of the largest tenants",
 		Edits: []Edit{{
-			File:   "pkg/admission/limits/homes.go",
+			File:   "pkg/admission/limits/limits.go",
 			Before: `owner != "" && p.c.Owners.UsesMost(owner) {`,
 			After:  `owner != "" && !p.c.Owners.UsesMost(owner) {`,
 		}},

@@ -36,7 +36,7 @@ import (
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
 	*admission.Handler
-	binder
+	config Config
 }
 
 var (
@@ -46,7 +46,7 @@ var (
 
 // NewAPIKinds returns the plugin.
 func NewAPIKinds(config Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), binder: binder{config}}
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 
 // Admit implements admission.MutationInterface.
@@ -76,9 +76,7 @@ func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalclust
 	for _, key := range statusAnnotations {
 		delete(annotations, key) // it has no status yet
 	}
-	if len(annotations) > 0 || object.GetAnnotations() != nil {
-		object.SetAnnotations(annotations)
-	}
+	object.SetAnnotations(annotations)
 	if resource == bindings {
 		export, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "name")
 		path, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "path")
@@ -109,9 +107,7 @@ func keep(object, old *unstructured.Unstructured) {
 		set(&labels, apirules.ExportLabel, value)
 		object.SetLabels(labels)
 	}
-	if len(annotations) > 0 || object.GetAnnotations() != nil {
-		object.SetAnnotations(annotations)
-	}
+	object.SetAnnotations(annotations)
 }
 
 func set(in *map[string]string, key, value string) {
@@ -207,7 +203,7 @@ var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVers
 
 // checkType rejects a WorkspaceType with new default bindings that the user may not bind, because the system
 // creates these bindings in all workspaces of the type. The exports need not exist yet.
-func (p *binder) checkType(ctx context.Context, a admission.Attributes) error {
+func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
@@ -271,7 +267,7 @@ func defaultBindingsOf(object runtime.Object) ([]tenancyv1alpha1.APIExportRefere
 
 // checkConversion validates the rules of an APIConversion against the schema of the same name. If the schema
 // is created later, the binding reports errors.
-func (p *binder) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
+func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
 	if old != nil && equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
 		return nil
 	}
@@ -311,7 +307,7 @@ var cachedSlices = map[string]string{
 // checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its
 // export, because the slice discloses the consumers of the export. The cached resource must be in the same
 // workspace.
-func (p *binder) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
+func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
 	object, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
 		return nil // the CustomResourceDefinition makes references immutable
@@ -360,12 +356,9 @@ type Config struct {
 	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error)
 }
 
-// binder decides which users may bind which export.
-type binder struct{ config Config }
-
 // mayBind rejects users who may not bind the export that an object refers to. It returns the value of the
 // export label of the binding.
-func (p *binder) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
+func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return "", apierrors.NewInternalError(err)
@@ -381,7 +374,7 @@ func (p *binder) mayBind(ctx context.Context, a admission.Attributes, object *un
 
 // mayBindOne rejects users who may not bind an export. found is false if the user may bind the export but it
 // does not exist.
-func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	u := a.GetUserInfo()
 	provider, found, unknown := p.reference(ctx, u, cluster, path, export)
 	may := u == nil || identity.Administers(ctx, u)
@@ -406,7 +399,7 @@ func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	return provider, found, nil
 }
 
-func (p *binder) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
+func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
 	if path == "" {
 		path = cluster.String()
 		if canonical, known := p.config.PathOf(cluster); known {
@@ -423,7 +416,7 @@ func (p *binder) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 // reference returns the logical cluster of an export that an object in cluster refers to, and whether the
 // export can be bound. If the path does not exist, provider is a name that no logical cluster has.
 // Administrators can also bind an export that does not exist yet, in any logical cluster.
-func (p *binder) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+func (p *Plugin) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {
 		return cluster, export != "", nil
 	}

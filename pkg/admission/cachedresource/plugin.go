@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,13 +114,13 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 	}
 	count := 0
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
-		all, err := p.list(ctx, resource, cluster)
+		all, err := resource.In(p.config.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return request.Unavailable(fmt.Sprintf("cannot list the cached resources, try again: %v", err))
 		}
-		for i := range all {
-			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
-				already := &apirules.CachedAlreadyError{Resource: apirules.CachedResourceOf(cached), By: apirules.Publisher{Resource: resource.Resource, Cluster: cluster, Name: all[i].Name}}
+		for i := range all.Items {
+			if count++; apirules.CachedResourceOf(&all.Items[i]) == apirules.CachedResourceOf(cached) {
+				already := &apirules.CachedAlreadyError{Resource: apirules.CachedResourceOf(cached), By: apirules.Publisher{Resource: resource.Resource, Cluster: cluster, Name: all.Items[i].Name}}
 				return admission.NewForbidden(a, fmt.Errorf("%w: delete or change that object first", already))
 			}
 		}
@@ -130,14 +129,6 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		return admission.NewForbidden(a, fmt.Errorf("the workspace has %d cached resources, at most %d allowed: delete one", count, maxInCluster))
 	}
 	return nil
-}
-
-func (p *Plugin) list(ctx context.Context, resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList], cluster logicalcluster.Name) ([]cachev1alpha1.CachedResource, error) {
-	all, err := resource.In(p.config.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return all.Items, nil
 }
 
 func invalid(a admission.Attributes, errs field.ErrorList) error {

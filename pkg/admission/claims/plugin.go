@@ -88,8 +88,12 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	if !restricted || err != nil {
 		return err
 	}
+	var required labels.Requirements
+	if selector := selected.Selector(); selector != nil {
+		required, _ = selector.Requirements()
+	}
 	missing := labels.Set{}
-	for _, r := range requirements(selected.Selector()) {
+	for _, r := range required {
 		if r.Operator() != selection.Equals {
 			continue
 		}
@@ -141,26 +145,23 @@ func (p *Plugin) checkVerb(ctx context.Context, a admission.Attributes, verb str
 	}
 }
 
+// checkSelected rejects an object that the claims do not select by its stored labels.
 func checkSelected(a admission.Attributes, selected claims.Selection) error {
 	for _, obj := range []runtime.Object{a.GetObject(), a.GetOldObject()} {
-		if obj != nil && !matches(selected, obj) {
-			return admission.NewForbidden(a, unselected(selected))
+		if obj == nil {
+			continue
 		}
+		object, err := meta.Accessor(obj)
+		if err == nil && selected.MatchesObject(object.GetName(), storage.WithoutClaimLabels(object.GetLabels())) {
+			continue
+		}
+		err = errors.New("no accepted permission claim covers it")
+		if selected.Selector() != nil {
+			err = fmt.Errorf("the permission claim covers only objects that match %q: set labels that match", selected.Selector())
+		}
+		return admission.NewForbidden(a, err)
 	}
 	return nil
-}
-
-// matches reports whether a claim selects an object by its stored labels.
-func matches(selected claims.Selection, obj runtime.Object) bool {
-	object, err := meta.Accessor(obj)
-	return err == nil && selected.MatchesObject(object.GetName(), storage.WithoutClaimLabels(object.GetLabels()))
-}
-
-func unselected(selected claims.Selection) error {
-	if selected.Selector() == nil {
-		return errors.New("no accepted permission claim covers it")
-	}
-	return fmt.Errorf("the permission claim covers only objects that match %q: set labels that match", selected.Selector())
 }
 
 // selectionFor returns the objects that the claims of a request select, and whether the request depends on
@@ -177,14 +178,6 @@ func selectionFor(ctx context.Context) (claims.Selection, bool, error) {
 // isWhole reports whether a write contains a complete object.
 func isWhole(a admission.Attributes) bool {
 	return a.GetSubresource() == "" || a.GetSubresource() == "status"
-}
-
-func requirements(s labels.Selector) labels.Requirements {
-	if s == nil {
-		return nil
-	}
-	all, _ := s.Requirements()
-	return all
 }
 
 const (

@@ -80,7 +80,9 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return p.admitNamespace(ctx, a)
 	}
 	operation := a.GetOperation()
-	if a.GetNamespace() == "" || operation == admission.Delete || operation == admission.Update || isReview(a) {
+	// The result of an access review must not disclose whether the namespace exists.
+	isReview := a.GetResource().GroupResource() == authorizationv1.Resource("localsubjectaccessreviews")
+	if a.GetNamespace() == "" || operation == admission.Delete || operation == admission.Update || isReview {
 		return nil
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
@@ -161,10 +163,4 @@ func terminating(a admission.Attributes) error {
 		})
 	}
 	return err
-}
-
-// isReview reports whether the request is an access review, whose result must not disclose whether the
-// namespace exists.
-func isReview(a admission.Attributes) bool {
-	return a.GetResource().GroupResource() == authorizationv1.Resource("localsubjectaccessreviews")
 }

@@ -9,7 +9,6 @@ package limits
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -28,13 +28,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
 )
 
 // Config configures the plugin.
@@ -80,7 +83,9 @@ var (
 
 // NewLimits returns the plugin.
 func NewLimits(c Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: newRefusedReplicated(c.Metrics)}
+	refused := instruments.NewCounterVec(c.Metrics, "shardplane_replicated_refused_total",
+		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: refused}
 }
 
 // Admit implements admission.MutationInterface. It changes nothing, and rejects objects that are expensive to
@@ -94,7 +99,7 @@ func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Ob
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validKeyed, validMaps} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validSizes} {
 		if err := valid(a); err != nil {
 			return err
 		}
@@ -121,7 +126,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if used, known := p.c.Usage.Of(cluster); known {
 		own := w
 		own.counts = w.counts && isFilled(lc)
-		if err := p.withinOwn(own, cluster, lc, used); err != nil {
+		const message = "the logical cluster %s has %d %s, at most %d allowed: delete objects, or have an administrator raise %s"
+		if err := own.within(used, p.limitsOf(cluster, lc), message, cluster.String(), either(tenancy.MaxObjectsAnnotation, objectsFlag), either(tenancy.MaxBytesAnnotation, bytesFlag)); err != nil {
 			return err
 		}
 	}
@@ -131,7 +137,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 	}
 	for _, subtree := range p.c.Subtrees(tenancy.PathOf(lc).String()) {
-		if err := w.withinSubtree(subtree); err != nil {
+		const message = "the workspace %s and all workspaces below it have %d %s, at most %d allowed: delete objects, or have an administrator raise the annotation %s of its LogicalCluster"
+		if err := w.within(usage.Usage(subtree.Used), usage.Usage(subtree.Most), message, subtree.Path, tenancy.MaxSubtreeObjectsAnnotation, tenancy.MaxSubtreeBytesAnnotation); err != nil {
 			return err
 		}
 	}
@@ -145,7 +152,6 @@ func isFilled(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady || lc.DeletionTimestamp != nil
 }
 
-// write is a request to which limits apply.
 type write struct {
 	admission.Attributes
 
@@ -160,16 +166,20 @@ func (w write) over(objects, mostObjects, bytes, mostBytes int64) (byObjects, by
 	return byObjects, byBytes
 }
 
-func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster, used usage.Usage) error {
-	most := p.limitsOf(cluster, lc)
-	const message = "the logical cluster %s has %d %s, at most %d allowed: delete objects, or have an administrator raise the annotation %s of its LogicalCluster, or --%s"
+// within rejects a write that exceeds a limit. message contains the subject, the number and what it counts, the
+// limit, and where an administrator can raise it: the limit of objects, or that of bytes.
+func (w write) within(used, most usage.Usage, message, subject, raiseObjects, raiseBytes string) error {
 	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
 	case byObjects:
-		return admission.NewForbidden(w, fmt.Errorf(message, cluster, used.Objects, "objects", most.Objects, tenancy.MaxObjectsAnnotation, objectsFlag))
+		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Objects, "objects", most.Objects, raiseObjects))
 	case byBytes:
-		return admission.NewForbidden(w, fmt.Errorf(message, cluster, used.Bytes, "bytes", most.Bytes, tenancy.MaxBytesAnnotation, bytesFlag))
+		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Bytes, "bytes", most.Bytes, raiseBytes))
 	}
 	return nil
+}
+
+func either(annotation, flag string) string {
+	return "the annotation " + annotation + " of its LogicalCluster, or --" + flag
 }
 
 // maxReplicaBytes is the maximum size of a replicated object. Replicas have additional annotations, and etcd
@@ -211,19 +221,6 @@ func replicaSize(obj runtime.Object) int {
 		return sized.Size()
 	}
 	return jsonSize(obj)
-}
-
-// withinSubtree rejects writes that exceed the limits of a workspace together with all workspaces below it.
-func (w write) withinSubtree(subtree *subtrees.Subtree) error {
-	const message = "the workspace %s and all workspaces below it have %d %s, at most %d allowed: delete objects, or have an administrator raise the annotation %s of its LogicalCluster"
-	used, most := subtree.Used, subtree.Most
-	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
-	case byObjects:
-		return admission.NewForbidden(w, fmt.Errorf(message, subtree.Path, used.Objects, "objects", most.Objects, tenancy.MaxSubtreeObjectsAnnotation))
-	case byBytes:
-		return admission.NewForbidden(w, fmt.Errorf(message, subtree.Path, used.Bytes, "bytes", most.Bytes, tenancy.MaxSubtreeBytesAnnotation))
-	}
-	return nil
 }
 
 // isLimited reports whether default limits apply to a logical cluster.
@@ -281,22 +278,6 @@ func isEvent(r schema.GroupResource) bool {
 
 func grows(a admission.Attributes) bool { return size(a.GetObject()) > size(a.GetOldObject()) }
 
-// size returns the approximate stored size of an object, to be compared with objects of the same kind.
-func size(obj runtime.Object) int {
-	if sized, ok := obj.(interface{ Size() int }); ok {
-		return sized.Size()
-	}
-	return jsonSize(obj)
-}
-
-func jsonSize(obj runtime.Object) int {
-	data, err := json.Marshal(obj)
-	if err != nil {
-		return 0
-	}
-	return len(data)
-}
-
 // insufficient returns status 507 for growth that the shard has no capacity for.
 func insufficient(a admission.Attributes, reason string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -308,7 +289,69 @@ func insufficient(a admission.Attributes, reason string) error {
 	}}
 }
 
-func newRefusedReplicated(registerer prometheus.Registerer) *prometheus.CounterVec {
-	return instruments.NewCounterVec(registerer, "shardplane_replicated_refused_total",
-		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")
+// Owners reports the storage usage of top-level owners on the shard.
+type Owners interface {
+	// Usage returns the usage of an owner, and whether it is known.
+	Usage(owner string) (toplevel.Usage, bool)
+	// UsesMost reports whether an owner stores much more than the average.
+	UsesMost(owner string) bool
+}
+
+var workspaces = tenancyv1alpha1.Resource("workspaces")
+
+// withinStorage rejects growth if the shard is nearly full: first of the owners that use most storage, then
+// of all owners. Root and system logical clusters are exempt, and are limited by etcd only.
+func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	if !isLimited(cluster) || !w.create && !grows(w) {
+		return nil
+	}
+	// Members of system:masters can free storage.
+	if identity.MemberOf(ctx, w.GetUserInfo(), user.SystemPrivilegedGroup, request.GroupShards) {
+		return nil
+	}
+	switch {
+	case p.c.Usage.Full():
+		return insufficient(w, "the shard is nearly full")
+	case lc == nil || p.c.Owners == nil || !p.c.Usage.Filling():
+		return nil
+	}
+	if owner := toplevel.Of(tenancy.PathOf(lc).String()); owner != "" && p.c.Owners.UsesMost(owner) {
+		return insufficient(w, fmt.Sprintf("the shard is filling up, and %s with all workspaces below it stores more than 1.5 times the mean of all owners", owner))
+	}
+	return nil
+}
+
+// withinHome rejects writes that exceed the limits of home workspaces, unless the home has its own limit by
+// annotation.
+func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	owner := toplevel.Of(tenancy.PathOf(lc).String())
+	if p.c.Owners == nil || !toplevel.IsHome(owner) {
+		return nil
+	}
+	used, known := p.c.Owners.Usage(owner)
+	if !known {
+		return nil
+	}
+	if own, known := p.c.Usage.Of(cluster); known { // newer than the sum
+		used.Objects, used.Bytes = max(used.Objects, own.Objects), max(used.Bytes, own.Bytes)
+	}
+	most := p.c.Homes
+	for _, subtree := range p.c.Subtrees(owner) {
+		if subtree.Path != owner {
+			continue
+		}
+		if subtree.Most.Objects > 0 {
+			most.Objects = 0
+		}
+		if subtree.Most.Bytes > 0 {
+			most.Bytes = 0
+		}
+	}
+	const message = "the home workspace %s and all workspaces below it have %d %s on this shard, at most %d allowed: delete objects, or have an administrator raise %s"
+	homes := usage.Usage{Objects: most.Objects, Bytes: most.Bytes}
+	err := w.within(usage.Usage(used.Amount), homes, message, owner, either(tenancy.MaxSubtreeObjectsAnnotation, homeObjectsFlag), either(tenancy.MaxSubtreeBytesAnnotation, homeBytesFlag))
+	if err == nil && w.create && w.GetResource().GroupResource() == workspaces && most.Workspaces > 0 && used.Workspaces >= most.Workspaces {
+		err = admission.NewForbidden(w, fmt.Errorf(message, owner, used.Workspaces, "workspaces", most.Workspaces, "--"+homeWorkspacesFlag))
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -83,3 +84,39 @@ func (q Quantity) Set(text string) error {
 
 // Type implements pflag.Value.
 func (Quantity) Type() string { return "quantity" }
+
+// HomeLimits limit each home workspace, together with all workspaces below it, on one shard; 0 means no
+// limit. They exist because every user who can log in has a home workspace.
+type HomeLimits struct {
+	Objects, Bytes, Workspaces int64
+}
+
+const (
+	//reference:limit cluster --home-workspaces-max-objects | home workspace and all workspaces below it: objects, on each shard | 403
+	homeObjectsFlag = "home-workspaces-max-objects"
+	//reference:limit cluster --home-workspaces-max-bytes | home workspace and all workspaces below it: size of the objects, on each shard | 403
+	homeBytesFlag = "home-workspaces-max-bytes"
+	//reference:limit cluster --home-workspaces-max-workspaces | home workspace and all workspaces below it: Workspaces, on each shard | 403
+	homeWorkspacesFlag = "home-workspaces-max-workspaces"
+)
+
+// NewHomeLimits returns the defaults.
+func NewHomeLimits() HomeLimits {
+	const objects, bytes, workspaces = 20_000, 128 << 20, 100
+	return HomeLimits{Objects: objects, Bytes: bytes, Workspaces: workspaces}
+}
+
+// AddFlags adds the flags of l to fs.
+func (l *HomeLimits) AddFlags(fs *pflag.FlagSet) {
+	fs.Int64Var(&l.Objects, homeObjectsFlag, l.Objects, "maximum number of objects, without Events, that a home workspace and all workspaces below it may have together on this shard; 0 means no limit. The annotation core.shardplane.io/max-subtree-objects of the home's LogicalCluster takes precedence")
+	fs.Var(Quantity{&l.Bytes}, homeBytesFlag, "maximum number of bytes that a home workspace and all workspaces below it may store together on this shard; 0 means no limit. The annotation core.shardplane.io/max-subtree-bytes of the home's LogicalCluster takes precedence")
+	fs.Int64Var(&l.Workspaces, homeWorkspacesFlag, l.Workspaces, "maximum number of Workspaces in a home workspace and all workspaces below it on this shard; 0 means no limit")
+}
+
+// Validate returns what is wrong with l.
+func (l *HomeLimits) Validate() []error {
+	if l.Objects < 0 || l.Bytes < 0 || l.Workspaces < 0 {
+		return []error{errors.New("--" + homeObjectsFlag + ", --" + homeBytesFlag + " and --" + homeWorkspacesFlag + " must not be negative: use 0 for no limit")}
+	}
+	return nil
+}

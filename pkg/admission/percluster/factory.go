@@ -70,47 +70,43 @@ type registrationV1 struct {
 }
 
 func (v registrationV1) MutatingWebhookConfigurations() admissionregistrationinformers.TypedMutatingWebhookConfigurationInformer {
-	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(mutatingWebhooks(v.f.MutatingWebhooks))
+	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(mutatingWebhooks{all: v.f.MutatingWebhooks})
 }
 
 func (v registrationV1) ValidatingWebhookConfigurations() admissionregistrationinformers.TypedValidatingWebhookConfigurationInformer {
-	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(validatingWebhooks(v.f.ValidatingWebhooks))
+	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(validatingWebhooks{all: v.f.ValidatingWebhooks})
 }
 
-type mutatingWebhooks []*admissionregistrationv1.MutatingWebhookConfiguration
+type mutatingWebhooks struct {
+	admissionregistrationlisters.MutatingWebhookConfigurationLister
+	all []*admissionregistrationv1.MutatingWebhookConfiguration
+}
 
 func (mutatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
 
 func (w mutatingWebhooks) Lister() admissionregistrationlisters.MutatingWebhookConfigurationLister {
-	return mutatingLister{all: w}
-}
-
-type mutatingLister struct {
-	admissionregistrationlisters.MutatingWebhookConfigurationLister
-	all mutatingWebhooks
+	return w
 }
 
 // List implements MutatingWebhookConfigurationLister for the selector of everything.
-func (l mutatingLister) List(labels.Selector) ([]*admissionregistrationv1.MutatingWebhookConfiguration, error) {
-	return l.all, nil
+func (w mutatingWebhooks) List(labels.Selector) ([]*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return w.all, nil
 }
 
-type validatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
+type validatingWebhooks struct {
+	admissionregistrationlisters.ValidatingWebhookConfigurationLister
+	all []*admissionregistrationv1.ValidatingWebhookConfiguration
+}
 
 func (validatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
 
 func (w validatingWebhooks) Lister() admissionregistrationlisters.ValidatingWebhookConfigurationLister {
-	return validatingLister{all: w}
-}
-
-type validatingLister struct {
-	admissionregistrationlisters.ValidatingWebhookConfigurationLister
-	all validatingWebhooks
+	return w
 }
 
 // List implements ValidatingWebhookConfigurationLister for the selector of everything.
-func (l validatingLister) List(labels.Selector) ([]*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	return l.all, nil
+func (w validatingWebhooks) List(labels.Selector) ([]*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return w.all, nil
 }
 
 // Synced is a synced informer without events. It is used with listers whose content does not change.

@@ -25,15 +25,14 @@ func write(obj runtime.Object) admission.Attributes {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	a := write(nil)
-	_, _, err := Judge(t.Context(), a)
+	_, _, err := Judge(t.Context())
 	require.ErrorIs(t, err, request.ErrNoCluster)
 	ctx := request.WithClusterName(t.Context(), "consumer")
 	for provider, ctx := range map[logicalcluster.Name]context.Context{
 		"consumer": request.WithClusterName(request.WithProvider(ctx, "other"), "consumer"),
 		"provider": request.WithProvider(ctx, "provider"),
 	} {
-		judge, in, err := Judge(ctx, a)
+		judge, in, err := Judge(ctx)
 		require.NoError(t, err)
 		require.Equal(t, provider, judge)
 		require.Equal(t, logicalcluster.Name("consumer"), in)

@@ -314,5 +314,5 @@ func (p *param) Lister() cache.GenericLister {
 	if p.reads == nil {
 		return keptLister{} // not used before the kind is known
 	}
-	return p.reads.Lister()
+	return p.reads
 }

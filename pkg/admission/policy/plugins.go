@@ -47,7 +47,6 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 	return v.dispatch(ctx, a, o)
 }
 
-// newCompiler returns a compiler for expressions with variables.
 func newCompiler(variables []admissionregistrationv1.Variable, options cel.OptionalVariableDeclarations) (*cel.CompositedCompiler, error) {
 	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {

@@ -1,3 +1,11 @@
+// Package policy applies the ValidatingAdmissionPolicies and MutatingAdmissionPolicies of the logical cluster
+// of a write.
+//
+//	policies, bindings ─► set of a logical cluster, built on first use
+//	                        ├─ evaluators, shared by logical clusters with equal policies
+//	                        ├─ parameters, watched only if a policy has them; read on demand if they
+//	                        │  are on another shard or too large to be cached (remoteparams)
+//	                        └─ upstream's dispatcher
 package policy
 
 import (
@@ -15,7 +23,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,7 +30,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
@@ -37,16 +43,7 @@ const retryAfter = time.Second
 
 // Config configures the plugins.
 type Config struct {
-	// Clients reaches the server itself as system:masters.
-	Clients *client.Factory
-	// Namespaces of all logical clusters, for namespace selectors.
-	Namespaces *client.Informer[*corev1.Namespace]
-	// Local reports whether a logical cluster is on this shard.
-	Local func(cluster logicalcluster.Name) bool
-	// Authorizer evaluates authorizer expressions, in the logical cluster of the context.
-	Authorizer authorizer.UnconditionalAuthorizer
-	// Excluded resources bypass policies, e.g. access reviews.
-	Excluded []schema.GroupResource
+	percluster.Config
 	// Params may be shared by plugins.
 	Params *Params
 }
@@ -121,28 +118,20 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 		kind:     k,
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
 		ready:    percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings),
-		compiled: newWeakCache[E](),
+		compiled: &weakCache[E]{values: map[digest]weak.Pointer[E]{}},
 	}
 	p.derived = percluster.NewCache(p.build)
 	empty := func(cluster logicalcluster.Name) bool {
-		return percluster.Empty(k.policies, cluster) && percluster.Empty(k.bindings, cluster)
+		return len(k.policies.In(cluster))+len(k.bindings.In(cluster)) == 0
 	}
-	percluster.Follow(p.derived, k.policies, empty)
-	percluster.Follow(p.derived, k.bindings, empty)
-	// Parameters must not be watched longer than a policy needs them, even if there are no more writes.
-	prune := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
-	notify(k.policies, prune)
-	notify(k.bindings, prune)
+	percluster.Follow(p.derived, k.policies, empty, p.prune)
+	percluster.Follow(p.derived, k.bindings, empty, p.prune)
 	return p
 }
 
-// notify calls f with the logical cluster of each added, updated or deleted object.
-func notify[T client.Object](objects *replicas.Dual[T], f func(logicalcluster.Name)) {
-	objects.AddEventHandler(client.Handler[T]{
-		OnAdd:    func(obj T, _ bool) { f(logicalcluster.From(obj)) },
-		OnUpdate: func(_, obj T) { f(logicalcluster.From(obj)) },
-		OnDelete: func(last T, _ bool) { f(logicalcluster.From(last)) },
-	})
+// prune ends the watches of parameters that no policy needs, even if there are no more writes.
+func (p *plugin[P, B, E]) prune(cluster logicalcluster.Name) {
+	p.config.Params.keep(cluster, p.kind.name, p.paramKinds(cluster))
 }
 
 // paramKinds returns the parameter kinds of policies with bindings.
@@ -182,7 +171,11 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		}
 		hook := generic.PolicyHook[P, B, E]{Policy: policy, Bindings: bindings[policy.GetName()], Evaluator: *evaluator}
 		if gvk, ok := paramKindOf(p.kind.policy(policy)); ok {
-			param, err := p.config.Params.get(cluster, p.kind.name, gvk, p.shardOf(policy))
+			shard := ""
+			if !p.config.Local(cluster) {
+				shard = policy.GetAnnotations()[request.ShardAnnotation]
+			}
+			param, err := p.config.Params.get(cluster, p.kind.name, gvk, shard)
 			switch {
 			case errors.Is(err, errUnknown):
 				// Only writes that the policy matches depend on the parameters.
@@ -202,19 +195,11 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		s.evaluators = append(s.evaluators, evaluator)
 	}
 	// If a policy was deleted in the meantime, get has started its watch again.
-	p.config.Params.keep(cluster, p.kind.name, p.paramKinds(cluster))
+	p.prune(cluster)
 	slices.SortFunc(s.hooks, func(a, b generic.PolicyHook[P, B, E]) int {
 		return cmp.Compare(a.Policy.GetName(), b.Policy.GetName())
 	})
 	return s, retry, nil
-}
-
-// shardOf returns the other shard of a policy, or "" if the policy is on this shard.
-func (p *plugin[P, B, E]) shardOf(policy P) string {
-	if p.config.Local(logicalcluster.From(policy)) {
-		return ""
-	}
-	return policy.GetAnnotations()[request.ShardAnnotation]
 }
 
 func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) {
@@ -226,8 +211,8 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 }
 
 // Applies reports whether policies of the kind apply to a write.
-func (p *plugin[P, B, E]) Applies(ctx context.Context, a admission.Attributes) bool {
-	judge, _, err := percluster.Judge(ctx, a)
+func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
+	judge, _, err := percluster.Judge(ctx)
 	return err == nil && p.derived.Has(judge)
 }
 
@@ -235,7 +220,7 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	if percluster.IsServer(a.GetUserInfo()) || p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil
 	}
-	judge, in, err := percluster.Judge(ctx, a)
+	judge, in, err := percluster.Judge(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
@@ -284,8 +269,6 @@ type weakCache[V any] struct {
 
 type digest [sha256.Size]byte
 
-func newWeakCache[V any]() *weakCache[V] { return &weakCache[V]{values: map[digest]weak.Pointer[V]{}} }
-
 // get returns the value for a name and a specification. The name is part of the key because metrics and
 // messages contain it.
 func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
@@ -294,7 +277,10 @@ func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 		return nil, fmt.Errorf("encoding the specification: %w", err)
 	}
 	key := digest(sha256.Sum256(text))
-	if value := s.find(key); value != nil {
+	s.mu.Lock()
+	value := s.values[key].Value()
+	s.mu.Unlock()
+	if value != nil {
 		return value, nil
 	}
 	// Build without the lock, because compiling takes milliseconds. If two requests build concurrently, the
@@ -309,12 +295,6 @@ func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	s.values[key] = weak.Make(made)
 	runtime.AddCleanup(made, s.remove, key)
 	return made, nil
-}
-
-func (s *weakCache[V]) find(key digest) *V {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.values[key].Value()
 }
 
 // remove removes the entry of a collected value unless it has been replaced.

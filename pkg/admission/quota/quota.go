@@ -63,14 +63,16 @@ func NewQuota(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQ
 		quotas:   quotas,
 		ready:    percluster.Ready{quotas},
 		limits:   followNamespaces(quotas),
-		accessor: newAccessor(clients, quotas),
+		accessor: &accessor{clients: clients, quotas: quotas, written: lru.New(recently)},
 		stop:     make(chan struct{}),
 	}
 }
 
 // Run allows updates of quotas until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
-	p.accessor.open(ctx)
+	p.accessor.mu.Lock()
+	p.accessor.ctx = ctx
+	p.accessor.mu.Unlock()
 	<-ctx.Done()
 	close(p.stop)
 }
@@ -88,7 +90,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if err := p.ready.Wait(ctx); err != nil {
 		return err
 	}
-	if namespace := a.GetNamespace(); namespace != "" && !isNamespace(a) {
+	if namespace := a.GetNamespace(); namespace != "" && a.GetKind().GroupKind() != corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind() {
 		if err := p.evaluate(a, cluster, namespace); err != nil {
 			return err
 		}
@@ -105,10 +107,6 @@ func (p *Plugin) evaluate(a admission.Attributes, cluster logicalcluster.Name, n
 		p.evaluator = resourcequota.NewQuotaEvaluator(p.accessor, nil, registry{}, nil, nil, workers, p.stop)
 	})
 	return p.evaluator.Evaluate(named{Attributes: a, namespace: join(cluster, namespace)})
-}
-
-func isNamespace(a admission.Attributes) bool {
-	return a.GetKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind()
 }
 
 // named replaces the namespace of a write by that of the evaluator. It hides the object, because objects are
@@ -194,16 +192,6 @@ type accessor struct {
 }
 
 var _ resourcequota.QuotaAccessor = &accessor{}
-
-func newAccessor(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *accessor {
-	return &accessor{clients: clients, quotas: quotas, written: lru.New(recently)}
-}
-
-func (a *accessor) open(ctx context.Context) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ctx = ctx
-}
 
 // GetQuotas implements resourcequota.QuotaAccessor. The namespace of the returned quotas is that of the
 // evaluator.

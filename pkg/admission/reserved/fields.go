@@ -177,7 +177,6 @@ func unchangedStatus(a admission.Attributes) error {
 	return admission.NewForbidden(a, errStatus)
 }
 
-// unchanged rejects changes of the fields.
 func unchanged(a admission.Attributes, fields [][]string) error {
 	for _, path := range fields {
 		now, _ := field(a.GetObject(), path...)

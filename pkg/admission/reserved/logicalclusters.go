@@ -7,12 +7,14 @@ import (
 	"slices"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	validation "k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
@@ -55,8 +57,8 @@ func checkLogicalCluster(ctx context.Context, a admission.Attributes, as privile
 		as = administrators
 	}
 	switch {
-	case a.GetSubresource() == "status" && initialization.Field(ctx) != "":
-		return nil // package initialization checks it
+	case a.GetSubresource() == "status" && removable(ctx) != "":
+		return nil // Initialization checks it
 	case a.GetOperation() == admission.Create:
 		return admission.NewForbidden(a, errNotMade)
 	case a.GetOperation() == admission.Delete:
@@ -136,4 +138,68 @@ func listOf(obj runtime.Object, path ...string) []string {
 	}
 	list, _, _ := unstructured.NestedStringSlice(u.Object, path...)
 	return list
+}
+
+// Initialization is the admission plugin for updates of LogicalClusters through the virtual workspaces of
+// initializers and terminators. They may only remove themselves from the status and set conditions.
+type Initialization struct{ *admission.Handler }
+
+var _ admission.ValidationInterface = Initialization{}
+
+// NewInitialization returns the plugin.
+func NewInitialization() Initialization {
+	return Initialization{admission.NewHandler(admission.Update)}
+}
+
+// removable returns the field of the status of a LogicalCluster that a request through the virtual workspace of
+// an initializer or terminator may change, or "" for other requests.
+func removable(ctx context.Context) string {
+	through, _ := request.ThroughFrom(ctx)
+	switch through.Mount {
+	case request.InitializingWorkspaces:
+		return "initializers"
+	case request.TerminatingWorkspaces:
+		return "terminators"
+	default:
+		return ""
+	}
+}
+
+// Validate implements admission.ValidationInterface.
+func (Initialization) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	list := removable(ctx)
+	if list == "" || a.GetResource().GroupResource() != logicalClusters {
+		return nil
+	}
+	through, _ := request.ThroughFrom(ctx)
+	own := through.Provider.Path().Join(through.VirtualWorkspace).String()
+	before, after := statusOf(a.GetOldObject()), statusOf(a.GetObject())
+	waitedFor, _, _ := unstructured.NestedStringSlice(before, list)
+	waitsFor, _, _ := unstructured.NestedStringSlice(after, list)
+	without := slices.DeleteFunc(slices.Clone(waitedFor), func(id string) bool { return id == own })
+	path := validation.NewPath("status")
+	var errs validation.ErrorList
+	if !slices.Equal(waitsFor, waitedFor) && !slices.Equal(waitsFor, without) {
+		errs = append(errs, validation.Invalid(path.Child(list), waitsFor, fmt.Sprintf("only %s may be removed through this virtual workspace", own)))
+	}
+	for _, status := range []map[string]any{before, after} {
+		delete(status, list)
+		delete(status, "conditions")
+	}
+	if !equality.Semantic.DeepEqual(before, after) {
+		errs = append(errs, validation.Forbidden(path, fmt.Sprintf("only %s and conditions may be changed through this virtual workspace", list)))
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(corev1alpha1.Kind("LogicalCluster"), a.GetName(), errs)
+	}
+	return nil
+}
+
+func statusOf(obj runtime.Object) map[string]any {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	status, _, _ := unstructured.NestedMap(u.Object, "status")
+	return status
 }

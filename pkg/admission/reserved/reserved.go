@@ -1,10 +1,10 @@
-// Package reserved is the admission plugin that protects metadata and fields that only the system or
-// administrators may set: annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and
-// LogicalClusters, the status of exports and bindings, the logical cluster of Shards, API groups of the
-// system, and user names in CertificateSigningRequests. The tables in this package are the rules.
+// Package reserved contains the admission plugins for metadata and fields that only the system or administrators may
+// set. WorkspaceOwner and PathAnnotation set annotations, Initialization restricts initializers and terminators, and
+// Plugin protects annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and LogicalClusters, the
+// status of exports and bindings, the logical cluster of Shards, API groups of the system, and user names in
+// CertificateSigningRequests. The tables in this package are the rules.
 //
-// It checks the object after webhooks and policies, which must not set more than the user who sends the
-// request.
+// Plugin checks the object after webhooks and policies, which must not set more than the user who sends the request.
 package reserved
 
 import (
@@ -19,8 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -102,7 +101,7 @@ func checkMetadata(a admission.Attributes, as privilege) error {
 	}
 	newAnnotations := obj.GetAnnotations()
 	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as, func(key string) bool {
-		return isOwnName(a, key, newAnnotations) || key == core.LogicalClusterPathAnnotationKey && pathannotation.Applies(a.GetResource().GroupResource())
+		return isOwnName(a, key, newAnnotations) || key == core.LogicalClusterPathAnnotationKey && a.GetResource().GroupResource() != logicalClusters
 	}); found {
 		return denied(a, "metadata.annotations", key, n)
 	}
@@ -134,19 +133,18 @@ func changed(names []name, before, after map[string]string, as privilege, except
 	return "", name{}, false
 }
 
-// isGiven reports whether the plugin apikinds, which has checked the value, sets the key on new objects of
-// the resource.
+// isGiven reports whether the plugin apikinds, which has checked the value, sets the key on new bindings.
 func isGiven(a admission.Attributes, key string) bool {
-	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && slices.Contains(given[a.GetResource().GroupResource()], key)
+	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && a.GetResource().GroupResource() == bindings &&
+		(key == apis.ExportLabel || key == apis.BindingFinalizer)
 }
 
-// isOwnName reports whether the annotation names the creator of a new Workspace, as the plugin workspaceowner
-// sets it.
+// isOwnName reports whether the annotation names the creator of a new Workspace, as WorkspaceOwner sets it.
 func isOwnName(a admission.Attributes, key string, after map[string]string) bool {
 	if key != ownerAnnotation || a.GetOperation() != admission.Create || a.GetResource().GroupResource() != workspaces {
 		return false
 	}
-	owner, err := workspaceowner.OwnerOf(a.GetUserInfo())
+	owner, err := OwnerOf(a.GetUserInfo())
 	return err == nil && after[key] == owner
 }
 
@@ -180,7 +178,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 type Mutator interface {
 	admission.MutationInterface
 	// Applies reports whether any of them apply to the write.
-	Applies(ctx context.Context, a admission.Attributes) bool
+	Applies(ctx context.Context) bool
 }
 
 var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a request of the system: it must not change them")
@@ -192,7 +190,7 @@ func Guard(next Mutator) admission.MutationInterface { return guard{next} }
 type guard struct{ Mutator }
 
 func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx, a) {
+	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx) {
 		return g.Mutator.Admit(ctx, a, o)
 	}
 	before := recordOf(a)
@@ -205,7 +203,6 @@ func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.Ob
 	return nil
 }
 
-// record contains the reserved metadata and fields of an object.
 type record struct {
 	annotations, labels map[string]string
 	finalizers          []string

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -260,7 +259,7 @@ func TestReservedObjects(t *testing.T) {
 }
 
 func TestOwner(t *testing.T) {
-	owner, err := workspaceowner.OwnerOf(tenant)
+	owner, err := OwnerOf(tenant)
 	require.NoError(t, err)
 	for value, denied := range map[string]string{owner: "", `{"username":"boss"}`: ownerAnnotation} {
 		ws := object(map[string]any{})
@@ -271,7 +270,7 @@ func TestOwner(t *testing.T) {
 
 // TestOwnerDoesNotHideReservedAnnotations checks that a permitted annotation does not hide a reserved one, in any order.
 func TestOwnerDoesNotHideReservedAnnotations(t *testing.T) {
-	owner, err := workspaceowner.OwnerOf(tenant)
+	owner, err := OwnerOf(tenant)
 	require.NoError(t, err)
 	for range 50 {
 		ws := object(map[string]any{})
@@ -317,7 +316,7 @@ type mutator struct {
 	change func(*unstructured.Unstructured)
 }
 
-func (m mutator) Applies(context.Context, admission.Attributes) bool { return m.change != nil }
+func (m mutator) Applies(context.Context) bool { return m.change != nil }
 
 func (m mutator) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if m.change != nil {

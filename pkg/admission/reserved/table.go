@@ -1,25 +1,33 @@
 package reserved
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -116,11 +124,6 @@ var finalizers = []name{
 	{cachev1alpha1.CachedResourceFinalizer, system},
 }
 
-// given is the metadata that the plugin apikinds sets on new objects.
-var given = map[schema.GroupResource][]string{
-	bindings: {apis.ExportLabel, apis.BindingFinalizer},
-}
-
 func lookUp(names []name, key string) (name, bool) {
 	if !strings.Contains(key, ".io/") {
 		return name{}, false
@@ -134,9 +137,6 @@ func lookUp(names []name, key string) (name, bool) {
 }
 
 func metadataOf(obj runtime.Object) (metav1.Object, bool) {
-	if obj == nil {
-		return nil, false
-	}
 	m, err := meta.Accessor(obj)
 	return m, err == nil
 }
@@ -147,4 +147,149 @@ func denied(a admission.Attributes, where, key string, n name) error {
 		by = "administrators (group " + request.GroupAdmin + ")"
 	}
 	return admission.NewForbidden(a, fmt.Errorf("%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
+}
+
+// WorkspaceOwner is the admission plugin that records the creator of a Workspace, who becomes the administrator of its
+// logical cluster, as JSON in an annotation. Members of system:masters are exempt, because they create workspaces on
+// behalf of other users or without an owner.
+type WorkspaceOwner struct{ *admission.Handler }
+
+var _ admission.MutationInterface = &WorkspaceOwner{}
+
+// NewWorkspaceOwner returns the plugin.
+func NewWorkspaceOwner() *WorkspaceOwner {
+	return &WorkspaceOwner{admission.NewHandler(admission.Create, admission.Update)}
+}
+
+// Admit implements admission.MutationInterface.
+func (*WorkspaceOwner) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != workspaces || a.GetSubresource() != "" || a.GetObject() == nil {
+		return nil
+	}
+	u := a.GetUserInfo()
+	if u == nil || identity.MemberOf(ctx, u, user.SystemPrivilegedGroup) {
+		return nil
+	}
+	owner, err := ownerFor(a, u)
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	obj, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("reading the metadata: %w", err))
+	}
+	annotations := obj.GetAnnotations()
+	if annotations[ownerAnnotation] == owner {
+		return nil
+	}
+	if owner == "" {
+		delete(annotations, ownerAnnotation)
+	} else {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[ownerAnnotation] = owner
+	}
+	obj.SetAnnotations(annotations)
+	return nil
+}
+
+// ownerFor returns the required value: that of the old object, or the creator of a new one.
+func ownerFor(a admission.Attributes, u user.Info) (string, error) {
+	if a.GetOperation() == admission.Update {
+		old, err := meta.Accessor(a.GetOldObject())
+		if err != nil {
+			return "", fmt.Errorf("reading the metadata of the old object: %w", err)
+		}
+		return old.GetAnnotations()[ownerAnnotation], nil
+	}
+	return OwnerOf(u)
+}
+
+// OwnerOf returns the annotation value for Workspaces that u creates.
+func OwnerOf(u user.Info) (string, error) {
+	info := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
+	for key, values := range u.GetExtra() {
+		info.Extra[key] = values
+	}
+	raw, err := json.Marshal(info)
+	if err != nil {
+		return "", fmt.Errorf("encoding the owner: %w", err)
+	}
+	return string(raw), nil
+}
+
+const pathAnnotation = core.LogicalClusterPathAnnotationKey
+
+// withPath are the resources whose objects must have the annotation.
+var withPath = map[schema.GroupResource]bool{
+	exports: true, bindings: true, workspaceTypes: true, cachedResources: true, clusterCachedResources: true,
+}
+
+// FindCluster returns a LogicalCluster, or nil if there is none.
+type FindCluster func(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+
+// PathAnnotation is the admission plugin for the annotation kcp.io/path, the canonical path of the logical cluster of
+// an object. Exports, bindings, workspace types and cached resources must have it, because other objects refer to them
+// by path, and other shards cannot determine it. On other objects the annotation is optional, but must be correct, e.g.
+// if the object was copied from another logical cluster. On LogicalClusters, it is the source of the path.
+type PathAnnotation struct {
+	*admission.Handler
+	find FindCluster
+}
+
+var (
+	_ admission.MutationInterface   = &PathAnnotation{}
+	_ admission.ValidationInterface = &PathAnnotation{}
+)
+
+// NewPathAnnotation returns the plugin.
+func NewPathAnnotation(find FindCluster) *PathAnnotation {
+	return &PathAnnotation{Handler: admission.NewHandler(admission.Create, admission.Update), find: find}
+}
+
+// Admit implements admission.MutationInterface.
+func (p *PathAnnotation) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, want, err := p.wanted(ctx, a)
+	if err != nil || want == "" || object.GetAnnotations()[pathAnnotation] == want {
+		return err
+	}
+	annotations := make(map[string]string, len(object.GetAnnotations())+1)
+	maps.Copy(annotations, object.GetAnnotations())
+	annotations[pathAnnotation] = want
+	object.SetAnnotations(annotations)
+	return nil
+}
+
+// Validate implements admission.ValidationInterface. Webhooks and policies run between Admit and Validate.
+func (p *PathAnnotation) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, want, err := p.wanted(ctx, a)
+	if err != nil || want == "" || object.GetAnnotations()[pathAnnotation] == want {
+		return err
+	}
+	return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is set by the system: webhooks and policies must not change it", pathAnnotation))
+}
+
+// wanted returns the value that the annotation must have. It is "" if the annotation is not required, or if
+// the logical cluster does not exist because the system is still creating it.
+func (p *PathAnnotation) wanted(ctx context.Context, a admission.Attributes) (object metav1.Object, want string, err error) {
+	resource := a.GetResource().GroupResource()
+	if a.GetObject() == nil || resource == logicalClusters {
+		return nil, "", nil
+	}
+	if object, err = meta.Accessor(a.GetObject()); err != nil {
+		return nil, "", nil //nolint:nilerr // it has no metadata
+	}
+	if _, has := object.GetAnnotations()[pathAnnotation]; !has && (!withPath[resource] || a.GetSubresource() != "") {
+		return nil, "", nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return nil, "", apierrors.NewInternalError(err)
+	}
+	lc, err := p.find(ctx, cluster)
+	if err != nil || lc == nil {
+		return object, "", err
+	}
+	return object, tenancy.PathOf(lc).String(), nil
 }

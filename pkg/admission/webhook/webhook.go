@@ -17,16 +17,13 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/utils/lru"
 
@@ -39,28 +36,18 @@ import (
 
 // Config configures the plugins.
 type Config struct {
-	// Clients reaches the server itself as system:masters.
-	Clients *client.Factory
-	// Namespaces of all logical clusters, for namespace selectors.
-	Namespaces *client.Informer[*corev1.Namespace]
-	// Local reports whether a logical cluster is on this shard.
-	Local func(cluster logicalcluster.Name) bool
-	// Authorizer evaluates match conditions, in the logical cluster of the context.
-	Authorizer authorizer.UnconditionalAuthorizer
-	Transport  *webhooktransport.Tenants
+	percluster.Config
+	Transport *webhooktransport.Tenants
 	// Calls limits the concurrent calls of both kinds of webhooks together.
 	Calls *webhooktransport.Calls
-	// Excluded resources bypass webhooks, e.g. access reviews.
-	Excluded []schema.GroupResource
 }
 
 type caller struct {
 	*admission.Handler
-	ready *percluster.Judges
-	calls *webhooktransport.Calls
-	hooks *percluster.Cache[*webhooks]
-	// prepare creates the webhooks of one logical cluster for writes to another one.
-	prepare func(judge, in logicalcluster.Name) (*webhooks, error)
+	config Config
+	ready  *percluster.Judges
+	hooks  *percluster.Cache[*webhooks]
+	open   opener
 }
 
 // webhooks are the webhooks of one logical cluster.
@@ -79,10 +66,10 @@ type webhooks struct {
 const maxElsewhere = 64
 
 // Mutating calls mutating webhooks.
-type Mutating struct{ caller }
+type Mutating struct{ *caller }
 
 // Validating calls validating webhooks.
-type Validating struct{ caller }
+type Validating struct{ *caller }
 
 var (
 	_ admission.MutationInterface   = &Mutating{}
@@ -146,12 +133,12 @@ func (h *webhooks) add(rules []admissionregistrationv1.RuleWithOperations, polic
 type opener func(*percluster.Factory, logicalcluster.Name) (*webhooks, error)
 
 // prepare creates the webhooks of a logical cluster for writes to another or the same logical cluster.
-func (open opener) prepare(c Config, cluster, in logicalcluster.Name) (*webhooks, error) {
-	factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, in)}
-	made, err := open(factory, cluster)
+func (c *caller) prepare(cluster, in logicalcluster.Name) (*webhooks, error) {
+	factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.config.Namespaces, in)}
+	made, err := c.open(factory, cluster)
 	if err == nil {
 		made.elsewhere = lru.New(maxElsewhere)
-		err = initialize(made.Webhook, c, factory, in)
+		err = initialize(made.Webhook, c.config, factory, in)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
@@ -159,37 +146,37 @@ func (open opener) prepare(c Config, cluster, in logicalcluster.Name) (*webhooks
 	return made, nil
 }
 
-// of returns the webhooks for writes to a logical cluster that is not their own.
-func (h *webhooks) of(in logicalcluster.Name, prepare func() (*webhooks, error)) (*webhooks, error) {
+// elsewhere returns the webhooks of judge for writes to a logical cluster that is not their own.
+func (c *caller) elsewhere(h *webhooks, judge, in logicalcluster.Name) (*webhooks, error) {
 	if !h.selects {
 		return h, nil // upstream's plugin reads no namespaces
 	}
 	if found, ok := h.elsewhere.Get(in); ok {
 		return found.(*webhooks), nil
 	}
-	made, err := prepare()
+	made, err := c.prepare(judge, in)
 	if err == nil {
 		h.elsewhere.Add(in, made)
 	}
 	return made, err
 }
 
-func newCaller[T client.Object](c Config, configurations *replicas.Dual[T], open opener) caller {
-	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
-		made, err := open.prepare(c, cluster, cluster)
+func newCaller[T client.Object](config Config, configurations *replicas.Dual[T], open opener) *caller {
+	c := &caller{
+		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
+		config:  config,
+		ready:   percluster.NewJudges(config.Namespaces, config.Local, configurations),
+		open:    open,
+	}
+	c.hooks = percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
+		made, err := c.prepare(cluster, cluster)
 		if err != nil {
 			return nil, time.Second, err
 		}
 		return made, 0, nil
 	})
-	percluster.Follow(perCluster, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
-	return caller{
-		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
-		ready:   percluster.NewJudges(c.Namespaces, c.Local, configurations),
-		calls:   c.Calls,
-		hooks:   perCluster,
-		prepare: func(judge, in logicalcluster.Name) (*webhooks, error) { return open.prepare(c, judge, in) },
-	}
+	percluster.Follow(c.hooks, configurations, func(cluster logicalcluster.Name) bool { return len(configurations.In(cluster)) == 0 })
+	return c
 }
 
 // initialize does the work of upstream's plugin initializers.
@@ -204,8 +191,8 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 }
 
 // Applies reports whether webhooks of the kind apply to a write.
-func (c *caller) Applies(ctx context.Context, a admission.Attributes) bool {
-	judge, _, err := percluster.Judge(ctx, a)
+func (c *caller) Applies(ctx context.Context) bool {
+	judge, _, err := percluster.Judge(ctx)
 	return err == nil && c.hooks.Has(judge)
 }
 
@@ -213,7 +200,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	if percluster.IsServer(a.GetUserInfo()) {
 		return nil
 	}
-	judge, in, err := percluster.Judge(ctx, a)
+	judge, in, err := percluster.Judge(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
@@ -230,12 +217,12 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	caller := webhooktransport.Caller{Cluster: in}
 	if judge != in {
 		caller.Provider = judge
-		if hooks, err = hooks.of(in, func() (*webhooks, error) { return c.prepare(judge, in) }); err != nil {
+		if hooks, err = c.elsewhere(hooks, judge, in); err != nil {
 			return apierrors.NewInternalError(err)
 		}
 	}
 	defer percluster.AnnotateCluster(a, in)()
-	release, err := take(ctx, c.calls, caller, a, &hooks.rules)
+	release, err := take(ctx, c.config.Calls, caller, a, &hooks.rules)
 	if err != nil {
 		return err
 	}

@@ -228,7 +228,6 @@ func typed(a admission.Attributes, u *unstructured.Unstructured) (*tenancyv1alph
 	return ws, nil
 }
 
-// checkUnchanged rejects changes of the type.
 func checkUnchanged(a admission.Attributes, u *unstructured.Unstructured) error {
 	old, ok := a.GetOldObject().(*unstructured.Unstructured)
 	if !ok {
@@ -285,9 +284,12 @@ func checkType(ctx context.Context, a admission.Attributes) error {
 	if !ok || now == nil {
 		return nil
 	}
-	if a.GetOperation() == admission.Create {
-		if err := checkTypeName(ctx, now.GetName()); err != nil {
-			return admission.NewForbidden(a, err)
+	if name := now.GetName(); a.GetOperation() == admission.Create {
+		if slices.Contains(tenancyv1alpha1.WorkspaceTypeReservedNames(), name) {
+			return admission.NewForbidden(a, fmt.Errorf("metadata.name %s is reserved: choose another one", name))
+		}
+		if cluster, _ := request.ClusterFrom(ctx); name == core.RootCluster.String() && cluster.Name != core.RootCluster {
+			return admission.NewForbidden(a, errors.New("metadata.name root is reserved for the type of the logical cluster root: choose another one"))
 		}
 	}
 	spec := specOf(now)
@@ -306,16 +308,6 @@ func checkType(ctx context.Context, a admission.Attributes) error {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-func checkTypeName(ctx context.Context, name string) error {
-	if slices.Contains(tenancyv1alpha1.WorkspaceTypeReservedNames(), name) {
-		return fmt.Errorf("metadata.name %s is reserved: choose another one", name)
-	}
-	if cluster, _ := request.ClusterFrom(ctx); name == core.RootCluster.String() && cluster.Name != core.RootCluster {
-		return errors.New("metadata.name root is reserved for the type of the logical cluster root: choose another one")
 	}
 	return nil
 }

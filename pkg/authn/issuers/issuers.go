@@ -1,3 +1,14 @@
+// Package issuers authenticates tokens of OIDC issuers that tenants configure in
+// WorkspaceAuthenticationConfigurations. The number of issuers is not limited, and they may be unreachable,
+// slow or malicious, but must not delay the tokens of others.
+//
+//	token ─► its iss, not verified yet ─► the entries with that issuer, and no others
+//	           entry (digest of all of it) ─► provider: compiled rules   ┐ created on first use,
+//	           its issuer, CA (digest)     ─► keys: fetched and renewed  ┘ dropped when unused
+//
+// Each logical cluster with configurations has its own limits: the number of requests that wait for its
+// issuers, and the number of concurrent fetches. Only one of its tokens is verified at a time, because rules
+// may be long and keys large.
 package issuers
 
 import (
@@ -358,17 +369,14 @@ const latency = "apiserver_authentication_jwt_authenticator_latency_seconds"
 // BoundSeries reserves metric series for the issuers of the operator. The issuers of tenants, whose number is
 // not limited, share the series "unexpected". It must be called before tokens are authenticated. It is global
 // to the process, and later calls have no effect.
-func BoundSeries(operators []string) { bound(operators) }
+func BoundSeries(operators []string) {
+	bound.Do(func() {
+		labels := []string{""}
+		for _, url := range operators {
+			labels = append(labels, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(url))))
+		}
+		metrics.SetLabelAllowList(map[string]string{latency + ",jwt_issuer_hash": strings.Join(labels, ",")})
+	})
+}
 
-var bound = func() func([]string) {
-	var once sync.Once
-	return func(urls []string) {
-		once.Do(func() {
-			labels := []string{""}
-			for _, url := range urls {
-				labels = append(labels, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(url))))
-			}
-			metrics.SetLabelAllowList(map[string]string{latency + ",jwt_issuer_hash": strings.Join(labels, ",")})
-		})
-	}
-}()
+var bound sync.Once

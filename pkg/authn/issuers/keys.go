@@ -291,7 +291,6 @@ func (p *slots) take(cluster logicalcluster.Name) *home {
 	return h
 }
 
-// give releases a slot.
 func (p *slots) give(cluster logicalcluster.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -129,17 +129,12 @@ func (p *provider) build() {
 		return
 	}
 	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet
-	tokens, err := oidc.New(p.keys.from.life, oidc.Options{
+	p.tokens, p.err = oidc.New(p.keys.from.life, oidc.Options{
 		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
 		DisallowedIssuers: p.disallowed,
 		// The library would use the client only for distributed claims, which are rejected.
 		Client: &http.Client{Transport: nowhere{}},
 	})
-	if err != nil {
-		p.err = err
-		return
-	}
-	p.tokens = tokens
 }
 
 // nowhere rejects all requests.
@@ -166,28 +161,25 @@ func expressionsOf(jwt *apiserver.JWTAuthenticator) []string {
 }
 
 func toKubernetes(in *tenancyv1alpha1.JWTAuthenticator) apiserver.JWTAuthenticator {
-	prefixed := func(m tenancyv1alpha1.PrefixedClaimOrExpression) apiserver.PrefixedClaimOrExpression {
-		return apiserver.PrefixedClaimOrExpression{Claim: m.Claim, Prefix: m.Prefix, Expression: m.Expression}
-	}
 	out := apiserver.JWTAuthenticator{
 		Issuer: apiserver.Issuer{
 			URL: in.Issuer.URL, DiscoveryURL: in.Issuer.DiscoveryURL, CertificateAuthority: in.Issuer.CertificateAuthority,
 			Audiences: in.Issuer.Audiences, AudienceMatchPolicy: apiserver.AudienceMatchPolicyType(in.Issuer.AudienceMatchPolicy),
 		},
 		ClaimMappings: apiserver.ClaimMappings{
-			Username: prefixed(in.ClaimMappings.Username),
-			Groups:   prefixed(in.ClaimMappings.Groups),
-			UID:      apiserver.ClaimOrExpression{Claim: in.ClaimMappings.UID.Claim, Expression: in.ClaimMappings.UID.Expression},
+			Username: apiserver.PrefixedClaimOrExpression(in.ClaimMappings.Username),
+			Groups:   apiserver.PrefixedClaimOrExpression(in.ClaimMappings.Groups),
+			UID:      apiserver.ClaimOrExpression(in.ClaimMappings.UID),
 		},
 	}
 	for _, m := range in.ClaimMappings.Extra {
-		out.ClaimMappings.Extra = append(out.ClaimMappings.Extra, apiserver.ExtraMapping{Key: m.Key, ValueExpression: m.ValueExpression})
+		out.ClaimMappings.Extra = append(out.ClaimMappings.Extra, apiserver.ExtraMapping(m))
 	}
 	for _, r := range in.ClaimValidationRules {
-		out.ClaimValidationRules = append(out.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: r.Claim, RequiredValue: r.RequiredValue, Expression: r.Expression, Message: r.Message})
+		out.ClaimValidationRules = append(out.ClaimValidationRules, apiserver.ClaimValidationRule(r))
 	}
 	for _, r := range in.UserValidationRules {
-		out.UserValidationRules = append(out.UserValidationRules, apiserver.UserValidationRule{Expression: r.Expression, Message: r.Message})
+		out.UserValidationRules = append(out.UserValidationRules, apiserver.UserValidationRule(r))
 	}
 	return out
 }

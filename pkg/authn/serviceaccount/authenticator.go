@@ -1,3 +1,10 @@
+// Package serviceaccount issues and authenticates tokens of service accounts. A token names the logical
+// cluster of its account, and is valid while the objects that it is bound to exist there.
+//
+//	Issuer ─► token ─► Authenticator: signature, issuer, time, audience
+//	                        └► Accounts: do account and secret still exist?
+//
+// The claims are those of kcp: the claims of Kubernetes and clusterName.
 package serviceaccount
 
 import (
@@ -142,7 +149,6 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	return claims, nil
 }
 
-// verify verifies the signature and decodes the claims.
 func (r *keyring) verify(token *jwt.JSONWebToken, into ...any) error {
 	if len(token.Headers) != 1 {
 		return errors.New("the token must have one signature")
@@ -176,7 +182,6 @@ func (a *Authenticator) audiences(ctx context.Context, of jwt.Audience, legacy b
 	return fit, nil
 }
 
-// account is the service account of a valid token.
 type account struct {
 	apiserverserviceaccount.ServiceAccountInfo
 	cluster logicalcluster.Name
@@ -215,11 +220,7 @@ func (a *Authenticator) checkBound(ctx context.Context, public *jwt.Claims, clai
 		return nil, err
 	}
 	if claim.Secret != nil {
-		secret, err := a.config.Accounts.Secret(ctx, info.cluster, info.Namespace, claim.Secret.Name)
-		if err != nil {
-			return nil, invalidated("secret", err)
-		}
-		if err := a.alive("secret", secret, claim.Secret.UID); err != nil {
+		if _, err := a.secret(ctx, info, claim.Secret.Name, &claim.Secret.UID); err != nil {
 			return nil, err
 		}
 	}
@@ -235,11 +236,8 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 	if err := a.checkAccount(ctx, info, public.Subject); err != nil {
 		return nil, err
 	}
-	secret, err := a.config.Accounts.Secret(ctx, info.cluster, info.Namespace, claim.SecretName)
+	secret, err := a.secret(ctx, info, claim.SecretName, nil)
 	if err != nil {
-		return nil, invalidated("secret", err)
-	}
-	if err := a.alive("secret", secret, string(secret.UID)); err != nil {
 		return nil, err
 	}
 	if secret.Type != corev1.SecretTypeServiceAccountToken ||
@@ -261,27 +259,28 @@ func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject
 		return errors.New("the token's subject does not match its service account")
 	}
 	found, err := a.config.Accounts.ServiceAccount(ctx, info.cluster, info.Namespace, info.Name)
-	if err != nil {
-		return invalidated("service account", err)
-	}
-	return a.alive("service account", found, info.UID)
+	return a.alive("service account", found, err, &info.UID)
 }
 
-// alive checks that an object has the UID in the token and is not deleted.
-func (a *Authenticator) alive(kind string, object metav1.Object, uid string) error {
-	if string(object.GetUID()) != uid {
+// secret returns a secret of an account. Legacy tokens do not contain its UID, but are in the secret.
+func (a *Authenticator) secret(ctx context.Context, of *account, name string, uid *string) (*corev1.Secret, error) {
+	secret, err := a.config.Accounts.Secret(ctx, of.cluster, of.Namespace, name)
+	return secret, a.alive("secret", secret, err, uid)
+}
+
+// alive checks that an object was found without an error, has the UID in the token, if any, and is not deleted.
+func (a *Authenticator) alive(kind string, object metav1.Object, err error, uid *string) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the token has been invalidated: its %s does not exist", kind)
+	}
+	if err != nil {
+		return fmt.Errorf("looking up the token's %s: %w", kind, err)
+	}
+	if uid != nil && string(object.GetUID()) != *uid {
 		return fmt.Errorf("the token's %s has been deleted and recreated", kind)
 	}
 	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGracePeriod)) {
 		return fmt.Errorf("the token's %s has been deleted", kind)
 	}
 	return nil
-}
-
-// invalidated returns the error for a token whose object was not found.
-func invalidated(kind string, err error) error {
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the token has been invalidated: its %s does not exist", kind)
-	}
-	return fmt.Errorf("looking up the token's %s: %w", kind, err)
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -44,18 +45,12 @@ func NewRemote(where Where) *Remote {
 
 // ServiceAccount implements Accounts.
 func (r *Remote) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
-	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
-	return remember(ctx, r, "serviceaccount "+key.String(), cluster, func(ctx context.Context, scope client.Scope) (*corev1.ServiceAccount, error) {
-		return kinds.ServiceAccounts.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
-	})
+	return remember(ctx, r, kinds.ServiceAccounts, client.Key{Cluster: cluster, Namespace: namespace, Name: name})
 }
 
 // Secret implements Accounts.
 func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
-	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
-	return remember(ctx, r, "secret "+key.String(), cluster, func(ctx context.Context, scope client.Scope) (*corev1.Secret, error) {
-		return kinds.Secrets.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
-	})
+	return remember(ctx, r, kinds.Secrets, client.Key{Cluster: cluster, Namespace: namespace, Name: name})
 }
 
 // lookup is the result of a request: an object or an error.
@@ -65,33 +60,29 @@ type lookup[T any] struct {
 }
 
 // remember returns a cached result or sends a request. Other errors are not cached.
-func remember[T any](ctx context.Context, r *Remote, key string, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
-	if known, ok := r.known.Get(key); ok {
-		a := known.(lookup[T])
-		return a.object, a.err
+func remember[T client.Object, L runtime.Object](ctx context.Context, r *Remote, kind client.Resource[T, L], of client.Key) (T, error) {
+	key := kind.Resource + " " + of.String()
+	known, ok := r.known.Get(key)
+	if !ok {
+		known, _, _ = r.flight.Do(key, func() (any, error) {
+			// The result is shared by several requests.
+			object, err := lookUp(context.WithoutCancel(ctx), r.where, kind, of)
+			a := lookup[T]{object: object, err: err}
+			if err == nil || apierrors.IsNotFound(err) {
+				r.known.Set(key, a, remoteTTL)
+			}
+			return a, nil
+		})
 	}
-	result, err, _ := r.flight.Do(key, func() (any, error) {
-		// The result is shared by several requests.
-		object, err := lookUp(context.WithoutCancel(ctx), r.where, cluster, get)
-		a := lookup[T]{object: object, err: err}
-		if err == nil || apierrors.IsNotFound(err) {
-			r.known.Set(key, a, remoteTTL)
-		}
-		return a, nil
-	})
-	if err != nil {
-		var none T
-		return none, err
-	}
-	a := result.(lookup[T])
+	a := known.(lookup[T])
 	return a.object, a.err
 }
 
 var errNotAll = errors.New("not all shards are known yet, try again")
 
 // lookUp sends the request to all shards. NotFound is returned only after all have returned it.
-func lookUp[T any](ctx context.Context, where Where, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
-	shards, all := where(cluster)
+func lookUp[T client.Object, L runtime.Object](ctx context.Context, where Where, kind client.Resource[T, L], of client.Key) (none T, err error) {
+	shards, all := where(of.Cluster)
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -101,13 +92,13 @@ func lookUp[T any](ctx context.Context, where Where, cluster logicalcluster.Name
 		requests.Go(func() {
 			var a lookup[T]
 			a.err = shard.Do(ctx, remoteTimeout, func(ctx context.Context) (err error) {
-				a.object, err = get(ctx, shard.Clients.Cluster(cluster.Path()))
+				a.object, err = kind.InNamespace(shard.Clients.Cluster(of.Cluster.Path()), of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 				return err
 			})
 			lookups <- a
 		})
 	}
-	missing := error(apierrors.NewNotFound(corev1.Resource("logicalclusters"), cluster.String()))
+	missing := error(apierrors.NewNotFound(corev1.Resource("logicalclusters"), of.Cluster.String()))
 	var failed error
 	if !all {
 		failed = errNotAll
@@ -122,7 +113,6 @@ func lookUp[T any](ctx context.Context, where Where, cluster logicalcluster.Name
 			failed = errors.Join(failed, a.err)
 		}
 	}
-	var none T
 	if failed != nil {
 		return none, failed
 	}

@@ -1,3 +1,19 @@
+// Package rbac authorizes by the roles and bindings of each logical cluster, and by those of the system's
+// logical cluster, which apply in all.
+//
+//	informers of roles and bindings, wildcard
+//	        │ events
+//	        ▼
+//	     Index ── per logical cluster: bindings by subject and namespace, roles by name
+//	        ▲
+//	        │ lookups, no lists
+//	     Authorizer ── Authorize, RulesFor (for reviews), RulesOf and RulesIn (for escalation checks)
+//	        ▲
+//	        │ waits briefly for
+//	     freshness ── local writes that have not arrived in the Index yet
+//
+// The cost of a decision depends on the bindings of the user in one logical cluster, and not on the number of
+// logical clusters.
 package rbac
 
 import (
@@ -20,7 +36,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// errNotSynced is returned until all rules have been read.
 var errNotSynced = fmt.Errorf("%w: the roles and bindings of this server have not been read, try again", client.ErrIncomplete)
 
 // Config configures New.
@@ -43,6 +58,7 @@ type Config struct {
 // Authorizer authorizes by the roles and bindings of the logical cluster of a context. It allows or has no
 // opinion.
 type Authorizer struct {
+	authorizer.AuthorizerFunc
 	Config
 }
 
@@ -52,10 +68,13 @@ var (
 )
 
 // NewRBACAuthorizer returns an Authorizer.
-func NewRBACAuthorizer(c Config) *Authorizer { return &Authorizer{c} }
+func NewRBACAuthorizer(c Config) *Authorizer {
+	z := &Authorizer{Config: c}
+	z.AuthorizerFunc = z.authorize
+	return z
+}
 
-// Authorize implements authorizer.Authorizer.
-func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (z *Authorizer) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	name, err := z.waitFresh(ctx)
 	if err != nil || a.GetUser() == nil {
 		return authorizer.DecisionNoOpinion, "", err
@@ -85,16 +104,6 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	default:
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-}
-
-// ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (z *Authorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
-	return authorizer.ConditionsAwareDecisionFromParts(z.Authorize(ctx, a))
-}
-
-// EvaluateConditions implements authorizer.Authorizer. There are no conditions.
-func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
-	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
 // RulesFor implements authorizer.RuleResolver. The result is complete unless there are too many rules, which
@@ -236,12 +245,7 @@ func Allows(a authorizer.Attributes, rule *rbacv1.PolicyRule) bool {
 }
 
 func contains(values []string, all, value string) bool {
-	for _, v := range values {
-		if v == all || v == value {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(values, all) || slices.Contains(values, value)
 }
 
 // resourceMatches matches a resource with a pattern: "*", "resource", "resource/subresource" or

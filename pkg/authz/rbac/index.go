@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -199,7 +200,6 @@ func (c *cluster) unbind(key objectKey) {
 	}
 }
 
-// subjectOf returns the key of a subject of a binding in a namespace.
 func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch subject.Kind {
 	case rbacv1.UserKind:
@@ -288,4 +288,107 @@ func newClusterRole(obj *rbacv1.ClusterRole) *role {
 		}
 	}
 	return r
+}
+
+// listed is embedded by the elements of a list.
+type listed struct {
+	// removed is the first version of the logical cluster without the element; 0 if it exists.
+	removed atomic.Uint64
+}
+
+// in reports whether the element existed at a version.
+func (l *listed) in(version uint64) bool {
+	removed := l.removed.Load()
+	return removed == 0 || removed > version
+}
+
+// list can be read without the lock that writers hold. Readers take the slice with the lock held and skip
+// elements that did not exist at their version. Elements are appended and never moved, so that changes are
+// cheap. The slice is replaced when half of its elements have been removed.
+type list[E interface{ in(version uint64) bool }] struct {
+	all   []E
+	stale int
+}
+
+func (l *list[E]) add(e E) { l.all = append(l.all, e) }
+
+// removed counts a removed element. version is the latest version.
+func (l *list[E]) removed(version uint64) {
+	l.stale++
+	if 2*l.stale < len(l.all) { //nolint:mnd // half
+		return
+	}
+	remaining := make([]E, 0, len(l.all)-l.stale)
+	for _, e := range l.all {
+		if e.in(version) {
+			remaining = append(remaining, e)
+		}
+	}
+	l.all, l.stale = remaining, 0
+}
+
+// fewEntries is the maximum number of entries in the slice.
+const fewEntries = 4
+
+// small is a map for logical clusters with few entries. Up to fewEntries are in a slice, because a Go map
+// takes up to seven hundred bytes for the first entry. The zero value is ready to use.
+type small[K comparable, V any] struct {
+	few  []entry[K, V]
+	many map[K]V
+}
+
+type entry[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+func (s *small[K, V]) len() int { return len(s.few) + len(s.many) }
+
+// find returns the index in few, or -1.
+func (s *small[K, V]) find(key K) int {
+	for i := range s.few {
+		if s.few[i].key == key {
+			return i
+		}
+	}
+	return -1
+}
+
+// get returns the zero value if there is no entry.
+func (s *small[K, V]) get(key K) (value V) {
+	if s.many != nil {
+		return s.many[key]
+	}
+	if at := s.find(key); at >= 0 {
+		value = s.few[at].value
+	}
+	return value
+}
+
+func (s *small[K, V]) set(key K, value V) {
+	at := s.find(key)
+	switch {
+	case s.many != nil:
+		s.many[key] = value
+	case at >= 0:
+		s.few[at].value = value
+	case len(s.few) < fewEntries:
+		s.few = append(s.few, entry[K, V]{key, value})
+	default:
+		s.many = make(map[K]V, fewEntries+1)
+		for _, e := range s.few {
+			s.many[e.key] = e.value
+		}
+		s.many[key], s.few = value, nil
+	}
+}
+
+func (s *small[K, V]) remove(key K) {
+	delete(s.many, key)
+	if at := s.find(key); at >= 0 {
+		last := len(s.few) - 1
+		s.few[at] = s.few[last]
+		s.few[last] = entry[K, V]{}
+		s.few = s.few[:last]
+	}
 }

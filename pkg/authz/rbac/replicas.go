@@ -73,7 +73,6 @@ func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shar
 	})
 }
 
-// of returns the index of a shard, and creates it if necessary.
 func (s *Shards) of(name string) *Index {
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -98,20 +97,9 @@ func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Ind
 		if own == nil || (s.counts != nil && !s.counts(index.name)) {
 			continue
 		}
-		if more, err := own.visitAsReplica(ctx, local.get(system), identities, namespace, f); !more {
+		if more, err := visit(ctx, own, local.get(system), true, identities, namespace, f); !more {
 			return err
 		}
 	}
 	return nil
-}
-
-func (c *cluster) visitAsReplica(ctx context.Context, ofSystem *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
-	found := newGrants(c, ofSystem)
-	defer found.release()
-	for _, u := range identities {
-		if more, err := found.ofUser(ctx, c, u.GetName(), u.GetGroups(), namespace, f); !more {
-			return false, err
-		}
-	}
-	return found.visit(ctx, f)
 }

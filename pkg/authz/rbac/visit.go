@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -48,13 +50,18 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 // between. It uses the bindings of a subject at the time of the lookup, and the current roles.
 func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	own, ofSystem := i.pair(name, system)
+	return visit(ctx, own, ofSystem, false, identities, namespace, f)
+}
+
+// visit visits the bindings of a logical cluster and, unless they are replicas, those of the system's.
+func visit(ctx context.Context, own, ofSystem *cluster, replicas bool, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	found := newGrants(own, ofSystem)
 	defer found.release()
 	for _, u := range identities {
 		if more, err := found.ofUser(ctx, own, u.GetName(), u.GetGroups(), namespace, f); !more {
 			return false, err
 		}
-		if name == system {
+		if replicas || own == ofSystem {
 			continue
 		}
 		// A service account of this logical cluster differs from that of the same name in the system's, so
@@ -358,12 +365,7 @@ func (w *walk) leave() {
 }
 
 func (r *role) selects(other *role) bool {
-	for _, selector := range r.aggregates {
-		if selector.Matches(other.labels) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.aggregates, func(selector labels.Selector) bool { return selector.Matches(other.labels) })
 }
 
 // resolve returns the role that a binding in a namespace refers to, or nil.
@@ -432,10 +434,8 @@ const (
 	maxRulesBytes = 4 << 20
 )
 
-// errManyRules reports that rules were omitted.
 var errManyRules = fmt.Errorf("more than %d rules, or more than %d MiB: further rules are omitted", maxRules, maxRulesBytes>>20)
 
-// collected contains rules up to the limits.
 type collected struct {
 	list  []rbacv1.PolicyRule
 	bytes int

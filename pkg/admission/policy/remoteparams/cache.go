@@ -1,8 +1,20 @@
+// Package remoteparams reads the parameters of policies that are on other shards, or are too large to be
+// cached by an informer, and caches them briefly.
+//
+//	policy of a provider elsewhere ─► Kind ─► Cache ──► one read at a time of each parameter,
+//	                                            │       from the shard of the policy
+//	                                            └────► replica snapshot, for a start in an outage
+//
+// A response is read again at most once a second. A write waits for this only if the last read is more than
+// five seconds old. If a read fails, the cached response remains in use, as policies do. Authors of policies
+// choose the parameters, so the size of a read, the number of concurrent reads, and the cached bytes per
+// provider are limited.
 package remoteparams
 
 import (
 	"container/list"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,8 +24,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
@@ -37,10 +49,6 @@ const (
 	maxProviderBytes, maxBytes = 8 << 20, 64 << 20
 	// unusedFor is the time after which an unused response is dropped.
 	unusedFor = 24 * time.Hour
-	// maxRead limits an encoded response.
-	//
-	//reference:limit request | admission policies: size of parameters that are read from another shard | the policy fails
-	maxRead = 2 << 20
 )
 
 // ErrUnread is returned if there is no response, neither current nor cached. Only the log of the shard contains the
@@ -48,18 +56,9 @@ const (
 var ErrUnread = errors.New("the parameters cannot be read: their shard does not respond, and they are not cached: try again later")
 
 var (
-	errTooLarge = fmt.Errorf("the parameters are larger than %d MiB: reduce their size, or select fewer", maxRead>>20)
-	errRefused  = errors.New("the parameters cannot be read: their shard rejects the request")
+	errRefused = errors.New("the parameters cannot be read: their shard rejects the request")
+	errNoValue = errors.New("saved parameters of policies have no value")
 )
-
-// Location is the shard and logical cluster of a policy and its parameters.
-type Location struct {
-	Shard   string
-	Cluster logicalcluster.Name
-}
-
-// Read sends a GET request to a logical cluster and returns the JSON response, or an apierrors.APIStatus.
-type Read func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error)
 
 // Cache caches responses. It is safe for concurrent use.
 type Cache struct {
@@ -85,18 +84,19 @@ func NewParamCache(read Read) *Cache {
 type key struct {
 	Location
 
-	kind           schema.GroupVersionKind
-	path, selector string
-	list           bool
+	Kind     schema.GroupVersionKind `json:"kind"`
+	Path     string                  `json:"path"`
+	Selector string                  `json:"selector,omitempty"`
+	List     bool                    `json:"list,omitempty"`
 }
 
 func (k *key) query() url.Values {
 	query := url.Values{}
-	if k.list {
+	if k.List {
 		query.Set("limit", strconv.Itoa(MaxObjects))
 	}
-	if k.selector != "" {
-		query.Set("labelSelector", k.selector)
+	if k.Selector != "" {
+		query.Set("labelSelector", k.Selector)
 	}
 	return query
 }
@@ -182,7 +182,7 @@ func (c *Cache) add(k key) *entry {
 
 // weigh updates the memory of an entry, and evicts others.
 func (c *Cache) weigh(e *entry) {
-	weight := e.response.weight() + len(e.path) + len(e.selector) + 512 // overhead of the entry
+	weight := e.response.weight() + len(e.Path) + len(e.Selector) + 512 // overhead of the entry
 	e.provider.bytes += weight - e.weight
 	c.bytes += weight - e.weight
 	e.weight = weight
@@ -243,7 +243,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 		return nil, fmt.Errorf("%d parameters of the logical cluster are being read: %w", maxReads, err)
 	}
 	defer e.provider.reads.Release(1)
-	content, err := c.read(ctx, e.Location, e.path, e.query())
+	content, err := c.read(ctx, e.Location, e.Path, e.query())
 	var found *response
 	if err == nil {
 		found, err = parse(content)
@@ -259,7 +259,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
 		return &response{refused: err}, nil
 	case isStatus && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.Path, "reason", err)
 		return &response{refused: errRefused}, nil
 	default:
 		return nil, err
@@ -269,7 +269,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 // store stores the result of a read. After an error, the previous response remains.
 func (c *Cache) store(e *entry, found *response, err error) {
 	if err != nil {
-		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.Path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
 		if e.response == nil {
 			c.remove(e)
@@ -286,7 +286,6 @@ func (c *Cache) store(e *entry, found *response, err error) {
 	}
 }
 
-// forget drops the responses of a kind.
 func (c *Cache) forget(at Location, kind schema.GroupVersionKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,9 +296,75 @@ func (c *Cache) forget(at Location, kind schema.GroupVersionKind) {
 	for element := p.recent.Front(); element != nil; {
 		e := entryOf(element)
 		element = element.Next()
-		if e.kind == kind {
+		if e.Kind == kind {
 			c.remove(e)
 			c.changes++
 		}
 	}
+}
+
+type saved struct {
+	key
+
+	Used     time.Time `json:"used"`
+	Response *response `json:"response"`
+}
+
+// Name is the name of the responses in a snapshot.
+func (c *Cache) Name() string { return "parameters of policies" }
+
+// Resource determines the encryption of the responses: like Secrets, because some parameters may be Secrets.
+func (c *Cache) Resource() schema.GroupResource { return corev1.Resource("secrets") }
+
+// Changes counts the changes of cached responses.
+func (c *Cache) Changes() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changes
+}
+
+// Save returns the cached responses, the most recently used last, and drops those that have not been used for
+// long.
+func (c *Cache) Save() ([]json.RawMessage, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := []json.RawMessage{}
+	for element := c.recent.Back(); element != nil; {
+		e := entryOf(element)
+		element = element.Prev()
+		if time.Since(e.used) > unusedFor {
+			c.remove(e)
+			continue
+		}
+		if e.response == nil || e.response.refused != nil {
+			continue
+		}
+		text, err := json.Marshal(saved{e.key, e.used, e.response})
+		if err != nil {
+			return nil, fmt.Errorf("encoding the parameters at %s: %w", e.Path, err)
+		}
+		all = append(all, text)
+	}
+	return all, nil
+}
+
+// Restore loads the result of Save. Restored responses are used until they have been read again.
+func (c *Cache) Restore(all []json.RawMessage) error {
+	restored := make([]saved, len(all))
+	for i, text := range all {
+		if err := json.Unmarshal(text, &restored[i]); err != nil {
+			return fmt.Errorf("decoding parameters of policies: %w", err)
+		}
+		if restored[i].Response == nil {
+			return errNoValue
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range restored {
+		e := c.use(s.key)
+		e.used, e.response = s.Used, s.Response
+		c.weigh(e)
+	}
+	return nil
 }

@@ -102,7 +102,7 @@ const pathOfA = "/api/v1/namespaces/default/configmaps/a"
 
 func value(t *testing.T, k *Kind) (string, error) {
 	t.Helper()
-	obj, err := k.Lister().ByNamespace("default").Get("a")
+	obj, err := k.ByNamespace("default").Get("a")
 	if err != nil {
 		return "", err
 	}
@@ -120,7 +120,7 @@ func requireValue(t *testing.T, k *Kind, want string) {
 
 func requireNone(t *testing.T, k *Kind, name string) {
 	t.Helper()
-	_, err := k.Lister().ByNamespace("default").Get(name)
+	_, err := k.ByNamespace("default").Get(name)
 	require.True(t, apierrors.IsNotFound(err), "%q: %v", name, err)
 }
 
@@ -205,7 +205,7 @@ func TestOutage(t *testing.T) {
 			for range 3 {
 				requireValue(t, k, "1")
 				requireNone(t, k, "none")
-				_, err = k.Lister().ByNamespace("default").Get("other")
+				_, err = k.ByNamespace("default").Get("other")
 				require.ErrorIs(t, err, ErrUnread)
 				<-time.After(time.Minute)
 			}
@@ -242,8 +242,8 @@ func TestBounds(t *testing.T) {
 		var writes sync.WaitGroup
 		for i := range 20 {
 			writes.Go(func() {
-				_, _ = k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("a")
-				_, _ = k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("a")
+				_, _ = k.ByNamespace(fmt.Sprint("n", i)).Get("a")
+				_, _ = k.ByNamespace(fmt.Sprint("n", i)).Get("a")
 			})
 		}
 		writes.Wait()
@@ -258,7 +258,7 @@ func TestBounds(t *testing.T) {
 		large := strings.Repeat("x", maxProviderBytes/10)
 		for i := range 40 {
 			far.set(fmt.Sprintf("/api/v1/namespaces/n%d/configmaps/b", i), configMap(large), nil)
-			_, err := k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("b")
+			_, err := k.ByNamespace(fmt.Sprint("n", i)).Get("b")
 			require.NoError(t, err)
 			require.LessOrEqual(t, c.bytes, 2*maxProviderBytes)
 			require.LessOrEqual(t, c.providers[place].bytes, maxProviderBytes)
@@ -274,7 +274,7 @@ func TestBounds(t *testing.T) {
 			k.at.Cluster = place.Cluster + "y"
 			k.at.Shard = fmt.Sprint("far-", i)
 			for i := range 9 {
-				_, err := k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("b")
+				_, err := k.ByNamespace(fmt.Sprint("n", i)).Get("b")
 				require.NoError(t, err)
 			}
 			require.LessOrEqual(t, c.bytes, maxBytes)
@@ -287,13 +287,13 @@ func TestBounds(t *testing.T) {
 		far.set("/api/v1/namespaces/big/configmaps/a", `{"apiVersion":"v1","kind":"ConfigMap","spec":[`+strings.Repeat("1,", maxProviderBytes/32)+`1]}`, nil)
 		before = far.count()
 		for range 10 {
-			_, err = k.Lister().ByNamespace("default").List(labels.Everything())
+			_, err = k.ByNamespace("default").List(labels.Everything())
 			require.ErrorIs(t, err, ErrTooMany)
-			_, err = k.Lister().ByNamespace("big").Get("a")
+			_, err = k.ByNamespace("big").Get("a")
 			require.ErrorIs(t, err, errTooLarge)
 		}
 		require.Equal(t, 2, far.count()-before)
-		_, err = k.Lister().ByNamespace("default").List(labels.SelectorFromSet(labels.Set{"a": "b"}).Add(longRequirement(t)))
+		_, err = k.ByNamespace("default").List(labels.SelectorFromSet(labels.Set{"a": "b"}).Add(longRequirement(t)))
 		require.ErrorIs(t, err, errLongSelector)
 	})
 }
@@ -319,7 +319,7 @@ func TestPaths(t *testing.T) {
 		_, err := c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"}, first)
 		require.ErrorIs(t, err, ErrNotServed)
 	}
-	_, err := k.Lister().ByNamespace("..").List(labels.Everything())
+	_, err := k.ByNamespace("..").List(labels.Everything())
 	require.NoError(t, err)
 	require.Equal(t, before, far.count())
 }

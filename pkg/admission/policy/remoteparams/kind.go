@@ -20,7 +20,7 @@ const maxSelector = 8 << 10
 
 var errLongSelector = errors.New("the selector of the binding is too long for a request: shorten it, or name a parameter")
 
-// Kind is a kind of parameters that are read on demand.
+// Kind lists the parameters of a kind, which are read on demand.
 type Kind struct {
 	Scope meta.RESTScope
 
@@ -28,7 +28,11 @@ type Kind struct {
 	at       Location
 	kind     schema.GroupVersionKind
 	resource string
+	// namespace is empty for a cluster-scoped kind.
+	namespace string
 }
+
+var _ cache.GenericLister = &Kind{}
 
 // ErrNotServed means that a kind does not exist.
 var ErrNotServed = errors.New("the kind is not served")
@@ -38,7 +42,7 @@ func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kin
 	if !segments(kind.Group, kind.Version) {
 		return nil, ErrNotServed
 	}
-	found, err := c.get(key{Location: at, kind: kind, path: versionPath(kind)}, parseKind(kind, find))
+	found, err := c.get(key{Location: at, Kind: kind, Path: versionPath(kind)}, parseKind(kind, find))
 	if err != nil {
 		return nil, err
 	}
@@ -72,33 +76,28 @@ func segments(names ...string) bool {
 // Forget drops the responses of the kind.
 func (k *Kind) Forget() { k.cache.forget(k.at, k.kind) }
 
-// Lister lists the parameters.
-func (k *Kind) Lister() cache.GenericLister { return lister{k: k} }
-
-// lister reads the parameters of one namespace, or of a cluster-scoped kind.
-type lister struct {
-	k         *Kind
-	namespace string
-}
-
-func (l lister) path() string {
-	below := versionPath(l.k.kind)
-	if l.namespace != "" {
-		below += "/namespaces/" + l.namespace
+func (k *Kind) path() string {
+	below := versionPath(k.kind)
+	if k.namespace != "" {
+		below += "/namespaces/" + k.namespace
 	}
-	return below + "/" + l.k.resource
+	return below + "/" + k.resource
 }
 
-func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
-	return lister{k: l.k, namespace: namespace}
+// ByNamespace implements cache.GenericLister.
+func (k *Kind) ByNamespace(namespace string) cache.GenericNamespaceLister {
+	in := *k
+	in.namespace = namespace
+	return &in
 }
 
-func (l lister) Get(name string) (runtime.Object, error) {
-	missing := apierrors.NewNotFound(schema.GroupResource{Group: l.k.kind.Group, Resource: l.k.resource}, name)
-	if name == "" || !segments(l.namespace, name) {
+// Get implements cache.GenericLister.
+func (k *Kind) Get(name string) (runtime.Object, error) {
+	missing := apierrors.NewNotFound(schema.GroupResource{Group: k.kind.Group, Resource: k.resource}, name)
+	if name == "" || !segments(k.namespace, name) {
 		return nil, missing
 	}
-	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path() + "/" + name}, parseObject)
+	found, err := k.cache.get(key{Location: k.at, Kind: k.kind, Path: k.path() + "/" + name}, parseObject)
 	if err != nil {
 		return nil, err
 	}
@@ -108,15 +107,16 @@ func (l lister) Get(name string) (runtime.Object, error) {
 	return found.Objects[0], nil
 }
 
-func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
+// List implements cache.GenericLister.
+func (k *Kind) List(selector labels.Selector) ([]runtime.Object, error) {
 	text := selector.String()
 	if len(text) > maxSelector {
 		return nil, errLongSelector
 	}
-	if !segments(l.namespace) {
+	if !segments(k.namespace) {
 		return nil, nil
 	}
-	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path(), selector: text, list: true}, parseList)
+	found, err := k.cache.get(key{Location: k.at, Kind: k.kind, Path: k.path(), Selector: text, List: true}, parseList)
 	if err != nil {
 		return nil, err
 	}

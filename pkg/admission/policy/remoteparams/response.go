@@ -1,24 +1,53 @@
 package remoteparams
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/url"
+	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// MaxObjects is the number of parameters that a selector may select.
-//
-//reference:limit request | admission policies: parameters that a selector selects | the policy fails
-const MaxObjects = 200
+const (
+	// MaxObjects is the number of parameters that a selector may select.
+	//
+	//reference:limit request | admission policies: parameters that a selector selects | the policy fails
+	MaxObjects = 200
+	// maxRead limits an encoded response.
+	//
+	//reference:limit request | admission policies: size of parameters that are read from another shard | the policy fails
+	maxRead = 2 << 20
+)
 
 // Find returns the resource of a kind that can be used for parameters, or nil.
 type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 
-// ErrTooMany means that a selector selects more than MaxObjects parameters.
-var ErrTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
+var (
+	// ErrTooMany means that a selector selects more than MaxObjects parameters.
+	ErrTooMany  = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
+	errTooLarge = fmt.Errorf("the parameters are larger than %d MiB: reduce their size, or select fewer", maxRead>>20)
+)
+
+// Location is the shard and logical cluster of a policy and its parameters.
+type Location struct {
+	Shard   string              `json:"shard"`
+	Cluster logicalcluster.Name `json:"cluster"`
+}
+
+// Read sends a GET request to a logical cluster and returns the JSON response, or an apierrors.APIStatus.
+type Read func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error)
 
 // response is an immutable decoded response of a shard.
 type response struct {
@@ -106,4 +135,60 @@ func parseKind(kind schema.GroupVersionKind, find Find) func([]byte) (*response,
 		}
 		return &response{Missing: true}, nil
 	}
+}
+
+// FromOwn returns a Read that reads from this shard and ignores Location.Shard.
+func FromOwn(clients *client.Factory) Read {
+	return func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error) {
+		return get(ctx, clients.Cluster(at.Cluster.Path()), path, query)
+	}
+}
+
+// FromPeers returns a Read for other shards. named returns a peer, or nil.
+func FromPeers(named func(shard string) *peers.Peer) Read {
+	return func(ctx context.Context, at Location, path string, query url.Values) (content []byte, err error) {
+		peer := named(at.Shard)
+		if peer == nil {
+			return nil, fmt.Errorf("%w: unknown shard %q", peers.ErrUnreachable, at.Shard)
+		}
+		var unfit error
+		// ctx limits the read. peer.Do has a longer timeout, because a slow response to one request, e.g. due
+		// to a conversion webhook of a tenant, does not mean that the shard is unreachable.
+		err = peer.Do(ctx, time.Minute, func(ctx context.Context) error {
+			content, err = get(ctx, peer.Clients.Cluster(at.Cluster.Path()), path, query)
+			if errors.Is(err, errTooLarge) {
+				unfit = err
+				return nil
+			}
+			return err
+		})
+		return content, errors.Join(err, unfit)
+	}
+}
+
+// get reads at most maxRead bytes.
+func get(ctx context.Context, scope client.Scope, path string, query url.Values) ([]byte, error) {
+	config := scope.Config()
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	c, err := rest.UnversionedRESTClientForConfigAndClient(config, scope.HTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("making a client for logical cluster %s: %w", scope, err)
+	}
+	get := c.Get().AbsPath(path)
+	for name, values := range query {
+		get = get.Param(name, values[0])
+	}
+	body, err := get.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = body.Close() }()
+	content, err := io.ReadAll(io.LimitReader(body, maxRead+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading a parameter: %w", err)
+	}
+	if len(content) > maxRead {
+		return nil, errTooLarge
+	}
+	return content, nil
 }

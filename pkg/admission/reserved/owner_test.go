@@ -1,4 +1,4 @@
-package workspaceowner_test
+package reserved_test
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/admission/reserved"
 )
 
 const annotation = "experimental.tenancy.kcp.io/owner"
@@ -51,7 +51,7 @@ func TestAdmit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			resource := tenancyv1alpha1.SchemeGroupVersion.WithResource(cmp.Or(tc.resource, "workspaces"))
 			attributes := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.sender)
-			require.NoError(t, workspaceowner.NewWorkspaceOwner().Admit(t.Context(), attributes, nil))
+			require.NoError(t, reserved.NewWorkspaceOwner().Admit(t.Context(), attributes, nil))
 			require.Equal(t, tc.want, tc.obj.GetAnnotations()[annotation])
 		})
 	}

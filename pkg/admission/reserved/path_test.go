@@ -1,4 +1,4 @@
-package pathannotation_test
+package reserved_test
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
-	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
+	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -82,7 +82,7 @@ func TestPath(t *testing.T) {
 			}
 			ctx := request.WithClusterName(t.Context(), cmp.Or(tc.cluster, "here"))
 			a := admission.NewAttributesRecord(obj, old, schema.GroupVersionKind{}, "", "x", tc.resource, tc.subresource, operation, nil, false, nil)
-			p := pathannotation.NewPathAnnotation(find)
+			p := reserved.NewPathAnnotation(find)
 			err := p.Admit(ctx, a, nil)
 			if err == nil {
 				if tc.edited != "" {
@@ -99,6 +99,6 @@ func TestPath(t *testing.T) {
 			require.Equal(t, tc.want, obj.GetAnnotations()["kcp.io/path"])
 		})
 	}
-	require.True(t, pathannotation.NewPathAnnotation(find).Handles(admission.Update))
-	require.False(t, pathannotation.NewPathAnnotation(find).Handles(admission.Delete))
+	require.True(t, reserved.NewPathAnnotation(find).Handles(admission.Update))
+	require.False(t, reserved.NewPathAnnotation(find).Handles(admission.Delete))
 }

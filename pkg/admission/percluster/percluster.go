@@ -1,26 +1,147 @@
+// Package percluster contains the state of admission plugins per logical cluster, and adapters for upstream's
+// plugins, which expect a single cluster.
+//
+// A logical cluster without objects of a kind must have no entry, so that a request in it costs one map
+// lookup.
 package percluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// Config configures plugins for webhooks and policies.
+type Config struct {
+	// Clients reaches the server itself as system:masters.
+	Clients *client.Factory
+	// Namespaces of all logical clusters, for namespace selectors.
+	Namespaces *client.Informer[*corev1.Namespace]
+	// Local reports whether a logical cluster is on this shard.
+	Local func(cluster logicalcluster.Name) bool
+	// Authorizer evaluates expressions, in the logical cluster of the context.
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Excluded resources bypass webhooks and policies, e.g. access reviews.
+	Excluded []schema.GroupResource
+}
+
+// Build derives a value from the objects of a logical cluster. If retry is positive, the value is rebuilt on
+// the first access after that time.
+type Build[D any] func(cluster logicalcluster.Name) (derived D, retry time.Duration, err error)
+
+// Cache contains a value derived from the objects of each logical cluster that has any. A value is built on
+// first access and again after a change of the objects. It is immutable, so a request may keep using it.
+type Cache[D any] struct {
+	build Build[D]
+
+	mu      sync.RWMutex
+	entries map[logicalcluster.Name]*entry[D]
+}
+
+type entry[D any] struct {
+	once    sync.Once
+	derived D
+	err     error
+	retry   time.Time
+}
+
+// NewCache returns an empty Cache; call Follow to fill it.
+func NewCache[D any](build Build[D]) *Cache[D] {
+	return &Cache[D]{build: build, entries: map[logicalcluster.Name]*entry[D]{}}
+}
+
+// Get returns the value for a logical cluster, and whether the logical cluster has objects.
+func (c *Cache[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err error) {
+	c.mu.RLock()
+	current, found := c.entries[cluster]
+	c.mu.RUnlock()
+	if !found {
+		return derived, false, nil
+	}
+	current.make(c.build, cluster)
+	if !current.retry.IsZero() && time.Now().After(current.retry) {
+		if current = c.renew(cluster, current); current == nil {
+			return derived, false, nil
+		}
+		current.make(c.build, cluster)
+	}
+	return current.derived, true, current.err
+}
+
+// Has reports whether a logical cluster has objects.
+func (c *Cache[D]) Has(cluster logicalcluster.Name) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, found := c.entries[cluster]
+	return found
+}
+
+func (e *entry[D]) make(build Build[D], cluster logicalcluster.Name) {
+	e.once.Do(func() {
+		var retry time.Duration
+		e.derived, retry, e.err = build(cluster)
+		if retry > 0 {
+			e.retry = time.Now().Add(retry)
+		}
+	})
+}
+
+// renew replaces old unless another request has replaced it.
+func (c *Cache[D]) renew(cluster logicalcluster.Name, old *entry[D]) *entry[D] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[cluster] == old {
+		c.entries[cluster] = &entry[D]{}
+	}
+	return c.entries[cluster]
+}
+
+func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if empty {
+		delete(c.entries, cluster)
+		return
+	}
+	c.entries[cluster] = &entry[D]{}
+}
+
+// Follow rebuilds the entries of a Cache when objects of the informer change, and then calls the functions in
+// then. empty reports whether a logical cluster has no objects in any of the informers of the Cache.
+func Follow[T client.Object, D any](c *Cache[D], informer *replicas.Dual[T], empty func(cluster logicalcluster.Name) bool, then ...func(logicalcluster.Name)) {
+	changed := func(obj T, deleted bool) {
+		cluster := logicalcluster.From(obj)
+		c.changed(cluster, deleted && empty(cluster))
+		for _, f := range then {
+			f(cluster)
+		}
+	}
+	informer.AddEventHandler(client.Handler[T]{
+		OnAdd:    func(obj T, _ bool) { changed(obj, false) },
+		OnUpdate: func(_, obj T) { changed(obj, false) },
+		OnDelete: func(last T, _ bool) { changed(last, true) },
+	})
+}
+
 // Judge returns the logical cluster whose webhooks and policies apply to a write, and the logical cluster
 // that is written to. They differ for bound APIs, to which the webhooks and policies of the provider apply.
-func Judge(ctx context.Context, a admission.Attributes) (judge, in logicalcluster.Name, err error) {
+func Judge(ctx context.Context) (judge, in logicalcluster.Name, err error) {
 	if in, err = request.ClusterNameFrom(ctx); err != nil {
 		return "", "", err
 	}
@@ -94,8 +215,6 @@ func IsServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServ
 // readyTimeout is the time that a write waits for informers after a server start, as in upstream's plugins.
 const readyTimeout = 10 * time.Second
 
-var errNotReady = errors.New("not yet ready to handle request")
-
 // Ready are informers that must be synced before a write is admitted.
 type Ready []client.Runner
 
@@ -110,7 +229,7 @@ func (r Ready) Wait(ctx context.Context) error {
 		err := informer.WaitForSync(ctx)
 		cancel()
 		if err != nil {
-			return request.Unavailable(errNotReady.Error())
+			return request.Unavailable("not yet ready to handle request")
 		}
 	}
 	return nil

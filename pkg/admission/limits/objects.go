@@ -1,0 +1,415 @@
+package limits
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/patchcosts"
+	"github.com/shardplane/shardplane/pkg/request/patterns"
+)
+
+// kind limits objects of one kind that every shard and the cache server keep in memory, so that limits per
+// logical cluster do not bound their cost.
+type kind struct {
+	// bytes is the maximum size of an object.
+	bytes int
+	// values is the maximum number of values in an object, because many short values take far more memory and CPU
+	// time than their bytes suggest; 0 means no limit.
+	values int
+	lists  []list
+	// expressions is true if the kind has CEL expressions.
+	expressions bool
+}
+
+// list limits the number of entries of a list in an object.
+type list struct {
+	path    []string
+	entries int
+}
+
+const (
+	//reference:limit object | WorkspaceType, WorkspaceAuthenticationConfiguration: size | 413
+	maxTenancyBytes = 64 << 10
+	//reference:limit object | WorkspaceType: values in labels, annotations and spec | 403
+	maxTypeValues = 2048
+	//reference:limit object | WorkspaceType: `extend.with` | 403
+	maxExtended = 32
+	//reference:limit object | WorkspaceType: `authenticationConfigurations` | 403
+	maxConfigurations = 10
+	//reference:limit object | WorkspaceType: types in `limitAllowedChildren` or `limitAllowedParents` | 403
+	maxAllowed = 64
+	//reference:limit object | WorkspaceAuthenticationConfiguration: issuers | 403
+	maxIssuers = 10
+)
+
+var kinds = map[schema.GroupResource]kind{
+	tenancyv1alpha1.Resource("workspacetypes"): {bytes: maxTenancyBytes, values: maxTypeValues, lists: []list{
+		{[]string{"spec", "extend", "with"}, maxExtended}, {[]string{"spec", "authenticationConfigurations"}, maxConfigurations},
+		{[]string{"spec", "limitAllowedChildren", "types"}, maxAllowed}, {[]string{"spec", "limitAllowedParents", "types"}, maxAllowed},
+	}},
+	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: maxTenancyBytes, lists: []list{{[]string{"spec", "jwt"}, maxIssuers}}, expressions: true},
+}
+
+// validKind rejects objects that exceed the limits of their kind, unless the old object did too.
+func validKind(a admission.Attributes) error {
+	k, ok := kinds[a.GetResource().GroupResource()]
+	if !ok || a.GetSubresource() != "" {
+		return nil
+	}
+	if n := size(a.GetObject()); n > k.bytes && (a.GetOldObject() == nil || n > size(a.GetOldObject())) {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes, at most %d allowed", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
+	}
+	now, old := contentOf(a.GetObject()), contentOf(a.GetOldObject())
+	if n := valuesOf(now); k.values > 0 && n > k.values && n > valuesOf(old) {
+		return admission.NewForbidden(a, fmt.Errorf("it has %d values in labels, annotations and spec, at most %d allowed", n, k.values))
+	}
+	for _, l := range k.lists {
+		if n := entries(now, l.path); n > l.entries && n > entries(old, l.path) {
+			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries, at most %d allowed", strings.Join(l.path, "."), n, l.entries))
+		}
+	}
+	if k.expressions {
+		errs := patterns.WithoutFormer(largePatterns(now), func() field.ErrorList { return largePatterns(old) })
+		if len(errs) > 0 {
+			return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		}
+	}
+	return nil
+}
+
+// largePatterns returns an error for each expression that contains a regular expression that is too large.
+func largePatterns(content map[string]any) field.ErrorList {
+	var errs field.ErrorList
+	var total patterns.Total
+	var walk func(path *field.Path, value any)
+	walk = func(path *field.Path, value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, value := range value {
+				text, isText := value.(string)
+				if !isText {
+					walk(path.Child(name), value)
+					continue
+				}
+				if name != "expression" && name != "valueExpression" {
+					continue
+				}
+				if err := total.AddExpression(text); err != nil {
+					errs = append(errs, patterns.Invalid(path.Child(name), text, err))
+				}
+			}
+		case []any:
+			for i, value := range value {
+				walk(path.Index(i), value)
+			}
+		}
+	}
+	walk(field.NewPath("spec"), content["spec"])
+	return errs
+}
+
+// contentOf returns the content of a custom resource, or nil.
+func contentOf(obj runtime.Object) map[string]any {
+	if custom, ok := obj.(*unstructured.Unstructured); ok {
+		return custom.Object
+	}
+	return nil
+}
+
+func entries(content map[string]any, path []string) int {
+	list, _, _ := unstructured.NestedFieldNoCopy(content, path...)
+	all, _ := list.([]any)
+	return len(all)
+}
+
+// valuesOf returns the number of values in an object, without its status and managed fields.
+func valuesOf(content map[string]any) int {
+	n := 0
+	for field, value := range content {
+		switch metadata, isMap := value.(map[string]any); {
+		case field == "status":
+		case field == "metadata" && isMap:
+			for name, value := range metadata {
+				if name != "managedFields" {
+					n += values(value)
+				}
+			}
+		default:
+			n += values(value)
+		}
+	}
+	return n
+}
+
+// values returns the number of leaf values in a document.
+func values(document any) int {
+	n := 0
+	switch document := document.(type) {
+	case map[string]any:
+		for _, value := range document {
+			n += values(value)
+		}
+	case []any:
+		for _, value := range document {
+			n += values(value)
+		}
+	}
+	return max(n, 1)
+}
+
+const (
+	//reference:limit object | aggregated ClusterRole: selectors | 403
+	maxSelectors = 64
+	//reference:limit object | aggregated ClusterRole: labels and values of expressions in selectors | 403
+	maxRequirements = 128
+)
+
+// validAggregation rejects ClusterRoles with too many aggregation selectors or requirements, unless they had
+// as many before. Each selector is matched with the labels of all ClusterRoles of the logical cluster
+// whenever one of them changes.
+func validAggregation(a admission.Attributes) error {
+	selectors, requirements := aggregates(a.GetObject())
+	hadSelectors, hadRequirements := aggregates(a.GetOldObject())
+	const advice = "add a common label to the selected cluster roles, and select it"
+	switch {
+	case selectors > maxSelectors && selectors > hadSelectors:
+		return admission.NewForbidden(a, fmt.Errorf("aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed: "+advice, selectors, maxSelectors))
+	case requirements > maxRequirements && requirements > hadRequirements:
+		return admission.NewForbidden(a, fmt.Errorf("the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed: "+advice, requirements, maxRequirements))
+	default:
+		return nil
+	}
+}
+
+// aggregates returns the number of selectors of a ClusterRole, and of their labels and expression values. An
+// expression without values counts as one.
+func aggregates(obj runtime.Object) (selectors, requirements int) {
+	role, ok := obj.(*rbacv1.ClusterRole)
+	if !ok || role.AggregationRule == nil {
+		return 0, 0
+	}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector := &role.AggregationRule.ClusterRoleSelectors[i]
+		requirements += len(selector.MatchLabels)
+		for j := range selector.MatchExpressions {
+			requirements += max(1, len(selector.MatchExpressions[j].Values))
+		}
+	}
+	return len(role.AggregationRule.ClusterRoleSelectors), requirements
+}
+
+// maxOwners is the maximum number of owners of an object. The garbage collector reads each of them whenever the
+// object changes.
+//
+//reference:limit object | all objects: owner references | 403
+const maxOwners = 1000
+
+var metadata = field.NewPath("metadata")
+
+// exceeds returns the count of an object, and whether it exceeds both the maximum and the count of the old object.
+func exceeds(a admission.Attributes, most int, count func(runtime.Object) int) (int, bool) {
+	n := count(a.GetObject())
+	return n, n > most && n > count(a.GetOldObject())
+}
+
+// validSizes limits field managers, lists that are merged by key, and maps, because several patches can add entries.
+func validSizes(a admission.Attributes) error {
+	if n, over := exceeds(a, request.MaxFieldManagers, managers); over {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object", n, request.MaxFieldManagers))
+	}
+	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
+	}
+	if n, over := exceeds(a, patchcosts.MaxFields, largestMap); over {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
+	}
+	return nil
+}
+
+func validOwners(a admission.Attributes) error {
+	if n, over := exceeds(a, maxOwners, owners); over {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners", n, maxOwners))
+	}
+	return nil
+}
+
+// validMetadata rejects metadata with many or large errors before upstream's validation finds all of them. Each
+// error about a second controller contains all owners.
+func validMetadata(a admission.Attributes) error {
+	obj := a.GetObject()
+	many := named(obj)+owners(obj) > request.MaxErrors
+	m, err := meta.Accessor(obj)
+	if err != nil || !many && owners(obj) < 2 {
+		return nil //nolint:nilerr // without metadata there is nothing to validate
+	}
+	errs := validControllers(m)
+	if len(errs) == 0 && many {
+		errs = firstErrors(m)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+}
+
+func validControllers(m metav1.Object) field.ErrorList {
+	var controllers []metav1.OwnerReference
+	for _, owner := range m.GetOwnerReferences() {
+		if owner.Controller != nil && *owner.Controller {
+			controllers = append(controllers, owner)
+		}
+	}
+	if len(controllers) < 2 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(metadata.Child("ownerReferences"), controllers[:2], fmt.Sprintf("only one reference can have controller set to true, but %d references have it", len(controllers)))}
+}
+
+// firstErrors returns the first validation errors of metadata if there are more than request.MaxErrors, and
+// otherwise nil, because upstream reports them together with others.
+func firstErrors(m metav1.Object) field.ErrorList {
+	var errs field.ErrorList
+	add := func(more field.ErrorList) bool {
+		errs = append(errs, more...)
+		return len(errs) <= request.MaxErrors
+	}
+	for key, value := range m.GetLabels() {
+		if !add(metav1validation.ValidateLabels(map[string]string{key: value}, metadata.Child("labels"))) {
+			return errs
+		}
+	}
+	for key := range m.GetAnnotations() {
+		if !add(apivalidation.ValidateAnnotations(map[string]string{key: ""}, metadata.Child("annotations"))) {
+			return errs
+		}
+	}
+	for _, finalizer := range m.GetFinalizers() {
+		if !add(apivalidation.ValidateFinalizerName(finalizer, metadata.Child("finalizers"))) {
+			return errs
+		}
+	}
+	for i, owner := range m.GetOwnerReferences() {
+		found := apivalidation.ValidateOwnerReferences([]metav1.OwnerReference{owner}, metadata.Child("ownerReferences"))
+		for _, err := range found {
+			err.Field = strings.Replace(err.Field, "[0]", fmt.Sprintf("[%d]", i), 1)
+		}
+		if !add(found) {
+			return errs
+		}
+	}
+	return nil
+}
+
+// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a
+// built-in object that upstream's validation does not limit.
+func largestMap(obj runtime.Object) int {
+	switch o := obj.(type) {
+	case nil:
+		return 0
+	case *unstructured.Unstructured:
+		return patchcosts.LargestMap(o.Object)
+	case *corev1.ConfigMap:
+		return max(len(o.Data), len(o.BinaryData), len(o.Labels), len(o.Annotations))
+	case *corev1.Secret:
+		return max(len(o.Data), len(o.Labels), len(o.Annotations))
+	default:
+		return named(obj)
+	}
+}
+
+// keyed returns the number of entries of a built-in object in lists that are merged by key and that upstream's
+// validation does not limit.
+func keyed(obj runtime.Object) int {
+	n := 0
+	switch o := obj.(type) {
+	case nil, *unstructured.Unstructured:
+		return 0
+	case *corev1.ServiceAccount:
+		n = len(o.Secrets) + len(o.ImagePullSecrets)
+	case *corev1.Namespace:
+		n = len(o.Status.Conditions)
+	case *certificatesv1.CertificateSigningRequest:
+		n = len(o.Status.Conditions)
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		n = len(o.Webhooks)
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		n = len(o.Webhooks)
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		n = len(o.Status.Conditions)
+	default:
+	}
+	return n + finalizers(obj)
+}
+
+// named returns the number of labels, annotations and finalizers of an object.
+func named(obj runtime.Object) int {
+	return inMetadata(obj, "labels", func(m metav1.Object) int { return len(m.GetLabels()) }) +
+		inMetadata(obj, "annotations", func(m metav1.Object) int { return len(m.GetAnnotations()) }) +
+		finalizers(obj)
+}
+
+func finalizers(obj runtime.Object) int {
+	return inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
+}
+
+func managers(obj runtime.Object) int {
+	return inMetadata(obj, "managedFields", func(m metav1.Object) int { return len(m.GetManagedFields()) })
+}
+
+func owners(obj runtime.Object) int {
+	return inMetadata(obj, "ownerReferences", func(m metav1.Object) int { return len(m.GetOwnerReferences()) })
+}
+
+// inMetadata returns the length of a list or map in the metadata of an object. The accessors of unstructured
+// objects would convert each entry.
+func inMetadata(obj runtime.Object, field string, typed func(metav1.Object) int) int {
+	if content := contentOf(obj); content != nil {
+		value, _, _ := unstructured.NestedFieldNoCopy(content, "metadata", field)
+		switch entries := value.(type) {
+		case []any:
+			return len(entries)
+		case map[string]any:
+			return len(entries)
+		default:
+			return 0
+		}
+	}
+	if m, err := meta.Accessor(obj); err == nil {
+		return typed(m)
+	}
+	return 0
+}
+
+// size returns the approximate stored size of an object, to be compared with objects of the same kind.
+func size(obj runtime.Object) int {
+	if sized, ok := obj.(interface{ Size() int }); ok {
+		return sized.Size()
+	}
+	return jsonSize(obj)
+}
+
+func jsonSize(obj runtime.Object) int {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return 0
+	}
+	return len(data)
+}
