@@ -131,7 +131,7 @@ func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 	t.Helper()
 	lines, _ := config.Table.Lines()
 	for _, line := range lines {
-		found, err := verify.Compare(t.Context(), verify.Config{Shard: config.Shard, Local: config.Local, Cache: config.Cache}, line.Resource, nil)
+		found, err := verify.Compare(t.Context(), verify.Config{Shard: config.Shard, Local: config.Local, Cache: config.Cache}, line.Resource, func(int, int) {})
 		require.NoError(t, err)
 		all = append(all, found...)
 	}

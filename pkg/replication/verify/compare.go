@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
@@ -50,12 +50,9 @@ type Config struct {
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
 // Compare reads all selected objects of a resource and all of their replicas, and returns the differences ordered by
-// key. Differences are checked again after a second, so that running replication causes none. progress may be nil.
-// It is called repeatedly with the number of objects and replicas that were read.
+// key. Differences are checked again after a second, so that running replication causes none. progress is called
+// repeatedly with the number of objects and replicas that were read.
 func Compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]Difference, error) {
-	if progress == nil {
-		progress = func(int, int) {}
-	}
 	suspects, err := compare(ctx, config, resource.Of(config.Shard, false), progress)
 	if err != nil {
 		err = fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err)
@@ -128,12 +125,10 @@ func confirm(ctx context.Context, config Config, resource replication.Resource, 
 		if len(suspects) == 0 {
 			break
 		}
-		timer := time.NewTimer(differenceTimeout)
-		defer timer.Stop()
 		select {
 		case <-ctx.Done():
 			return found, context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(differenceTimeout):
 		}
 		var moved []suspect
 		for _, s := range suspects {
@@ -171,15 +166,8 @@ func recheck(ctx context.Context, config Config, resource replication.Resource, 
 
 // differing returns the paths of the fields that differ, in order. Lists are compared as a whole.
 func differing(path string, a, b map[string]any) []string {
-	names := slices.Collect(maps.Keys(a))
-	for name := range b {
-		if _, both := a[name]; !both {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
 	var fields []string
-	for _, name := range names {
+	for _, name := range sets.List(sets.KeySet(a).Union(sets.KeySet(b))) {
 		one, inOne := a[name].(map[string]any)
 		other, inOther := b[name].(map[string]any)
 		switch at := path + "." + name; {
