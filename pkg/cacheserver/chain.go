@@ -67,10 +67,8 @@ func (p *parts) delay() serving.Filter {
 func delayed(delay time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			timer := time.NewTimer(delay)
-			defer timer.Stop()
 			select {
-			case <-timer.C:
+			case <-time.After(delay):
 				next.ServeHTTP(w, r)
 			case <-r.Context().Done():
 			}

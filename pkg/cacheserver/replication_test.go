@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver/verify"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/push"
-	"github.com/shardplane/shardplane/pkg/replication/verify"
 )
 
 // often is an interval at which tests look at a state, and have servers look at it.

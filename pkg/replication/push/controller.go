@@ -258,7 +258,8 @@ func (m *mirror) session(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel(nil)
 	s := &session{
-		replicas: m.replicas, ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Response, 1), end: cancel,
+		replicas: m.replicas, ledger: newLedger(), expected: newExpected(),
+		dirtyKeys: dirtyKeys{all: map[client.Key]dirtyReason{}}, recent: recent{at: map[client.Key]time.Time{}}, roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
 	if m.trust != nil {

@@ -159,7 +159,7 @@ func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 // coalescing delays the next write of a replica, to combine further changes.
 const coalescing = 50 * time.Millisecond
 
-// dirtyKeys are dirty replicas, which must be read before they are written. The zero value is empty.
+// dirtyKeys are dirty replicas, which must be read before they are written.
 type dirtyKeys struct {
 	mu  sync.Mutex
 	all map[client.Key]dirtyReason
@@ -180,9 +180,6 @@ const (
 func (d *dirtyKeys) add(key client.Key, why dirtyReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.all == nil {
-		d.all = map[client.Key]dirtyReason{}
-	}
 	d.all[key] = max(d.all[key], why)
 }
 
@@ -194,7 +191,7 @@ func (d *dirtyKeys) take(key client.Key) dirtyReason {
 	return why
 }
 
-// recent are the replicas that were written within coalescing. The zero value is empty.
+// recent are the replicas that were written within coalescing.
 type recent struct {
 	mu    sync.Mutex
 	at    map[client.Key]time.Time
@@ -207,9 +204,6 @@ func (r *recent) wrote(key client.Key) {
 	for len(r.order) > 0 && time.Since(r.at[r.order[0]]) >= coalescing {
 		delete(r.at, r.order[0])
 		r.order = r.order[1:]
-	}
-	if r.at == nil {
-		r.at = map[client.Key]time.Time{}
 	}
 	if _, written := r.at[key]; !written {
 		r.order = append(r.order, key)
