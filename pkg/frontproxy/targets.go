@@ -279,17 +279,6 @@ type mountTarget struct {
 	leave   func()
 }
 
-func (m *mounts) to(u *url.URL, v *visit) *mountTarget {
-	way, trusted := m.public, slices.Contains(m.hosts, withPort(u.Host))
-	if trusted {
-		way = m.trusted
-	}
-	return &mountTarget{visit: v, trusted: trusted, backend: &backend{
-		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
-		multiplexed: way.multiplexed, upgrades: way.upgrades, external: true,
-	}}
-}
-
 func withPort(host string) string {
 	host = strings.ToLower(host)
 	if _, _, err := net.SplitHostPort(host); err == nil {
@@ -302,23 +291,28 @@ func withPort(host string) string {
 // The user must have access to the logical cluster of the visit, which contains the mount.
 func (m *mounts) admit(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
 	denied, authorized := v.checkAccess(r.Context())
-	to := m.to(u, v)
+	way, trusted := m.public, slices.Contains(m.hosts, withPort(u.Host))
+	if trusted {
+		way = m.trusted
+	}
 	holder := ledger.Holder{User: identity.Flow{Cluster: cluster}} // the tenant that mounts is charged, not the user
 	switch {
 	case denied:
 		return nil, v.refusal(r)
 	case !authorized:
 		return nil, unavailable("the workspace is unavailable")
-	case to.trusted && !hasGlobalName(v.user):
+	case trusted && !hasGlobalName(v.user):
 		return nil, statusError(http.StatusForbidden, metav1.StatusReasonForbidden, 0,
 			"service accounts, and users that are restricted to some workspaces, cannot use a mounted server that receives their name")
 	case m.slots.Take(holder, 1) != nil:
 		return nil, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 			"too many requests to mounted servers of this workspace, try again later")
 	}
-	to.leave = func() { m.slots.Give(holder, 1) }
 	v.release()
-	return to, nil
+	return &mountTarget{visit: v, trusted: trusted, leave: func() { m.slots.Give(holder, 1) }, backend: &backend{
+		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
+		multiplexed: way.multiplexed, upgrades: way.upgrades, external: true,
+	}}, nil
 }
 
 // hasGlobalName reports whether the name of a user is meaningful outside of the installation.
