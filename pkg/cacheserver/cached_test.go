@@ -107,10 +107,10 @@ func TestCachedKinds(t *testing.T) {
 func TestReplicaAt(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]replica{
-		"/g.io/as/one/c/n":         {"one", "as.g.io", "c|n"},
-		"/g.io/as/one/c/ns/n":      {"one", "as.g.io", "c|ns/n"},
-		"/g.io/as/:f0/one/c/n":     {"one", "as:f0.g.io", "c|n"},
-		"/core/as/:f0/one/c/ns/n":  {"one", "as:f0", "c|ns/n"},
+		"/g.io/as/one/c/n":         {replicas{"one", "as.g.io"}, "c|n"},
+		"/g.io/as/one/c/ns/n":      {replicas{"one", "as.g.io"}, "c|ns/n"},
+		"/g.io/as/:f0/one/c/n":     {replicas{"one", "as:f0.g.io"}, "c|n"},
+		"/core/as/:f0/one/c/ns/n":  {replicas{"one", "as:f0"}, "c|ns/n"},
 		"/g.io/as/:f0/one/c":       {},
 		"/g.io/as/one/c":           {},
 		"/compact_rev":             {},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -60,4 +61,17 @@ func (p *parts) delay() serving.Filter {
 		delay.Wrap = delayed(p.options.SyntheticDelay)
 	}
 	return delay
+}
+
+// delayed delays each request unless its client disconnects.
+func delayed(delay time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-time.After(delay):
+				next.ServeHTTP(w, r)
+			case <-r.Context().Done():
+			}
+		})
+	}
 }

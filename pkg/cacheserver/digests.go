@@ -13,10 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -25,6 +27,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
 var errUnread = errors.New("not all replicas are loaded yet, try again")
@@ -66,12 +69,12 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 			d.begin()
 			d.cached.begin()
 		},
-		Complete: func(revision uint64) {
-			d.complete(revision)
+		Complete: func(uint64) {
+			d.complete()
 			d.cached.complete()
 		},
-		Changed: func(key string, before, after []byte, revision uint64) {
-			d.observe(key, before, after, revision)
+		Changed: func(key string, before, after []byte, _ uint64) {
+			d.observe(key, before, after)
 			d.cached.observe(key, after)
 		},
 	})
@@ -85,14 +88,14 @@ func (d *digests) begin() {
 	d.tables, d.reading = nil, map[string]map[string]*digest.Table[struct{}]{}
 }
 
-func (d *digests) complete(uint64) {
+func (d *digests) complete() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tables = d.reading
 }
 
 // observe handles each stored value and each change.
-func (d *digests) observe(key string, before, after []byte, _ uint64) {
+func (d *digests) observe(key string, before, after []byte) {
 	at, ok := replicaAt(key)
 	if !ok {
 		return
@@ -194,7 +197,7 @@ func (d *digests) Wrap(next http.Handler) http.Handler {
 		}
 		response, err := d.response(r, shard)
 		if err != nil {
-			responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, r)
+			writeError(w, r, err)
 			return
 		}
 		body, err := json.Marshal(response)
@@ -248,4 +251,19 @@ func (d *digests) response(r *http.Request, shard request.Shard) (*digest.Respon
 		}
 	}
 	return response, nil
+}
+
+// rejectIfFull rejects new replicas while etcd is nearly full. The remaining space is needed for updates and deletions, e.g. of
+// permissions, and for checkpoints.
+func (d *digests) rejectIfFull(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, scoped := request.ShardFrom(r.Context())
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if !scoped || !ok || !info.IsResourceRequest || info.Verb != "create" || info.APIGroup == cachekinds.SchemeGroupVersion.Group || !d.full() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		writeError(w, r, request.StatusError(http.StatusInsufficientStorage, metav1.StatusReasonUnknown,
+			fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, so new replicas are rejected: the administrator must free storage", info.Resource)))
+	})
 }

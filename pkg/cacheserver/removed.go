@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
@@ -53,9 +52,7 @@ func newRemovedShards(ctx context.Context, h *etcd.Handle, gracePeriod time.Dura
 	return r, nil
 }
 
-func shardKey(shard string) string {
-	return shardKeys() + shard
-}
+func shardKey(shard string) string { return shardKeys() + shard }
 
 // shardKeys returns the key prefix of the replicas of Shards.
 func shardKeys() string {
@@ -110,7 +107,7 @@ func (r *removedShards) since(ctx context.Context, shard string) (time.Time, boo
 func (r *removedShards) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := r.check(req); err != nil {
-			responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, req)
+			writeError(w, req, err)
 			return
 		}
 		next.ServeHTTP(w, req)
@@ -200,17 +197,93 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 	return nil
 }
 
-// registered returns the shards that have a Shard in root.
-func (r *removedShards) registered(ctx context.Context) (sets.Set[string], error) {
-	names, err := r.notes.Names(ctx, shardKeys())
-	if err != nil {
-		return nil, fmt.Errorf("reading the registered shards: %w", err)
-	}
-	return sets.New(names...), nil
-}
-
 func (r *removedShards) names() sets.Set[string] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return sets.New(slices.Collect(maps.Keys(r.recorded))...)
+}
+
+// repeat calls do in intervals until ctx is done. It logs errors with the message problem.
+func repeat(ctx context.Context, interval time.Duration, problem string, do func(ctx context.Context) error) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, problem)
+		}
+	}
+}
+
+const (
+	// leftOverInterval is the interval of checks for orphaned replicas, and leftOverPeriod the age after which they are
+	// deleted, unless the grace period of removed shards is shorter.
+	leftOverInterval = 3 * time.Second
+	leftOverPeriod   = 5 * time.Minute
+)
+
+// leftOver deletes the replicas of deleted CachedResources. A shard normally deletes them before its CachedResource, but
+// some remain: a relay stops before, because the checkpoint of the shard no longer contains the resource, and a cache
+// server may be restored from an older backup. No other component can delete them, because the resource is not served
+// without the CachedResource. If the CachedResource does exist on the shard, the shard restores the replicas by digests.
+type leftOver struct {
+	digests *digests
+	notes   *etcd.Notes
+	period  time.Duration
+	// since is the time since which replicas are orphaned.
+	since map[replicas]time.Time
+}
+
+func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *leftOver {
+	return &leftOver{digests: d, notes: notes, period: max(min(leftOverPeriod, gracePeriod), time.Second), since: map[replicas]time.Time{}}
+}
+
+// Run checks until ctx is done.
+func (l *leftOver) Run(ctx context.Context) error {
+	return repeat(ctx, min(leftOverInterval, l.period), "Failed to delete the replicas of deleted CachedResources, retrying", l.check)
+}
+
+// check deletes the replicas that have been orphaned for long enough.
+func (l *leftOver) check(ctx context.Context) error {
+	now := map[replicas]time.Time{}
+	for _, of := range l.digests.sizes.identified() {
+		if l.digests.cached.have(of) {
+			continue
+		}
+		if now[of] = l.since[of]; now[of].IsZero() {
+			now[of] = time.Now()
+		}
+	}
+	l.since = now
+	for of, since := range now {
+		if time.Since(since) >= l.period {
+			if err := l.purge(ctx, of); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// purge deletes replicas page by page, as long as no stored CachedResource selects them.
+func (l *leftOver) purge(ctx context.Context, of replicas) error {
+	deleted := 0
+	for n := purgePage; n == purgePage; deleted += n {
+		if _, err := l.digests.current(ctx, of.shard); err != nil {
+			return err
+		}
+		if l.digests.cached.have(of) {
+			return nil
+		}
+		var err error
+		if n, err = l.notes.DeletePage(ctx, prefixOf(of), purgePage, ""); err != nil {
+			return err
+		}
+	}
+	klog.FromContext(ctx).Info("Deleted the replicas of a deleted CachedResource", "name", of.shard, "resource", of.resource, "replicas", deleted)
+	return nil
 }

@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver/verify"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/push"
-	"github.com/shardplane/shardplane/pkg/replication/verify"
 )
 
 // often is an interval at which tests look at a state, and have servers look at it.
@@ -131,7 +131,7 @@ func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 	t.Helper()
 	lines, _ := config.Table.Lines()
 	for _, line := range lines {
-		found, err := verify.Compare(t.Context(), verify.Config{Shard: config.Shard, Local: config.Local, Cache: config.Cache}, line.Resource, nil)
+		found, err := verify.Compare(t.Context(), verify.Config{Shard: config.Shard, Local: config.Local, Cache: config.Cache}, line.Resource, func(int, int) {})
 		require.NoError(t, err)
 		all = append(all, found...)
 	}

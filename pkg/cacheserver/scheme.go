@@ -1,10 +1,13 @@
 package cacheserver
 
 import (
+	"net/http"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
 var (
@@ -25,4 +28,8 @@ func newScheme() *runtime.Scheme {
 		&metav1.APIResourceList{},
 	)
 	return s
+}
+
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }

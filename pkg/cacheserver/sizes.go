@@ -17,7 +17,11 @@ import (
 type size struct{ objects, bytes int64 }
 
 // replica identifies a replica.
-type replica struct{ shard, resource, key string }
+type replica struct {
+	replicas
+
+	key string
+}
 
 // replicaAt parses the key of a replica, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>. An
 // identity becomes part of the resource. It returns false for other keys.
@@ -34,10 +38,7 @@ func replicaAt(key string) (at replica, ok bool) {
 	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
 		return replica{}, false
 	}
-	return replica{
-		shard: segments[3], resource: resource.String(),
-		key: segments[4] + "|" + strings.Join(segments[5:], "/"),
-	}, true
+	return replica{replicas{segments[3], resource.String()}, segments[4] + "|" + strings.Join(segments[5:], "/")}, true
 }
 
 // replicas are the replicas of a resource of a shard.
@@ -46,26 +47,21 @@ type replicas struct{ shard, resource string }
 // sizes counts the replicas of all shards in etcd by resource.
 type sizes struct {
 	mu  sync.Mutex
-	all map[string]map[string]size
+	all map[replicas]size
 }
 
 // begin starts a resync.
 func (s *sizes) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = map[string]map[string]size{}
+	s.all = map[replicas]size{}
 }
 
 // observe handles each stored value and each change.
 func (s *sizes) observe(at replica, before, after []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.all[at.shard]
-	if of == nil {
-		of = map[string]size{}
-		s.all[at.shard] = of
-	}
-	now := of[at.resource]
+	now := s.all[at.replicas]
 	now.bytes += int64(len(after) - len(before))
 	if before != nil {
 		now.objects--
@@ -73,9 +69,9 @@ func (s *sizes) observe(at replica, before, after []byte) {
 	if after != nil {
 		now.objects++
 	}
-	of[at.resource] = now
+	s.all[at.replicas] = now
 	if now.objects == 0 {
-		delete(of, at.resource)
+		delete(s.all, at.replicas)
 	}
 }
 
@@ -83,12 +79,22 @@ func (s *sizes) shards() sets.Set[string] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shards := sets.New[string]()
-	for shard, of := range s.all {
-		if len(of) > 0 {
-			shards.Insert(shard)
-		}
+	for of := range s.all {
+		shards.Insert(of.shard)
 	}
 	return shards
+}
+
+// identified returns the replicas of CachedResources.
+func (s *sizes) identified() (all []replicas) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of := range s.all {
+		if strings.Contains(of.resource, ":") {
+			all = append(all, of)
+		}
+	}
+	return all
 }
 
 var (
@@ -106,10 +112,8 @@ func (s *sizes) Describe(ch chan<- *prometheus.Desc) {
 func (s *sizes) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for shard, of := range s.all {
-		for resource, now := range of {
-			ch <- prometheus.MustNewConstMetric(objectsGauge, prometheus.GaugeValue, float64(now.objects), shard, resource)
-			ch <- prometheus.MustNewConstMetric(bytesGauge, prometheus.GaugeValue, float64(now.bytes), shard, resource)
-		}
+	for of, now := range s.all {
+		ch <- prometheus.MustNewConstMetric(objectsGauge, prometheus.GaugeValue, float64(now.objects), of.shard, of.resource)
+		ch <- prometheus.MustNewConstMetric(bytesGauge, prometheus.GaugeValue, float64(now.bytes), of.shard, of.resource)
 	}
 }

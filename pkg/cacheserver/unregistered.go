@@ -2,6 +2,7 @@ package cacheserver
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -56,9 +57,13 @@ func (u *unregisteredShards) Run(ctx context.Context) error {
 // incomplete.
 func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error) {
 	pushed := u.pushed() // must be read before the Shards
-	registered, err := u.removed.registered(ctx)
-	if err != nil || !registered.Has(corev1alpha1.RootShard) {
-		return nil, err
+	names, err := u.removed.notes.Names(ctx, shardKeys())
+	if err != nil {
+		return nil, fmt.Errorf("reading the registered shards: %w", err)
+	}
+	registered := sets.New(names...)
+	if !registered.Has(corev1alpha1.RootShard) {
+		return nil, nil
 	}
 	return pushed.Difference(registered).Difference(u.removed.names()), nil
 }

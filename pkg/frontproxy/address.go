@@ -145,11 +145,7 @@ var requestInfos = &genericapirequest.RequestInfoFactory{
 }
 
 func requestInfo(r *http.Request, rest string) (*genericapirequest.RequestInfo, error) {
-	inner := *r
-	innerURL := *r.URL
-	innerURL.Path = rest
-	inner.URL = &innerURL
-	return requestInfos.NewRequestInfo(&inner)
+	return requestInfos.NewRequestInfo(&http.Request{Method: r.Method, URL: &url.URL{Path: rest, RawQuery: r.URL.RawQuery}})
 }
 
 func unescapedRest(rest string) string {

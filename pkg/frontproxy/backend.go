@@ -90,6 +90,8 @@ func newTransport(config *tls.Config, http2 bool, readAhead int) *http.Transport
 	}
 }
 
+func (b *backend) way() *backend { return b }
+
 func (b *backend) transport(upgrade bool) http.RoundTripper {
 	if upgrade {
 		return b.upgrades
@@ -146,22 +148,15 @@ type attempt struct {
 	external bool // the peer is not part of the installation
 	// connected is set once there was a connection, and waiting while the request waits for one.
 	connected, waiting atomic.Bool
-	over               <-chan struct{}
+	over               func() error // the error of the request's context
 }
 
 type attemptKey struct{}
 
-func (a *attempt) isWaiting() bool {
-	select {
-	case <-a.over:
-		return false
-	default:
-		return a.waiting.Load()
-	}
-}
+func (a *attempt) isWaiting() bool { return a.over() == nil && a.waiting.Load() }
 
 func newAttempt(ctx context.Context, peer *peers.Peer, external bool) (context.Context, *attempt) {
-	a := &attempt{peer: peer, external: external, over: ctx.Done()}
+	a := &attempt{peer: peer, external: external, over: ctx.Err}
 	return httptrace.WithClientTrace(context.WithValue(ctx, attemptKey{}, a), &httptrace.ClientTrace{
 		GetConn: func(string) { a.waiting.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) {
@@ -244,11 +239,9 @@ func connect(dialer *net.Dialer) connector {
 func limitDials(dial connector) connector {
 	slots := make(chan struct{}, maxDials)
 	return func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
-		timer := time.NewTimer(dialTimeout)
-		defer timer.Stop()
 		select {
 		case slots <- struct{}{}:
-		case <-timer.C:
+		case <-time.After(dialTimeout):
 			return nil, errTooManyDials
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -258,8 +258,3 @@ var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request)
 	}
 	writeStatus(w, apierrors.NewUnauthorized("Unauthorized"))
 })
-
-var notMapped = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
-		"the path %q is not served by the front-proxy: use /clusters/<path or name>/…", r.URL.Path))
-})

@@ -26,7 +26,7 @@ import (
 type handler struct {
 	router         *router
 	health         *health
-	audit          auditor
+	ownResponses   *serving.OwnResponses // nil without an audit log
 	authentication *authn.Authentication
 	// identity are the headers that identify users to shards and to the servers of the mapping file.
 	identity          identityHeaders
@@ -44,7 +44,7 @@ func (h *handler) chain() serving.Chain {
 		serving.NewFilter("panic recovery", "returns 500 for requests that panic", withPanicRecovery),
 		serving.MaskTokens(),
 		serving.NewFilter("accounting", "updates metrics and logs, and audits requests that are not forwarded", func(next http.Handler) http.Handler {
-			return withAccounting(next, h.metrics, &h.requests, h.audit.record)
+			return withAccounting(next, h.metrics, &h.requests, h.audit)
 		}),
 		serving.NewFilter("probes", "serves /livez, /readyz and /healthz without authentication", func(next http.Handler) http.Handler {
 			return serving.WithReadinessWarnings(withProbes(next, h.health), h.health.shards.warnings)
@@ -156,12 +156,9 @@ func (h *health) withStop(next http.Handler) http.Handler {
 	})
 }
 
-// auditor records the responses of the front-proxy itself. ownResponses may be nil.
-type auditor struct{ ownResponses *serving.OwnResponses }
-
-// record audits a request unless a shard has already done so. Probes are not audited.
-func (a auditor) record(r *http.Request, rec *record, received time.Time) {
-	if a.ownResponses == nil || rec.forwarded || slices.Contains(authn.ProbePaths(), r.URL.Path) {
+// audit audits a request unless a shard has already done so. Probes are not audited.
+func (h *handler) audit(r *http.Request, rec *record, received time.Time) {
+	if h.ownResponses == nil || rec.forwarded || slices.Contains(authn.ProbePaths(), r.URL.Path) {
 		return
 	}
 	response := serving.OwnResponse{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
@@ -184,16 +181,12 @@ func (a auditor) record(r *http.Request, rec *record, received time.Time) {
 			response.Cluster, response.Path = clusterOf(at, rec.cluster)
 		}
 	}
-	inner := *r
-	innerURL := *r.URL
-	innerURL.Path, innerURL.RawPath = unescapedRest(rest), ""
-	inner.URL = &innerURL
-	info, err := requestInfos.NewRequestInfo(&inner)
-	if err != nil {
-		info = &genericapirequest.RequestInfo{Path: innerURL.Path, Verb: strings.ToLower(r.Method)}
+	path := unescapedRest(rest)
+	var err error
+	if response.Info, err = requestInfo(r, path); err != nil {
+		response.Info = &genericapirequest.RequestInfo{Path: path, Verb: strings.ToLower(r.Method)}
 	}
-	response.Info = info
-	a.ownResponses.Record(response)
+	h.ownResponses.Record(response)
 }
 
 // credentialKinds describes the kind of credentials of an unauthenticated request, without disclosing them.

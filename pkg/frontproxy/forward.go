@@ -108,7 +108,7 @@ func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
 		rec.forwarded = true
 	}
 	if status := fw.to.accept(r, res); status != nil {
-		return &responseError{status: status}
+		return status
 	}
 	if fw.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols {
 		res.Body = &watchBody{ReadCloser: res.Body, watchError: func(err error) error { return fw.watchError(r, err) }}
@@ -116,16 +116,12 @@ func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
 	return nil
 }
 
-type responseError struct{ status *apierrors.StatusError }
-
-func (e *responseError) Error() string { return e.status.Error() }
-
 func (fw *forwarding) fail(w http.ResponseWriter, r *http.Request, err error) {
 	fw.attempt.failed(r.Context(), err)
-	var responseErr *responseError
+	var refused *apierrors.StatusError
 	switch {
-	case errors.As(err, &responseErr):
-		writeStatus(w, responseErr.status)
+	case errors.As(err, &refused): // by modify
+		writeStatus(w, refused)
 		return
 	case fw.draining.Err() != nil:
 		writeStatus(w, unavailable("the front-proxy is shutting down"))

@@ -425,10 +425,8 @@ func isNew(target workspaceindex.Target) bool {
 // delayDenial delays a denied request that arrived at the given time as long as a request for an unknown workspace.
 func (r *resolver) delayDenial(ctx context.Context, arrived time.Time) {
 	r.delay.cover(time.Since(arrived))
-	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(time.Until(arrived.Add(r.delay.get()))):
 	case <-ctx.Done():
 	}
 }

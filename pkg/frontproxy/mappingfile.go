@@ -249,10 +249,7 @@ func (e *mappingEntry) length() int {
 }
 
 func moreSpecific(a, b *mappingEntry) int {
-	if order := cmp.Compare(b.length(), a.length()); order != 0 {
-		return order
-	}
-	return slices.Compare(b.shape(), a.shape())
+	return cmp.Or(cmp.Compare(b.length(), a.length()), slices.Compare(b.shape(), a.shape()))
 }
 
 func (e *mappingEntry) fits(segments []string) bool {

@@ -32,36 +32,21 @@ const (
 	maxReadyTimeout = 30 * time.Second
 )
 
-// Options are the command line options of the front-proxy. Complete makes them usable.
+// Options are the command line options of the front-proxy, which Flags describes. Complete makes them usable.
 type Options struct {
-	// RootKubeconfig is for the root shard, with a user in system:masters.
-	RootKubeconfig string
-	// OtherShards are the URLs of shards from which the list of shards is read if root is unreachable at startup.
-	OtherShards []string
-	// ShardCAFile contains the CAs of the shards' serving certificates.
-	ShardCAFile string
-	// ShardClientCertFile and ShardClientKeyFile are the certificate for reading the index from
-	// shards. Its group is system:masters.
+	RootKubeconfig                          string
+	OtherShards                             []string
+	ShardCAFile                             string
 	ShardClientCertFile, ShardClientKeyFile string
-	// ProxyClientCertFile and ProxyClientKeyFile are the certificate for forwarded requests, signed
-	// by the shards' request header CA.
 	ProxyClientCertFile, ProxyClientKeyFile string
-	// MappingFile lists additional servers and their paths.
-	MappingFile string
-	// Mounts configures connections to servers that tenants mount.
-	Mounts MountOptions
-	// IndexDirectory contains the index for the next start. If it is empty, nothing is saved.
-	IndexDirectory string
-	// IndexTimeout is how long a request for an unknown logical cluster waits until it appears in the index.
-	IndexTimeout time.Duration
-	// WorkspaceReadyTimeout is how long a request for a new workspace, of a user with access, waits
-	// until the workspace is ready.
-	WorkspaceReadyTimeout time.Duration
-	// ShutdownDelay is how long the front-proxy still serves after readiness has ended.
-	ShutdownDelay time.Duration
+	MappingFile                             string
+	Mounts                                  MountOptions
+	IndexDirectory                          string
+	IndexTimeout                            time.Duration
+	WorkspaceReadyTimeout                   time.Duration
+	ShutdownDelay                           time.Duration
 	// Serving configures the listener, and the audit log of the front-proxy's own responses.
-	Serving serving.Options
-	// Authentication configures how users authenticate.
+	Serving        serving.Options
 	Authentication authn.UserOptions
 	// PassOnGroups are the groups that users keep in forwarded requests, except for
 	// Authentication.DropGroups; see authn.GroupFilter.
@@ -167,17 +152,14 @@ func (o CompletedOptions) validateFiles() (errs []error) {
 	return errs
 }
 
-// MountOptions configure connections to servers that tenants mount.
+// MountOptions configure connections to servers that tenants mount; see addFlags.
 type MountOptions struct {
-	// CAFile contains the CAs of their serving certificates. If it is empty, the system's CAs are used.
 	CAFile string
 	// AllowedCIDRs are the address ranges that are allowed in addition to public addresses.
 	//
 	//reference:limit server --mount-allowed-cidrs =public | addresses of mounted servers, except --mount-trusted-hosts | 503
-	AllowedCIDRs []string
-	// TrustedHosts receive the identity of the user, and may have any address.
-	TrustedHosts []string
-	// ClientCertFile and ClientKeyFile are the client certificate for TrustedHosts.
+	AllowedCIDRs                  []string
+	TrustedHosts                  []string
 	ClientCertFile, ClientKeyFile string
 }
 

@@ -22,9 +22,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
 
+// process serves metrics. Its other fields authorize users to read them: they must be allowed to get /metrics in root.
 type process struct {
 	metrics http.Handler
-	readers *metricsReaders
+	root    *client.Factory
+	groups  authn.GroupFilter
+	reviews *authz.ReviewCache
 }
 
 func (p *process) serveMetrics(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +35,7 @@ func (p *process) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	may := ok && mayReadProcess(r.Context(), userInfo)
 	if ok && !may {
 		var err error
-		if may, err = p.readers.may(r.Context(), userInfo); err != nil {
+		if may, err = p.mayReadMetrics(r.Context(), userInfo); err != nil {
 			klog.FromContext(r.Context()).Error(err, "Failed to authorize access to metrics", "user", userInfo.GetName())
 			writeStatus(w, unavailable("access to metrics could not be authorized, because the root shard did not respond"))
 			return
@@ -74,24 +77,13 @@ const (
 	readersTimeout = 5 * time.Second
 )
 
-// metricsReaders authorizes users to read metrics: they must be allowed to get /metrics in root.
-type metricsReaders struct {
-	root    *client.Factory
-	groups  authn.GroupFilter
-	reviews *authz.ReviewCache
-}
-
-func newMetricsReaders(root *client.Factory, groups authn.GroupFilter) *metricsReaders {
-	return &metricsReaders{root: root, groups: groups, reviews: authz.NewReviewCache(readersFor, readersFor)}
-}
-
-// may reports whether a user may read metrics. It returns an error if root did not respond.
-func (m *metricsReaders) may(ctx context.Context, userInfo user.Info) (bool, error) {
-	review := authz.ReviewOf(&user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: m.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()})
+// mayReadMetrics returns an error if root did not respond.
+func (p *process) mayReadMetrics(ctx context.Context, userInfo user.Info) (bool, error) {
+	review := authz.ReviewOf(&user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: p.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()})
 	review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
-	return m.reviews.May(ctx, "", review, func(ctx context.Context) (bool, error) {
+	return p.reviews.May(ctx, "", review, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, readersTimeout)
 		defer cancel()
-		return authz.RequestDeepReview(ctx, m.root.Cluster(core.RootCluster.Path()), review)
+		return authz.RequestDeepReview(ctx, p.root.Cluster(core.RootCluster.Path()), review)
 	})
 }

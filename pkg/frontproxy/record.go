@@ -144,19 +144,17 @@ func (t *tracker) begin() (end func()) {
 }
 
 func (t *tracker) wait(timeout time.Duration) {
+	idle := make(chan struct{})
 	t.mu.Lock()
 	if t.running == 0 {
-		t.mu.Unlock()
-		return
+		close(idle)
+	} else {
+		t.idle = idle
 	}
-	idle := make(chan struct{})
-	t.idle = idle
 	t.mu.Unlock()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
 	select {
 	case <-idle:
-	case <-timer.C:
+	case <-time.After(timeout):
 	}
 }
 

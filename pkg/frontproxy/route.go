@@ -157,10 +157,8 @@ func (rt *router) workspaceAt(u *url.URL) (segment string, own bool) {
 
 type shardTarget struct {
 	*backend
-	visit *visit
+	*visit
 }
-
-func (t *shardTarget) way() *backend { return t.backend }
 
 // path contains the resolved name, so that the shard needs no lookup. The remaining path is not changed.
 func (t *shardTarget) path(string) string {
@@ -179,9 +177,6 @@ func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.Sta
 	return nil
 }
 
-func (t *shardTarget) lost(r *http.Request, err error) *apierrors.StatusError {
-	return t.visit.lost(r, err)
-}
 func (t *shardTarget) String() string { return "the workspace's shard" }
 
 type adminTarget struct {
@@ -190,7 +185,6 @@ type adminTarget struct {
 	groups authn.GroupFilter
 }
 
-func (t *adminTarget) way() *backend              { return t.backend }
 func (t *adminTarget) path(escaped string) string { return escaped }
 
 func (t *adminTarget) identify(p *httputil.ProxyRequest) {

@@ -19,7 +19,6 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/merge"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -51,7 +50,7 @@ func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
 		writeStatus(w, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	a := &allShardsRequest{forwarder: rt.forwarder, shards: rt.shards, groups: rt.groups, call: c, header: headerForAll(r, accept), long: info.Verb == "watch"}
+	a := &allShardsRequest{router: rt, call: c, header: headerForAll(r, accept), long: info.Verb == "watch"}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if a.long {
@@ -108,9 +107,7 @@ func headerForAll(r *http.Request, accept string) http.Header {
 }
 
 type allShardsRequest struct {
-	forwarder *forwarder
-	shards    *shards
-	groups    authn.GroupFilter
+	router    *router
 	call      *call
 	header    http.Header
 	long      bool
@@ -118,11 +115,11 @@ type allShardsRequest struct {
 }
 
 func (a *allShardsRequest) all() ([]merge.Shard, error) {
-	if !a.shards.objects.HasSynced() {
+	if !a.router.shards.objects.HasSynced() {
 		return nil, unavailable("the list of shards is not available yet")
 	}
 	var all []merge.Shard
-	for _, obj := range a.shards.objects.Lister().List(nil) {
+	for _, obj := range a.router.shards.objects.Lister().List(nil) {
 		all = append(all, merge.Shard{Name: obj.Name, Number: merge.NumberOf(string(obj.UID)), Get: a.get(obj)}) //nolint:bodyclose // the caller closes it
 	}
 	return all, nil
@@ -132,7 +129,7 @@ var errUnreachable = errors.New("unreachable")
 
 func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) (*http.Response, error) {
 	return func(ctx context.Context, query url.Values) (*http.Response, error) {
-		b := a.shards.backend(obj.Name)
+		b := a.router.shards.backend(obj.Name)
 		if b == nil || !b.Allow() {
 			return nil, errUnreachable
 		}
@@ -149,7 +146,7 @@ func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, ur
 		res, err := transport.RoundTrip(r)
 		if err != nil {
 			attempt.failed(ctx, err)
-			a.forwarder.metrics.upstreamErrors.WithLabelValues(b.Name, "unreachable").Inc()
+			a.router.forwarder.metrics.upstreamErrors.WithLabelValues(b.Name, "unreachable").Inc()
 			b.Used(b.retire)
 			// Addresses of shards must not be disclosed.
 			return nil, errUnreachable
@@ -172,7 +169,7 @@ func (a *allShardsRequest) request(ctx context.Context, b *backend, query url.Va
 	}
 	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = path, escaped, query.Encode()
 	maps.Copy(r.Header, a.header)
-	a.call.identify(r.Header, a.groups)
+	a.call.identify(r.Header, a.router.groups)
 	return r, nil
 }
 
@@ -215,7 +212,12 @@ func newMappings() []mapping {
 		}
 		table = append(table, m)
 	}
-	return append(table, mapping{serve: func(_ *router, w http.ResponseWriter, r *http.Request) { notMapped.ServeHTTP(w, r) }})
+	return append(table, mapping{serve: notMapped})
+}
+
+func notMapped(_ *router, w http.ResponseWriter, r *http.Request) {
+	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
+		"the path %q is not served by the front-proxy: use /clusters/<path or name>/…", r.URL.Path))
 }
 
 // mappingOf returns the mapping of an escaped path. The last one fits every path and returns 404.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
@@ -101,7 +102,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 	}
 	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
 	s.handler = &handler{
-		router: s.router, health: s.health, audit: auditor{ownResponses}, authentication: authentication, identity: mapped.headers(), bodies: o.Serving.Bodies,
+		router: s.router, health: s.health, ownResponses: ownResponses, authentication: authentication, identity: mapped.headers(), bodies: o.Serving.Bodies,
 		inFlight: o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry), watches: o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry), metrics: m,
 	}
 	s.addParts(client, ownResponses)
@@ -119,7 +120,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappe
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
-		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), features: o.Serving.FeatureGates,
+		process: &process{metrics: serving.NewMetrics(registry), root: s.shards.root, groups: groups, reviews: authz.NewReviewCache(readersFor, readersFor)}, url: s.URL(), features: o.Serving.FeatureGates,
 	}
 	if o.Authentication.DevTokens {
 		rt.devTokens = authn.DevTokens()

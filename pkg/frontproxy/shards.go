@@ -225,7 +225,7 @@ func (s *shards) unread() (names []string, since time.Time) {
 // been unreachable since the start. All others must have been read or have failed.
 func (s *shards) ready() error {
 	if !s.objects.HasSynced() {
-		return fmt.Errorf("the Shard objects of root have not been read yet: %w", orWaiting(s.objects.LastError()))
+		return fmt.Errorf("the Shard objects of root have not been read yet: %w", cmp.Or(s.objects.LastError(), errWaiting))
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -234,7 +234,7 @@ func (s *shards) ready() error {
 		return fmt.Errorf("root has no usable Shard object named %q yet", corev1alpha1.RootShard)
 	}
 	if !root.synced() && (s.objects.Current() || root.failure() == nil || !s.anySynced()) {
-		return fmt.Errorf("shard %q has not been read yet: %w", corev1alpha1.RootShard, orWaiting(root.failure()))
+		return fmt.Errorf("shard %q has not been read yet: %w", corev1alpha1.RootShard, cmp.Or(root.failure(), errWaiting))
 	}
 	if time.Since(s.started) > startupTimeout {
 		return nil
@@ -255,9 +255,8 @@ func (s *shards) ready() error {
 func (s *shards) warnings() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	all, refused, unreachable := 0, 0, 0
+	refused, unreachable := 0, 0
 	for _, to := range s.ways {
-		all++
 		switch err := to.follower.failure(); {
 		case err == nil:
 		case apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err):
@@ -275,7 +274,7 @@ func (s *shards) warnings() []string {
 		what  string
 	}{{refused, "Rejecting the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
 		if of.count > 0 {
-			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, all, of.what))
+			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, len(s.ways), of.what))
 		}
 	}
 	return warnings
@@ -292,8 +291,6 @@ func (s *shards) anySynced() bool {
 }
 
 var errWaiting = errors.New("waiting for a response")
-
-func orWaiting(err error) error { return cmp.Or(err, errWaiting) }
 
 var indexSize = instruments.NewDesc("shardplane_frontproxy_index_entries", "Entries of the index, by kind: shards, logicalclusters or workspaces.", "kind")
 

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -102,24 +101,6 @@ func (m *mappedServer) part() lifecycle.Part {
 	}}
 }
 
-// setUser sets the identity of the user in the headers that the server expects.
-func (m *mappedServer) setUser(header http.Header, userInfo user.Info, groups []string) {
-	header.Del("Authorization")
-	authHeaders := http.Request{Header: http.Header{}}
-	transport.SetAuthProxyHeaders(&authHeaders, userInfo.GetName(), userInfo.GetUID(), groups, userInfo.GetExtra())
-	for name, values := range authHeaders.Header {
-		switch key, extra := strings.CutPrefix(name, authn.HeaderExtraPrefix); {
-		case extra:
-			name = http.CanonicalHeaderKey(m.extraPrefix + key)
-		case name == authn.HeaderUser:
-			name = m.userHeader
-		case name == authn.HeaderGroup:
-			name = m.groupHeader
-		}
-		header[name] = values
-	}
-}
-
 // of returns the server for an escaped path, or nil. A prefix of the front-proxy itself, which may
 // be empty, takes precedence unless an entry starts with it.
 func (all mappedServers) of(path, own string) *mappedServer {
@@ -163,15 +144,28 @@ func (m *mappedServer) clusterIn(path string) (segment, rest string, malformed b
 
 type mappedTarget struct {
 	*mappedServer
-	visit *visit
+	*visit
 }
 
-func (t *mappedTarget) way() *backend              { return t.backend }
 func (t *mappedTarget) path(escaped string) string { return escaped }
 
+// identify sets the identity of the user in the headers that the server expects.
 func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
-	t.setUser(p.Out.Header, t.visit.user, t.visit.groups.Filter(t.visit.user.GetGroups()))
+	header := http.Header{}
+	t.visit.call.identify(header, t.visit.groups)
+	p.Out.Header.Del("Authorization")
+	for name, values := range header {
+		switch key, extra := strings.CutPrefix(name, authn.HeaderExtraPrefix); {
+		case extra:
+			name = http.CanonicalHeaderKey(t.extraPrefix + key)
+		case name == authn.HeaderUser:
+			name = t.userHeader
+		case name == authn.HeaderGroup:
+			name = t.groupHeader
+		}
+		p.Out.Header[name] = values
+	}
 }
 
 // accept hides errors that would disclose the logical cluster to a user without access. Responses
@@ -186,9 +180,6 @@ func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.St
 	return nil
 }
 
-func (t *mappedTarget) lost(r *http.Request, err error) *apierrors.StatusError {
-	return t.visit.lost(r, err)
-}
 func (t *mappedTarget) String() string { return "the server of this path" }
 
 const (
@@ -288,17 +279,6 @@ type mountTarget struct {
 	leave   func()
 }
 
-func (m *mounts) to(u *url.URL, v *visit) *mountTarget {
-	way, trusted := m.public, slices.Contains(m.hosts, withPort(u.Host))
-	if trusted {
-		way = m.trusted
-	}
-	return &mountTarget{visit: v, trusted: trusted, backend: &backend{
-		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
-		multiplexed: way.multiplexed, upgrades: way.upgrades, external: true,
-	}}
-}
-
 func withPort(host string) string {
 	host = strings.ToLower(host)
 	if _, _, err := net.SplitHostPort(host); err == nil {
@@ -311,23 +291,28 @@ func withPort(host string) string {
 // The user must have access to the logical cluster of the visit, which contains the mount.
 func (m *mounts) admit(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
 	denied, authorized := v.checkAccess(r.Context())
-	to := m.to(u, v)
+	way, trusted := m.public, slices.Contains(m.hosts, withPort(u.Host))
+	if trusted {
+		way = m.trusted
+	}
 	holder := ledger.Holder{User: identity.Flow{Cluster: cluster}} // the tenant that mounts is charged, not the user
 	switch {
 	case denied:
 		return nil, v.refusal(r)
 	case !authorized:
 		return nil, unavailable("the workspace is unavailable")
-	case to.trusted && !hasGlobalName(v.user):
+	case trusted && !hasGlobalName(v.user):
 		return nil, statusError(http.StatusForbidden, metav1.StatusReasonForbidden, 0,
 			"service accounts, and users that are restricted to some workspaces, cannot use a mounted server that receives their name")
 	case m.slots.Take(holder, 1) != nil:
 		return nil, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 			"too many requests to mounted servers of this workspace, try again later")
 	}
-	to.leave = func() { m.slots.Give(holder, 1) }
 	v.release()
-	return to, nil
+	return &mountTarget{visit: v, trusted: trusted, leave: func() { m.slots.Give(holder, 1) }, backend: &backend{
+		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
+		multiplexed: way.multiplexed, upgrades: way.upgrades, external: true,
+	}}, nil
 }
 
 // hasGlobalName reports whether the name of a user is meaningful outside of the installation.
@@ -335,8 +320,6 @@ func hasGlobalName(userInfo user.Info) bool {
 	extra := userInfo.GetExtra()
 	return !identity.IsServiceAccount(userInfo) && len(extra[request.ExtraScopes]) == 0 && len(extra[request.ExtraWarrant]) == 0
 }
-
-func (t *mountTarget) way() *backend { return t.backend }
 
 func (t *mountTarget) path(string) string { return t.visit.rest }
 

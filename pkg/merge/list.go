@@ -2,9 +2,11 @@ package merge
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -49,7 +51,7 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 	}
 	if exact && len(v.positions) > 0 {
 		// Shards that are not in the version had no objects then.
-		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, nil, nil
+		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, missing{}, nil
 	}
 	responded, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
 		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
@@ -94,7 +96,6 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 	if exact {
 		match = metav1.ResourceVersionMatchExact
 	}
-	requested := len(shards)
 	responded, parts, lost, err := each(shards, func(s Shard) (*part, error) {
 		return r.openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
 	})
@@ -103,21 +104,14 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 			p.close()
 		}
 	}()
-	for name, why := range lost {
-		if unreachable == nil {
-			unreachable = missing{}
-		}
-		unreachable[name] = why
-	}
+	maps.Copy(unreachable, lost)
 	if err == nil {
 		err = r.allowed(unreachable, len(responded))
 	}
 	if err != nil {
 		return err
 	}
-	if len(parts) < requested {
-		v = without(v, responded)
-	}
+	v = Vector{slices.DeleteFunc(v.Positions(), func(p Position) bool { return indexOf(responded, p.Shard) < 0 })}
 	out := newWriter(w, parts[0], unreachable)
 	for _, p := range parts {
 		if v, err = out.part(p, v); err != nil {
@@ -126,17 +120,6 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 	}
 	out.end(ctx, v, "")
 	return nil
-}
-
-// without returns the vector with only the positions of the given shards.
-func without(v Vector, shards []Shard) Vector {
-	kept := Vector{}
-	for _, s := range shards {
-		if revision, ok := v.Of(s.Number); ok {
-			kept = kept.With(s.Number, revision)
-		}
-	}
-	return kept
 }
 
 // page is one page of a list.
@@ -165,7 +148,7 @@ func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shar
 	if err := known(v, shards); err != nil {
 		return err
 	}
-	from := slices.IndexFunc(shards, func(s Shard) bool { return s.Number == c.Shard })
+	from := indexOf(shards, c.Shard)
 	if from < 0 {
 		return expired("a shard of the list was removed: list again")
 	}
@@ -242,12 +225,7 @@ func (r *Request) pageError(s Shard, v Vector, err error) error {
 		return missing{s.Name: err}.status()
 	case status.ErrStatus.Code == http.StatusGone:
 		continued := *status
-		latest := without(v, nil)
-		for _, p := range v.positions {
-			if p.Shard != s.Number {
-				latest = latest.With(p.Shard, p.Revision)
-			}
-		}
+		latest := Vector{slices.DeleteFunc(v.Positions(), func(p Position) bool { return p.Shard == s.Number })}
 		continued.ErrStatus.Continue = r.token(cursor{Version: latest.String(), Shard: s.Number, Token: status.ErrStatus.Continue})
 		return &continued
 	}
@@ -285,11 +263,7 @@ func newWriter(w http.ResponseWriter, like *part, unreachable missing) *writer {
 		out.member(f.name, f.value)
 		_ = out.WriteByte(',')
 	}
-	array := like.array
-	if array == "" {
-		array = "items"
-	}
-	_, _ = fmt.Fprintf(out, "%q:[", array)
+	_, _ = fmt.Fprintf(out, "%q:[", cmp.Or(like.array, "items"))
 	return out
 }
 

@@ -3,7 +3,6 @@ package merge
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,7 +46,14 @@ func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*par
 		return nil, err
 	}
 	p := &part{shard: s, res: res, request: r, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
-	if err := p.open(); err != nil {
+	token, err := p.decoder.Token()
+	if err == nil && token != json.Delim('{') {
+		err = errJSON
+	}
+	if err == nil {
+		p.before, err = p.members()
+	}
+	if err != nil {
 		p.close()
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
@@ -55,15 +61,6 @@ func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*par
 }
 
 func (p *part) close() { _ = p.res.Body.Close() }
-
-func (p *part) open() error {
-	if token, err := p.decoder.Token(); err != nil || token != json.Delim('{') {
-		return cmp.Or(err, errJSON)
-	}
-	var err error
-	p.before, err = p.members()
-	return err
-}
 
 // members reads the members up to the elements or the end.
 func (p *part) members() (read []jsonMember, err error) {

@@ -3,7 +3,12 @@ package merge
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -34,6 +40,12 @@ const (
 	// noObject is the value of queryObject for rows of Tables without objects.
 	noObject = string(metav1.IncludeNone)
 )
+
+// jsonType is the only encoding in which responses are merged.
+const jsonType = "application/json"
+
+// sealBytes is the size of the digest in continue tokens.
+const sealBytes = 12
 
 // Shard sends requests to one shard.
 type Shard struct {
@@ -74,18 +86,11 @@ func (r *Request) shards() ([]Shard, error) {
 	seen := map[uint32]string{}
 	for _, s := range all {
 		if other, ok := seen[s.Number]; ok {
-			return nil, apierrors.NewInternalError(&sameNumberError{other, s.Name})
+			return nil, apierrors.NewInternalError(fmt.Errorf("the UIDs of the shards %s and %s have the same hash: delete one of their Shard objects and create it again", other, s.Name))
 		}
 		seen[s.Number] = s.Name
 	}
 	return all, nil
-}
-
-// sameNumberError is returned if versions cannot distinguish two shards.
-type sameNumberError struct{ one, other string }
-
-func (e *sameNumberError) Error() string {
-	return "the UIDs of the shards " + e.one + " and " + e.other + " have the same hash: delete one of their Shard objects and create it again"
 }
 
 // start returns the positions from which a request starts, which are empty for "" and "0".
@@ -110,11 +115,16 @@ func (r *Request) start(shards []Shard) (Vector, error) {
 // known checks that all shards of a vector still exist.
 func known(v Vector, shards []Shard) error {
 	for _, p := range v.positions {
-		if !slices.ContainsFunc(shards, func(s Shard) bool { return s.Number == p.Shard }) {
+		if indexOf(shards, p.Shard) < 0 {
 			return expired("a shard of the resource version was removed: list again")
 		}
 	}
 	return nil
+}
+
+// indexOf returns the index of the shard with a number, or -1.
+func indexOf(shards []Shard, number uint32) int {
+	return slices.IndexFunc(shards, func(s Shard) bool { return s.Number == number })
 }
 
 // with returns the query with changed parameters, given as pairs of name and value. An empty value removes the parameter.
@@ -143,8 +153,8 @@ func (r *Request) withoutObjects() bool {
 
 // isTrue parses a boolean query parameter like Kubernetes servers.
 func isTrue(q url.Values, name string) bool {
-	values, ok := q[name]
-	return ok && len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
+	values := q[name]
+	return len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
 }
 
 // each calls send concurrently for all shards, and returns the results in order, and the unreachable shards. Shards
@@ -189,4 +199,102 @@ func warn(header http.Header, unreachable missing) {
 	if len(unreachable) > 0 {
 		header.Add("Warning", `299 - "unreachable shards are missing: `+strings.Join(unreachable.names(), ", ")+`"`)
 	}
+}
+
+// Accept returns the clauses of an Accept header that can be merged: those for JSON, including Tables and
+// metadata. ok is false if there is none.
+func Accept(header string) (accept string, ok bool) {
+	if header == "" {
+		return jsonType, true
+	}
+	var kept []string
+	for clause := range strings.SplitSeq(header, ",") {
+		mediaType, params, err := mime.ParseMediaType(clause)
+		if err != nil {
+			continue
+		}
+		switch mediaType {
+		case jsonType, "*/*", "application/*":
+		default:
+			continue
+		}
+		delete(params, "stream")
+		delete(params, "pretty")
+		kept = append(kept, mime.FormatMediaType(jsonType, params))
+	}
+	return strings.Join(kept, ","), len(kept) > 0
+}
+
+// AcceptsTables reports whether servers respond to an Accept header with Tables, i.e. whether the first clause
+// that they support specifies Tables.
+func AcceptsTables(accept string) bool {
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		as, group, version := clause.Params["as"], clause.Params["g"], clause.Params["v"]
+		if as == "" && group == "" && version == "" {
+			return false
+		}
+		if group != metav1.GroupName || version != "v1" && version != "v1beta1" {
+			continue
+		}
+		switch as {
+		case "Table":
+			return true
+		case "PartialObjectMetadata", "PartialObjectMetadataList":
+			return false
+		}
+	}
+	return false
+}
+
+// cursor is the content of a continue token: the position at which a paginated list continues. Any front-proxy can
+// continue it.
+type cursor struct {
+	// Version is the version of the list, which determines its shards. A shard that is read at its latest version
+	// has no position in it.
+	Version string `json:"v"`
+	// Shard is the number of the first shard of the next page, and Token the shard's own continue token.
+	Shard uint32 `json:"s"`
+	Token string `json:"t,omitempty"`
+}
+
+// token returns the continue token. A digest binds it to the request. It needs no secret, because each shard
+// verifies its own token.
+func (r *Request) token(c cursor) string {
+	raw, _ := json.Marshal(c) //nolint:errchkjson // strings and a number
+	text := base64.RawURLEncoding.EncodeToString(raw)
+	return versionPrefix + text + "." + r.seal(text)
+}
+
+// cursor parses a continue token of the client.
+func (r *Request) cursor(token string) (c cursor, v Vector, err error) {
+	refuse := func(why string) error { return apierrors.NewBadRequest("invalid continue token: " + why) }
+	text, ok := strings.CutPrefix(token, versionPrefix)
+	text, sum, sealed := strings.Cut(text, ".")
+	if !ok || !sealed {
+		return c, v, refuse("not a token of a merged list")
+	}
+	if sum != r.seal(text) {
+		return c, v, refuse("it was changed, or issued for another request")
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return c, v, refuse("it was changed")
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return c, v, refuse("it was changed")
+	}
+	if v, err = ParseVersion(c.Version); err != nil {
+		return c, v, refuse(err.Error())
+	}
+	return c, v, nil
+}
+
+// seal returns a digest of a token and its list request.
+func (r *Request) seal(text string) string {
+	sum := sha256.New()
+	for _, part := range []string{r.Path, r.Query.Get("labelSelector"), r.Query.Get("fieldSelector"), r.Query.Get("shardSelector"), text} {
+		sum.Write([]byte(part))
+		sum.Write([]byte{0})
+	}
+	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:sealBytes])
 }

@@ -37,7 +37,7 @@ func Decide(resource Resource, local, replica *unstructured.Unstructured) (Actio
 	}
 
 	want := resource.Desired(local)
-	if sameContent(want, replica) {
+	if equality.Semantic.DeepEqual(Canonical(want), Canonical(replica)) {
 		return ActionNone, nil
 	}
 	return ActionUpdate, Following(want, replica)
@@ -63,70 +63,47 @@ func (r Resource) Desired(local *unstructured.Unstructured) *unstructured.Unstru
 	}
 	replica := &unstructured.Unstructured{Object: maps.Clone(local.Object)}
 	replica.Object["metadata"] = metadata
+	annotations := local.GetAnnotations() // a copy
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
 	if r.relayed {
-		if annotations := local.GetAnnotations(); annotations[request.OriginalUIDAnnotation] == "" {
+		if annotations[request.OriginalUIDAnnotation] == "" {
 			// The shard has written it to the cache server itself, without the annotation.
-			metadata["annotations"] = withAnnotation(annotations, request.OriginalUIDAnnotation, string(local.GetUID()))
+			annotations[request.OriginalUIDAnnotation] = string(local.GetUID())
+			replica.SetAnnotations(annotations)
 		}
 		return replica
 	}
 
-	annotations := ownAnnotations(local)
+	delete(annotations, logicalcluster.AnnotationKey)
 	annotations[request.ShardAnnotation] = r.shard
 	annotations[request.OriginalVersionAnnotation] = local.GetResourceVersion()
 	annotations[request.OriginalUIDAnnotation] = string(local.GetUID())
 	delete(annotations, request.DeletingAnnotation)
-	if since := deletion(local); since != "" {
+	if since, _, _ := unstructured.NestedString(local.Object, "metadata", "deletionTimestamp"); since != "" {
 		annotations[request.DeletingAnnotation] = since
 	}
 	replica.SetAnnotations(annotations)
 	return replica
 }
 
-func withAnnotation(annotations map[string]string, key, value string) map[string]any {
-	all := make(map[string]any, len(annotations)+1)
-	for name, value := range annotations {
-		all[name] = value
-	}
-	all[key] = value
-	return all
-}
-
-func deletion(obj *unstructured.Unstructured) string {
-	since, _, _ := unstructured.NestedString(obj.Object, "metadata", "deletionTimestamp")
-	return since
-}
-
-func sameContent(want, replica *unstructured.Unstructured) bool {
-	return equality.Semantic.DeepEqual(Canonical(want), Canonical(replica))
-}
-
-// Canonical returns the compared part of a replica. It is the same before and after the replica is written. It shares
-// data with the replica.
+// Canonical returns the compared part of a replica: without its resource version and the annotations that the cache
+// server adds. It is the same before and after the replica is written. It shares data with the replica.
 func Canonical(replica *unstructured.Unstructured) map[string]any {
 	content := maps.Clone(replica.Object)
 	metadata, _ := content["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
 	delete(metadata, "resourceVersion")
 	annotations := map[string]any{}
-	for key, value := range ownAnnotations(replica) {
-		annotations[key] = value
+	for key, value := range replica.GetAnnotations() {
+		if key != logicalcluster.AnnotationKey && key != request.ShardAnnotation {
+			annotations[key] = value
+		}
 	}
 	metadata["annotations"] = annotations
 	content["metadata"] = metadata
 	return content
-}
-
-// ownAnnotations returns a copy of the annotations without those that the cache server adds.
-func ownAnnotations(obj *unstructured.Unstructured) map[string]string {
-	// GetAnnotations returns a new map.
-	annotations := obj.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	delete(annotations, logicalcluster.AnnotationKey)
-	delete(annotations, request.ShardAnnotation)
-	return annotations
 }
 
 var errNoMetadata = errors.New("the replica has no metadata")

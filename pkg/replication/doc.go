@@ -1,6 +1,6 @@
 // Package replication defines the objects of shards that are replicated to cache servers (Table, Resource), and their
-// replicas. Package push replicates one shard to one cache server, digest summarizes replicas, verify compares all objects
-// without relying on any other state, and health observes the cache server of a shard.
+// replicas. Package push replicates one shard to one cache server, digest summarizes replicas, and health observes the
+// cache server of a shard.
 //
 //	shard: watch of /clusters/*  ──┬─► queue ─► push ─► create, update, delete
 //	digests of both sides        ──┘                    below /shards/<me>/clusters/<cluster>

@@ -74,8 +74,8 @@ var replicas = []Mutant{
 		Name: "replica-alive", Rule: "a replica contains the deletion timestamp of its object",
 		Edits: []Edit{{
 			File:   "pkg/replication/decide.go",
-			Before: `	if since := deletion(local); since != "" {`,
-			After:  `	if since := deletion(local); since == "never" {`,
+			Before: `"deletionTimestamp"); since != "" {`,
+			After:  `"deletionTimestamp"); since == "never" {`,
 		}},
 		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeletedObject",
 	},
@@ -139,7 +139,7 @@ var replicas = []Mutant{
 	{
 		Name: "replica-of-short-lived", Rule: "if an object is deleted while its replica is written, the replica is deleted",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/sinks.go",
+			File:   "pkg/replication/push/session.go",
 			Before: `	case has || l.ledger.has(key):`,
 			After:  `	case has:`,
 		}},
@@ -148,7 +148,7 @@ var replicas = []Mutant{
 	{
 		Name: "replica-missed-deletion", Rule: "if a deletion was not observed, the replica is deleted",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/sinks.go",
+			File:   "pkg/replication/push/session.go",
 			Before: `		if _, observed := l.seen[key]; !observed {`,
 			After:  `		if _, observed := l.seen[key]; !observed && !l.comparing {`,
 		}},
@@ -184,7 +184,7 @@ var replicas = []Mutant{
 	{
 		Name: "checkpoint-epoch", Rule: "if a shard is restored from an older backup, checkpoints have another epoch",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/epoch.go",
+			File:   "pkg/replication/push/checkpoints.go",
 			Before: `		latest = newEpochAfter(found)`,
 			After:  `		latest = found`,
 		}},
@@ -193,7 +193,7 @@ var replicas = []Mutant{
 	{
 		Name: "replicas-of-removed", Rule: "if a resource is removed from the table, its replicas are deleted",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/mirror.go",
+			File:   "pkg/replication/push/controller.go",
 			Before: `		return remaining == 0 && err == nil, nil`,
 			After:  `		return remaining == 0 || err != nil, nil`,
 		}},

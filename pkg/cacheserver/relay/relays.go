@@ -11,11 +11,14 @@ import (
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
@@ -23,8 +26,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// MaxHops is the maximum number of cache servers that a replica may pass.
-const MaxHops = 3
+const (
+	// MaxHops is the maximum number of cache servers that a replica may pass.
+	MaxHops = 3
+	// removalTimeout limits the deletion of the replicas of a CachedResource, before it is retried.
+	removalTimeout = time.Minute
+)
 
 // Relays are the relays of one cache server.
 type Relays struct {
@@ -97,7 +104,11 @@ func (r *Relays) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, informer := range r.followed() {
+	followed := []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint]{r.checkpoints}
+	for _, s := range r.sources {
+		followed = append(followed, s.checkpoints)
+	}
+	for _, informer := range followed {
 		defer informer.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
 			OnAdd: func(*replicationcheckpoints.ReplicationCheckpoint, bool) { r.changed() },
 			OnUpdate: func(before, now *replicationcheckpoints.ReplicationCheckpoint) {
@@ -123,7 +134,11 @@ func (r *Relays) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(r.self.Timing.Look)
 	defer tick.Stop()
-	defer r.stopAll()
+	defer func() {
+		for shard, now := range r.all() {
+			r.end(shard, now)
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,14 +150,6 @@ func (r *Relays) Run(ctx context.Context) error {
 			r.assign(ctx)
 		}
 	}
-}
-
-func (r *Relays) followed() []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint] {
-	all := []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint]{r.checkpoints}
-	for _, s := range r.sources {
-		all = append(all, s.checkpoints)
-	}
-	return all
 }
 
 // way is a path by which the replicas of a shard may be relayed.
@@ -223,24 +230,18 @@ func (r *Relays) exceedsMaxHops(ctx context.Context, shard string, via []string)
 }
 
 // choose returns the path for a shard, or nil. The current path is kept unless it has been unreachable for some time.
-func (r *Relays) choose(ways []way, now *relayedShard) *way {
-	var best *way
-	for i := range ways {
-		w := &ways[i]
-		_, unreachable := w.source.usable()
-		if now != nil && w.source == now.source && unreachable < r.self.Timing.Unreachable {
-			return w
+func (r *Relays) choose(ways []way, now *relayedShard) (best *way) {
+	lowest := 0
+	for i, w := range ways {
+		rank := 0
+		if now == nil || w.source != now.source {
+			rank++
 		}
-		if best == nil && unreachable < r.self.Timing.Unreachable {
-			best = w
+		if _, unreachable := w.source.usable(); unreachable >= r.self.Timing.Unreachable {
+			rank += 2
 		}
-	}
-	if best == nil && len(ways) > 0 {
-		best = &ways[0]
-		for i := range ways {
-			if now != nil && ways[i].source == now.source {
-				best = &ways[i]
-			}
+		if best == nil || rank < lowest {
+			best, lowest = &ways[i], rank
 		}
 	}
 	return best
@@ -304,12 +305,6 @@ func (r *Relays) all() map[string]*relayedShard {
 	return maps.Clone(r.running)
 }
 
-func (r *Relays) stopAll() {
-	for shard, now := range r.all() {
-		r.end(shard, now)
-	}
-}
-
 // table returns the resources that are relayed for a shard: those that all shards replicate, restricted to objects for
 // the whole installation, and those that shards write directly. The Shards of root are always relayed, because their
 // deletion removes the shard.
@@ -355,4 +350,39 @@ func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersio
 			}
 		})
 	}
+}
+
+// cachedResources relays the resources that CachedResources select, as long as one of these exists here. CachedResources
+// are relayed themselves, so that nothing depends on the current content of the other cache server. A regional
+// CachedResource is not relayed, and neither are its objects.
+type cachedResources struct {
+	informers []*client.Informer[*cachev1alpha1.CachedResource]
+}
+
+func newCachedResources(replicas client.Scope) *cachedResources {
+	return &cachedResources{[]*client.Informer[*cachev1alpha1.CachedResource]{
+		kinds.CachedResources.Informer(replicas, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
+		kinds.ClusterCachedResources.Informer(replicas, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
+	}}
+}
+
+// of returns the resources that the CachedResources of each shard select, or nil until they are loaded.
+func (c *cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] {
+	all := map[string]sets.Set[schema.GroupVersionResource]{}
+	for _, informer := range c.informers {
+		if !informer.HasSynced() {
+			return nil
+		}
+		for _, cached := range informer.Lister().List(nil) {
+			if cached.Annotations[apis.CachedKindAnnotation] == "" || cached.Annotations[apis.CachedScopeAnnotation] != string(apiextensionsv1.ClusterScoped) || !request.ValidIdentity(cached.Status.IdentityHash) {
+				continue
+			}
+			shard := informer.KeyOf(cached).Shard
+			if all[shard] == nil {
+				all[shard] = sets.New[schema.GroupVersionResource]()
+			}
+			all[shard].Insert(apis.ReplicatedOf(cached))
+		}
+	}
+	return all
 }

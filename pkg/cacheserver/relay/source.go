@@ -8,10 +8,12 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
@@ -167,4 +169,27 @@ func (s *source) usable() (ok bool, unreachable time.Duration) {
 		unreachable = time.Since(s.since)
 	}
 	return s.known && s.checkpoints.HasSynced(), unreachable
+}
+
+type metrics struct {
+	up      *prometheus.GaugeVec
+	relayed *prometheus.GaugeVec
+	skew    *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		up: instruments.NewGaugeVec(registerer, "shardplane_relay_up",
+			"1 if the source cache server responds and is the expected one, by its name. Otherwise the log contains the reason.", "from"),
+		relayed: instruments.NewGaugeVec(registerer, "shardplane_relay_shards",
+			"Shards whose replicas are relayed, by the name of the source cache server.", "from"),
+		skew: instruments.NewGaugeVec(registerer, "shardplane_relay_clock_skew_seconds",
+			"Time by which the clock of the source cache server is behind, to the second, by its name.", "from"),
+	}
+}
+
+func (m metrics) delete(from string) {
+	for _, gauge := range []*prometheus.GaugeVec{m.up, m.relayed, m.skew} {
+		gauge.Delete(map[string]string{"from": from})
+	}
 }

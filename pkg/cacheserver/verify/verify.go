@@ -26,7 +26,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/plaintext"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/replication/verify"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
@@ -185,7 +184,7 @@ type verifier struct {
 // compare compares the replicas of one resource of one shard.
 func (v *verifier) compare(ctx context.Context, name string, shard, cache *client.Factory, resource replication.Resource, of *kind) error {
 	var objects, replicas int
-	found, err := verify.Compare(ctx, verify.Config{Shard: name, Local: shard, Cache: cache}, resource, func(o, r int) {
+	found, err := Compare(ctx, Config{Shard: name, Local: shard, Cache: cache}, resource, func(o, r int) {
 		objects, replicas = o, r
 		v.reportProgress(name, of.resource, o, r)
 	})
@@ -218,7 +217,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 
 // leftOver returns the replicas of resources that no CachedResource of their shard selects. If the cache server does not
 // serve the resource, there are none.
-func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []verify.Difference, err error) {
+func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []Difference, err error) {
 	clients, err := replicas.Metadata()
 	if err != nil {
 		return nil, err
@@ -231,7 +230,7 @@ func leftOver(ctx context.Context, replicas client.Scope, resource replication.R
 		return nil, fmt.Errorf("reading the replicas of %s: %w", resource.GroupResource(), err)
 	}
 	for i := range list.Items {
-		found = append(found, verify.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemOrphaned})
+		found = append(found, Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemOrphaned})
 	}
 	return found, nil
 }

@@ -54,7 +54,7 @@ type Number uint64
 func (n Number) String() string { return strconv.FormatUint(uint64(n), 16) }
 
 // MarshalText implements encoding.TextMarshaler.
-func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 16), nil }
+func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (n *Number) UnmarshalText(text []byte) error {
@@ -96,12 +96,8 @@ func NewTable[N any]() *Table[N] { return &Table[N]{} }
 // find returns the position of a key, under the lock.
 func (t *Table[N]) find(key string) (bucket, at int, found bool) {
 	bucket = BucketOf(key)
-	at, found = search(t.buckets[bucket], key)
+	at, found = slices.BinarySearchFunc(t.buckets[bucket], key, func(e entry[N], key string) int { return strings.Compare(e.key, key) })
 	return bucket, at, found
-}
-
-func search[N any](entries []entry[N], key string) (at int, found bool) {
-	return slices.BinarySearchFunc(entries, key, func(e entry[N], key string) int { return strings.Compare(e.key, key) })
 }
 
 // Set sets the hash and the note of a key.
@@ -192,14 +188,14 @@ func (t *Table[N]) Keys(bucket int) map[string]Number {
 	return found
 }
 
-// WithPrefix returns the keys with a prefix.
-func (t *Table[N]) WithPrefix(prefix string) []string {
+// AllKeys returns the keys.
+func (t *Table[N]) AllKeys() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var keys []string
+	keys := make([]string, 0, t.count)
 	for _, entries := range t.buckets {
-		for at, _ := search(entries, prefix); at < len(entries) && strings.HasPrefix(entries[at].key, prefix); at++ {
-			keys = append(keys, entries[at].key)
+		for _, e := range entries {
+			keys = append(keys, e.key)
 		}
 	}
 	return keys

@@ -1,9 +1,16 @@
 package digest
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strconv"
 	"time"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -33,22 +40,6 @@ type Response struct {
 	Keys map[string]Number `json:"keys,omitempty"`
 }
 
-var (
-	errNoID    = errors.New("the response has no dataID")
-	errBuckets = fmt.Errorf("the response does not have %d buckets", Buckets)
-)
-
-// Check returns an error if the response is invalid. of is set for the response of a resource.
-func (a *Response) Check(of bool) error {
-	switch {
-	case a.DataID == "":
-		return errNoID
-	case of && len(a.Buckets) != Buckets:
-		return errBuckets
-	}
-	return nil
-}
-
 // Sums returns the sums of the buckets.
 func (a *Response) Sums() Sums {
 	var s Sums
@@ -56,4 +47,103 @@ func (a *Response) Sums() Sums {
 		s[i] = uint64(a.Buckets[i])
 	}
 	return s
+}
+
+const (
+	// fetchTimeout limits a request for digests, and maxResponse its response in bytes.
+	fetchTimeout = 15 * time.Second
+	maxResponse  = 64 << 20
+)
+
+var (
+	// ErrRefused means that the server rejects the client certificate.
+	ErrRefused = errors.New("the server rejects the client certificate")
+	// ErrNoCacheServer means that the server is not a cache server.
+	ErrNoCacheServer = errors.New("the server is not a cache server")
+	errNotJSON       = errors.New("reading digests")
+	errNoDigests     = errors.New("the server does not serve digests of this version")
+)
+
+// Identify reads the digests of a shard, to check that the server is a cache server. Otherwise it returns
+// ErrNoCacheServer.
+func Identify(ctx context.Context, cache *client.Factory, shard string) (*Response, error) {
+	response, err := Fetch(ctx, cache.Shard(shard), "")
+	var status *StatusError
+	switch {
+	case err == nil:
+		return response, nil
+	case errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized):
+		return nil, fmt.Errorf("%w, with %d", ErrRefused, status.Code)
+	case errors.Is(err, errNotJSON), errors.Is(err, errNoDigests):
+		return nil, fmt.Errorf("%w: %w", ErrNoCacheServer, err)
+	default:
+		return nil, err
+	}
+}
+
+// StatusError is an unexpected response to a request for digests.
+type StatusError struct {
+	Code int
+	Body string
+}
+
+// Error implements error.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("unexpected response to a request for digests: %d: %.200s", e.Code, e.Body)
+}
+
+// Fetch reads digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
+func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	url := replicas.Host() + Path
+	if resource != "" {
+		url += "/" + resource
+	}
+	if len(bucket) > 0 {
+		url += "/" + strconv.Itoa(bucket[0])
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("requesting digests: %w", err)
+	}
+	response, err := replicas.HTTPClient().Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("requesting digests: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
+	if err != nil {
+		return nil, fmt.Errorf("reading digests: %w", err)
+	}
+	parsed, err := parseResponse(response.StatusCode, body, resource != "" && len(bucket) == 0)
+	if err == nil {
+		parsed.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if there is none
+	}
+	return parsed, err
+}
+
+// parseResponse parses the response for the buckets of one resource if ofResource is set. Servers that
+// are not cache servers respond with e.g. 404.
+func parseResponse(status int, body []byte, ofResource bool) (*Response, error) {
+	switch status {
+	case http.StatusOK:
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return nil, errNoDigests
+	default:
+		return nil, &StatusError{Code: status, Body: string(body)}
+	}
+	response := &Response{}
+	if err := json.Unmarshal(body, response); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotJSON, err)
+	}
+	switch {
+	case response.Form != Form:
+		return nil, errNoDigests
+	case response.DataID == "":
+		return nil, errors.New("the response has no dataID")
+	case ofResource && len(response.Buckets) != Buckets:
+		return nil, fmt.Errorf("the response does not have %d buckets", Buckets)
+	}
+	return response, nil
 }

@@ -6,16 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
@@ -27,8 +28,8 @@ var errCheckpointLost = errors.New("the cache server has lost the checkpoint tha
 
 // checkpointWriter writes the checkpoint of the shard on the cache server.
 type checkpointWriter struct {
-	checkpointClient *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
-	interval         time.Duration
+	client   *checkpointClient
+	interval time.Duration
 	// sessions returns the running sessions by resource.
 	sessions func() map[string]*session
 
@@ -39,10 +40,9 @@ type checkpointWriter struct {
 	table     *replication.Table
 	hadExtent map[string]bool
 	epochs    epochs
-	// upstream and via are the origin of a relayed checkpoint, and nil for the shard itself. written is the checkpoint
-	// that was relayed last.
+	// upstream is the origin of a relayed checkpoint, and nil for the shard itself. written is the checkpoint that was
+	// relayed last.
 	upstream *upstream
-	via      []string
 	written  *replicationcheckpoints.ReplicationCheckpoint
 
 	mu sync.Mutex
@@ -55,14 +55,10 @@ type checkpointWriter struct {
 }
 
 func newCheckpointWriter(config Config, sessions func() map[string]*session, up *upstream) *checkpointWriter {
-	m := &checkpointWriter{
-		checkpointClient: checkpointClientOf(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
+	return &checkpointWriter{
+		client: checkpointClientOf(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
 		hadExtent: map[string]bool{}, upstream: up,
 	}
-	if up != nil {
-		m.via = config.Relay.Via
-	}
-	return m
 }
 
 // run writes checkpoints until ctx is done: soon after new acknowledgements, and otherwise periodically, so that readers
@@ -107,9 +103,9 @@ func (m *checkpointWriter) write(ctx context.Context) error {
 	}
 	var err error
 	if m.known == nil {
-		m.known, err = m.checkpointClient.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
+		m.known, err = m.client.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
 	} else {
-		m.known, err = m.checkpointClient.Update(ctx, next, metav1.UpdateOptions{FieldManager: Name})
+		m.known, err = m.client.Update(ctx, next, metav1.UpdateOptions{FieldManager: Name})
 	}
 	if err != nil {
 		m.known = nil // the write may have succeeded
@@ -125,14 +121,9 @@ func (m *checkpointWriter) write(ctx context.Context) error {
 // read reads the checkpoint on the cache server. If it is older than the acknowledged one, the cache server has lost
 // data, and all sessions are restarted.
 func (m *checkpointWriter) read(ctx context.Context) error {
-	found, err := m.checkpointClient.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
-	if err == nil {
-		m.known = found
-	} else {
-		m.known = nil
-		if !isObjectNotFound(err, replicationcheckpoints.Name) {
-			return err
-		}
+	var err error
+	if m.known, err = readCheckpoint(ctx, m.client); err != nil {
+		return err
 	}
 	before := m.acknowledged
 	if before == nil || m.known != nil && m.known.Number >= before.Number {
@@ -191,7 +182,7 @@ func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpo
 			delete(next.Resources, resource)
 		}
 	}
-	next.Epoch, next.Via = latest.Epoch, m.via
+	next.Epoch, next.Via = latest.Epoch, m.upstream.via
 	if m.known != nil && m.known.Epoch == next.Epoch {
 		// A checkpoint must not decrease, e.g. while the replicas are compared again.
 		lines, _ := m.table.Lines()
@@ -262,4 +253,41 @@ func (m *checkpointWriter) returned(cp *replicationcheckpoints.ReplicationCheckp
 			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilCheckpoint).Observe(time.Since(since).Seconds())
 		}
 	}
+}
+
+// epochs generates the epochs of the shard's checkpoints. It contains the latest one.
+type epochs string
+
+// next returns the epoch of the checkpoint after one with the epoch found, which is empty if there is none. An epoch is
+// a UUID of version 7, which contains the time, so that readers can order epochs. It changes if the shard has older data
+// than its checkpoint.
+func (e *epochs) next(found string, restoredFromOlder bool) string {
+	latest := max(string(*e), found)
+	switch {
+	case latest == "":
+		latest = newEpoch()
+	case restoredFromOlder && latest == found:
+		latest = newEpochAfter(found)
+	}
+	*e = epochs(latest)
+	return latest
+}
+
+func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
+
+// newEpochAfter returns a later epoch regardless of the clock, because the other one may come from a replica of the
+// shard whose clock is ahead.
+func newEpochAfter(before string) string {
+	next := uuid.Must(uuid.NewV7())
+	last, err := uuid.Parse(before)
+	if err != nil || strings.Compare(next.String(), before) > 0 {
+		return next.String()
+	}
+	// The first 48 bits are milliseconds.
+	for i, carry := 5, uint16(1); i >= 0; i-- {
+		carry += uint16(last[i])
+		next[i] = byte(carry)
+		carry >>= 8
+	}
+	return next.String()
 }

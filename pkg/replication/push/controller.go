@@ -1,14 +1,30 @@
+// Package push pushes selected objects of a shard to a cache server and keeps their replicas up to date.
+//
+// One mechanism serves all resources: a table contains the resources and selects their objects. The controller stores no
+// objects, but only the key of each object, and the hash and version of its replica that the cache server has
+// acknowledged. For each key that changes, it reads the object and creates, updates or deletes the replica.
+//
+// The controller does not watch the replicas. It compares digests of both sides. If another client has changed a
+// replica, the next comparison finds it, and only then the replica is read.
+//
+// No change must be observed for the result to be correct: after a restart of either server, or a write by another
+// client, the comparison finds missing, different and orphaned replicas.
 package push
 
 import (
 	"context"
-	"maps"
+	"errors"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
@@ -35,7 +51,7 @@ func NewPushController(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, config.Writes), news: make(chan struct{}, 1)}
+	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, maxWrites), news: make(chan struct{}, 1)}
 	c.digests, c.upstream = newDigests(config), newUpstream(config)
 	c.verifier = &verifier{digests: c.digests, sessions: c.sessions}
 	return c, nil
@@ -139,16 +155,14 @@ func (c *Controller) sessions() map[string]*session {
 }
 
 // acknowledged signals that a new checkpoint would contain more than the last one.
-func (c *Controller) acknowledged() {
-	select {
-	case c.news <- struct{}{}:
-	default:
-	}
-}
+func (c *Controller) acknowledged() { signal(c.news) }
 
 // follow starts the mirrors of new lines and stops those of removed lines.
 func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]*replication.Line, fail context.CancelCauseFunc) {
-	for resource, m := range c.ended(lines) {
+	for resource, m := range c.mirrors { // no other goroutine changes it
+		if lines[resource] == m.line {
+			continue
+		}
 		m.stop()
 		c.mu.Lock()
 		delete(c.mirrors, resource)
@@ -158,10 +172,9 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	defer c.mu.Unlock()
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
-			m := &mirror{
-				replicas: &replicas{config: c.config, resource: l.Of(c.config.Shard, c.config.Relay != nil)}, line: l,
-				slots: c.slots, acknowledged: c.acknowledged, digests: c.digests, removed: func() { c.config.Table.Delete(l) },
-			}
+			m := &mirror{line: l, replicas: &replicas{
+				config: c.config, resource: l.Of(c.config.Shard, c.config.Relay != nil), slots: c.slots, acknowledged: c.acknowledged, digests: c.digests,
+			}}
 			if c.upstream != nil {
 				m.trust = &trust{upstream: c.upstream, resource: m.name(), unmarked: l.Unmarked}
 			}
@@ -171,24 +184,108 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	}
 }
 
-func (c *Controller) ended(lines map[schema.GroupResource]*replication.Line) map[schema.GroupResource]*mirror {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	absent := maps.Clone(c.mirrors)
-	maps.DeleteFunc(absent, func(resource schema.GroupResource, m *mirror) bool { return lines[resource] == m.line })
-	return absent
+// mirror replicates one resource.
+type mirror struct {
+	*replicas
+
+	line    *replication.Line
+	current atomic.Pointer[session]
+
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
 }
 
-// HasSynced reports whether all replicas have been up to date once since the controller last started to follow the cache
-// server.
-func (c *Controller) HasSynced() bool {
-	lines, _ := c.config.Table.Lines()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for resource := range lines {
-		if m := c.mirrors[resource]; m == nil || !m.progress.complete() {
-			return false
+func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
+	ctx, m.cancel = context.WithCancel(ctx)
+	for _, until := range []string{untilAcknowledged, untilCheckpoint} {
+		m.config.metrics.lag.WithLabelValues(m.config.CacheName, m.counted(), until)
+	}
+	work := m.run
+	if m.line.IsRemoved() {
+		work = m.remove
+	}
+	m.ended.Go(func() {
+		if err := work(ctx); err != nil {
+			fail(err)
+		}
+	})
+}
+
+// stop waits until all goroutines have ended.
+func (m *mirror) stop() {
+	m.cancel()
+	m.ended.Wait()
+	m.deleteMetrics()
+}
+
+// run runs sessions until ctx is done.
+func (m *mirror) run(ctx context.Context) error {
+	for {
+		err := m.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // stopped
+		case errors.Is(err, errOtherData):
+			m.config.metrics.restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
+			klog.FromContext(ctx).Info("Restarting the replication", "reason", err.Error())
+		default:
+			return err
 		}
 	}
-	return true
+}
+
+// remove deletes the replicas of a resource that was removed from the table, until none remain or ctx is done.
+func (m *mirror) remove(ctx context.Context) error {
+	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: m.config.RemovalInterval}
+	err := backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+		remaining, err := m.removeAll(ctx)
+		if err != nil {
+			klog.FromContext(ctx).Info("Failed to delete the replicas of a removed resource, retrying", "remaining", remaining, "err", err)
+		}
+		return remaining == 0 && err == nil, nil
+	})
+	if err == nil {
+		m.config.Table.Delete(m.line)
+	}
+	return nil // stopped
+}
+
+// session replicates until ctx is done or a server turns out to have other data.
+func (m *mirror) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	s := &session{
+		replicas: m.replicas, ledger: newLedger(), expected: newExpected(),
+		dirtyKeys: dirtyKeys{all: map[client.Key]dirtyReason{}}, recent: recent{at: map[client.Key]time.Time{}}, roots: make(chan *digest.Response, 1), end: cancel,
+	}
+	var err error
+	if m.trust != nil {
+		if s.origin, err = m.trust.await(ctx); err != nil {
+			return err
+		}
+		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.setUnsure() // until the checkpoint of the shard is read
+	}
+	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
+		return err
+	}
+	m.current.Store(s)
+	defer m.current.Store(nil)
+	wg.Go(func() { cancel(s.local.Run(ctx)) })
+	if !s.waitForSync(ctx) {
+		return context.Cause(ctx)
+	}
+	if m.trust != nil {
+		wg.Go(func() { s.checkOrigin(ctx) })
+	}
+	outdated, err := s.compareFirst(ctx)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	s.initial(ctx, outdated)
+	s.started.Store(true)
+	return s.work(ctx)
 }

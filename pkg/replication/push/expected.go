@@ -2,8 +2,11 @@ package push
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
@@ -12,6 +15,55 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
+
+// digests reads the digests of the shard's replicas on the cache server.
+type digests struct {
+	config Config
+	// kicked is signaled to compare digests soon.
+	kicked chan struct{}
+	// breaks counts the events after which the cache server may contain other data, and checked those that have been
+	// checked.
+	breaks, checked atomic.Int64
+}
+
+func newDigests(config Config) *digests {
+	return &digests{config: config, kicked: make(chan struct{}, 1)}
+}
+
+func (d *digests) kick() { signal(d.kicked) }
+
+// signal wakes the reader of a channel with a buffer.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// disconnected is called if the cache server may have been replaced, or may contain other data. uncertain is true until that
+// has been checked.
+func (d *digests) disconnected() {
+	d.breaks.Add(1)
+	d.kick()
+}
+
+func (d *digests) uncertain() bool { return d.breaks.Load() != d.checked.Load() }
+
+// fetch requests the digests of all resources, of one resource, or of one of its buckets.
+func (d *digests) fetch(ctx context.Context, resource string, bucket ...int) (*digest.Response, error) {
+	return digest.Fetch(ctx, d.config.replicas(), resource, bucket...)
+}
+
+// jitter spreads the requests of many shards.
+func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
+
+func rootOf(response *digest.Response, resource string) digest.Root {
+	root, ok := response.Resources[resource]
+	if !ok {
+		root.Digest = new(digest.Sums).Digest()
+	}
+	return root
+}
 
 // expected contains the hashes of the replicas that the cache server has acknowledged, and their resource versions, or 0
 // if the version is unknown.
@@ -80,13 +132,9 @@ func (e *expected) expect(ctx context.Context, resource replication.Resource, ke
 		klog.FromContext(ctx).Error(err, "Failed to hash a replica")
 		return
 	}
-	e.Set(text, hash, versionNumber(replica.GetResourceVersion()))
-}
-
-func versionNumber(version string) uint64 {
-	n, err := strconv.ParseUint(version, 10, 64)
+	version, err := strconv.ParseUint(replica.GetResourceVersion(), 10, 64)
 	if err != nil {
-		return 0
+		version = 0 // unknown
 	}
-	return n
+	e.Set(text, hash, version)
 }

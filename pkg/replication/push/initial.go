@@ -50,7 +50,8 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	}
 }
 
-// compareWith compares all buckets if the root of the cache server differs.
+// compareWith compares all buckets if the root of the cache server differs. It copies the hashes of the cache server to
+// expected and records the different keys as changes.
 func (s *session) compareWith(ctx context.Context, response *digest.Response) error {
 	root := rootOf(response, s.name())
 	if root == s.expected.Root() {
@@ -64,36 +65,25 @@ func (s *session) compareWith(ctx context.Context, response *digest.Response) er
 		}
 		theirs = buckets.Sums()
 	}
-	return s.differences(theirs, func(bucket int) (map[string]digest.Number, error) {
-		if theirs[bucket] == 0 { // empty, except with a probability of 2^-64
-			return nil, nil
-		}
-		keys, err := s.digests.fetch(ctx, s.name(), bucket)
-		if err != nil {
-			return nil, err
-		}
-		return keys.Keys, nil
-	})
-}
-
-// differences copies the hashes of the cache server to expected and records the different keys as changes.
-func (s *session) differences(theirs digest.Sums, keysOf func(bucket int) (map[string]digest.Number, error)) error {
 	mine := s.expected.Sums()
 	for bucket := range digest.Buckets {
 		if mine[bucket] == theirs[bucket] {
 			continue
 		}
-		has, err := keysOf(bucket)
-		if err != nil {
-			return err
+		keys := &digest.Response{}
+		if theirs[bucket] != 0 { // otherwise it is empty, except with a probability of 2^-64
+			var err error
+			if keys, err = s.digests.fetch(ctx, s.name(), bucket); err != nil {
+				return err
+			}
 		}
-		different, err := s.differing(bucket, has)
+		different, err := s.differing(bucket, keys.Keys)
 		if err != nil {
 			return err
 		}
 		for _, key := range different {
 			text := key.String()
-			if hash, there := has[text]; there {
+			if hash, there := keys.Keys[text]; there {
 				s.expected.Set(text, uint64(hash), 0)
 			} else {
 				s.expected.Remove(text)
@@ -118,7 +108,7 @@ func (s *session) initial(ctx context.Context, outdated []client.Key) {
 		row    atomic.Int64
 		work   = make(chan client.Key)
 	)
-	for range min(s.config.Writes, total) {
+	for range min(maxWrites, total) {
 		wg.Go(func() {
 			for key := range work {
 				err := s.reconcile(ctx, key)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
@@ -152,4 +154,105 @@ func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 		l.latest.since = time.Time{}
 	}
 	return at.since, !at.since.IsZero()
+}
+
+// coalescing delays the next write of a replica, to combine further changes.
+const coalescing = 50 * time.Millisecond
+
+// dirtyKeys are dirty replicas, which must be read before they are written.
+type dirtyKeys struct {
+	mu  sync.Mutex
+	all map[client.Key]dirtyReason
+}
+
+// dirtyReason is the reason why a replica is dirty.
+type dirtyReason int
+
+const (
+	// clean: the replica is as it was written.
+	clean dirtyReason = iota
+	// dirtyWrite: the result of the last write is unknown.
+	dirtyWrite
+	// dirtyDigest: the digest is not the expected one.
+	dirtyDigest
+)
+
+func (d *dirtyKeys) add(key client.Key, why dirtyReason) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all[key] = max(d.all[key], why)
+}
+
+func (d *dirtyKeys) take(key client.Key) dirtyReason {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	why := d.all[key]
+	delete(d.all, key)
+	return why
+}
+
+// recent are the replicas that were written within coalescing.
+type recent struct {
+	mu    sync.Mutex
+	at    map[client.Key]time.Time
+	order []client.Key
+}
+
+func (r *recent) wrote(key client.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.order) > 0 && time.Since(r.at[r.order[0]]) >= coalescing {
+		delete(r.at, r.order[0])
+		r.order = r.order[1:]
+	}
+	if _, written := r.at[key]; !written {
+		r.order = append(r.order, key)
+	}
+	r.at[key] = time.Now()
+}
+
+// wait returns the remaining delay of a key.
+func (r *recent) wait(key client.Key) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, written := r.at[key]
+	if !written {
+		return 0
+	}
+	return coalescing - time.Since(at)
+}
+
+// progress tracks the keys of the initial synchronization that are not replicated yet.
+type progress struct {
+	mu        sync.Mutex
+	remaining prometheus.Gauge
+	keys      map[client.Key]struct{}
+}
+
+func (p *progress) start(remaining prometheus.Gauge, keys []client.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remaining, p.keys = remaining, make(map[client.Key]struct{}, len(keys))
+	for _, key := range keys {
+		p.keys[key] = struct{}{}
+	}
+	remaining.Set(float64(len(p.keys)))
+}
+
+func (p *progress) done(key client.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.keys[key]; ok {
+		delete(p.keys, key)
+		p.remaining.Set(float64(len(p.keys)))
+		if len(p.keys) == 0 {
+			p.keys = nil // maps do not shrink
+		}
+	}
+}
+
+func (p *progress) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.keys)
 }

@@ -75,33 +75,26 @@ func (s *session) push(ctx context.Context, key client.Key, local *unstructured.
 	if why != clean {
 		return s.readAndPush(ctx, key, local, why)
 	}
-	if local == nil && !has {
-		return nil
-	}
-	if local == nil {
-		if at == 0 {
-			return s.readAndPush(ctx, key, local, why)
+	var want *unstructured.Unstructured
+	if local != nil {
+		want = s.resource.Desired(local)
+		wanted, err := replication.HashReplica(key.String(), want.Object)
+		if err != nil || has && hash == wanted {
+			return err
 		}
-		err := s.do(ctx, key, nil, replication.ActionDelete, replicaAt(key, at))
-		if apierrors.IsConflict(err) {
-			return s.readAndPush(ctx, key, local, why)
-		}
-		return err
 	}
-	want := s.resource.Desired(local)
-	wanted, err := replication.HashReplica(key.String(), want.Object)
+	todo, obj := replication.ActionDelete, replicaAt(key, at)
 	switch {
-	case err != nil:
-		return err
-	case has && hash == wanted:
+	case !has && local == nil:
 		return nil
 	case !has:
-		err = s.do(ctx, key, local, replication.ActionCreate, want)
+		todo, obj = replication.ActionCreate, want
 	case at == 0:
 		return s.readAndPush(ctx, key, local, why)
-	default:
-		err = s.do(ctx, key, local, replication.ActionUpdate, replication.Following(want, replicaAt(key, at)))
+	case local != nil:
+		todo, obj = replication.ActionUpdate, replication.Following(want, obj)
 	}
+	err := s.do(ctx, key, local, todo, obj)
 	if apierrors.IsConflict(err) {
 		return s.readAndPush(ctx, key, local, why)
 	}
@@ -123,32 +116,20 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		if err != nil {
 			return err
 		}
-		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == dirtyDigest {
-			s.recordRepair(ctx, key, problem)
+		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == dirtyDigest && problem != "" {
+			s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
+			klog.FromContext(ctx).Info("Repairing a replica that differs by its digest", "key", key.String(), "problem", problem)
 		}
 		todo, obj := replication.Decide(s.resource, local, replica)
 		if todo == replication.ActionNone {
 			s.expected.expect(ctx, s.resource, key, local, replica)
 			return nil
 		}
-		err = s.do(ctx, key, local, todo, obj)
-		switch {
-		case apierrors.IsConflict(err):
-		case err != nil:
+		if err := s.do(ctx, key, local, todo, obj); !apierrors.IsConflict(err) {
 			return err
-		default:
-			return nil
 		}
 	}
 	return apierrors.NewConflict(s.resource.GroupResource(), key.String(), errors.New("other clients keep changing the replica"))
-}
-
-// recordRepair counts a wrong replica that was found by digests.
-func (s *session) recordRepair(ctx context.Context, key client.Key, problem replication.Problem) {
-	if problem != "" {
-		s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
-		klog.FromContext(ctx).Info("Repairing a replica that differs by its digest", "key", key.String(), "problem", problem)
-	}
 }
 
 // do writes a replica and records the result.
@@ -174,7 +155,7 @@ func (s *session) work(ctx context.Context) error {
 			return reconcile.Result{}, s.reconcile(ctx, key)
 		},
 		Sources: []reconcile.Source[client.Key]{s.feed},
-		Workers: s.config.Writes,
+		Workers: maxWrites,
 	})
 	if err := controller.Run(ctx); err != nil {
 		return err

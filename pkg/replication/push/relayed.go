@@ -13,10 +13,7 @@ func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.fo
 
 func (s *session) setUnsure() {
 	s.lost.Add(1)
-	select {
-	case s.losing <- struct{}{}:
-	default:
-	}
+	signal(s.losing)
 }
 
 // checkOrigin checks the data of the cache server after each disconnection, and ends the session if it is other data.

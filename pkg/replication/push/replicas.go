@@ -2,14 +2,12 @@ package push
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
@@ -19,6 +17,13 @@ import (
 type replicas struct {
 	config   Config
 	resource replication.Resource
+	digests  *digests
+	progress progress
+	// trust is set if the replicas are relayed from another cache server.
+	trust *trust
+	slots chan struct{}
+	// acknowledged is called after the cache server has acknowledged changes.
+	acknowledged func()
 }
 
 // name is the name of the resource in logs and checkpoints, and in gauges that are deleted with the mirror.
@@ -33,19 +38,17 @@ func (r *replicas) counted() string {
 	return r.name()
 }
 
-func (r *replicas) apply(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	written, err := r.write(ctx, key, todo, obj)
-	r.config.metrics.operations.WithLabelValues(r.config.CacheName, r.counted(), string(todo), result(err)).Inc()
-	return written, err
-}
-
-// write returns the written replica, or nil after a deletion. If the replica is not the expected one, the error is a
+// apply returns the written replica, or nil after a deletion. If the replica is not the expected one, the error is a
 // conflict.
-func (r *replicas) write(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
-	to, err := r.replicaClient(key)
+func (r *replicas) apply(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
+	defer func() {
+		r.config.metrics.operations.WithLabelValues(r.config.CacheName, r.counted(), string(todo), result(err)).Inc()
+	}()
+	clients, err := r.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
 	if err != nil {
 		return nil, err
 	}
+	to := clients.Resource(r.resource.GroupVersionResource).Namespace(key.Namespace)
 	switch todo {
 	case replication.ActionCreate:
 		written, err = to.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
@@ -69,24 +72,6 @@ func (r *replicas) write(ctx context.Context, key client.Key, todo replication.A
 	return written, err
 }
 
-func (r *replicas) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {
-	clients, err := r.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
-	if err != nil {
-		return nil, err
-	}
-	return clients.Resource(r.resource.GroupVersionResource).Namespace(key.Namespace), nil
-}
-
-// isObjectNotFound distinguishes a missing object from a resource that is not served.
-func isObjectNotFound(err error, name string) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
-		return false
-	}
-	details := status.Status().Details
-	return details != nil && details.Name == name
-}
-
 // removeAll deletes all replicas and returns their number. If the cache server does not serve the resource, it has none.
 func (r *replicas) removeAll(ctx context.Context) (int, error) {
 	var remaining []*unstructured.Unstructured
@@ -104,12 +89,10 @@ func (r *replicas) removeAll(ctx context.Context) (int, error) {
 }
 
 func (r *replicas) deleteMetrics() {
-	if r.counted() == r.name() {
-		for _, until := range []string{untilAcknowledged, untilCheckpoint} {
-			r.config.metrics.lag.Delete(map[string]string{"cache": r.config.CacheName, "resource": r.name(), "until": until})
-		}
-	}
 	labels := map[string]string{"cache": r.config.CacheName, "resource": r.name()}
+	if r.counted() == r.name() {
+		r.config.metrics.lag.DeletePartialMatch(labels)
+	}
 	r.config.metrics.objects.Delete(labels)
 	r.config.metrics.pending.Delete(labels)
 }

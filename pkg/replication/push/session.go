@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
@@ -24,14 +25,6 @@ var errOtherData = errors.New("a server has other data than before")
 // the cache server once. From then on expected contains what the cache server has acknowledged.
 type session struct {
 	*replicas
-
-	digests  *digests
-	progress *progress
-	// trust is set if the replicas are relayed from another cache server.
-	trust *trust
-	slots chan struct{}
-	// acknowledged is called after the cache server has acknowledged changes.
-	acknowledged func()
 
 	local     *client.Follower[*unstructured.Unstructured]
 	ledger    *ledger
@@ -123,4 +116,85 @@ func (s *session) waitForSync(ctx context.Context) bool {
 			klog.FromContext(ctx).Info("Waiting for the objects of the shard", "err", s.local.LastError())
 		}
 	}
+}
+
+// localSink receives the objects of the shard.
+type localSink struct {
+	*session
+
+	// seen is not nil during a resync.
+	seen map[client.Key]struct{}
+}
+
+func (l *localSink) Begin() {
+	l.seen = map[client.Key]struct{}{}
+	if l.regional != nil {
+		for _, text := range l.regional.AllKeys() {
+			l.regional.Remove(text)
+		}
+	}
+}
+
+func (l *localSink) Put(obj *unstructured.Unstructured) {
+	key := client.KeyOf(obj)
+	if !l.resource.Selects(obj) {
+		l.absent(key)
+		if l.regional != nil { // it is not relayed
+			if hash, err := replication.HashReplica(key.String(), l.resource.Desired(obj).Object); err == nil {
+				l.regional.Set(key.String(), hash, struct{}{})
+			}
+		}
+		return
+	}
+	if l.seen != nil {
+		l.seen[key] = struct{}{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := key.String()
+	if l.regional != nil {
+		l.regional.Remove(text)
+	}
+	hash, err := replication.HashReplica(text, l.resource.Desired(obj).Object)
+	known, _, has := l.expected.Get(text)
+	switch {
+	case !l.comparing:
+		l.expected.Set(text, hash, 0)
+	case err != nil || !has || known != hash:
+		l.recordChange(key, l.seen != nil)
+	}
+}
+
+func (l *localSink) Delete(last *unstructured.Unstructured) { l.absent(client.KeyOf(last)) }
+
+// absent handles an object that must have no replica.
+func (l *localSink) absent(key client.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := key.String()
+	if l.regional != nil {
+		l.regional.Remove(text)
+	}
+	_, _, has := l.expected.Get(text)
+	switch {
+	case !l.comparing:
+		l.expected.Remove(text)
+	case has || l.ledger.has(key):
+		l.recordChange(key, l.seen != nil)
+	}
+}
+
+func (l *localSink) End() {
+	missing := l.ledger.pending()
+	for _, text := range l.expected.AllKeys() {
+		if key, err := client.SplitKey(text); err == nil {
+			missing = append(missing, key)
+		}
+	}
+	for _, key := range missing {
+		if _, observed := l.seen[key]; !observed {
+			l.absent(key)
+		}
+	}
+	l.seen = nil
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
@@ -37,10 +36,11 @@ var (
 // count if the checkpoint is current: if a cache server was wiped or restored from an older backup, nothing must be
 // deleted here.
 type upstream struct {
-	shard            string
-	checkpointClient *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
-	// here returns the checkpoint on this cache server, or nil.
-	here func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error)
+	shard string
+	// via are the cache servers through which the replicas come.
+	via []string
+	// client is that of the checkpoint there, and here that of the checkpoint on this cache server.
+	client, here *checkpointClient
 
 	mu sync.Mutex
 	// observed are the last checkpoints of the same data of shard and cache server.
@@ -51,14 +51,7 @@ func newUpstream(config Config) *upstream {
 	if config.Relay == nil {
 		return nil
 	}
-	here := checkpointClientOf(config.replicas())
-	return &upstream{shard: config.Shard, checkpointClient: checkpointClientOf(config.Local), here: func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
-		cp, err := here.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
-		if isObjectNotFound(err, replicationcheckpoints.Name) {
-			return nil, nil //nolint:nilnil // not found
-		}
-		return cp, err
-	}}
+	return &upstream{shard: config.Shard, via: config.Relay.Via, client: checkpointClientOf(config.Local), here: checkpointClientOf(config.replicas())}
 }
 
 // sameLife reports whether the versions of two checkpoints, on the shard and on the cache server, can be compared.
@@ -173,7 +166,7 @@ func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 func (t *trust) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
-	cp, err := t.upstream.checkpointClient.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
+	cp, err := t.client.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("%w: reading its checkpoint: %w", errUnsure, err)
 	}
@@ -188,7 +181,7 @@ func (t *trust) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationC
 func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	observed := time.Now()
 	for delay := minReadInterval; ; delay = min(2*delay, maxReadInterval) {
-		here, err := t.upstream.here(ctx)
+		here, err := readCheckpoint(ctx, t.here)
 		if err == nil {
 			t.raise(here)
 			var cp *replicationcheckpoints.ReplicationCheckpoint
@@ -198,7 +191,7 @@ func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationC
 		}
 		if time.Since(observed) >= waitLogInterval {
 			observed = time.Now()
-			klog.FromContext(ctx).Info("Waiting for the source cache server, keeping the replicas", "shard", t.upstream.shard, "reason", err.Error())
+			klog.FromContext(ctx).Info("Waiting for the source cache server, keeping the replicas", "shard", t.shard, "reason", err.Error())
 		}
 		select {
 		case <-ctx.Done():

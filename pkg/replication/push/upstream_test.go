@@ -74,9 +74,11 @@ func TestRemovedOnRelaySource(t *testing.T) {
 			of.Unmarked = c.unmarked
 			var ended error
 			s := &session{
-				replicas: &replicas{config: Config{Local: from}, resource: of},
-				trust:    &trust{upstream: &upstream{shard: "amber", checkpointClient: checkpointClientOf(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
-				origin:   origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
+				replicas: &replicas{
+					config: Config{Local: from}, resource: of,
+					trust: &trust{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
+				},
+				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
 			s.trust.observe(observed)
 			s.trust.raise(observed)

@@ -1,12 +1,9 @@
-// Package verify compares all replicated objects of a shard with all of their replicas, without relying on any other
-// state.
 package verify
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
@@ -50,25 +48,18 @@ type Config struct {
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
 // Compare reads all selected objects of a resource and all of their replicas, and returns the differences ordered by
-// key. Differences are checked again after a second, so that running replication causes none. progress may be nil.
-// It is called repeatedly with the number of objects and replicas that were read.
+// key. Differences are checked again after a second, so that running replication causes none. progress is called
+// repeatedly with the number of objects and replicas that were read.
 func Compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]Difference, error) {
-	if progress == nil {
-		progress = func(int, int) {}
-	}
-	suspects, err := compare(ctx, config, resource.Of(config.Shard, false), progress)
+	found, err := compare(ctx, config, resource.Of(config.Shard, false), progress)
 	if err != nil {
 		err = fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err)
-	}
-	found := make([]Difference, 0, len(suspects))
-	for _, s := range suspects {
-		found = append(found, Difference{Resource: resource.GroupResource(), Key: s.key, Problem: s.problem, Fields: s.fields})
 	}
 	slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return found, err
 }
 
-func compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]suspect, error) {
+func compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]Difference, error) {
 	type listed struct {
 		hash    uint64
 		version string
@@ -98,7 +89,7 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 		progress(objects, all)
 		replica, has := replicas[key]
 		if want := hash(resource.Desired(obj)); has != selected || has && (want == 0 || want != replica.hash) {
-			suspects = append(suspects, suspect{key: key, local: version(obj), replica: replica.version})
+			suspects = append(suspects, suspect{Difference{Key: key}, version(obj), replica.version})
 		}
 		delete(replicas, key)
 	})
@@ -106,44 +97,40 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 		return nil, fmt.Errorf("reading the shard: %w", err)
 	}
 	for key, replica := range replicas {
-		suspects = append(suspects, suspect{key: key, replica: replica.version})
+		suspects = append(suspects, suspect{Difference{Key: key}, "", replica.version})
 	}
 	return confirm(ctx, config, resource, suspects)
 }
 
 // suspect is a possible difference. It may be caused by reading the two sides one after the other.
 type suspect struct {
-	key client.Key
+	Difference
+
 	// local and replica are the listed resource versions, empty without an object.
 	local, replica string
-	// problem is set if the difference is confirmed, and fields if it is ProblemDifferent.
-	problem replication.Problem
-	fields  []string
 }
 
 // confirm checks the suspects again after a while. A difference is confirmed if neither side has changed; otherwise the
 // replication is at work, and it is checked once more.
-func confirm(ctx context.Context, config Config, resource replication.Resource, suspects []suspect) (found []suspect, err error) {
+func confirm(ctx context.Context, config Config, resource replication.Resource, suspects []suspect) (found []Difference, err error) {
 	for range differenceTries {
 		if len(suspects) == 0 {
 			break
 		}
-		timer := time.NewTimer(differenceTimeout)
-		defer timer.Stop()
 		select {
 		case <-ctx.Done():
 			return found, context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(differenceTimeout):
 		}
 		var moved []suspect
 		for _, s := range suspects {
-			now, err := recheck(ctx, config, resource, s.key)
+			now, err := recheck(ctx, config, resource, s.Key)
 			switch {
 			case err != nil:
 				return found, err
-			case now.problem == "":
+			case now.Problem == "":
 			case now.local == s.local && now.replica == s.replica:
-				found = append(found, now)
+				found = append(found, now.Difference)
 			default:
 				moved = append(moved, now)
 			}
@@ -162,24 +149,18 @@ func recheck(ctx context.Context, config Config, resource replication.Resource, 
 	if err != nil {
 		return suspect{}, err
 	}
-	now := suspect{key: key, local: version(local), replica: version(replica), problem: replication.ProblemOf(resource, local, replica)}
-	if now.problem == replication.ProblemDifferent {
-		now.fields = differing("", replication.Canonical(resource.Desired(local)), replication.Canonical(replica))
+	difference := Difference{Resource: resource.GroupResource(), Key: key, Problem: replication.ProblemOf(resource, local, replica)}
+	now := suspect{difference, version(local), version(replica)}
+	if now.Problem == replication.ProblemDifferent {
+		now.Fields = differing("", replication.Canonical(resource.Desired(local)), replication.Canonical(replica))
 	}
 	return now, nil
 }
 
 // differing returns the paths of the fields that differ, in order. Lists are compared as a whole.
 func differing(path string, a, b map[string]any) []string {
-	names := slices.Collect(maps.Keys(a))
-	for name := range b {
-		if _, both := a[name]; !both {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
 	var fields []string
-	for _, name := range names {
+	for _, name := range sets.List(sets.KeySet(a).Union(sets.KeySet(b))) {
 		one, inOne := a[name].(map[string]any)
 		other, inOther := b[name].(map[string]any)
 		switch at := path + "." + name; {
