@@ -1,3 +1,27 @@
+// Package registry serves the built-in Kubernetes resources: it contains their scheme and codecs and installs them into
+// a generic API server.
+//
+// It does not use k8s.io/kubernetes. The Go types of k8s.io/api are registered both as the wire version and as the
+// internal version, so that no conversion functions are needed and an object has the same form in memory, in storage and
+// on the wire. Only events are converted, because two API groups serve them in different forms.
+//
+//	registry              scheme, codecs, Install
+//	├── core              namespaces, configmaps, secrets, serviceaccounts and their tokens
+//	├── events            core/v1 and events.k8s.io/v1 events, with one storage
+//	├── coordination      leases
+//	├── rbac              roles and bindings, and privilege escalation prevention
+//	├── admissionregistration  webhook configurations, admission policies and their bindings
+//	├── authentication    token reviews and self subject reviews
+//	├── certificates      certificate signing requests
+//	├── authorization     subject access reviews
+//	├── resource          the description of a resource: names, behavior, columns
+//	├── validate          kube-apiserver's checks of metadata
+//	├── encoders          encodes long lists and watch events faster than upstream
+//	└── generated/openapi OpenAPI definitions
+//
+// To add a resource, describe it as a resource.Resource in a file of its group's package and add it to that package's
+// Group. A new group must be added to groups in this package, and its k8s.io/api package to the generator's command in
+// generated/openapi.
 package registry
 
 import (
@@ -5,12 +29,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/shardplane/shardplane/pkg/registry/longlist"
+	"github.com/shardplane/shardplane/pkg/registry/encoders"
 	"github.com/shardplane/shardplane/pkg/registry/resource"
-	"github.com/shardplane/shardplane/pkg/registry/watchevents"
 )
 
 // Install serves the built-in resources from the server, which must have an OpenAPI configuration with a namer of
@@ -30,12 +52,14 @@ func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOpti
 	}()
 	named := make([]*genericapiserver.APIGroupInfo, 0, len(groups))
 	for i, group := range groups {
-		info := groupInfo(group, storages[i])
+		info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
+		info.NegotiatedSerializer = encoders.Serializer(info.NegotiatedSerializer)
+		info.VersionedResourcesStorageMap[group.GroupVersion.Version] = storages[i]
 		if group.GroupVersion.Group != "" {
-			named = append(named, info)
+			named = append(named, &info)
 			continue
 		}
-		if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, info); err != nil {
+		if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
 			return fmt.Errorf("installing the core group: %w", err)
 		}
 	}
@@ -54,11 +78,4 @@ func Resources() []schema.GroupVersionResource {
 		}
 	}
 	return all
-}
-
-func groupInfo(group resource.Group, storages map[string]rest.Storage) *genericapiserver.APIGroupInfo {
-	info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
-	info.NegotiatedSerializer = longlist.Serializer(watchevents.Serializer(info.NegotiatedSerializer))
-	info.VersionedResourcesStorageMap[group.GroupVersion.Version] = storages
-	return &info
 }

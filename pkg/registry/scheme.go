@@ -2,13 +2,17 @@ package registry
 
 import (
 	"fmt"
+	"reflect"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"github.com/shardplane/shardplane/pkg/registry/admissionregistration"
@@ -47,24 +51,17 @@ func groups(a Access) []resource.Group {
 }
 
 func init() {
-	utilruntime.Must(addToScheme(Scheme))
-}
-
-// addToScheme registers the built-in groups and the kinds that every API server needs.
-func addToScheme(scheme *runtime.Scheme) error {
 	for _, group := range groups(Access{}) {
-		if err := group.Register(scheme); err != nil {
-			return err
-		}
+		utilruntime.Must(group.Register(Scheme))
 	}
-	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
+	// Every API server needs these kinds.
+	Scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
 		&metav1.Status{},
 		&metav1.APIVersions{},
 		&metav1.APIGroupList{},
 		&metav1.APIGroup{},
 		&metav1.APIResourceList{},
 	)
-	return nil
 }
 
 // StorageCodec returns the storage codec of a built-in resource: protobuf in the served version.
@@ -86,4 +83,50 @@ func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
 		codec = core.ShareCA(codec)
 	}
 	return codec, nil
+}
+
+// WireScheme returns a scheme with the types of Scheme and of other schemes that a server serves, without the internal
+// version. The namer of OpenAPI definitions must be created with it. With Scheme itself, the documents would contain the
+// internal version, which has the same Go types as the wire version.
+func WireScheme(more ...*runtime.Scheme) *runtime.Scheme {
+	wire := runtime.NewScheme()
+	for _, scheme := range append([]*runtime.Scheme{Scheme}, more...) {
+		for gvk, goType := range scheme.AllKnownTypes() {
+			if gvk.Version == runtime.APIVersionInternal {
+				continue
+			}
+			if object, ok := reflect.TypeAssert[runtime.Object](reflect.New(goType)); ok {
+				wire.AddKnownTypeWithName(gvk, object)
+			}
+		}
+	}
+	return wire
+}
+
+// Access configures the resources that deal with the permissions of users.
+type Access struct {
+	Identity Identity
+	// Authorizer also evaluates access reviews.
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Rules lists the rules of users and roles. Without it, only members of system:masters may write roles and bindings.
+	Rules Rules
+	// Wrote is called for every write of a role or binding before the response is sent. It is optional.
+	Wrote func(cluster logicalcluster.Name, resource, resourceVersion string)
+}
+
+// Rules lists the rules that apply in the logical cluster of a context.
+type Rules interface {
+	authorizer.RuleResolver
+	rbac.Rules
+}
+
+// Identity configures the resources that deal with the identity of users. The zero value identifies no user and issues
+// no tokens.
+type Identity struct {
+	// Reviewer authenticates tokens for TokenReviews.
+	Reviewer authenticator.Token
+	// Audiences are the audiences of this API, for TokenReviews without audiences.
+	Audiences authenticator.Audiences
+	// Tokens configures the tokens of service accounts.
+	Tokens core.Tokens
 }

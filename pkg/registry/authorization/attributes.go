@@ -5,10 +5,13 @@ import (
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
@@ -107,4 +110,64 @@ func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (label
 		requirements = append(requirements, *requirement)
 	}
 	return requirements, errors.Join(errs...)
+}
+
+var (
+	spec        = field.NewPath("spec")
+	anyOperator = metav1validation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}
+)
+
+func validateSpec(s authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
+	errs := validateAttributes(s.ResourceAttributes, s.NonResourceAttributes)
+	if s.User == "" && len(s.Groups) == 0 {
+		errs = append(errs, field.Invalid(spec.Child("user"), s.User, "at least one of user or group must be specified"))
+	}
+	return errs
+}
+
+func validateAttributes(resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) field.ErrorList {
+	switch {
+	case resource != nil && path != nil:
+		return field.ErrorList{field.Invalid(spec.Child("nonResourceAttributes"), path, "cannot be specified in combination with resourceAttributes")}
+	case resource == nil && path == nil:
+		return field.ErrorList{field.Invalid(spec.Child("resourceAttributes"), path, "exactly one of nonResourceAttributes or resourceAttributes must be specified")}
+	case resource == nil:
+		return nil
+	}
+	at := spec.Child("resourceAttributes")
+	var errs field.ErrorList
+	if s := resource.FieldSelector; s != nil {
+		errs = append(errs, validateSelector(s.RawSelector, len(s.Requirements), at.Child("fieldSelector"))...)
+		for i, r := range s.Requirements {
+			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(r, anyOperator, at.Child("fieldSelector", "requirements").Index(i))...)
+		}
+	}
+	if s := resource.LabelSelector; s != nil {
+		errs = append(errs, validateSelector(s.RawSelector, len(s.Requirements), at.Child("labelSelector"))...)
+		for i, r := range s.Requirements {
+			asField := metav1.FieldSelectorRequirement{Key: r.Key, Operator: metav1.FieldSelectorOperator(r.Operator), Values: r.Values}
+			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(asField, anyOperator, at.Child("labelSelector", "requirements").Index(i))...)
+		}
+	}
+	return errs
+}
+
+func validateSelector(raw string, requirements int, at *field.Path) field.ErrorList {
+	switch {
+	case raw != "" && requirements > 0:
+		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
+	case raw == "" && requirements == 0:
+		return field.ErrorList{field.Required(at.Child("requirements"), "when "+at.String()+" is specified, requirements or rawSelector is required")}
+	default:
+		return nil
+	}
+}
+
+// noMetadata rejects metadata, because reviews are not stored.
+func noMetadata(meta metav1.ObjectMeta) field.ErrorList {
+	meta.ManagedFields = nil
+	if equality.Semantic.DeepEqual(metav1.ObjectMeta{}, meta) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, "must be empty")}
 }

@@ -32,23 +32,19 @@ func Group(c Config) resource.Group {
 		GroupVersion: authorizationv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
 			&resource.Review[*authorizationv1.SubjectAccessReview]{
-				Name: "subjectaccessreviews", Singular: "subjectaccessreview", Kind: "SubjectAccessReview",
-				New:      func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
+				Name: "subjectaccessreviews", Kind: "SubjectAccessReview",
 				Evaluate: c.subject,
 			},
 			&resource.Review[*authorizationv1.SelfSubjectAccessReview]{
-				Name: "selfsubjectaccessreviews", Singular: "selfsubjectaccessreview", Kind: "SelfSubjectAccessReview",
-				New:      func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
+				Name: "selfsubjectaccessreviews", Kind: "SelfSubjectAccessReview",
 				Evaluate: c.self,
 			},
 			&resource.Review[*authorizationv1.LocalSubjectAccessReview]{
-				Name: "localsubjectaccessreviews", Singular: "localsubjectaccessreview", Kind: "LocalSubjectAccessReview", Namespaced: true,
-				New:      func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
+				Name: "localsubjectaccessreviews", Kind: "LocalSubjectAccessReview", Namespaced: true,
 				Evaluate: c.local,
 			},
 			&resource.Review[*authorizationv1.SelfSubjectRulesReview]{
-				Name: "selfsubjectrulesreviews", Singular: "selfsubjectrulesreview", Kind: "SelfSubjectRulesReview",
-				New:      func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
+				Name: "selfsubjectrulesreviews", Kind: "SelfSubjectRulesReview",
 				Evaluate: c.rules,
 			},
 		},
@@ -148,12 +144,5 @@ func (c Config) decide(ctx context.Context, attributes authorizer.AttributesReco
 }
 
 func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) user.Info {
-	info := &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID}
-	if len(spec.Extra) > 0 {
-		info.Extra = make(map[string][]string, len(spec.Extra))
-		for key, values := range spec.Extra {
-			info.Extra[key] = values
-		}
-	}
-	return info
+	return &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID, Extra: resource.ConvertExtra[[]string](spec.Extra)}
 }

@@ -15,15 +15,12 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var secrets = &resource.Resource[*corev1.Secret]{
 	Name:       "secrets",
-	Singular:   "secret",
 	Kind:       "Secret",
 	Namespaced: true,
-	New:        func() *corev1.Secret { return &corev1.Secret{} },
 	NewList:    func() runtime.Object { return &corev1.SecretList{} },
 	Default:    defaultSecret,
 	Strategy: resource.Strategy[*corev1.Secret]{
@@ -40,7 +37,6 @@ var secrets = &resource.Resource[*corev1.Secret]{
 	Selectable: func(secret *corev1.Secret) fields.Set {
 		return fields.Set{"type": string(secret.Type)}
 	},
-	FieldLabels: []string{"type"},
 	Columns: []resource.Column[*corev1.Secret]{
 		resource.NameColumn[*corev1.Secret](),
 		{
@@ -76,16 +72,9 @@ func defaultSecret(secret *corev1.Secret) {
 }
 
 func validateSecret(secret *corev1.Secret) field.ErrorList {
-	errs := validate.ObjectMeta(&secret.ObjectMeta, true, apivalidation.NameIsDNSSubdomain)
+	errs := validate.ObjectMeta(secret, true, apivalidation.NameIsDNSSubdomain)
 	data := field.NewPath("data")
-	size := 0
-	for key, value := range secret.Data {
-		if len(errs) > request.MaxErrors {
-			break
-		}
-		errs = append(errs, validate.DataKey(key, data)...)
-		size += len(value)
-	}
+	errs, size := validateData(errs, secret.Data, data)
 	if size > maxDataSize {
 		errs = append(errs, field.TooLong(data, "", maxDataSize))
 	}
@@ -144,7 +133,7 @@ func validateJSONKey(secret *corev1.Secret, data *field.Path, key string) field.
 }
 
 func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.ErrorList {
-	errs := validate.ObjectMetaUpdate(&secret.ObjectMeta, &old.ObjectMeta)
+	errs := validate.ObjectMetaUpdate(secret, old)
 	errs = append(errs, apivalidation.ValidateImmutableField(secret.Type, old.Type, field.NewPath("type"))...)
 	var changed []string
 	if !reflect.DeepEqual(secret.Data, old.Data) {

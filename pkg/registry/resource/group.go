@@ -45,7 +45,8 @@ type Builder struct {
 	RESTOptions generic.RESTOptionsGetter
 
 	storages map[Definition]map[string]rest.Storage
-	groups   map[Definition][]string
+	// groups are the API versions that serve each resource.
+	groups map[Definition][]string
 }
 
 // Build returns the storages of each group by path, in the order of groups. If it fails, it destroys all storages.
@@ -78,14 +79,6 @@ func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error)
 	return out, nil
 }
 
-func (b *Builder) built(definition Definition) (map[string]rest.Storage, error) {
-	storages, ok := b.storages[definition]
-	if !ok {
-		return nil, errors.New("an alternate was built before its resource: list the resource's group first")
-	}
-	return storages, nil
-}
-
 // Destroy destroys all storages. It is not needed if a server has installed the storages, but it may be called repeatedly.
 func (b *Builder) Destroy() {
 	for _, storages := range b.storages {
@@ -94,11 +87,6 @@ func (b *Builder) Destroy() {
 		}
 	}
 }
-
-// versions returns the API versions that serve a resource.
-func (b *Builder) versions(definition Definition) []string { return b.groups[definition] }
-
-func (v *Alternate[T]) of() Definition { return v.Of }
 
 // servedIn returns the API versions that serve each resource.
 func servedIn(groups []Group) map[Definition][]string {

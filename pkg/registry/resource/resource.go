@@ -1,7 +1,13 @@
+// Package resource turns descriptions of API resources into storages that a generic API server can install.
+//
+// A Resource is a table: names, constructors, selectable fields, printer columns, and a Strategy of functions for the
+// behavior. A Group contains the resources of one API group and version and registers their types; a Builder creates the
+// storages. This package does not depend on any particular resource.
 package resource
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,28 +39,24 @@ type Definition interface {
 type Resource[T Object] struct {
 	// Name is the plural, lower-case name in URLs.
 	Name string
-	// Singular is the singular, lower-case name.
-	Singular string
-	Kind     string
+	// Kind is also the singular name, in lower case.
+	Kind string
 	// ShortNames are kubectl's abbreviations; optional.
 	ShortNames []string
 	// Categories are groups of resources, such as "all"; optional.
 	Categories []string
 	Namespaced bool
 
-	// New and NewList return an empty object and an empty list.
-	New     func() T
+	// NewList returns an empty list.
 	NewList func() runtime.Object
 
 	// Default sets defaults whenever an object is decoded, also from storage; optional.
 	Default func(obj T)
 	// Strategy is the behavior on create, update and delete.
 	Strategy Strategy[T]
-	// Selectable returns the fields for field selectors, besides name and namespace; optional.
+	// Selectable returns the fields for field selectors, besides name and namespace; optional. The keys are always the same.
 	Selectable func(obj T) fields.Set
-	// FieldLabels are the keys of Selectable that clients may use; optional.
-	FieldLabels []string
-	// Columns are the columns of tables. The default is the name and the creation time.
+	// Columns are the columns of tables.
 	Columns []Column[T]
 	// TTL is the lifetime of objects; zero means unlimited.
 	TTL time.Duration
@@ -104,6 +106,11 @@ type Subresource[T Object] struct {
 	WriteOnly bool
 	// Admit may reject a valid update with a status error; optional.
 	Admit func(ctx context.Context, obj, old T) error
+}
+
+func newObject[T Object]() T {
+	obj, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeFor[T]().Elem()))
+	return obj
 }
 
 // Plural implements Definition.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,14 +15,10 @@ import (
 // Review describes a resource that can only be created. Its objects are questions, and the response, which is not stored,
 // contains the result.
 type Review[T Object] struct {
-	// Name, Singular and Kind are as in Resource.
-	Name     string
-	Singular string
-	Kind     string
+	// Name and Kind are as in Resource.
+	Name, Kind string
 	// Namespaced is set for questions about one namespace.
 	Namespaced bool
-	// New returns an empty object.
-	New func() T
 	// Evaluate returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
 	// user and namespace.
 	Evaluate func(ctx context.Context, obj T) (runtime.Object, error)
@@ -31,8 +28,8 @@ type Review[T Object] struct {
 func (r *Review[T]) Plural() string { return r.Name }
 
 func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // required by Definition
-	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), r.New())
-	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), r.New())
+	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), newObject[T]())
+	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), newObject[T]())
 	return nil
 }
 
@@ -52,19 +49,14 @@ var (
 	_ rest.SingularNameProvider = &reviewStorage[Object]{}
 )
 
-// New implements rest.Storage.
-func (s *reviewStorage[T]) New() runtime.Object { return s.review.New() }
+func (s *reviewStorage[T]) New() runtime.Object { return newObject[T]() }
 
-// Destroy implements rest.Storage.
 func (s *reviewStorage[T]) Destroy() {}
 
-// NamespaceScoped implements rest.Scoper.
 func (s *reviewStorage[T]) NamespaceScoped() bool { return s.review.Namespaced }
 
-// GetSingularName implements rest.SingularNameProvider.
-func (s *reviewStorage[T]) GetSingularName() string { return s.review.Singular }
+func (s *reviewStorage[T]) GetSingularName() string { return strings.ToLower(s.review.Kind) }
 
-// Create implements rest.Creater.
 func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	question, ok := obj.(T)
 	if !ok {
@@ -76,4 +68,16 @@ func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit
 		}
 	}
 	return s.review.Evaluate(ctx, question)
+}
+
+// ConvertExtra converts the extra fields of a user to another type of values. It returns nil if there are none.
+func ConvertExtra[To, From ~[]string](extra map[string]From) map[string]To {
+	if len(extra) == 0 {
+		return nil
+	}
+	converted := make(map[string]To, len(extra))
+	for key, values := range extra {
+		converted[key] = To(values)
+	}
+	return converted
 }

@@ -3,19 +3,23 @@ package resource
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // storage builds the store of the resource and the storages around it.
 func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
-	store := r.newStore(b.Scheme, gv, b.versions(r))
+	store := r.newStore(b, gv)
 	if r.Customize != nil {
 		r.Customize(store)
 	}
@@ -24,7 +28,10 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	}
 	store.StorageVersioner = gv
 
-	out := map[string]rest.Storage{r.Name: r.mainStorage(store)}
+	out := map[string]rest.Storage{r.Name: &Storage{Store: store, shortNames: r.ShortNames, categories: r.Categories}}
+	if r.Wrap != nil {
+		out[r.Name] = r.Wrap(store)
+	}
 	for _, sub := range r.Subresources {
 		out[r.Name+"/"+sub.Name] = r.subresourceStorage(b, store, sub)
 	}
@@ -36,19 +43,21 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	return out, nil
 }
 
-func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion, versions []string) *genericregistry.Store {
-	s := newStrategy(typer, r.Namespaced, r.Strategy, versions...)
+func (r *Resource[T]) newStore(b *Builder, gv schema.GroupVersion) *genericregistry.Store {
+	s := newStrategy(b.Scheme, r.Namespaced, r.Strategy, b.groups[r])
 	store := &genericregistry.Store{
-		NewFunc:                   func() runtime.Object { return r.New() },
+		NewFunc:                   func() runtime.Object { return newObject[T]() },
 		NewListFunc:               r.NewList,
 		DefaultQualifiedResource:  r.groupResource(gv.Group),
-		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: r.Singular},
-		PredicateFunc:             r.predicate,
-		CreateStrategy:            s,
-		UpdateStrategy:            s,
-		DeleteStrategy:            s,
-		ResetFieldsStrategy:       s,
-		TableConvertor:            newTable(r.groupResource(gv.Group), r.Columns),
+		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: strings.ToLower(r.Kind)},
+		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}
+		},
+		CreateStrategy:      s,
+		UpdateStrategy:      s,
+		DeleteStrategy:      s,
+		ResetFieldsStrategy: s,
+		TableConvertor:      newTable(r.groupResource(gv.Group), r.Columns),
 	}
 	if r.TTL > 0 {
 		seconds := uint64(r.TTL.Seconds())
@@ -57,38 +66,20 @@ func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion
 	return store
 }
 
-func (r *Resource[T]) mainStorage(store *genericregistry.Store) rest.Storage {
-	if r.Wrap != nil {
-		return r.Wrap(store)
-	}
-	main := &Storage{Store: store, shortNames: r.ShortNames}
-	if len(r.Categories) == 0 {
-		return main
-	}
-	return &categorizedStorage{Storage: main, categories: r.Categories}
-}
-
-// Storage is a store with short names. It serves every generic verb.
+// Storage is a store with short names and categories. It serves every generic verb.
 type Storage struct {
 	*genericregistry.Store
-	shortNames []string
+	shortNames, categories []string
 }
 
 // ShortNames implements rest.ShortNamesProvider.
 func (s *Storage) ShortNames() []string { return s.shortNames }
 
-// categorizedStorage is a Storage that belongs to categories.
-type categorizedStorage struct {
-	*Storage
-	categories []string
-}
-
 // Categories implements rest.CategoriesProvider.
-func (s *categorizedStorage) Categories() []string { return s.categories }
+func (s *Storage) Categories() []string { return s.categories }
 
-// subresourceStorage returns the storage of a subresource.
 func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Store, sub Subresource[T]) rest.Storage {
-	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.versions(r)...)
+	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.groups[r])
 	copied := *store
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
@@ -115,7 +106,6 @@ var (
 	_ rest.TableConvertor      = &getUpdateStorage{}
 )
 
-// New implements rest.Storage.
 func (s *updateStorage) New() runtime.Object { return s.store.New() }
 
 // Destroy does nothing, because the resource owns the store.
@@ -138,7 +128,6 @@ func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.Up
 	return s.store.Update(ctx, name, objInfo, createValidation, validation, false, options)
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
 func (s *updateStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
