@@ -146,7 +146,6 @@ func (k keyspace) relative(key string, recursive bool) (string, error) {
 	return rest, nil
 }
 
-// object returns the key of one object.
 func (k keyspace) object(t tenant, key string) (string, error) {
 	rest, err := k.relative(key, false)
 	if err != nil {

@@ -58,7 +58,9 @@ func (h *Hub) tick() {
 		case now := <-timer.C:
 			next = h.sendBookmarks(now)
 		case <-h.sooner:
-			next = h.tickAt()
+			h.mu.Lock()
+			next = h.nextTick
+			h.mu.Unlock()
 		case <-h.done:
 			return
 		}
@@ -67,12 +69,6 @@ func (h *Hub) tick() {
 		}
 		timer.Reset(time.Until(next))
 	}
-}
-
-func (h *Hub) tickAt() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.nextTick
 }
 
 // sendBookmarks sends the bookmarks that are due, and returns the time of the next, or zero if no
@@ -105,7 +101,7 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 }
 
 func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
-	bookmark, err := h.bookmark(h.version)
+	bookmark, err := h.Bookmark(h.version)
 	if err != nil {
 		klog.ErrorS(err, "Failed to create a bookmark")
 		return
