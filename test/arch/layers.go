@@ -381,7 +381,6 @@ func unitOf(unit, pkg string) (string, bool) {
 var upwardAllowed = map[string]int{
 	"pkg/admission/limits":    2,
 	"pkg/admission/policy":    1,
-	"pkg/registry/resource":   2,
 	"pkg/storage/hub":         1,
 	"pkg/virtual/replication": 3,
 }

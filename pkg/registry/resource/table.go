@@ -16,6 +16,12 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
+// Object is a pointer to an API type.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
 // Column is a column of a resource's table.
 type Column[T Object] struct {
 	// Name is the header.
