@@ -85,7 +85,7 @@ func (s Scopes) check(`,
 	{
 		Name: "dry-run-annotation", Rule: "the response to a dry run contains kcp.io/cluster, like the response to a write",
 		Edits: []Edit{{
-			File:   "pkg/storage/annotation.go",
+			File:   "pkg/storage/keys.go",
 			Before: `	case "", "status", "finalize":`,
 			After:  `	case "status", "finalize":`,
 		}},
