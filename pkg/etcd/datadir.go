@@ -62,14 +62,11 @@ func openDataDir(path string) (*dataDir, error) {
 		return nil, fmt.Errorf("cannot write to the data directory %s: choose a writable --data-dir: %w", path, err)
 	}
 	d := &dataDir{path: path, lock: lock}
-	if err := errors.Join(d.discardFirstStart(), d.check()); err != nil {
-		d.close()
-		return nil, err
-	}
-	// The PID is used only in the error message above. The kernel releases the lock when the process ends.
-	if err := writeLockHolder(lock); err != nil {
-		d.close()
-		return nil, fmt.Errorf("cannot write to the data directory %s: %w", path, err)
+	for _, step := range []func() error{d.discardFirstStart, d.checkFormat, d.checkDatabase, d.writeLockHolder} {
+		if err := step(); err != nil {
+			d.close()
+			return nil, err
+		}
 	}
 	return d, nil
 }
@@ -116,13 +113,6 @@ func SyncDir(path string) error {
 		return fmt.Errorf("cannot sync the directory: %w", err)
 	}
 	return nil
-}
-
-func (d *dataDir) check() error {
-	if err := d.checkFormat(); err != nil {
-		return err
-	}
-	return d.checkDatabase()
 }
 
 // checkFormat checks the directory's format, or writes it into a new directory before etcd writes anything.
@@ -186,12 +176,17 @@ func corrupt(path string, cause error) error {
 	return fmt.Errorf("%w: restore %s from a backup, or remove the data directory to start empty: %w", ErrDataDirCorrupt, path, cause)
 }
 
-func writeLockHolder(lock *fileutil.LockedFile) error {
-	if err := lock.Truncate(0); err != nil {
-		return err
+// writeLockHolder writes the PID, which is used only in an error message. The kernel releases the lock when the process
+// ends.
+func (d *dataDir) writeLockHolder() error {
+	err := d.lock.Truncate(0)
+	if err == nil {
+		_, err = d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	_, err := lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
+	if err != nil {
+		return fmt.Errorf("cannot write to the data directory %s: %w", d.path, err)
+	}
+	return nil
 }
 
 // lockHolder returns " (process N)" if the lock file contains a PID.

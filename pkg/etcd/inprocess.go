@@ -34,17 +34,15 @@ func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *ca
 	c.Watcher = clientv3.NewWatchFromWatchClient(adapter.WatchServerToWatchClient(watch), c)
 	maintenance := countedMaintenance{server: v3rpc.NewMaintenanceServer(s, nil), calls: calls}
 	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
-	members := countedMembers{server: v3rpc.NewClusterServer(s), calls: calls}
-	c.Cluster = clientv3.NewClusterFromClusterClient(adapter.ClusterServerToClusterClient(members), c)
 	return c
 }
 
 // callCounter counts pending calls, and rejects calls after it was closed, because reading from a closed database
 // would crash the process.
 type callCounter struct {
-	mu       sync.Mutex
-	closed   bool
-	inFlight sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	pending sync.WaitGroup
 }
 
 func (c *callCounter) begin() error {
@@ -53,11 +51,9 @@ func (c *callCounter) begin() error {
 	if c.closed {
 		return errStopping
 	}
-	c.inFlight.Add(1)
+	c.pending.Add(1)
 	return nil
 }
-
-func (c *callCounter) end() { c.inFlight.Done() }
 
 func (c *callCounter) close() {
 	c.mu.Lock()
@@ -72,8 +68,6 @@ func (c *callCounter) stopping() bool {
 	return c.closed
 }
 
-func (c *callCounter) wait() { c.inFlight.Wait() }
-
 func counted[Request, Response any](
 	ctx context.Context, calls *callCounter, r *Request,
 	call func(context.Context, *Request) (*Response, error),
@@ -81,7 +75,7 @@ func counted[Request, Response any](
 	if err := calls.begin(); err != nil {
 		return nil, err
 	}
-	defer calls.end()
+	defer calls.pending.Done()
 	return call(ctx, r)
 }
 
@@ -131,7 +125,7 @@ func (s countedLease) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error
 	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.end()
+	defer s.calls.pending.Done()
 	return s.LeaseServer.LeaseKeepAlive(stream)
 }
 
@@ -145,7 +139,7 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.end()
+	defer s.calls.pending.Done()
 	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
 }
 
@@ -184,19 +178,4 @@ func (s countedMaintenance) Status(ctx context.Context, r *pb.StatusRequest) (*p
 
 func (s countedMaintenance) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	return counted(ctx, s.calls, r, s.server.Alarm)
-}
-
-func (s countedMaintenance) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
-	return counted(ctx, s.calls, r, s.server.HashKV)
-}
-
-// countedMembers provides read-only access to the member list.
-type countedMembers struct {
-	pb.UnimplementedClusterServer
-	server pb.ClusterServer
-	calls  *callCounter
-}
-
-func (s countedMembers) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
-	return counted(ctx, s.calls, r, s.server.MemberList)
 }

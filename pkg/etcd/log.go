@@ -18,23 +18,14 @@ func newLogger() *zap.Logger {
 	return zap.New(klogCore{}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
 }
 
-// fatalError is the panic value of panicHook.
-type fatalError struct {
-	message string
-	fields  map[string]any
-}
-
-func (e *fatalError) Error() string {
-	if cause, ok := e.fields["error"]; ok {
-		return fmt.Sprintf("%s: %v", e.message, cause)
-	}
-	return e.message
-}
-
 type panicHook struct{}
 
 func (panicHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
-	panic(&fatalError{message: entry.Message, fields: encodeFields(fields)})
+	message := entry.Message
+	if cause, ok := encodeFields(fields)["error"]; ok {
+		message = fmt.Sprintf("%s: %v", message, cause)
+	}
+	panic(message)
 }
 
 // klogCore is a zapcore.Core that writes to klog.

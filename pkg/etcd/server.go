@@ -1,17 +1,87 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
+	"k8s.io/apiserver/pkg/storage/etcd3"
 )
+
+const (
+	// defaultQuotaBytes is the database size at which etcd rejects writes. It is the maximum that etcd
+	// recommends; a database of this size still opens in seconds.
+	//
+	//reference:limit shard --etcd-quota-backend-bytes | database of the embedded etcd | 507
+	defaultQuotaBytes = 8 << 30
+
+	// A single member cannot lose an election, so both values may be short: a start waits 1 to 5 ticks for
+	// the election. But ticks are the main reason for wake-ups of an idle process. etcd requires a factor of
+	// five between them.
+	tickInterval    = 50 * time.Millisecond
+	electionTimeout = 5 * tickInterval
+
+	// A start reads and applies the entries since the latest snapshot. Entries are also kept in memory for slow
+	// followers, which a single member does not have. But it must keep more entries than there are since a
+	// snapshot: during its election, raft reads entries that were not reported as applied, and panics if
+	// one is missing.
+	snapshotEntries = 1000
+	catchUpEntries  = 1500
+
+	// defragThreshold is the free space in the file, in MiB, at which a start defragments it. Otherwise the
+	// file never shrinks.
+	defragThreshold = 512
+
+	memberName = "shardplane"
+
+	// peerURL is required by etcd but not used: a single member has no peers, and nothing listens there.
+	peerURL     = "http://" + peerAddress
+	peerAddress = "127.0.0.1:2380"
+
+	// clusterToken is etcd's default, from which it derives the cluster ID.
+	clusterToken = "etcd-cluster"
+)
+
+// Config configures the embedded etcd server.
+type Config struct {
+	// DataDir is the data directory. It is created if missing, and can be used by one process at a time.
+	DataDir string
+	// UnsafeNoFsync acknowledges writes before they are on disk, so a crash of the machine loses data. It is
+	// for tests only.
+	UnsafeNoFsync bool
+	// QuotaBytes is the database size at which etcd rejects writes; 0 means 8 GiB.
+	QuotaBytes int64
+}
+
+// embedConfig returns the configuration of a single member without listeners.
+func (c Config) embedConfig() *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = memberName
+	cfg.Dir = filepath.Clean(c.DataDir)
+	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
+	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = []url.URL{{Scheme: "http", Host: peerAddress}}, nil
+	cfg.InitialCluster = memberName + "=" + peerURL
+	cfg.InitialClusterToken = clusterToken
+	cfg.TickMs = uint(tickInterval.Milliseconds())
+	cfg.ElectionMs = uint(electionTimeout.Milliseconds())
+	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	cfg.SnapshotCount = snapshotEntries
+	cfg.SnapshotCatchUpEntries = catchUpEntries
+	cfg.BootstrapDefragThresholdMegabytes = defragThreshold
+	cfg.QuotaBackendBytes = cmp.Or(c.QuotaBytes, defaultQuotaBytes)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
+	return cfg
+}
 
 // Server is an embedded etcd server.
 type Server struct {
@@ -25,9 +95,6 @@ type Server struct {
 
 // Start starts an embedded etcd server and returns when it is ready. ctx limits the start only; Stop ends it.
 func Start(ctx context.Context, cfg Config) (s *Server, err error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
 	s = &Server{calls: &callCounter{}}
 	defer func() {
 		if err != nil {
@@ -38,11 +105,7 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if s.dir, err = openDataDir(cfg.DataDir); err != nil {
 		return s, err
 	}
-	embedConfig, err := cfg.embedConfig(newLogger())
-	if err != nil {
-		return s, err
-	}
-	if s.etcd, err = startEtcd(embedConfig); err != nil {
+	if s.etcd, err = startEtcd(cfg.embedConfig()); err != nil {
 		return s, err
 	}
 	select {
@@ -57,12 +120,8 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if err := s.dir.ready(); err != nil {
 		return s, err
 	}
-	client := newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls)
-	s.client = wrapClient(client)
-	if err := s.writable(ctx); err != nil {
-		return s, err
-	}
-	return s, nil
+	s.client = wrapClient(newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls))
+	return s, s.writable(ctx)
 }
 
 // writable disarms the alarm that was raised when etcd was full. etcd does not disarm it when space is available,
@@ -117,7 +176,7 @@ func (s *Server) Stop() {
 			// The error comes from the context that Close cancels.
 			_ = s.client.Close()
 		}
-		s.calls.wait()
+		s.calls.pending.Wait()
 		if s.etcd != nil {
 			s.etcd.Close()
 		}
@@ -125,4 +184,12 @@ func (s *Server) Stop() {
 			s.dir.close()
 		}
 	})
+}
+
+// wrapClient returns a client for the storage layer. It tracks the latency of etcd for audit events and traces.
+func wrapClient(c *clientv3.Client) *kubernetes.Client {
+	c.KV = etcd3.NewETCDLatencyTracker(c.KV)
+	wrapped := &kubernetes.Client{Client: c}
+	wrapped.Kubernetes = wrapped
+	return wrapped
 }

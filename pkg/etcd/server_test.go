@@ -157,10 +157,8 @@ func TestStopUnderLoad(t *testing.T) {
 	_, left := client.TimeToLive(ctx, 1)
 	_, status := client.Status(ctx, "")
 	_, alarms := client.AlarmList(ctx)
-	_, hash := client.HashKV(ctx, "", 0)
-	_, members := client.MemberList(ctx)
 	_, watches := <-client.Watch(ctx, "a")
-	for _, err := range []error{get, txn, remove, compact, grant, left, status, alarms, hash, members} {
+	for _, err := range []error{get, txn, remove, compact, grant, left, status, alarms} {
 		require.ErrorContains(t, err, "stop")
 	}
 	require.False(t, watches)
@@ -168,15 +166,10 @@ func TestStopUnderLoad(t *testing.T) {
 
 func TestStartIsRefused(t *testing.T) {
 	t.Parallel()
-	_, err := Start(t.Context(), Config{})
-	require.ErrorContains(t, err, "--data-dir")
-	_, err = Start(t.Context(), Config{DataDir: t.TempDir(), QuotaBytes: -1})
-	require.ErrorContains(t, err, "negative")
-
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := t.TempDir()
-	_, err = Start(ctx, Config{DataDir: dir})
+	_, err := Start(ctx, Config{DataDir: dir})
 	require.ErrorIs(t, err, context.Canceled)
 	start(t, dir) // nothing remains locked
 }

@@ -7,7 +7,15 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
 
@@ -55,7 +63,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 
 // Close ends the snapshot.
 func (s *Snapshot) Close() error {
-	defer s.calls.end()
+	defer s.calls.pending.Done()
 	return s.database.Close()
 }
 
@@ -76,4 +84,167 @@ func (w *summingWriter) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
 	w.sum.Write(p[:n]) // never fails
 	return n, err
+}
+
+// minRevisionBump is the minimum difference of the revisions of a restored store and its snapshot.
+const minRevisionBump = 1_000_000_000
+
+// ErrSnapshot is returned if a file is not a valid snapshot.
+var ErrSnapshot = errors.New("the snapshot is damaged")
+
+// RestoreConfig configures a restore.
+type RestoreConfig struct {
+	// File is the snapshot.
+	File string
+	// DataDir is the data directory of the server. The subdirectory of the embedded etcd must be missing or empty.
+	DataDir string
+	// Want is the required identity of the data, and Prefix the prefix of its keys.
+	Want   Identity
+	Prefix string
+}
+
+// Restored is the result of a restore.
+type Restored struct {
+	// From is the revision of the snapshot, To the first revision of the restored store.
+	From, To int64
+}
+
+// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot and its
+// identity, and that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
+//
+// The restored store starts at a revision that no client has seen, and without history. Earlier watches and
+// continue tokens get status 410, so that clients list again, and no resourceVersion is used twice. The
+// revision is the time in microseconds since 1970, so it is also greater than that of an earlier restore of the
+// same snapshot.
+func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
+	if err := verifySnapshot(c.File); err != nil {
+		return r, err
+	}
+	target := Directory(c.DataDir)
+	if !fileutil.DirEmpty(target) && fileutil.Exist(target) {
+		return r, fmt.Errorf("%s is not empty: stop the server and move that directory elsewhere, or restore into another --data-dir", target)
+	}
+	staging, release, err := stage(target + ".restoring")
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	made := filepath.Join(staging, subdirectory)
+	if r, err = c.unpack(made); err != nil {
+		return r, err
+	}
+	if err = c.try(ctx, made, r.To); err != nil {
+		return r, err
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("cannot replace the empty directory: %w", err)
+	}
+	if err := os.Rename(made, target); err != nil {
+		return r, fmt.Errorf("cannot move the restored data to %s: %w", target, err)
+	}
+	return r, SyncDir(c.DataDir)
+}
+
+// verifySnapshot verifies the checksum at the end of a snapshot.
+func verifySnapshot(path string) (err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	size := info.Size() - sha256.Size
+	sum, end := sha256.New(), make([]byte, sha256.Size)
+	if size > 0 {
+		if _, err := io.CopyN(sum, file, size); err != nil {
+			return fmt.Errorf("cannot read the snapshot: %w", err)
+		}
+		if _, err := io.ReadFull(file, end); err != nil {
+			return fmt.Errorf("cannot read the snapshot: %w", err)
+		}
+	}
+	if size <= 0 || string(sum.Sum(nil)) != string(end) {
+		return fmt.Errorf("%w: %s has no valid checksum at its end: restore another one", ErrSnapshot, path)
+	}
+	return nil
+}
+
+// stage creates an empty directory for a single restore. release removes it.
+func stage(path string) (dir string, release func() error, err error) {
+	if err := os.MkdirAll(path, dirMode); err != nil {
+		return "", nil, fmt.Errorf("cannot create %s: choose a writable --data-dir: %w", path, err)
+	}
+	lock, err := fileutil.TryLockFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, fileMode)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return "", nil, fmt.Errorf("%w: another restore into %s is running: wait for it", ErrDataDirInUse, path)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot write to %s: choose a writable --data-dir: %w", path, err)
+	}
+	release = func() error { return errors.Join(os.RemoveAll(path), lock.Close()) }
+	// A killed restore may have left data.
+	if err := os.RemoveAll(filepath.Join(path, subdirectory)); err != nil {
+		return "", nil, errors.Join(err, release())
+	}
+	return path, release, nil
+}
+
+// unpack creates etcd's files in dir.
+func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a fatal error of etcd
+			err = fmt.Errorf("%w: etcd cannot read %s: %v", ErrSnapshot, c.File, p)
+		}
+	}()
+	manager := snapshot.NewV3(newLogger())
+	status, err := manager.Status(c.File)
+	if err != nil {
+		return r, fmt.Errorf("%w: etcd cannot read %s: restore another one: %w", ErrSnapshot, c.File, err)
+	}
+	r.From = status.Revision
+	r.To = max(time.Now().UnixMicro(), r.From+minRevisionBump)
+	if err := manager.Restore(snapshot.RestoreConfig{
+		SnapshotPath: c.File, OutputDataDir: dir,
+		Name: memberName, PeerURLs: []string{peerURL}, InitialCluster: memberName + "=" + peerURL, InitialClusterToken: clusterToken,
+		RevisionBump: uint64(r.To - r.From), MarkCompacted: true, //nolint:gosec // it is positive
+	}); err != nil {
+		return r, fmt.Errorf("restoring %s: %w", c.File, err)
+	}
+	if err := writeFileSync(filepath.Join(dir, formatFile), []byte(strconv.Itoa(formatVersion)+"\n")); err != nil {
+		return r, err
+	}
+	for _, made := range []string{filepath.Join(dir, memberDir, "snap"), filepath.Join(dir, memberDir, "wal"), filepath.Join(dir, memberDir), dir} {
+		if err := SyncDir(made); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// try starts an etcd with the restored data and compares its identity.
+func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) error {
+	server, err := Start(ctx, Config{DataDir: dir})
+	if err != nil {
+		return fmt.Errorf("cannot open the restored data: %w", err)
+	}
+	defer server.Stop()
+	claimed := claim{kv: server.Client().KV, where: "the snapshot " + c.File, prefix: c.Prefix, want: c.Want}
+	some, err := server.Client().KV.Get(ctx, c.Prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return fmt.Errorf("reading the restored data: %w", err)
+	}
+	if some.Header.Revision < revision {
+		return fmt.Errorf("the restored data has revision %d instead of %d", some.Header.Revision, revision)
+	}
+	if len(some.Kvs) == 0 {
+		return fmt.Errorf("%w: %s has no keys below %s, the prefix of the %s", ErrIdentity, claimed.where, c.Prefix, c.Want)
+	}
+	found, err := claimed.read(ctx)
+	if err != nil {
+		return err
+	}
+	return claimed.compare(*found) // not nil, because keys exist
 }

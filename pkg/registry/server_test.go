@@ -16,9 +16,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	kubernetesetcd "go.etcd.io/etcd/client/v3/kubernetes"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -40,6 +43,23 @@ var common struct {
 	*server
 	err   error
 	users atomic.Int64
+}
+
+// access gives only members of system:masters permissions.
+var access = registry.Access{Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Rules: noRules{}}
+
+type noRules struct{}
+
+func (noRules) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return nil, nil, false, nil
+}
+
+func (noRules) RulesOf(context.Context, user.Info, string) ([]rbacv1.PolicyRule, error) {
+	return nil, nil
+}
+
+func (noRules) RulesIn(_ context.Context, ref rbacv1.RoleRef, _ string) ([]rbacv1.PolicyRule, error) {
+	return nil, apierrors.NewNotFound(rbacv1.Resource(ref.Kind), ref.Name)
 }
 
 func TestMain(m *testing.M) {
@@ -107,7 +127,7 @@ func startServer(ctx context.Context) (_ *server, err error) {
 		return nil, err
 	}
 	s.stops = append(s.stops, generic.Destroy)
-	if err := registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec), registry.NoAccess()); err != nil {
+	if err := registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec), access); err != nil {
 		return nil, err
 	}
 	generic.PrepareRun()

@@ -220,7 +220,7 @@ func newSubtrees(shard string, counter *usage.Counter, informers *controllers.In
 		Others:          informers.SubtreeUsages,
 		ShardState:      tenancy.ShardStateOf(informers.Shards),
 	})
-	counter.OnChange(sums.Changed)
+	counter.Listen(func(string) { sums.Changed() })
 	return sums
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -65,8 +66,6 @@ type BackendConfig struct {
 	EnableGarbageCollection bool
 	// Unreadable records the objects that cannot be read; the default is a new record.
 	Unreadable *unreadable.Record
-	// ReadyWait is how long a request waits for a watch cache that is being filled; the default is 5 s.
-	ReadyWait time.Duration
 }
 
 // stopper is the interface of etcd3's unexported compactor type.
@@ -80,10 +79,10 @@ type Backend struct {
 	cfg       BackendConfig
 	compactor stopper
 
-	mu       sync.Mutex
-	closed   bool
-	nextID   int
-	storages map[int]func()
+	mu     sync.Mutex
+	closed bool
+	// storages are the functions that close the open storages.
+	storages map[*func()]struct{}
 	hubs     map[string]*hub.Hub
 }
 
@@ -98,9 +97,6 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = DefaultPrefix
 	}
-	if cfg.ReadyWait == 0 {
-		cfg.ReadyWait = defaultReadyWait
-	}
 	if cfg.Unreadable == nil {
 		cfg.Unreadable = unreadable.NewRecord(nil)
 	}
@@ -111,7 +107,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	return &Backend{
 		cfg:       cfg,
 		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
-		storages:  map[int]func(){},
+		storages:  map[*func()]struct{}{},
 		hubs:      map[string]*hub.Hub{},
 	}, nil
 }
@@ -161,12 +157,10 @@ func (b *Backend) track(destroy func()) (func(), error) {
 		return nil, errors.New("the storage backend is closed")
 	}
 	defer b.mu.Unlock()
-	id := b.nextID
-	b.nextID++
-	b.storages[id] = destroy
+	b.storages[&destroy] = struct{}{}
 	return func() {
 		b.mu.Lock()
-		delete(b.storages, id)
+		delete(b.storages, &destroy)
 		b.mu.Unlock()
 		destroy()
 	}, nil
@@ -221,10 +215,33 @@ func (b *Backend) Close() {
 	b.mu.Lock()
 	b.closed = true
 	storages := b.storages
-	b.storages = map[int]func(){}
+	b.storages = nil
 	b.mu.Unlock()
-	for _, destroy := range storages {
-		destroy()
+	for destroy := range storages {
+		(*destroy)()
 	}
 	b.compactor.Stop()
 }
+
+// inProcessClients counts clients without a network address, to give each a unique endpoint.
+var inProcessClients atomic.Int64
+
+// checkFeatures makes the global feature checker of upstream's storage layer check the client. It
+// checks each endpoint, but an in-process client has none. Without a check, consistent lists would not
+// be served from the watch cache, and streaming lists not at all. etcd3 does this for each store,
+// but a server may have none until it is ready.
+func checkFeatures(client *kubernetes.Client) {
+	if len(client.Endpoints()) > 0 {
+		etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client.Client, storage.RequestWatchProgress)
+		return
+	}
+	endpoint := fmt.Sprintf("in-process-%d", inProcessClients.Add(1))
+	etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), inProcess{Client: client.Client, endpoint: endpoint}, storage.RequestWatchProgress)
+}
+
+type inProcess struct {
+	*clientv3.Client
+	endpoint string
+}
+
+func (c inProcess) Endpoints() []string { return []string{c.endpoint} }

@@ -16,18 +16,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// claimedOne restricts requests for one logical cluster to its claimed objects.
-type claimedOne struct {
-	restricted bool
-	selection  claims.Selection
-}
-
-func (s *tenantStorage) claimedFor(ctx context.Context, t tenant) (claimedOne, error) {
+// claimed returns the selection that restricts a request for one logical cluster. Without claims, it matches all objects.
+func (s *tenantStorage) claimed(ctx context.Context, t tenant) (claims.Selection, error) {
 	set, err := s.setFor(ctx, t)
 	if set == nil || err != nil {
-		return claimedOne{}, err
+		return claims.Select(nil), err
 	}
-	return claimedOne{restricted: true, selection: set.Selection(t.cluster)}, nil
+	return set.Selection(t.cluster), nil
 }
 
 // setFor returns the claim set that restricts the request, or nil.
@@ -42,37 +37,6 @@ func (s *tenantStorage) setFor(ctx context.Context, t tenant) (*claims.Set, erro
 		return nil, apierrors.NewInternalError(fmt.Errorf("the request is for objects of the identity %q, but it is restricted by permission claims on those of %q", t.identity, set.Identity()))
 	default:
 		return set, nil
-	}
-}
-
-func (c claimedOne) matches(obj runtime.Object) bool {
-	return !c.restricted || c.selection.Matches(obj)
-}
-
-// show empties an object that was read if the claims do not select it.
-func (c claimedOne) show(key string, opts storage.GetOptions, obj runtime.Object) error {
-	if c.matches(obj) {
-		return nil
-	}
-	if err := runtime.SetZeroValue(obj); err != nil {
-		return err
-	}
-	if opts.IgnoreNotFound {
-		return nil
-	}
-	return storage.NewKeyNotFoundError(key, 0)
-}
-
-// guard makes a deletion fail with NotFound if the claims do not select the object.
-func (c claimedOne) guard(key string, validate storage.ValidateObjectFunc) storage.ValidateObjectFunc {
-	if !c.restricted {
-		return validate
-	}
-	return func(ctx context.Context, obj runtime.Object) error {
-		if !c.selection.Matches(obj) {
-			return storage.NewKeyNotFoundError(key, 0)
-		}
-		return validate(ctx, obj)
 	}
 }
 

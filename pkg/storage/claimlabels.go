@@ -102,15 +102,7 @@ func addLabels(obj runtime.Object, add map[string]string) {
 	if len(add) == 0 || err != nil {
 		return
 	}
-	object.SetLabels(mergeSets(object.GetLabels(), add))
-}
-
-// mergeSets returns a new map with the entries of both; those of b take precedence.
-func mergeSets[M ~map[string]string](a, b M) M {
-	merged := make(M, len(a)+len(b))
-	maps.Copy(merged, a)
-	maps.Copy(merged, b)
-	return merged
+	object.SetLabels(labels.Merge(object.GetLabels(), add))
 }
 
 // drop removes the labels from an object that is written.
@@ -153,7 +145,11 @@ func ReplaceClaimLabels(object metav1.Object, by map[string]string) {
 
 // selectBy lets a predicate match claim labels if it names some, and reports whether it does.
 func (c *claimLabels) selectBy(pred *storage.SelectionPredicate) bool {
-	if c == nil || !namesClaims(pred.Label) {
+	if c == nil || pred.Label == nil {
+		return false
+	}
+	requirements, _ := pred.Label.Requirements()
+	if !slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return strings.HasPrefix(r.Key(), ClaimLabelPrefix) }) {
 		return false
 	}
 	getAttrs := pred.GetAttrs
@@ -163,15 +159,7 @@ func (c *claimLabels) selectBy(pred *storage.SelectionPredicate) bool {
 		if err != nil || len(add) == 0 {
 			return l, f, err
 		}
-		return mergeSets(l, add), f, nil
+		return labels.Merge(l, add), f, nil
 	}
 	return true
-}
-
-func namesClaims(selector labels.Selector) bool {
-	if selector == nil {
-		return false
-	}
-	requirements, _ := selector.Requirements()
-	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return strings.HasPrefix(r.Key(), ClaimLabelPrefix) })
 }

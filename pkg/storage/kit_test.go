@@ -158,7 +158,7 @@ func newList() runtime.Object   { return &example.PodList{} }
 func openRaw(tb testing.TB, b *Backend, codec runtime.Codec) storage.Interface {
 	tb.Helper()
 	pods := resource{config: b.storageConfig(podsGR, codec), newFunc: newObject, newListFunc: newList}
-	raw, closeRaw, err := b.openEtcd(pods, keyspace{root: "/pods/"}, new(atomic.Bool))
+	raw, closeRaw, err := b.openEtcd(pods, keyspace{root: "/pods/"}, podsGR, new(atomic.Bool))
 	require.NoError(tb, err)
 	tb.Cleanup(closeRaw)
 	return raw

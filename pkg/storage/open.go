@@ -28,6 +28,16 @@ import (
 // caches counts watch caches, to name their etcd streams.
 var caches atomic.Int64
 
+// resource configures the storage of one resource.
+type resource struct {
+	config         *storagebackend.ConfigForResource
+	resourcePrefix string
+	keyFunc        func(runtime.Object) (string, error)
+	newFunc        func() runtime.Object
+	newListFunc    func() runtime.Object
+	getAttrs       storage.AttrFunc
+}
+
 // Decorator is the generic.StorageDecorator of the backend. It opens the storage of one resource for all
 // logical clusters. It ignores the registry's trigger and indexers: the watch cache has a single index
 // function, which the logical cluster needs, and lists by cluster prefix are cheap.
@@ -52,14 +62,6 @@ func (b *Backend) Decorator(
 	return s, destroy, nil
 }
 
-// nameInMetrics returns the name of a resource in metrics.
-func (b *Backend) nameInMetrics(resource schema.GroupResource) schema.GroupResource {
-	if b.cfg.Named == nil || b.cfg.Named.Has(resource) {
-		return resource
-	}
-	return Unnamed
-}
-
 // open assembles the layers that are drawn in the package comment.
 func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	keys, err := newKeyspace(r.resourcePrefix, b.cfg.ShardSegment)
@@ -70,14 +72,17 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if keys.sharded {
 		getAttrs = withClusterField(getAttrs)
 	}
-	named := b.nameInMetrics(r.config.GroupResource)
-	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc, unreadable: b.Unreadable}
-
+	named := r.config.GroupResource
+	if b.cfg.Named != nil && !b.cfg.Named.Has(named) {
+		named = Unnamed
+	}
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, unreadable: b.Unreadable}
 	if b.cfg.ClaimLabels != nil && !keys.sharded {
 		s.labels = &claimLabels{b.cfg.ClaimLabels, r.config.GroupResource}
 	}
 
-	raw, closeRaw, err := b.openEtcd(r, keys, &s.undecodable)
+	var undecodable atomic.Bool // set when an object cannot be decoded
+	raw, closeRaw, err := b.openEtcd(r, keys, named, &undecodable)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,10 +90,6 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	// The number distinguishes caches of the same resource, e.g. of replicas in one process.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
-	var shown func(runtime.Object) runtime.Object
-	if s.labels != nil {
-		shown = s.labels.shown
-	}
 	follower := hub.NewHub(hub.Config{
 		Resource:        named,
 		Root:            keys.root,
@@ -96,11 +97,11 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		KeyFunc:         keys.cacheKeyFunc(r.keyFunc),
 		GetAttrs:        getAttrs,
 		NewFunc:         r.newFunc,
-		Shown:           shown,
+		Shown:           s.labels.shown,
 		WantProgress:    below.progress.want,
 		CurrentVersion:  below.GetCurrentResourceVersion,
 		CompactRevision: raw.CompactRevision,
-		Undecodable:     func() bool { return s.undecodable.Swap(false) },
+		Undecodable:     func() bool { return undecodable.Swap(false) },
 	})
 	opened := make(chan struct{})
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
@@ -129,7 +130,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	close(opened)
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
-	s.inner, s.cache, s.readyWait, s.hub = delegator, c, b.cfg.ReadyWait, follower
+	s.inner, s.cache, s.readyWait, s.hub = delegator, c, defaultReadyWait, follower
 	forget := b.registerHub(keys.root, follower)
 	return s, func() {
 		forget()
@@ -142,7 +143,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	}, nil
 }
 
-func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) (storage.Interface, func(), error) {
+func (b *Backend) openEtcd(r resource, keys keyspace, named schema.GroupResource, undecodable *atomic.Bool) (storage.Interface, func(), error) {
 	cfg := r.config
 	if cfg.Codec == nil {
 		return nil, nil, errors.New("no codec")
@@ -160,7 +161,7 @@ func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) 
 		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
 	}
 	s, err := etcd3.New(b.cfg.Client, b.compactor, codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
-		b.nameInMetrics(cfg.GroupResource), recordingTransformer{transformer}, cfg.LeaseManagerConfig, tolerantDecoder{decoder, b.reporter(r, keys)}, versioner)
+		named, recordingTransformer{transformer}, cfg.LeaseManagerConfig, tolerantDecoder{decoder, b.reporter(cfg.GroupResource, keys)}, versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("etcd store: %w", err)
 	}

@@ -2,6 +2,8 @@ package storage
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,19 +35,6 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	return s.wrote(out, err)
 }
 
-// badRequestError is status 400 for an error that upstream maps to 500.
-type badRequestError struct {
-	*apierrors.StatusError
-
-	cause error
-}
-
-func (e badRequestError) Unwrap() error { return e.cause }
-
-func invalidVersion(err error) error {
-	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
-}
-
 func (s *tenantStorage) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
@@ -54,12 +43,17 @@ func (s *tenantStorage) Delete(
 	if err != nil {
 		return err
 	}
-	claimed, err := s.claimedFor(ctx, t)
+	claimed, err := s.claimed(ctx, t)
 	if err != nil {
 		return err
 	}
-	validateDeletion = claimed.guard(key, validateDeletion)
-	return s.wrote(out, s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts))
+	validate := func(ctx context.Context, obj runtime.Object) error {
+		if !claimed.Matches(obj) {
+			return storage.NewKeyNotFoundError(key, 0)
+		}
+		return validateDeletion(ctx, obj)
+	}
+	return s.wrote(out, s.inner.Delete(ctx, key, out, preconditions, validate, cachedExistingObject, opts))
 }
 
 // wrote completes a write: its result has claim labels, as in reads.
@@ -78,17 +72,20 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
 		return invalidVersion(err)
 	}
-	claimed, err := s.claimedFor(ctx, t)
+	claimed, err := s.claimed(ctx, t)
 	if err != nil {
 		return err
 	}
 	if err := s.inner.Get(ctx, key, opts, out); err != nil {
 		return err
 	}
-	if err := claimed.show(key, opts, out); err != nil {
+	if claimed.Matches(out) {
+		return s.labels.show(out)
+	}
+	if err := runtime.SetZeroValue(out); err != nil || opts.IgnoreNotFound {
 		return err
 	}
-	return s.labels.show(out)
+	return storage.NewKeyNotFoundError(key, 0)
 }
 
 // GuaranteedUpdate passes the object to the update with claim labels, because clients and field managers
@@ -102,12 +99,12 @@ func (s *tenantStorage) GuaranteedUpdate(
 	if err != nil {
 		return err
 	}
-	in, err := s.claimedFor(ctx, t)
+	claimed, err := s.claimed(ctx, t)
 	if err != nil {
 		return err
 	}
 	annotated := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-		if res.ResourceVersion > 0 && !in.matches(input) {
+		if res.ResourceVersion > 0 && !claimed.Matches(input) {
 			return nil, nil, storage.NewKeyNotFoundError(key, 0)
 		}
 		output, ttl, err := tryUpdate(s.labels.shown(input), res)
@@ -140,14 +137,14 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if c.claims, err = s.claimsFor(ctx, t); err != nil {
 		return collection{}, err
 	}
-	c.attributes = takeAttributes(pred)
+	c.selected.attributes = takeAttributes(pred)
 	switch {
-	case c.attributes == nil && (pred.GetAttrs == nil || s.keys.sharded):
+	case c.selected.attributes == nil && (pred.GetAttrs == nil || s.keys.sharded):
 		pred.GetAttrs = s.getAttrs
 	case s.keys.sharded:
 		pred.GetAttrs = withClusterField(pred.GetAttrs)
 	}
-	c.claimLabels = s.labels.selectBy(pred)
+	c.selected.claimLabels = s.labels.selectBy(pred)
 	if pred.ShardSelector == nil {
 		pred.ShardSelector = request.ShardSelectorFrom(ctx)
 	}
@@ -222,13 +219,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
 	beyondCache := c.beyondCache()
 	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
-		var served bool
-		var err error
-		if beyondCache {
-			served, err = s.hub.List(ctx, c.key, c.claims, c.opts, list)
-		} else {
-			served, err = s.hub.Page(ctx, c.key, c.opts, list)
-		}
+		served, err := s.hub.List(ctx, c.key, c.claims, c.opts, !beyondCache, list)
 		switch {
 		case errors.Is(err, hub.ErrCompacted):
 			beyondCache = true
@@ -289,4 +280,43 @@ func (s *tenantStorage) waitReady(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.readyWait)
 	defer cancel()
 	_ = s.cache.Wait(ctx)
+}
+
+// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. A token that was
+// changed, or is used for another logical cluster, resource or namespace, is rejected.
+//
+// The digest needs no secret: a forged token cannot leave its logical cluster, because upstream's token
+// is relative to the key prefix of the request. Therefore a token works on each replica and after a
+// restart.
+
+const (
+	sealSeparator = "."
+	sealLength    = 12
+)
+
+func seal(scope, token string) string {
+	sum := sha256.Sum256([]byte(scope + "\x00" + token))
+	return base64.RawURLEncoding.EncodeToString(sum[:sealLength])
+}
+
+func sealToken(scope, token string) string {
+	if token == "" {
+		return ""
+	}
+	return token + sealSeparator + seal(scope, token)
+}
+
+// openToken verifies the seal and returns upstream's token.
+func openToken(scope, sealed string) (string, error) {
+	if sealed == "" {
+		return "", nil
+	}
+	token, got, found := strings.Cut(sealed, sealSeparator)
+	if !found || token == "" {
+		return "", apierrors.NewBadRequest("invalid continue token: not a token of this server")
+	}
+	if got != seal(scope, token) {
+		return "", apierrors.NewBadRequest("invalid continue token: it was changed, or issued for another request")
+	}
+	return token, nil
 }

@@ -289,7 +289,7 @@ func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage 
 	t.Helper()
 	raw := openRaw(t, b, codec)
 	return &tenantStorage{
-		keys: keyspace{root: "/pods/"}, resource: podsGR, getAttrs: podAttrs, newFunc: newObject, unreadable: b.Unreadable,
+		keys: keyspace{root: "/pods/"}, resource: podsGR, getAttrs: podAttrs, unreadable: b.Unreadable,
 		inner: raw, raw: raw, cache: neverReady{}, readyWait: 1,
 	}
 }

@@ -3,16 +3,13 @@ package storage
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
@@ -24,16 +21,6 @@ type readiness interface {
 	Wait(ctx context.Context) error
 }
 
-// resource configures the storage of one resource.
-type resource struct {
-	config         *storagebackend.ConfigForResource
-	resourcePrefix string
-	keyFunc        func(runtime.Object) (string, error)
-	newFunc        func() runtime.Object
-	newListFunc    func() runtime.Object
-	getAttrs       storage.AttrFunc
-}
-
 // tenantStorage is the storage of one resource for all logical clusters. It does not embed the inner
 // storage, because a new method of the interface must not bypass the tenant.
 type tenantStorage struct {
@@ -41,10 +28,7 @@ type tenantStorage struct {
 	resource schema.GroupResource
 	named    schema.GroupResource // in metrics
 	getAttrs storage.AttrFunc
-	newFunc  func() runtime.Object
 	labels   *claimLabels
-	// undecodable is set when an object cannot be decoded.
-	undecodable atomic.Bool
 	// unreadable returns the objects of a logical cluster that cannot be read.
 	unreadable func(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error)
 
@@ -78,13 +62,10 @@ func (s *tenantStorage) Versioner() storage.Versioner { return s.inner.Versioner
 
 // collection is a list or watch with its tenant.
 type collection struct {
-	tenant tenant
-	key    string
-	opts   storage.ListOptions
-	// attributes compute the fields and labels for the selectors, if not nil.
-	attributes *Attributes
-	// claimLabels reports whether selectors match claim labels.
-	claimLabels bool
+	tenant   tenant
+	key      string
+	opts     storage.ListOptions
+	selected selected
 	// claims restrict the collection if their set is not nil.
 	claims hub.Claims
 	// scope is the collection that continue tokens are valid for.
@@ -93,12 +74,12 @@ type collection struct {
 
 // beyondCache reports whether the watch cache cannot serve the collection.
 func (c *collection) beyondCache() bool {
-	return c.attributes != nil || c.claimLabels || c.claims.Set != nil
+	return c.selected != (selected{}) || c.claims.Set != nil
 }
 
-// attributesKey identifies the attributes that selectors match.
-type attributesKey struct {
-	attributes  *Attributes
+// selected is what selectors match in addition to the attributes in the watch cache.
+type selected struct {
+	attributes  *Attributes // nil if there are none
 	claimLabels bool
 }
 

@@ -26,8 +26,6 @@ import (
 // skipped: most likely a key or a KMS plugin is missing, and controllers would treat all objects as deleted.
 
 // tolerated is the state of a list that skips undecodable objects.
-
-// tolerated is the state of a list that skips undecodable objects.
 type tolerated struct {
 	// at is the current object of the list, which upstream passes to transformers only.
 	at      value.Context
@@ -120,12 +118,12 @@ func (c recoveringCodec) Decode(data []byte, defaults *schema.GroupVersionKind, 
 func (c recoveringCodec) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.Encode(obj, w) }
 
 // reporter returns a function that records undecodable objects of a resource.
-func (b *Backend) reporter(r resource, keys keyspace) func(key string, revision uint64, err error) {
+func (b *Backend) reporter(resource schema.GroupResource, keys keyspace) func(key string, revision uint64, err error) {
 	return func(key string, revision uint64, err error) {
 		key = strings.TrimPrefix(key, b.cfg.Prefix)
 		at, _ := ObjectKeyOf(keys.root, key)
 		b.cfg.Unreadable.Add(unreadable.Object{
-			Key: key, Revision: int64(revision), Resource: r.config.GroupResource, //nolint:gosec // revisions are positive
+			Key: key, Revision: int64(revision), Resource: resource, //nolint:gosec // revisions are positive
 			Cluster: at.Cluster, Namespace: at.Namespace, Name: at.Name, Reason: unreadable.Undecodable, Message: err.Error(),
 		})
 	}

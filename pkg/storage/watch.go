@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,6 +19,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
@@ -46,8 +48,8 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		}
 	}
 	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Claims: c.claims, Version: version}
-	if c.attributes != nil || c.claimLabels {
-		request.Attributes = attributesKey{c.attributes, c.claimLabels}
+	if (c.selected != selected{}) {
+		request.Attributes = c.selected
 	}
 	switch {
 	case wantsInitialEvents(c.opts):
@@ -134,7 +136,7 @@ func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(w
 		}
 		if err == nil && !stopped && c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks {
 			var bookmark runtime.Object
-			if bookmark, err = s.newBookmark(state.Version, c); err == nil {
+			if bookmark, err = s.endOfInitialEvents(state.Version, c); err == nil {
 				stopped = !send(watch.Event{Type: watch.Bookmark, Object: bookmark})
 			}
 		}
@@ -145,19 +147,25 @@ func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(w
 	}
 }
 
-// newBookmark returns the bookmark after the initial events.
-func (s *tenantStorage) newBookmark(version uint64, c collection) (runtime.Object, error) {
-	obj := s.newFunc()
-	if err := s.Versioner().UpdateObject(obj, version); err != nil {
+// endOfInitialEvents returns the bookmark after the initial events.
+func (s *tenantStorage) endOfInitialEvents(version uint64, c collection) (runtime.Object, error) {
+	bookmark, err := s.hub.Bookmark(version)
+	if err != nil {
+		return nil, err
+	}
+	if err := storage.AnnotateInitialEventsEndBookmark(bookmark.Object); err != nil {
 		return nil, fmt.Errorf("bookmark: %w", err)
 	}
-	if err := storage.AnnotateInitialEventsEndBookmark(obj); err != nil {
-		return nil, fmt.Errorf("bookmark: %w", err)
+	if isSharded(&c.opts.Predicate) {
+		object, err := meta.Accessor(bookmark.Object)
+		if err != nil {
+			return nil, fmt.Errorf("bookmark: %w", err)
+		}
+		annotations := object.GetAnnotations() // not nil
+		annotations[hashrange.InfoAnnotation] = c.opts.Predicate.ShardSelector.String()
+		object.SetAnnotations(annotations)
 	}
-	if !isSharded(&c.opts.Predicate) {
-		return obj, nil
-	}
-	return obj, annotateShardInfo(obj, c.opts.Predicate.ShardSelector.String())
+	return bookmark.Object, nil
 }
 
 // dispatchedBy makes the watch cache dispatch events to the watch by the index value.

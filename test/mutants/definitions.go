@@ -221,7 +221,7 @@ var definitions = []Mutant{
 	{
 		Name: "bad-list", Rule: "an object that cannot be decoded must not fail the list that fills a watch cache",
 		Edits: []Edit{{
-			File:   "pkg/storage/progress.go",
+			File:   "pkg/storage/watchcache.go",
 			Before: `	if err := listTolerant(ctx, f.belowCache, key, opts, list); err != nil {`,
 			After:  `	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {`,
 		}},

@@ -86,7 +86,7 @@ var streams = []Mutant{
 			},
 			{
 				File:   "pkg/storage/hub/page.go",
-				Before: `// ahead `,
+				Before: `type page struct {`,
 				After: `var stalePages struct {
 	sync.Mutex
 	at      time.Time
@@ -94,7 +94,7 @@ var streams = []Mutant{
 	version uint64
 }
 
-// ahead `,
+type page struct {`,
 			},
 			{File: "pkg/storage/hub/page.go", Before: `	"reflect"
 `, After: `	"reflect"

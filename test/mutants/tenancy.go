@@ -76,7 +76,7 @@ func (s Scopes) check(`,
 	{
 		Name: "foreign-token", Rule: "a continue token is only valid for the list that returned it",
 		Edits: []Edit{{
-			File:   "pkg/storage/tokens.go",
+			File:   "pkg/storage/requests.go",
 			Before: `sha256.Sum256([]byte(scope + "\x00" + token))`,
 			After:  `sha256.Sum256([]byte(scope[:min(4, len(scope))] + "\x00" + token))`,
 		}},
@@ -85,7 +85,7 @@ func (s Scopes) check(`,
 	{
 		Name: "dry-run-annotation", Rule: "the response to a dry run contains kcp.io/cluster, like the response to a write",
 		Edits: []Edit{{
-			File:   "pkg/storage/dryrun.go",
+			File:   "pkg/storage/keys.go",
 			Before: `	case "", "status", "finalize":`,
 			After:  `	case "status", "finalize":`,
 		}},

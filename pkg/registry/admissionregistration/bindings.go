@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 var validationActions = []admissionregistrationv1.ValidationAction{
@@ -17,13 +18,9 @@ var validationActions = []admissionregistrationv1.ValidationAction{
 
 var mutatingBindings = &resource.Resource[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{
 	Name:       "mutatingadmissionpolicybindings",
-	Singular:   "mutatingadmissionpolicybinding",
 	Kind:       "MutatingAdmissionPolicyBinding",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.MutatingAdmissionPolicyBinding {
-		return &admissionregistrationv1.MutatingAdmissionPolicyBinding{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyBindingList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyBindingList{} },
 	Default: func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
 		defaultMatch(obj.Spec.MatchResources)
 	},
@@ -40,13 +37,9 @@ var mutatingBindings = &resource.Resource[*admissionregistrationv1.MutatingAdmis
 
 var validatingBindings = &resource.Resource[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{
 	Name:       "validatingadmissionpolicybindings",
-	Singular:   "validatingadmissionpolicybinding",
 	Kind:       "ValidatingAdmissionPolicyBinding",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
-		return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} },
 	Default: func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
 		defaultMatch(obj.Spec.MatchResources)
 	},
@@ -89,9 +82,7 @@ func validateBinding(policy string, ref *admissionregistrationv1.ParamRef, match
 	if policy == "" {
 		errs = append(errs, field.Required(spec.Child("policyName"), ""))
 	} else {
-		for _, msg := range apivalidation.NameIsDNSSubdomain(policy, false) {
-			errs = append(errs, field.Invalid(spec.Child("policyName"), policy, msg))
-		}
+		errs = append(errs, validate.Messages(spec.Child("policyName"), policy, apivalidation.NameIsDNSSubdomain(policy, false))...)
 	}
 	errs = append(errs, validateParamRef(ref, spec.Child("paramRef"))...)
 	return append(errs, validateMatch(match, spec.Child("matchResources"))...)
@@ -110,9 +101,7 @@ func validateParamRef(ref *admissionregistrationv1.ParamRef, path *field.Path) f
 	case ref.Name == "" && ref.Selector == nil:
 		errs = append(errs, field.Required(path, "one of name or selector must be specified"))
 	case ref.Name != "":
-		for _, msg := range apivalidation.NameIsDNSSubdomain(ref.Name, false) {
-			errs = append(errs, field.Invalid(path.Child("name"), ref.Name, msg))
-		}
+		errs = append(errs, validate.Messages(path.Child("name"), ref.Name, apivalidation.NameIsDNSSubdomain(ref.Name, false))...)
 	default:
 		errs = append(errs, validateSelector(ref.Selector, path.Child("selector"))...)
 	}

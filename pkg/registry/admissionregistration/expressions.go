@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	celgo "github.com/google/cel-go/cel"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
@@ -125,9 +125,7 @@ func validateMatchConditions(e *expressions, conditions []admissionregistrationv
 			errs = append(errs, field.Required(path.Child("name"), ""))
 			continue
 		}
-		for _, msg := range validation.IsQualifiedName(c.Name) {
-			errs = append(errs, field.Invalid(path.Child("name"), c.Name, msg))
-		}
+		errs = append(errs, validate.Messages(path.Child("name"), c.Name, validation.IsQualifiedName(c.Name))...)
 		if names.Has(c.Name) {
 			errs = append(errs, field.Duplicate(path.Child("name"), c.Name))
 		}
@@ -135,15 +133,3 @@ func validateMatchConditions(e *expressions, conditions []admissionregistrationv
 	}
 	return errs
 }
-
-// valueOf is an expression of the given types.
-type valueOf struct {
-	text  string
-	types []*celgo.Type
-}
-
-// GetExpression implements cel.ExpressionAccessor.
-func (v valueOf) GetExpression() string { return v.text }
-
-// ReturnTypes implements cel.ExpressionAccessor.
-func (v valueOf) ReturnTypes() []*celgo.Type { return v.types }

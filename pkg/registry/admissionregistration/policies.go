@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	celgo "github.com/google/cel-go/cel"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 // maxAuditAnnotations is the maximum number of audit annotations of a policy.
@@ -27,13 +27,9 @@ var reasons = []metav1.StatusReason{
 
 var mutatingPolicies = &resource.Resource[*admissionregistrationv1.MutatingAdmissionPolicy]{
 	Name:       "mutatingadmissionpolicies",
-	Singular:   "mutatingadmissionpolicy",
 	Kind:       "MutatingAdmissionPolicy",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.MutatingAdmissionPolicy {
-		return &admissionregistrationv1.MutatingAdmissionPolicy{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyList{} },
 	Default: func(obj *admissionregistrationv1.MutatingAdmissionPolicy) {
 		ptrDefault(&obj.Spec.FailurePolicy, admissionregistrationv1.Fail)
 		defaultMatch(obj.Spec.MatchConstraints)
@@ -50,13 +46,9 @@ var mutatingPolicies = &resource.Resource[*admissionregistrationv1.MutatingAdmis
 
 var validatingPolicies = &resource.Resource[*admissionregistrationv1.ValidatingAdmissionPolicy]{
 	Name:       "validatingadmissionpolicies",
-	Singular:   "validatingadmissionpolicy",
 	Kind:       "ValidatingAdmissionPolicy",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.ValidatingAdmissionPolicy {
-		return &admissionregistrationv1.ValidatingAdmissionPolicy{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} },
 	Default: func(obj *admissionregistrationv1.ValidatingAdmissionPolicy) {
 		ptrDefault(&obj.Spec.FailurePolicy, admissionregistrationv1.Fail)
 		defaultMatch(obj.Spec.MatchConstraints)
@@ -235,7 +227,7 @@ func validateValidatingPolicy(obj *admissionregistrationv1.ValidatingAdmissionPo
 }
 
 func validateValidation(e *expressions, v *admissionregistrationv1.Validation, path *field.Path) field.ErrorList {
-	errs := e.check(valueOf{v.Expression, []*celgo.Type{celgo.BoolType}}, e.options, path.Child("expression"))
+	errs := e.check(&validating.ValidationCondition{Expression: v.Expression}, e.options, path.Child("expression"))
 	if v.Reason != nil {
 		errs = append(errs, oneOf(*v.Reason, path.Child("reason"), reasons...)...)
 	}
@@ -272,9 +264,7 @@ func validateAuditAnnotations(e *expressions, obj *admissionregistrationv1.Valid
 			errs = append(errs, field.Required(path.Child("key"), ""))
 		} else {
 			// In the audit log, the key follows the name of the policy.
-			for _, msg := range validation.IsQualifiedName(obj.Name + "/" + a.Key) {
-				errs = append(errs, field.Invalid(path.Child("key"), a.Key, msg))
-			}
+			errs = append(errs, validate.Messages(path.Child("key"), a.Key, validation.IsQualifiedName(obj.Name+"/"+a.Key))...)
 		}
 		if keys[a.Key] {
 			errs = append(errs, field.Duplicate(path.Child("key"), a.Key))

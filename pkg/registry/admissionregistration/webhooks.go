@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 const (
@@ -21,13 +22,9 @@ const (
 
 var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebhookConfiguration]{
 	Name:       "mutatingwebhookconfigurations",
-	Singular:   "mutatingwebhookconfiguration",
 	Kind:       "MutatingWebhookConfiguration",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.MutatingWebhookConfiguration {
-		return &admissionregistrationv1.MutatingWebhookConfiguration{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.MutatingWebhookConfigurationList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.MutatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
 			hook := &obj.Webhooks[i]
@@ -47,13 +44,9 @@ var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebho
 
 var validatingWebhooks = &resource.Resource[*admissionregistrationv1.ValidatingWebhookConfiguration]{
 	Name:       "validatingwebhookconfigurations",
-	Singular:   "validatingwebhookconfiguration",
 	Kind:       "ValidatingWebhookConfiguration",
 	Categories: []string{"api-extensions"},
-	New: func() *admissionregistrationv1.ValidatingWebhookConfiguration {
-		return &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	},
-	NewList: func() runtime.Object { return &admissionregistrationv1.ValidatingWebhookConfigurationList{} },
+	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
 			defaultWebhook(validatingFields(&obj.Webhooks[i]))
@@ -192,9 +185,7 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 			errs = append(errs, field.Invalid(path.Index(i), version, "duplicate version"))
 		}
 		seen[version] = true
-		for _, msg := range validation.IsDNS1035Label(version) {
-			errs = append(errs, field.Invalid(path.Index(i), version, msg))
-		}
+		errs = append(errs, validate.Messages(path.Index(i), version, validation.IsDNS1035Label(version))...)
 		supported = supported || slices.Contains(reviewVersions, version)
 	}
 	if !supported && len(errs) == 0 {

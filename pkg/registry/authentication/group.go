@@ -34,13 +34,11 @@ func Group(c Config) resource.Group {
 		GroupVersion: authenticationv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
 			&resource.Review[*authenticationv1.TokenReview]{
-				Name: "tokenreviews", Singular: "tokenreview", Kind: "TokenReview",
-				New:      func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
+				Name: "tokenreviews", Kind: "TokenReview",
 				Evaluate: c.token,
 			},
 			&resource.Review[*authenticationv1.SelfSubjectReview]{
-				Name: "selfsubjectreviews", Singular: "selfsubjectreview", Kind: "SelfSubjectReview",
-				New:      func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
+				Name: "selfsubjectreviews", Kind: "SelfSubjectReview",
 				Evaluate: self,
 			},
 		},
@@ -109,12 +107,7 @@ func self(ctx context.Context, _ *authenticationv1.SelfSubjectReview) (runtime.O
 }
 
 func infoOf(u user.Info) authenticationv1.UserInfo {
-	info := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
-	if extra := u.GetExtra(); len(extra) > 0 {
-		info.Extra = make(map[string]authenticationv1.ExtraValue, len(extra))
-		for key, values := range extra {
-			info.Extra[key] = values
-		}
+	return authenticationv1.UserInfo{
+		Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: resource.ConvertExtra[authenticationv1.ExtraValue](u.GetExtra()),
 	}
-	return info
 }

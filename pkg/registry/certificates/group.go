@@ -37,7 +37,9 @@ func Group(c Config) resource.Group {
 	if c.Authorizer != nil {
 		described.Subresources = slices.Clone(requests.Subresources)
 		described.Subresources[0].Admit = c.admitSigning
-		described.Subresources[1].Admit = c.admitApproval
+		described.Subresources[1].Admit = func(ctx context.Context, request, old *csr) error {
+			return c.admit(ctx, "approve", request, old)
+		}
 	}
 	return resource.Group{
 		GroupVersion: certificatesv1.SchemeGroupVersion,
@@ -47,10 +49,8 @@ func Group(c Config) resource.Group {
 
 var requests = &resource.Resource[*csr]{
 	Name:       "certificatesigningrequests",
-	Singular:   "certificatesigningrequest",
 	Kind:       "CertificateSigningRequest",
 	ShortNames: []string{"csr"},
-	New:        func() *csr { return &csr{} },
 	NewList:    func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
 	Strategy: resource.Strategy[*csr]{
 		PrepareForCreate: prepare,
@@ -59,7 +59,7 @@ var requests = &resource.Resource[*csr]{
 		},
 		Validate: func(_ context.Context, request *csr) field.ErrorList { return validateNew(request) },
 		ValidateUpdate: func(_ context.Context, request, old *csr) field.ErrorList {
-			return validate.ObjectMetaUpdate(&request.ObjectMeta, &old.ObjectMeta)
+			return validate.ObjectMetaUpdate(request, old)
 		},
 		UnconditionalUpdate: true,
 		ResetFields:         [][]string{{"spec"}, {"status"}},
@@ -67,7 +67,6 @@ var requests = &resource.Resource[*csr]{
 	Selectable: func(request *csr) fields.Set {
 		return fields.Set{"spec.signerName": request.Spec.SignerName}
 	},
-	FieldLabels: []string{"spec.signerName"},
 	Subresources: []resource.Subresource[*csr]{
 		{Name: "status", Strategy: resource.Strategy[*csr]{
 			PrepareForUpdate: prepareStatus,
@@ -143,12 +142,7 @@ func prepare(ctx context.Context, request *csr) {
 	spec.Username, spec.UID, spec.Groups, spec.Extra = "", "", nil, nil
 	if u, ok := genericapirequest.UserFrom(ctx); ok {
 		spec.Username, spec.UID, spec.Groups = u.GetName(), u.GetUID(), u.GetGroups()
-		if extra := u.GetExtra(); len(extra) > 0 {
-			spec.Extra = make(map[string]certificatesv1.ExtraValue, len(extra))
-			for key, values := range extra {
-				spec.Extra[key] = values
-			}
-		}
+		spec.Extra = resource.ConvertExtra[certificatesv1.ExtraValue](u.GetExtra())
 	}
 	request.Status = certificatesv1.CertificateSigningRequestStatus{}
 }
@@ -156,10 +150,12 @@ func prepare(ctx context.Context, request *csr) {
 // prepareStatus allows signers to set the certificate and the condition Failed, but not to approve.
 func prepareStatus(_ context.Context, request, old *csr) {
 	request.Spec = old.Spec
-	kept := decisions(old.Status.Conditions)
-	for _, condition := range request.Status.Conditions {
-		if !decision(condition.Type) {
-			kept = append(kept, condition)
+	var kept []certificatesv1.CertificateSigningRequestCondition
+	for _, from := range []*csr{old, request} {
+		for _, condition := range from.Status.Conditions {
+			if decision(condition.Type) == (from == old) {
+				kept = append(kept, condition)
+			}
 		}
 	}
 	request.Status.Conditions = kept
@@ -171,16 +167,6 @@ func prepareApproval(_ context.Context, request, old *csr) {
 	request.Spec = old.Spec
 	request.Status.Certificate = old.Status.Certificate
 	stamp(request, old)
-}
-
-func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) []certificatesv1.CertificateSigningRequestCondition {
-	var found []certificatesv1.CertificateSigningRequestCondition
-	for _, condition := range conditions {
-		if decision(condition.Type) {
-			found = append(found, condition)
-		}
-	}
-	return found
 }
 
 // stamp sets the times of new conditions. An unchanged condition without times keeps its former times.
@@ -207,10 +193,6 @@ func stamp(request, old *csr) {
 			condition.LastTransitionTime = former.LastTransitionTime
 		}
 	}
-}
-
-func (c Config) admitApproval(ctx context.Context, request, old *csr) error {
-	return c.admit(ctx, "approve", request, old)
 }
 
 // admitSigning checks the permission to sign if the certificate or the conditions change.

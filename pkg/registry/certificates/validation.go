@@ -44,19 +44,15 @@ var (
 
 type csr = certificatesv1.CertificateSigningRequest
 
-func validateMeta(request *csr) field.ErrorList {
-	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
-}
-
 // decision reports whether approvers, not signers, write a condition.
 func decision(kind certificatesv1.RequestConditionType) bool {
 	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
 }
 
 func validateNew(request *csr) field.ErrorList {
-	errs := validateMeta(request)
+	errs := validate.ObjectMeta(request, false, apivalidation.NameIsDNSSubdomain)
 	if err := checkRequest(request.Spec.Request); err != nil {
-		errs = append(errs, field.Invalid(spec.Child("request"), request.Spec.Request, fmt.Sprintf("%v", err)))
+		errs = append(errs, field.Invalid(spec.Child("request"), request.Spec.Request, err.Error()))
 	}
 	if len(request.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(spec.Child("usages"), ""))
@@ -113,9 +109,7 @@ func signerName(name string) field.ErrorList {
 		errs = append(errs, field.Invalid(path, domain, "should be a domain with at least two segments separated by dots"))
 	}
 	for segment := range strings.SplitSeq(rest, ".") {
-		for _, msg := range validation.IsDNS1123Label(segment) {
-			errs = append(errs, field.Invalid(path, rest, msg))
-		}
+		errs = append(errs, validate.Messages(path, rest, validation.IsDNS1123Label(segment))...)
 	}
 	if len(name) > maxSignerNameLength {
 		errs = append(errs, field.TooLong(path, "", maxSignerNameLength))
@@ -163,7 +157,7 @@ func validateApproval(_ context.Context, request, old *csr) field.ErrorList {
 
 // validateConditions validates the conditions of a status. Decisions must not be reverted.
 func validateConditions(request, old *csr, approval bool) field.ErrorList {
-	errs := validate.ObjectMetaUpdate(&request.ObjectMeta, &old.ObjectMeta)
+	errs := validate.ObjectMetaUpdate(request, old)
 	seen := map[certificatesv1.RequestConditionType]bool{}
 	for i, condition := range request.Status.Conditions {
 		errs = append(errs, validateCondition(condition, conditions.Index(i))...)

@@ -14,6 +14,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 // Group returns coordination.k8s.io/v1.
@@ -26,10 +27,8 @@ func Group() resource.Group {
 
 var leases = &resource.Resource[*coordinationv1.Lease]{
 	Name:       "leases",
-	Singular:   "lease",
 	Kind:       "Lease",
 	Namespaced: true,
-	New:        func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
 	NewList:    func() runtime.Object { return &coordinationv1.LeaseList{} },
 	Strategy: resource.Strategy[*coordinationv1.Lease]{
 		PrepareForCreate: func(_ context.Context, lease *coordinationv1.Lease) {
@@ -103,9 +102,5 @@ func validateStrategy(strategy coordinationv1.CoordinatedLeaseStrategy, path *fi
 		known := []coordinationv1.CoordinatedLeaseStrategy{coordinationv1.OldestEmulationVersion}
 		return field.ErrorList{field.NotSupported(path.Child("strategy"), strategy, known)}
 	}
-	var errs field.ErrorList
-	for _, msg := range validation.IsQualifiedName(string(strategy)) {
-		errs = append(errs, field.Invalid(path.Child("strategy"), strategy, msg))
-	}
-	return errs
+	return validate.Messages(path.Child("strategy"), strategy, validation.IsQualifiedName(string(strategy)))
 }

@@ -1,6 +1,5 @@
 // Package core describes the resources of the core API group: namespaces,
-// config maps, secrets, service accounts and their tokens, quotas and limits, one
-// file each.
+// config maps, secrets, service accounts and their tokens, quotas and limits.
 package core
 
 import (
@@ -13,24 +12,17 @@ import (
 
 // Group returns the core group without events, which package events defines.
 func Group(tokens Tokens, more ...resource.Definition) resource.Group {
-	secrets, accounts := withTokens(tokens)
+	boundTo, accounts := *secrets, *serviceAccounts
+	if tokens.Issuer != nil { // it is required for the subresource token
+		storage := &tokenStorage{tokens: tokens}
+		boundTo.Customize = func(store *genericregistry.Store) { storage.secrets = store }
+		accounts.Extra = func(store *genericregistry.Store) map[string]rest.Storage {
+			storage.accounts = store
+			return map[string]rest.Storage{"token": storage}
+		}
+	}
 	return resource.Group{
 		GroupVersion: corev1.SchemeGroupVersion,
-		Resources:    append([]resource.Definition{namespaces, configMaps, secrets, accounts, resourceQuotas, limitRanges}, more...),
+		Resources:    append([]resource.Definition{namespaces, configMaps, &boundTo, &accounts, resourceQuotas, limitRanges}, more...),
 	}
-}
-
-// withTokens returns the secrets, and the service accounts, with the subresource token if there is an issuer.
-func withTokens(tokens Tokens) (*resource.Resource[*corev1.Secret], *resource.Resource[*corev1.ServiceAccount]) {
-	if tokens.Issuer == nil {
-		return secrets, serviceAccounts
-	}
-	storage := &tokenStorage{tokens: tokens}
-	boundTo, accounts := *secrets, *serviceAccounts
-	boundTo.Customize = func(store *genericregistry.Store) { storage.secrets = store }
-	accounts.Extra = func(store *genericregistry.Store) map[string]rest.Storage {
-		storage.accounts = store
-		return map[string]rest.Storage{"token": storage}
-	}
-	return &boundTo, &accounts
 }

@@ -27,7 +27,7 @@ func validateCreate(event *corev1.Event, version schema.GroupVersion) field.Erro
 	if version == corev1.SchemeGroupVersion {
 		return errs
 	}
-	errs = append(errs, validate.ObjectMeta(&event.ObjectMeta, true, apivalidation.NameIsDNSSubdomain)...)
+	errs = append(errs, validate.ObjectMeta(event, true, apivalidation.NameIsDNSSubdomain)...)
 	errs = append(errs, validateSeries(event)...)
 	if event.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
@@ -57,7 +57,7 @@ func validateUpdate(event, old *corev1.Event, version schema.GroupVersion) field
 	if version == corev1.SchemeGroupVersion {
 		return errs
 	}
-	errs = append(errs, validate.ObjectMetaUpdate(&event.ObjectMeta, &old.ObjectMeta)...)
+	errs = append(errs, validate.ObjectMetaUpdate(event, old)...)
 	if !reflect.DeepEqual(event.Series, old.Series) {
 		errs = append(errs, validateSeries(event)...)
 	}
@@ -108,9 +108,7 @@ func validateLegacy(event *corev1.Event) field.ErrorList {
 	if !event.EventTime.IsZero() {
 		errs = append(errs, validateNewFields(event)...)
 	}
-	for _, msg := range validation.IsDNS1123Subdomain(event.Namespace) {
-		errs = append(errs, field.Invalid(field.NewPath("namespace"), event.Namespace, msg))
-	}
+	errs = append(errs, validate.Messages(field.NewPath("namespace"), event.Namespace, validation.IsDNS1123Subdomain(event.Namespace))...)
 	return errs
 }
 
@@ -137,9 +135,7 @@ func validateNewFields(event *corev1.Event) field.ErrorList {
 	if event.ReportingController == "" {
 		errs = append(errs, field.Required(controller, ""))
 	}
-	for _, msg := range validation.IsQualifiedName(event.ReportingController) {
-		errs = append(errs, field.Invalid(controller, event.ReportingController, msg))
-	}
+	errs = append(errs, validate.Messages(controller, event.ReportingController, validation.IsQualifiedName(event.ReportingController))...)
 	for _, required := range []struct{ name, value string }{
 		{"reportingInstance", event.ReportingInstance},
 		{"action", event.Action},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
@@ -97,18 +99,18 @@ func (g *guard) clusterRole(ctx context.Context, role, old *rbacv1.ClusterRole) 
 	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))
 }
 
-func (g *guard) roleBinding(ctx context.Context, binding, old *rbacv1.RoleBinding) error {
-	if old != nil && onlyForDeletion(binding, old) {
-		return nil
+// bindingCheck returns a function that checks writes of bindings.
+func bindingCheck[T resource.Object](g *guard, name string, namespaced bool, of func(T) bindingFields) func(ctx context.Context, binding, old T) error {
+	return func(ctx context.Context, binding, old T) error {
+		if onlyForDeletion(binding, old) {
+			return nil
+		}
+		namespace := ""
+		if namespaced {
+			namespace = namespaceOf(ctx)
+		}
+		return g.binding(ctx, name, binding.GetName(), *of(binding).ref, namespace)
 	}
-	return g.binding(ctx, "rolebindings", binding.Name, binding.RoleRef, namespaceOf(ctx))
-}
-
-func (g *guard) clusterRoleBinding(ctx context.Context, binding, old *rbacv1.ClusterRoleBinding) error {
-	if old != nil && onlyForDeletion(binding, old) {
-		return nil
-	}
-	return g.binding(ctx, "clusterrolebindings", binding.Name, binding.RoleRef, "")
 }
 
 // binding checks that the writer may bind a role.
@@ -188,10 +190,13 @@ func namespaceOf(ctx context.Context) string {
 // onlyForDeletion reports whether an update changes only owner references and finalizers. The garbage collector, which
 // does not have the rules of the objects, must be able to do this.
 func onlyForDeletion[T resource.Object](obj, old T) bool {
-	meta, okObj := obj.DeepCopyObject().(T)
-	before, okOld := old.DeepCopyObject().(T)
-	if !okObj || !okOld || before.GetUID() == "" {
-		return false // an update that creates the object
+	before, ok := old.DeepCopyObject().(T) // false if old is nil
+	if !ok || before.GetUID() == "" {
+		return false // a new object
+	}
+	meta, ok := obj.DeepCopyObject().(T)
+	if !ok {
+		return false
 	}
 	meta.SetOwnerReferences(before.GetOwnerReferences())
 	meta.SetFinalizers(before.GetFinalizers())
@@ -205,4 +210,130 @@ func forbidden(resource, name string, cause error) error {
 		return nil
 	}
 	return apierrors.NewForbidden(rbacv1.Resource(resource), name, cause)
+}
+
+// guarded is a store that checks writes.
+type guarded[T resource.Object] struct {
+	*genericregistry.Store
+	// check may reject a write of obj. old is nil for a new object.
+	check func(ctx context.Context, obj, old T) error
+}
+
+func guardWith[T resource.Object](check func(ctx context.Context, obj, old T) error) func(*genericregistry.Store) rest.Storage {
+	return func(store *genericregistry.Store) rest.Storage { return &guarded[T]{Store: store, check: check} }
+}
+
+func (s *guarded[T]) checkObject(ctx context.Context, obj, old runtime.Object) error {
+	typed, ok := obj.(T)
+	if !ok {
+		return apierrors.NewBadRequest(fmt.Sprintf("unexpected object of type %T", obj))
+	}
+	before, _ := old.(T)
+	return s.check(ctx, typed, before)
+}
+
+var _ rest.StandardStorage = &guarded[*rbacv1.Role]{}
+
+func (s *guarded[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := s.checkObject(ctx, obj, nil); err != nil {
+		return nil, err
+	}
+	return s.Store.Create(ctx, obj, validate, options)
+}
+
+// Update implements rest.Updater. It also creates objects, for PUT and for server-side apply.
+func (s *guarded[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	checked := rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
+		return obj, s.checkObject(ctx, obj, old)
+	})
+	return s.Store.Update(ctx, name, checked, create, update, force, options)
+}
+
+// maxComparisons limits the work of comparing rules. The comparison expands rules to every combination of group,
+// resource, verb and name, which may not fit into memory for a single object of the permitted size.
+const maxComparisons = 1 << 20
+
+// combinations returns the number of rules after expansion, but at most maxComparisons+1.
+func combinations(rules []rbacv1.PolicyRule) int {
+	total := 0
+	for _, rule := range rules {
+		total = bounded(total + product(len(rule.APIGroups), len(rule.Resources), len(rule.Verbs), max(len(rule.ResourceNames), 1)))
+		total = bounded(total + product(len(rule.NonResourceURLs), len(rule.Verbs)))
+	}
+	return total
+}
+
+func product(factors ...int) int {
+	n := 1
+	for _, factor := range factors {
+		n = bounded(n * factor)
+	}
+	return n
+}
+
+func bounded(n int) int { return min(n, maxComparisons+1) }
+
+// coversWhole reports whether each of rules is covered by a rule of own with wildcards only, as administrators have.
+func coversWhole(own, rules []rbacv1.PolicyRule) bool {
+	all := func(rule rbacv1.PolicyRule, lists ...[]string) bool {
+		return slices.Contains(rule.Verbs, "*") && len(rule.ResourceNames) == 0 &&
+			!slices.ContainsFunc(lists, func(list []string) bool { return !slices.Contains(list, "*") })
+	}
+	resources := slices.ContainsFunc(own, func(rule rbacv1.PolicyRule) bool { return all(rule, rule.APIGroups, rule.Resources) })
+	paths := slices.ContainsFunc(own, func(rule rbacv1.PolicyRule) bool { return all(rule, rule.NonResourceURLs) })
+	return !slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
+		return len(rule.NonResourceURLs) > 0 && !paths || len(rule.Resources) > 0 && !resources
+	})
+}
+
+// describe formats rules for users. Rules that differ only in their verbs are combined.
+func describe(rules []rbacv1.PolicyRule) []string {
+	type group struct {
+		rule  rbacv1.PolicyRule
+		verbs []string
+	}
+	var groups []*group
+	byText := map[string]*group{}
+	for _, rule := range rules {
+		verbs := rule.Verbs
+		rule.Verbs = nil
+		text := describeRule(rule)
+		g := byText[text]
+		if g == nil {
+			g = &group{rule: rule}
+			byText[text] = g
+			groups = append(groups, g)
+		}
+		for _, verb := range verbs {
+			if !slices.Contains(g.verbs, verb) {
+				g.verbs = append(g.verbs, verb)
+			}
+		}
+	}
+	texts := make([]string, 0, len(groups))
+	for _, g := range groups {
+		g.rule.Verbs = g.verbs
+		texts = append(texts, describeRule(g.rule))
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+func describeRule(rule rbacv1.PolicyRule) string {
+	var parts []string
+	for _, p := range []struct {
+		name   string
+		values []string
+	}{
+		{"APIGroups", rule.APIGroups},
+		{"Resources", rule.Resources},
+		{"NonResourceURLs", rule.NonResourceURLs},
+		{"ResourceNames", rule.ResourceNames},
+		{"Verbs", rule.Verbs},
+	} {
+		if len(p.values) > 0 {
+			parts = append(parts, fmt.Sprintf("%s:%s", p.name, strings.ReplaceAll(fmt.Sprintf("%q", p.values), `" "`, `", "`)))
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
 }

@@ -70,8 +70,8 @@ func TestGuard(t *testing.T) {
 	g := &guard{authorizer: w, rules: w}
 	checkRole := (&guarded[*rbacv1.Role]{check: g.role}).checkObject
 	checkClusterRole := (&guarded[*rbacv1.ClusterRole]{check: g.clusterRole}).checkObject
-	checkRoleBinding := (&guarded[*rbacv1.RoleBinding]{check: g.roleBinding}).checkObject
-	checkClusterRoleBinding := (&guarded[*rbacv1.ClusterRoleBinding]{check: g.clusterRoleBinding}).checkObject
+	checkRoleBinding := (&guarded[*rbacv1.RoleBinding]{check: bindingCheck(g, "rolebindings", true, fieldsOfRoleBinding)}).checkObject
+	checkClusterRoleBinding := (&guarded[*rbacv1.ClusterRoleBinding]{check: bindingCheck(g, "clusterrolebindings", false, fieldsOfClusterRoleBinding)}).checkObject
 	for _, tc := range []struct {
 		name     string
 		check    func(ctx context.Context, obj, old runtime.Object) error

@@ -1,6 +1,9 @@
 package rbac
 
 import (
+	"slices"
+	"strings"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
@@ -18,12 +21,12 @@ func segmentName(name string, prefix bool) []string {
 }
 
 func validateRole(role *rbacv1.Role) field.ErrorList {
-	errs := validate.ObjectMeta(&role.ObjectMeta, true, segmentName)
+	errs := validate.ObjectMeta(role, true, segmentName)
 	return append(errs, validateRules(role.Rules, true)...)
 }
 
 func validateClusterRole(role *rbacv1.ClusterRole) field.ErrorList {
-	errs := validate.ObjectMeta(&role.ObjectMeta, false, segmentName)
+	errs := validate.ObjectMeta(role, false, segmentName)
 	errs = append(errs, validateRules(role.Rules, false)...)
 	if role.AggregationRule == nil {
 		return errs
@@ -73,14 +76,21 @@ func validateRule(rule rbacv1.PolicyRule, namespaced bool, at *field.Path) field
 	return errs
 }
 
-func validateBinding(meta *metav1.ObjectMeta, ref rbacv1.RoleRef, subjects []rbacv1.Subject, namespaced bool) field.ErrorList {
-	errs := validate.ObjectMeta(meta, namespaced, segmentName)
+// bindingFields are the common fields of both kinds of bindings.
+type bindingFields struct {
+	meta     metav1.Object
+	ref      *rbacv1.RoleRef
+	subjects []rbacv1.Subject
+}
+
+func validateBinding(binding bindingFields, namespaced bool) field.ErrorList {
+	errs := validate.ObjectMeta(binding.meta, namespaced, segmentName)
 	kinds := []string{"ClusterRole"}
 	if namespaced {
 		kinds = []string{"Role", "ClusterRole"}
 	}
-	errs = append(errs, validateRoleRef(ref, kinds, field.NewPath("roleRef"))...)
-	for i, subject := range subjects {
+	errs = append(errs, validateRoleRef(*binding.ref, kinds, field.NewPath("roleRef"))...)
+	for i, subject := range binding.subjects {
 		if len(errs) > request.MaxErrors {
 			break
 		}
@@ -94,19 +104,13 @@ func validateRoleRef(ref rbacv1.RoleRef, kinds []string, at *field.Path) field.E
 	if ref.APIGroup != rbacv1.GroupName {
 		errs = append(errs, field.NotSupported(at.Child("apiGroup"), ref.APIGroup, []string{rbacv1.GroupName}))
 	}
-	known := false
-	for _, kind := range kinds {
-		known = known || ref.Kind == kind
-	}
-	if !known {
+	if !slices.Contains(kinds, ref.Kind) {
 		errs = append(errs, field.NotSupported(at.Child("kind"), ref.Kind, kinds))
 	}
 	if ref.Name == "" {
 		return append(errs, field.Required(at.Child("name"), ""))
 	}
-	for _, msg := range segmentName(ref.Name, false) {
-		errs = append(errs, field.Invalid(at.Child("name"), ref.Name, msg))
-	}
+	errs = append(errs, validate.Messages(at.Child("name"), ref.Name, segmentName(ref.Name, false))...)
 	return errs
 }
 
@@ -120,20 +124,14 @@ func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) fi
 	case rbacv1.ServiceAccountKind:
 		group = ""
 		if subject.Name != "" {
-			for _, msg := range apivalidation.ValidateServiceAccountName(subject.Name, false) {
-				errs = append(errs, field.Invalid(at.Child("name"), subject.Name, msg))
-			}
+			errs = append(errs, validate.Messages(at.Child("name"), subject.Name, apivalidation.ValidateServiceAccountName(subject.Name, false))...)
 		}
 		if !namespaced && subject.Namespace == "" {
 			errs = append(errs, field.Required(at.Child("namespace"), ""))
 		}
-	case rbacv1.UserKind:
+	case rbacv1.UserKind, rbacv1.GroupKind:
 		if subject.Name == "" {
-			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, "user name cannot be empty"))
-		}
-	case rbacv1.GroupKind:
-		if subject.Name == "" {
-			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, "group name cannot be empty"))
+			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, strings.ToLower(subject.Kind)+" name cannot be empty"))
 		}
 	default:
 		kinds := []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
@@ -145,10 +143,12 @@ func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) fi
 	return errs
 }
 
-// sameRoleRef rejects changes of the role, because permission to change the subjects must not allow choosing their role.
-func sameRoleRef(ref, old rbacv1.RoleRef) field.ErrorList {
-	if ref == old {
-		return nil
+// validateBindingUpdate rejects changes of the role, because permission to change the subjects must not allow choosing
+// their role.
+func validateBindingUpdate(binding, old bindingFields, namespaced bool) field.ErrorList {
+	errs := append(validateBinding(binding, namespaced), validate.ObjectMetaUpdate(binding.meta, old.meta)...)
+	if *binding.ref != *old.ref {
+		errs = append(errs, field.Invalid(field.NewPath("roleRef"), *binding.ref, "cannot change roleRef"))
 	}
-	return field.ErrorList{field.Invalid(field.NewPath("roleRef"), ref, "cannot change roleRef")}
+	return errs
 }

@@ -1,7 +1,15 @@
+// Package resource turns descriptions of API resources into storages that a generic API server can install.
+//
+// A Resource is a table: names, constructors, selectable fields, printer columns, and a Strategy of functions for the
+// behavior. A Group contains the resources of one API group and version and registers their types; a Builder creates the
+// storages. This package does not depend on any particular resource.
 package resource
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,15 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
-
-// Object is a pointer to an API type.
-type Object interface {
-	runtime.Object
-	metav1.Object
-}
 
 // Definition is one resource of a Group: a *Resource, an *Alternate of one, or a *Review.
 type Definition interface {
@@ -33,28 +36,24 @@ type Definition interface {
 type Resource[T Object] struct {
 	// Name is the plural, lower-case name in URLs.
 	Name string
-	// Singular is the singular, lower-case name.
-	Singular string
-	Kind     string
+	// Kind is also the singular name, in lower case.
+	Kind string
 	// ShortNames are kubectl's abbreviations; optional.
 	ShortNames []string
 	// Categories are groups of resources, such as "all"; optional.
 	Categories []string
 	Namespaced bool
 
-	// New and NewList return an empty object and an empty list.
-	New     func() T
+	// NewList returns an empty list.
 	NewList func() runtime.Object
 
 	// Default sets defaults whenever an object is decoded, also from storage; optional.
 	Default func(obj T)
 	// Strategy is the behavior on create, update and delete.
 	Strategy Strategy[T]
-	// Selectable returns the fields for field selectors, besides name and namespace; optional.
+	// Selectable returns the fields for field selectors, besides name and namespace; optional. The keys are always the same.
 	Selectable func(obj T) fields.Set
-	// FieldLabels are the keys of Selectable that clients may use; optional.
-	FieldLabels []string
-	// Columns are the columns of tables. The default is the name and the creation time.
+	// Columns are the columns of tables.
 	Columns []Column[T]
 	// TTL is the lifetime of objects; zero means unlimited.
 	TTL time.Duration
@@ -106,9 +105,105 @@ type Subresource[T Object] struct {
 	Admit func(ctx context.Context, obj, old T) error
 }
 
+func newObject[T Object]() T {
+	obj, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeFor[T]().Elem()))
+	return obj
+}
+
 // Plural implements Definition.
 func (r *Resource[T]) Plural() string { return r.Name }
 
 func (r *Resource[T]) groupResource(group string) schema.GroupResource {
 	return schema.GroupResource{Group: group, Resource: r.Name}
+}
+
+// Group is one version of an API group with its resources.
+type Group struct {
+	// GroupVersion is the served and stored version.
+	GroupVersion schema.GroupVersion
+	Resources    []Definition
+	// AddToScheme adds types that the resources do not define, e.g. conversions and kinds of subresources. It is optional.
+	AddToScheme func(*runtime.Scheme) error
+}
+
+// Register adds the types of the group to the scheme.
+func (g Group) Register(scheme *runtime.Scheme) error {
+	metav1.AddToGroupVersion(scheme, g.GroupVersion)
+	errs := make([]error, 0, len(g.Resources)+2)
+	for _, definition := range g.Resources {
+		errs = append(errs, definition.register(scheme, g.GroupVersion))
+	}
+	if g.AddToScheme != nil {
+		errs = append(errs, g.AddToScheme(scheme))
+	}
+	errs = append(errs, scheme.SetVersionPriority(g.GroupVersion))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("registering %s: %w", g.GroupVersion, err)
+	}
+	return nil
+}
+
+// Builder creates the storages of groups. It builds each resource once, even if an Alternate serves it in a second group.
+type Builder struct {
+	// Scheme must contain all groups.
+	Scheme *runtime.Scheme
+	// RESTOptions configures the storage.
+	RESTOptions generic.RESTOptionsGetter
+
+	storages map[Definition]map[string]rest.Storage
+	// groups are the API versions that serve each resource.
+	groups map[Definition][]string
+}
+
+// Build returns the storages of each group by path, in the order of groups. If it fails, it destroys all storages.
+func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error) {
+	b.storages = map[Definition]map[string]rest.Storage{}
+	b.groups = servedIn(groups)
+	defer func() {
+		if err != nil {
+			b.Destroy()
+		}
+	}()
+	out := make([]map[string]rest.Storage, 0, len(groups))
+	for _, group := range groups {
+		paths := map[string]rest.Storage{}
+		for _, definition := range group.Resources {
+			storages, err := definition.storage(b, group.GroupVersion)
+			if err != nil {
+				return nil, err
+			}
+			b.storages[definition] = storages
+			for path, storage := range storages {
+				if _, exists := paths[path]; exists {
+					return nil, fmt.Errorf("two resources of %s have the path %q: rename one of them", group.GroupVersion, path)
+				}
+				paths[path] = storage
+			}
+		}
+		out = append(out, paths)
+	}
+	return out, nil
+}
+
+// Destroy destroys all storages. It is not needed if a server has installed the storages, but it may be called repeatedly.
+func (b *Builder) Destroy() {
+	for _, storages := range b.storages {
+		for _, storage := range storages {
+			storage.Destroy()
+		}
+	}
+}
+
+// servedIn returns the API versions that serve each resource.
+func servedIn(groups []Group) map[Definition][]string {
+	out := map[Definition][]string{}
+	for _, group := range groups {
+		for _, definition := range group.Resources {
+			if alternate, ok := definition.(interface{ of() Definition }); ok {
+				definition = alternate.of()
+			}
+			out[definition] = append(out[definition], group.GroupVersion.String())
+		}
+	}
+	return out
 }

@@ -26,8 +26,7 @@ var (
 
 func things() *Resource[*corev1.ConfigMap] {
 	return &Resource[*corev1.ConfigMap]{
-		Name: "things", Singular: "thing", Kind: "Thing", ShortNames: []string{"th"}, Categories: []string{"all"}, Namespaced: true,
-		New:          func() *corev1.ConfigMap { return &corev1.ConfigMap{} },
+		Name: "things", Kind: "Thing", ShortNames: []string{"th"}, Categories: []string{"all"}, Namespaced: true,
 		NewList:      func() runtime.Object { return &corev1.ConfigMapList{} },
 		Strategy:     Strategy[*corev1.ConfigMap]{ResetFields: [][]string{{"data", "a"}}},
 		Subresources: []Subresource[*corev1.ConfigMap]{{Name: "status"}, {Name: "finish", WriteOnly: true}},

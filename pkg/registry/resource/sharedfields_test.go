@@ -18,7 +18,7 @@ import (
 // TestSharedFields: equal sets of fields of objects with the same name are shared, and sharing never changes a set.
 func TestSharedFields(t *testing.T) {
 	resource := things()
-	resource.Selectable = func(cm *corev1.ConfigMap) fields.Set { return maps.Clone(cm.Data) }
+	resource.Selectable = func(cm *corev1.ConfigMap) fields.Set { return maps.Collect(maps.All(cm.Data)) }
 	store := &memory{}
 	groups := []Group{{GroupVersion: oneVersion, Resources: []Definition{resource}}}
 	b := builder(t, store, groups...)

@@ -2,20 +2,25 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // storage builds the store of the resource and the storages around it.
 func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
-	store := r.newStore(b.Scheme, gv, b.versions(r))
+	store := r.newStore(b, gv)
 	if r.Customize != nil {
 		r.Customize(store)
 	}
@@ -24,7 +29,10 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	}
 	store.StorageVersioner = gv
 
-	out := map[string]rest.Storage{r.Name: r.mainStorage(store)}
+	out := map[string]rest.Storage{r.Name: &Storage{Store: store, shortNames: r.ShortNames, categories: r.Categories}}
+	if r.Wrap != nil {
+		out[r.Name] = r.Wrap(store)
+	}
 	for _, sub := range r.Subresources {
 		out[r.Name+"/"+sub.Name] = r.subresourceStorage(b, store, sub)
 	}
@@ -36,19 +44,21 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	return out, nil
 }
 
-func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion, versions []string) *genericregistry.Store {
-	s := newStrategy(typer, r.Namespaced, r.Strategy, versions...)
+func (r *Resource[T]) newStore(b *Builder, gv schema.GroupVersion) *genericregistry.Store {
+	s := newStrategy(b.Scheme, r.Namespaced, r.Strategy, b.groups[r])
 	store := &genericregistry.Store{
-		NewFunc:                   func() runtime.Object { return r.New() },
+		NewFunc:                   func() runtime.Object { return newObject[T]() },
 		NewListFunc:               r.NewList,
 		DefaultQualifiedResource:  r.groupResource(gv.Group),
-		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: r.Singular},
-		PredicateFunc:             r.predicate,
-		CreateStrategy:            s,
-		UpdateStrategy:            s,
-		DeleteStrategy:            s,
-		ResetFieldsStrategy:       s,
-		TableConvertor:            newTable(r.groupResource(gv.Group), r.Columns),
+		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: strings.ToLower(r.Kind)},
+		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}
+		},
+		CreateStrategy:      s,
+		UpdateStrategy:      s,
+		DeleteStrategy:      s,
+		ResetFieldsStrategy: s,
+		TableConvertor:      newTable(r.groupResource(gv.Group), r.Columns),
 	}
 	if r.TTL > 0 {
 		seconds := uint64(r.TTL.Seconds())
@@ -57,38 +67,20 @@ func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion
 	return store
 }
 
-func (r *Resource[T]) mainStorage(store *genericregistry.Store) rest.Storage {
-	if r.Wrap != nil {
-		return r.Wrap(store)
-	}
-	main := &Storage{Store: store, shortNames: r.ShortNames}
-	if len(r.Categories) == 0 {
-		return main
-	}
-	return &categorizedStorage{Storage: main, categories: r.Categories}
-}
-
-// Storage is a store with short names. It serves every generic verb.
+// Storage is a store with short names and categories. It serves every generic verb.
 type Storage struct {
 	*genericregistry.Store
-	shortNames []string
+	shortNames, categories []string
 }
 
 // ShortNames implements rest.ShortNamesProvider.
 func (s *Storage) ShortNames() []string { return s.shortNames }
 
-// categorizedStorage is a Storage that belongs to categories.
-type categorizedStorage struct {
-	*Storage
-	categories []string
-}
-
 // Categories implements rest.CategoriesProvider.
-func (s *categorizedStorage) Categories() []string { return s.categories }
+func (s *Storage) Categories() []string { return s.categories }
 
-// subresourceStorage returns the storage of a subresource.
 func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Store, sub Subresource[T]) rest.Storage {
-	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.versions(r)...)
+	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.groups[r])
 	copied := *store
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
@@ -115,7 +107,6 @@ var (
 	_ rest.TableConvertor      = &getUpdateStorage{}
 )
 
-// New implements rest.Storage.
 func (s *updateStorage) New() runtime.Object { return s.store.New() }
 
 // Destroy does nothing, because the resource owns the store.
@@ -138,7 +129,6 @@ func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.Up
 	return s.store.Update(ctx, name, objInfo, createValidation, validation, false, options)
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
 func (s *updateStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
@@ -154,4 +144,74 @@ func (s *getUpdateStorage) Get(ctx context.Context, name string, options *metav1
 // ConvertToTable prints the object as the resource does.
 func (s *getUpdateStorage) ConvertToTable(ctx context.Context, object, tableOptions runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, object, tableOptions)
+}
+
+// Review describes a resource that can only be created. Its objects are questions, and the response, which is not stored,
+// contains the result.
+type Review[T Object] struct {
+	// Name and Kind are as in Resource.
+	Name, Kind string
+	// Namespaced is set for questions about one namespace.
+	Namespaced bool
+	// Evaluate returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
+	// user and namespace.
+	Evaluate func(ctx context.Context, obj T) (runtime.Object, error)
+}
+
+// Plural implements Definition.
+func (r *Review[T]) Plural() string { return r.Name }
+
+func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // required by Definition
+	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), newObject[T]())
+	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), newObject[T]())
+	return nil
+}
+
+func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
+	if r.Evaluate == nil {
+		return nil, fmt.Errorf("%s has no Evaluate function", r.Name)
+	}
+	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
+}
+
+// reviewStorage serves POST of a Review.
+type reviewStorage[T Object] struct{ review *Review[T] }
+
+var (
+	_ rest.Creater              = &reviewStorage[Object]{}
+	_ rest.Scoper               = &reviewStorage[Object]{}
+	_ rest.SingularNameProvider = &reviewStorage[Object]{}
+)
+
+func (s *reviewStorage[T]) New() runtime.Object { return newObject[T]() }
+
+func (s *reviewStorage[T]) Destroy() {}
+
+func (s *reviewStorage[T]) NamespaceScoped() bool { return s.review.Namespaced }
+
+func (s *reviewStorage[T]) GetSingularName() string { return strings.ToLower(s.review.Kind) }
+
+func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	question, ok := obj.(T)
+	if !ok {
+		return nil, errors.New("the object is not a " + s.review.Kind)
+	}
+	if admit != nil {
+		if err := admit(ctx, obj.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	return s.review.Evaluate(ctx, question)
+}
+
+// ConvertExtra converts the extra fields of a user to another type of values. It returns nil if there are none.
+func ConvertExtra[To, From ~[]string](extra map[string]From) map[string]To {
+	if len(extra) == 0 {
+		return nil
+	}
+	converted := make(map[string]To, len(extra))
+	for key, values := range extra {
+		converted[key] = To(values)
+	}
+	return converted
 }

@@ -31,7 +31,7 @@ var (
 )
 
 // newStrategy returns the adapter. versions are the API versions in which field managers may refer to the reset fields.
-func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], versions ...string) strategy[T] {
+func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], versions []string) strategy[T] {
 	s := strategy[T]{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, namespaced: namespaced, do: do}
 	if len(do.ResetFields) == 0 {
 		return s

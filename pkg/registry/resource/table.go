@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +15,12 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
+
+// Object is a pointer to an API type.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
 
 // Column is a column of a resource's table.
 type Column[T Object] struct {
@@ -71,11 +78,7 @@ type table[T Object] struct {
 	columns  []Column[T]
 }
 
-// newTable returns the convertor for columns, or the generic one if there are none.
 func newTable[T Object](resource schema.GroupResource, columns []Column[T]) rest.TableConvertor {
-	if len(columns) == 0 {
-		return rest.NewDefaultTableConvertor(resource)
-	}
 	t := &table[T]{resource: resource, columns: columns, headers: make([]metav1.TableColumnDefinition, 0, len(columns))}
 	for _, c := range columns {
 		t.headers = append(t.headers, metav1.TableColumnDefinition{
@@ -85,7 +88,6 @@ func newTable[T Object](resource schema.GroupResource, columns []Column[T]) rest
 	return t
 }
 
-// ConvertToTable implements rest.TableConvertor.
 func (t *table[T]) ConvertToTable(ctx context.Context, object, tableOptions runtime.Object) (*metav1.Table, error) {
 	out := &metav1.Table{Rows: []metav1.TableRow{}}
 	headers := t.headers
@@ -146,22 +148,10 @@ func (t *table[T]) notAcceptable(ctx context.Context) error {
 	if info, ok := genericapirequest.RequestInfoFrom(ctx); ok {
 		resource = schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	}
-	return notAcceptableError{resource: resource}
-}
-
-// notAcceptableError is returned for objects that cannot be converted to a table.
-type notAcceptableError struct{ resource schema.GroupResource }
-
-func (e notAcceptableError) Error() string {
-	return fmt.Sprintf("the resource %s does not support being converted to a Table", e.resource)
-}
-
-// Status implements apierrors.APIStatus, so that clients get 406.
-func (e notAcceptableError) Status() metav1.Status {
-	return metav1.Status{
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusNotAcceptable,
 		Reason:  metav1.StatusReasonNotAcceptable,
-		Message: e.Error(),
-	}
+		Message: fmt.Sprintf("the resource %s does not support being converted to a Table", resource),
+	}}
 }

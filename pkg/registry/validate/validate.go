@@ -23,20 +23,20 @@ var standardFinalizers = map[string]bool{
 }
 
 // ObjectMeta validates the metadata of a new object of the core group. name validates its name.
-func ObjectMeta(meta *metav1.ObjectMeta, namespaced bool, name apivalidation.ValidateNameFunc) field.ErrorList {
-	errs := apivalidation.ValidateObjectMeta(meta, namespaced, name, metadata)
+func ObjectMeta(meta metav1.Object, namespaced bool, name apivalidation.ValidateNameFunc) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaAccessor(meta, namespaced, name, metadata)
 	return append(errs, finalizersOf(meta)...)
 }
 
 // ObjectMetaUpdate validates the metadata of an updated object of the core group.
-func ObjectMetaUpdate(meta, old *metav1.ObjectMeta) field.ErrorList {
-	errs := apivalidation.ValidateObjectMetaUpdate(meta, old, metadata)
+func ObjectMetaUpdate(meta, old metav1.Object) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(meta, old, metadata)
 	return append(errs, finalizersOf(meta)...)
 }
 
-func finalizersOf(meta *metav1.ObjectMeta) field.ErrorList {
+func finalizersOf(meta metav1.Object) field.ErrorList {
 	var errs field.ErrorList
-	for i, name := range meta.Finalizers {
+	for i, name := range meta.GetFinalizers() {
 		errs = append(errs, standardFinalizer(name, metadata.Child("finalizers").Index(i))...)
 	}
 	return errs
@@ -44,11 +44,7 @@ func finalizersOf(meta *metav1.ObjectMeta) field.ErrorList {
 
 // Finalizer validates the name of a finalizer.
 func Finalizer(name string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, msg := range validation.IsQualifiedName(name) {
-		errs = append(errs, field.Invalid(path, name, msg))
-	}
-	return append(errs, standardFinalizer(name, path)...)
+	return append(Messages(path, name, validation.IsQualifiedName(name)), standardFinalizer(name, path)...)
 }
 
 func standardFinalizer(name string, path *field.Path) field.ErrorList {
@@ -56,15 +52,6 @@ func standardFinalizer(name string, path *field.Path) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")}
-}
-
-// DataKey validates a key in the data of a config map or secret.
-func DataKey(key string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, msg := range validation.IsConfigMapKey(key) {
-		errs = append(errs, field.Invalid(path.Key(key), key, msg))
-	}
-	return errs
 }
 
 // Frozen validates an update of an object with the field `immutable`. If it was set, it must remain set, and no data
@@ -80,6 +67,15 @@ func Frozen(now, old *bool, changed ...string) field.ErrorList {
 	}
 	for _, name := range changed {
 		errs = append(errs, field.Forbidden(field.NewPath(name), detail))
+	}
+	return errs
+}
+
+// Messages returns an error for each message about a value.
+func Messages(path *field.Path, value any, messages []string) field.ErrorList {
+	var errs field.ErrorList
+	for _, msg := range messages {
+		errs = append(errs, field.Invalid(path, value, msg))
 	}
 	return errs
 }

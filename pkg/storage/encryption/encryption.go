@@ -36,7 +36,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 type Providers struct {
 	transformers value.ResourceTransformers
 	checks       []healthz.HealthChecker
-	reload       func(ctx context.Context)
+	run          func(ctx context.Context)
 	closeKMS     context.CancelFunc
 }
 
@@ -44,7 +44,8 @@ type Providers struct {
 // metrics. Without a configuration, the Providers do not encrypt.
 func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error) {
 	if o.ConfigFile == "" {
-		return &Providers{transformers: encryptionconfig.StaticTransformers{}, closeKMS: func() {}}, nil
+		idle := func(ctx context.Context) { <-ctx.Done() }
+		return &Providers{transformers: encryptionconfig.StaticTransformers{}, run: idle, closeKMS: func() {}}, nil
 	}
 	kms, closeKMS := context.WithCancel(context.WithoutCancel(ctx))
 	loaded, err := encryptionconfig.LoadEncryptionConfig(kms, o.ConfigFile, true, serverID)
@@ -62,7 +63,7 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 	return &Providers{
 		transformers: dynamic,
 		checks:       []healthz.HealthChecker{dynamic},
-		reload: func(ctx context.Context) {
+		run: func(ctx context.Context) {
 			controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
 				o.ConfigFile, dynamic, loaded.EncryptionFileContentHash, serverID).Run(ctx)
 		},
@@ -96,11 +97,7 @@ func (p *Providers) HealthChecks() []healthz.HealthChecker { return p.checks }
 
 // Run reloads the file when it changes, until ctx is done.
 func (p *Providers) Run(ctx context.Context) error {
-	if p.reload == nil {
-		<-ctx.Done()
-		return nil
-	}
-	p.reload(ctx)
+	p.run(ctx)
 	return nil
 }
 

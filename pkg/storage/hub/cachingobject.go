@@ -3,14 +3,16 @@ package hub
 import (
 	"bytes"
 	"io"
+	"maps"
+	"reflect"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// object is an API object.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -21,23 +23,27 @@ type object interface {
 type cachingObject struct {
 	object
 
-	mu      sync.Mutex
-	owned   bool // object is a copy
-	encoded map[runtime.Identifier]*encoded
-	derived map[any]*derived
+	mu    sync.Mutex
+	owned bool // object is a copy
+	// encoded and derived are the encodings and other forms of the object, which are computed once.
+	encoded map[runtime.Identifier]func() ([]byte, error)
+	derived map[any]func() (runtime.Object, error)
 }
 
-type encoded struct {
-	once sync.Once
-	data []byte
-	err  error
-}
-
-// derived is a form of an object that watchers share, too.
-type derived struct {
-	once sync.Once
-	obj  runtime.Object
-	err  error
+// once returns compute's result for the object, which is computed once for each key of known.
+func once[K comparable, V any](s *cachingObject, known *map[K]func() (V, error), key K, compute func(from runtime.Object) (V, error)) (V, error) {
+	s.mu.Lock()
+	result := (*known)[key]
+	if result == nil {
+		from := s.object
+		result = sync.OnceValues(func() (V, error) { return compute(from) })
+		if *known == nil {
+			*known = map[K]func() (V, error){}
+		}
+		(*known)[key] = result
+	}
+	s.mu.Unlock()
+	return result()
 }
 
 var _ runtime.CacheableObject = (*cachingObject)(nil)
@@ -69,56 +75,30 @@ func Share(obj runtime.Object) runtime.Object {
 // Derive returns the result of derive for the object, which is computed once for each key. derive must not
 // modify its argument, and its result must not be modified.
 func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
-	s.mu.Lock()
-	d := s.derived[key]
-	if d == nil {
-		d = &derived{}
-		if s.derived == nil {
-			s.derived = map[any]*derived{}
+	return once(s, &s.derived, key, func(from runtime.Object) (runtime.Object, error) {
+		obj, err := derive(from)
+		if o, ok := obj.(object); ok && err == nil {
+			obj = &cachingObject{object: o}
 		}
-		s.derived[key] = d
-	}
-	from := s.object
-	s.mu.Unlock()
-	d.once.Do(func() {
-		if d.obj, d.err = derive(from); d.err != nil {
-			return
-		}
-		if o, ok := d.obj.(object); ok {
-			d.obj = &cachingObject{object: o}
-		}
+		return obj, err
 	})
-	return d.obj, d.err
 }
 
 func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
-	s.mu.Lock()
-	e := s.encoded[id]
-	if e == nil {
-		e = &encoded{}
-		if s.encoded == nil {
-			s.encoded = map[runtime.Identifier]*encoded{}
-		}
-		s.encoded[id] = e
-	}
-	s.mu.Unlock()
-	e.once.Do(func() {
-		s.mu.Lock()
-		obj := s.object
-		s.mu.Unlock()
+	data, err := once(s, &s.encoded, id, func(from runtime.Object) ([]byte, error) {
 		// Encoders set the kind of the object.
 		var data bytes.Buffer
-		e.err = encode(Shallow(obj), &data)
-		e.data = data.Bytes()
+		err := encode(Shallow(from), &data)
+		return data.Bytes(), err
 	})
-	if e.err != nil {
-		return e.err
+	if err != nil {
+		return err
 	}
 	if splice, ok := w.(runtime.Splice); ok {
-		splice.Splice(e.data)
+		splice.Splice(data)
 		return nil
 	}
-	_, err := w.Write(e.data)
+	_, err = w.Write(data)
 	return err
 }
 
@@ -156,3 +136,41 @@ func (s *cachingObject) SetAnnotations(v map[string]string)             { s.own(
 func (s *cachingObject) SetFinalizers(v []string)                       { s.own().SetFinalizers(v) }
 func (s *cachingObject) SetOwnerReferences(v []metav1.OwnerReference)   { s.own().SetOwnerReferences(v) }
 func (s *cachingObject) SetManagedFields(v []metav1.ManagedFieldsEntry) { s.own().SetManagedFields(v) }
+
+// Shallow returns a shallow copy of an object. The caller may set its kind and replace fields of its
+// metadata, e.g. set labels, but must not modify anything they refer to. This suffices for encoders and is
+// much cheaper than a deep copy, which objects of unknown types get.
+func Shallow(obj runtime.Object) runtime.Object {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		own := maps.Clone(u.Object)
+		if metadata, ok := own["metadata"].(map[string]any); ok {
+			own["metadata"] = maps.Clone(metadata)
+		}
+		return &unstructured.Unstructured{Object: own}
+	}
+	// Objects with nested objects encode these in place.
+	if _, nested := obj.(runtime.NestedObjectEncoder); nested || !copiesAsStruct(reflect.TypeOf(obj)) {
+		return obj.DeepCopyObject()
+	}
+	own := reflect.New(reflect.TypeOf(obj).Elem())
+	own.Elem().Set(reflect.ValueOf(obj).Elem())
+	copied, _ := reflect.TypeAssert[runtime.Object](own)
+	return copied
+}
+
+// asStructs caches for types of objects whether they are pointers to structs with TypeMeta and ObjectMeta.
+var asStructs sync.Map
+
+func copiesAsStruct(t reflect.Type) bool {
+	if known, ok := asStructs.Load(t); ok {
+		return known == true
+	}
+	has := func(name string, of reflect.Type) bool {
+		field, ok := t.Elem().FieldByName(name)
+		return ok && len(field.Index) == 1 && field.Type == of
+	}
+	is := t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct &&
+		has("TypeMeta", reflect.TypeFor[metav1.TypeMeta]()) && has("ObjectMeta", reflect.TypeFor[metav1.ObjectMeta]())
+	asStructs.Store(t, is)
+	return is
+}

@@ -13,7 +13,7 @@ import (
 func TestUnwrap(t *testing.T) {
 	pod := named("a")
 	var of weak.Pointer[cachingObject]
-	wrapped := (&event{}).share(&Hub{}, pod, &of)
+	wrapped := (&event{}).share(newFollower(t).Hub, pod, &of)
 	require.NotSame(t, runtime.Object(pod), wrapped)
 	require.Same(t, runtime.Object(pod), Unwrap(wrapped))
 	status := &metav1.Status{}

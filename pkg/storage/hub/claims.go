@@ -32,21 +32,6 @@ func (h *Hub) claimLocked(w *Watcher) error {
 	return nil
 }
 
-func (h *Hub) unclaimAllLocked() {
-	for _, c := range h.claimed.of {
-		c.Set.Unfollow()
-	}
-	clear(h.claimed.of)
-	clear(h.claimed.in)
-}
-
-// restartClaimsLocked restarts the claim sets after etcd was restored from a backup.
-func (h *Hub) restartClaimsLocked(version uint64) {
-	for set := range h.claimed.of {
-		set.Restart(version)
-	}
-}
-
 // selectClaimLocked stores the selection of a claim set for a logical cluster.
 func (h *Hub) selectClaimLocked(c *claimants, cluster logicalcluster.Name, selection claims.Selection) {
 	key := c.prefix(cluster)

@@ -60,9 +60,6 @@ type missed struct {
 // because it may have watched another replica.
 type had struct{ yes, certain bool }
 
-// delivers reports whether an event in one of the logical clusters is sent.
-func (m *missed) delivers(e *event) bool { return m.latest[e.key] == e }
-
 // compared is a logical cluster with a changed selection in a claim set.
 type compared struct {
 	prefix string
@@ -242,7 +239,7 @@ func (t *claimUpdate) share(it *updateItem) runtime.Object {
 			klog.ErrorS(err, "Failed to set the resource version of an object", "resource", t.cfg.Resource, "key", it.key)
 		}
 	}
-	o := Share(t.cfg.shown(obj))
+	o := Share(t.cfg.Shown(obj))
 	if s, ok := o.(*cachingObject); ok {
 		it.shared = weak.Make(s)
 	}

@@ -28,7 +28,7 @@ type Config struct {
 	GetAttrs storage.AttrFunc
 	// NewFunc returns an empty object, for bookmarks.
 	NewFunc func() runtime.Object
-	// Shown returns an object as clients receive it, either itself or a copy. If nil, objects are unchanged.
+	// Shown returns an object as clients receive it, either itself or a copy.
 	Shown func(runtime.Object) runtime.Object
 	// WantProgress requests a progress notification from etcd.
 	WantProgress func()
@@ -36,15 +36,8 @@ type Config struct {
 	CurrentVersion func(context.Context) (uint64, error)
 	// CompactRevision is the revision up to which etcd is compacted.
 	CompactRevision func() int64
-	// Undecodable reports whether decoding an object has failed since the last call. It may be nil.
+	// Undecodable reports whether decoding an object has failed since the last call.
 	Undecodable func() bool
-}
-
-func (c *Config) shown(obj runtime.Object) runtime.Object {
-	if c.Shown == nil {
-		return obj
-	}
-	return c.Shown(obj)
 }
 
 func (c *Config) versionOf(obj runtime.Object) uint64 {

@@ -45,13 +45,22 @@ func newFollower(tb testing.TB) *follower {
 		KeyFunc:      func(obj runtime.Object) string { return "/r/" + obj.(metav1.Object).GetName() },
 		GetAttrs:     storage.DefaultClusterScopedAttr,
 		NewFunc:      func() runtime.Object { return &metav1.PartialObjectMetadata{} },
+		Shown:        func(obj runtime.Object) runtime.Object { return obj },
 		WantProgress: func() {},
+		Undecodable:  func() bool { return false },
 	})
 	tb.Cleanup(func() {
 		f.stop()
 		f.Close()
 	})
 	return f
+}
+
+// Version returns the resource version up to which the hub has received all events.
+func (f *follower) Version() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.version
 }
 
 // filled returns a hub with objects that follows the watch cache from version 10.

@@ -264,15 +264,8 @@ func (h *Hub) Filling() error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
 }
 
-// Version returns the resource version up to which the hub has received all events.
-func (h *Hub) Version() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.version
-}
-
-// bookmark returns a bookmark event.
-func (h *Hub) bookmark(version uint64) (watch.Event, error) {
+// Bookmark returns a bookmark event.
+func (h *Hub) Bookmark(version uint64) (watch.Event, error) {
 	bookmark := h.cfg.NewFunc()
 	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
 		return watch.Event{}, fmt.Errorf("cannot create a bookmark of %s: %w", h.cfg.Resource, err)

@@ -40,7 +40,6 @@ func (h *Hub) keep(version uint64, s *snapshot) {
 	h.kept.add(version, s, time.Now(), h.written)
 }
 
-// latest returns the current objects and their version.
 func (h *Hub) latest() (*snapshot, uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,32 +49,17 @@ func (h *Hub) latest() (*snapshot, uint64) {
 	return h.objects.snapshot(), h.version
 }
 
-// List serves a list or a page. It returns false if etcd must serve it: for a single object, and for versions
-// that the hub does not have.
-func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.ListOptions, list runtime.Object) (bool, error) {
-	if !opts.Recursive || !delegator.ConsistentReadSupported() {
-		return false, nil
-	}
-	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
-		opts.Predicate.Limit = 0 // like upstream, serves the full list
-	}
-	return h.list(ctx, key, in, opts, list)
-}
-
-// Page serves a page of a list. It returns false if the watch cache or etcd must serve it: for lists without
-// a limit, and for versions that the hub does not have.
-func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
+// List serves a list or a page. It returns false if another layer must serve it: for a single object, for versions
+// that the hub does not have and, if onlyPages is set, for full lists.
+func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.ListOptions, onlyPages bool, list runtime.Object) (bool, error) {
 	pred := &opts.Predicate
-	if !opts.Recursive || pred.Limit <= 0 && pred.Continue == "" || !delegator.ConsistentReadSupported() {
+	full := pred.Continue == "" && (pred.Limit <= 0 || opts.ResourceVersion == "0") // as upstream
+	if !opts.Recursive || full && onlyPages || !delegator.ConsistentReadSupported() {
 		return false, nil
 	}
-	if opts.ResourceVersion == "0" && pred.Continue == "" {
-		return false, nil // upstream serves the full list
+	if full {
+		pred.Limit = 0
 	}
-	return h.list(ctx, key, Claims{}, opts, list)
-}
-
-func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	at, start, err := storage.ValidateListOptions(key, h.cfg.Versioner, opts)
 	if err != nil {
 		return true, err
@@ -99,15 +83,11 @@ func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.List
 
 // read returns the objects for a list. If it returns neither objects nor an error, the watch cache must
 // serve the list.
-// that the watch cache is to serve the list.
 func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*snapshot, uint64, error) {
 	if at > 0 {
 		version := uint64(at)
 		if compacted := h.cfg.CompactRevision(); compacted > at {
 			return nil, 0, ErrCompacted
-		}
-		if h.ahead(version) {
-			return nil, 0, nil
 		}
 		return h.at(version), version, nil
 	}
@@ -140,13 +120,6 @@ func (h *Hub) fresh(ctx context.Context, resourceVersion string) (*snapshot, uin
 			return objects, at, nil
 		}
 	}
-}
-
-// ahead reports whether a version is in the future.
-func (h *Hub) ahead(version uint64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return version > h.version
 }
 
 type page struct {
@@ -282,7 +255,7 @@ func (s *State) Each(yield func(runtime.Object) bool) error {
 				return false
 			}
 		}
-		return !matches || yield(Share(s.hub.cfg.shown(it.obj)))
+		return !matches || yield(Share(s.hub.cfg.Shown(it.obj)))
 	}
 	if s.objects != nil {
 		s.objects.from(s.key, visit)

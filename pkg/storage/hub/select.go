@@ -165,7 +165,7 @@ func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[cachingObject
 	defer e.sharing.Unlock()
 	s := as.Value()
 	if s == nil {
-		if s, _ = Share(h.cfg.shown(obj)).(*cachingObject); s != nil {
+		if s, _ = Share(h.cfg.Shown(obj)).(*cachingObject); s != nil {
 			*as = weak.Make(s)
 		}
 	}

@@ -69,7 +69,6 @@ func newTree(items []item) *tree {
 	return t
 }
 
-// snapshot returns the current state.
 func (t *tree) snapshot() *snapshot {
 	if t.latest == nil {
 		t.generation++

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
-	"github.com/shardplane/shardplane/pkg/request/hashrange"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
@@ -30,26 +29,21 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
 	}
-	if all {
-		r.intervals = []hashrange.Interval{hashrange.Whole}
-	}
 	size := buffered
 	if request.Key != h.cfg.Root {
 		size = bufferedInPart
 	}
 	w := &Watcher{
 		hub: h, request: request, sharded: !all, ranges: r, behind: true,
-		result: make(chan watch.Event, size),
-		done:   make(chan struct{}),
+		result:  make(chan watch.Event, size),
+		done:    make(chan struct{}),
+		started: request.Start != nil,
 	}
 	pred := request.Predicate
 	pred.ShardSelector = nil
 	w.unnamed = pred.Empty()
 	w.deadline, _ = ctx.Deadline()
 	w.nextBookmark = w.bookmarkAfter(time.Now())
-
-	w.started = request.Start != nil
-
 	if err := h.lockFollowing(ctx, request.Claims); err != nil {
 		return nil, err
 	}
@@ -239,7 +233,7 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 			if (e.Type == watch.Bookmark || reached > version) && w.hub.remembers(version) {
 				return version, true
 			}
-			if e.Type != watch.Bookmark && w.inRanges(e) && !w.send(watch.Event{Type: e.Type, Object: w.hub.cfg.shown(e.Object)}) {
+			if e.Type != watch.Bookmark && w.inRanges(e) && !w.send(watch.Event{Type: e.Type, Object: w.hub.cfg.Shown(e.Object)}) {
 				return 0, false
 			}
 			version = max(version, reached)
@@ -256,7 +250,6 @@ func (h *Hub) remembers(version uint64) bool {
 	return version >= h.history.floor
 }
 
-// inRanges reports whether the object of an event is in the watcher's ranges.
 func (w *Watcher) inRanges(e watch.Event) bool {
 	if !w.sharded {
 		return true

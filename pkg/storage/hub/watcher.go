@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // slowBudget is how long a reader with a full buffer may take for one event before its watch ends.
@@ -45,7 +47,8 @@ func (w *Watcher) endLocked() {
 		w.scopes().remove(w)
 	}
 	if w.claims != nil {
-		h.unclaimLocked(w)
+		delete(w.claims.watchers, w)
+		h.unfollowLocked(w.claims)
 	}
 	if w.release != nil {
 		w.release()
@@ -55,7 +58,6 @@ func (w *Watcher) endLocked() {
 	}
 }
 
-// scopes returns the index of the watcher.
 func (w *Watcher) scopes() scopes {
 	if w.claims != nil {
 		return w.claims.scopes
@@ -69,12 +71,6 @@ func (h *Hub) endJoinedLocked() {
 		if w.joined {
 			w.endLocked()
 		}
-	}
-}
-
-func (h *Hub) endAllLocked() {
-	for w := range h.watchers {
-		w.endLocked()
 	}
 }
 
@@ -139,12 +135,6 @@ func (w *Watcher) send(e watch.Event) bool {
 	}
 }
 
-// unclaimLocked removes a watcher that ends from its claim set.
-func (h *Hub) unclaimLocked(w *Watcher) {
-	delete(w.claims.watchers, w)
-	h.unfollowLocked(w.claims)
-}
-
 // unfollowLocked stops following a claim set that is empty and has no watchers. The hub continues to follow
 // other sets, so that the next watch does not need to read them again under the lock.
 func (h *Hub) unfollowLocked(c *claimants) {
@@ -154,7 +144,6 @@ func (h *Hub) unfollowLocked(c *claimants) {
 	}
 }
 
-// selectLocked sets the selection of a watcher.
 func (w *Watcher) selectLocked() {
 	key := selectionKey{attributes: w.request.Attributes}
 	if s := w.request.Predicate.Label; s != nil {
@@ -170,7 +159,6 @@ func (w *Watcher) selectLocked() {
 	w.selection.watchers++
 }
 
-// unselectLocked removes the selection of a watcher.
 func (w *Watcher) unselectLocked() {
 	if w.selection == nil {
 		return
@@ -178,4 +166,158 @@ func (w *Watcher) unselectLocked() {
 	if w.selection.watchers--; w.selection.watchers == 0 {
 		delete(w.hub.selections, w.selection.key)
 	}
+}
+
+// batch is the number of events that a watcher which is behind takes at a time.
+const batch = 64
+
+// taken is an event for a watcher, with the claim set's selection at that time.
+type taken struct {
+	*event
+
+	claimed claims.Selection
+	// missed is the type with which the event is sent if the watcher had missed it.
+	missed watch.EventType
+}
+
+// catchUp sends from the history until no events remain. It runs on the goroutine of a watcher that is behind.
+func (w *Watcher) catchUp() {
+	var events [batch]taken
+	for {
+		n, t, more := w.take(events[:])
+		if !more {
+			return
+		}
+		proceed := true
+		for i := 0; i < n && proceed; i++ {
+			proceed = events[i].event == nil || w.sendTaken(&events[i])
+		}
+		if proceed && t != nil {
+			proceed = w.sendUpdate(t)
+		}
+		if !proceed {
+			w.Stop()
+			close(w.result)
+			return
+		}
+	}
+}
+
+// sendTaken sends an event if the watcher selects it, and reports whether the watch continues.
+func (w *Watcher) sendTaken(e *taken) bool {
+	var cache eventCache
+	if e.missed != "" {
+		return w.send(watch.Event{Type: e.missed, Object: cache.shared(w.hub, e.event)})
+	}
+	is, was := w.selects(e.event, &cache)
+	if w.claims != nil {
+		is, was = is && e.claimed.Matches(e.obj), was && e.claimed.Matches(e.previous)
+	}
+	out, ok := w.convert(e.event, &cache, is, was)
+	return !ok || w.send(out)
+}
+
+// take fills events with the next ones for the watcher, and returns the claim update that follows them.
+// Events that the watcher does not select are nil. It returns false if none remains; from then on the hub sends.
+func (w *Watcher) take(events []taken) (n int, t *claimUpdate, more bool) {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := &h.history
+	switch {
+	case w.stopped:
+		close(w.result)
+		return 0, nil, false
+	case w.cursor < l.first:
+		w.tooSlow()
+		w.endLocked()
+		close(w.result)
+		return 0, nil, false
+	case w.cursor == l.next && len(w.pendingUpdates) == 0:
+		w.behind, w.slow, w.missed = false, nil, nil
+		return 0, nil, false
+	}
+	end := l.next
+	if len(w.pendingUpdates) > 0 {
+		end = w.pendingUpdates[0].number
+	}
+	for ; n < len(events) && w.cursor < end; n++ {
+		events[n] = w.wantedLocked(l.at(w.cursor))
+		w.cursor++
+	}
+	if len(w.pendingUpdates) > 0 && w.cursor == end {
+		t = w.pendingUpdates[0]
+		w.pendingUpdates[0] = nil
+		w.pendingUpdates = w.pendingUpdates[1:]
+	}
+	return n, t, true
+}
+
+// wantedLocked returns the event at the watcher's cursor if it is in its scope and ranges.
+func (w *Watcher) wantedLocked(e *event) taken {
+	if !inScope(w.request.Key, e.key) {
+		return taken{}
+	}
+	if !w.ranges.match(e.hashes) {
+		if w.cursor < w.from {
+			w.hub.countFiltered(1)
+		}
+		return taken{}
+	}
+	if w.claims == nil {
+		return taken{event: e}
+	}
+	if m := w.missed; m != nil && w.cursor < m.until {
+		if _, changed := m.of[w.hub.claimKey(e.key)]; changed {
+			if m.latest[e.key] != e {
+				return taken{}
+			}
+			return taken{event: e, missed: m.kind(e)}
+		}
+	}
+	claimed := w.claimedLocked(e)
+	if !claimed.Held() {
+		return taken{}
+	}
+	return taken{event: e, claimed: claimed}
+}
+
+// sendUpdate sends the events of a claim update, and a bookmark, because added objects have older versions than
+// events before. It reports whether the watch continues.
+func (w *Watcher) sendUpdate(t *claimUpdate) bool {
+	t.compare()
+	for i := range t.items {
+		it := &t.items[i]
+		if !inScope(w.request.Key, it.key) || t.missed == nil && !w.hub.cfg.matches(&w.request.Predicate, it.obj) {
+			continue
+		}
+		kind := watch.Added
+		if it.deleted {
+			kind = watch.Deleted
+		}
+		if !w.send(watch.Event{Type: kind, Object: t.share(it)}) {
+			return false
+		}
+	}
+	// A watcher that resumes has not caught up yet.
+	if t.missed != nil || !w.request.Predicate.AllowWatchBookmarks {
+		return true
+	}
+	bookmark, err := w.hub.Bookmark(t.version)
+	if err != nil {
+		w.fail(err)
+		return false
+	}
+	return w.send(bookmark)
+}
+
+// claimedLocked returns the selection of the watcher's claim set for the logical cluster of an event, as of that event.
+func (w *Watcher) claimedLocked(e *event) claims.Selection {
+	key := w.hub.claimKey(e.key)
+	for _, t := range w.pendingUpdates {
+		if t.missed == nil && len(t.prefixes) > 0 && t.prefixes[0].prefix == key {
+			return t.prefixes[0].spans[0].selection
+		}
+	}
+	return w.hub.claimOfLocked(w.claims, key)
 }

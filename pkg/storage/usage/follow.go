@@ -45,10 +45,6 @@ func (l *listening) notify(key string) {
 	}
 }
 
-func newFollowing() following {
-	return following{again: make(chan struct{}, 1), moved: make(chan struct{})}
-}
-
 // streamContext returns a context with an etcd stream of its own, because etcd reports progress per stream, not
 // per watch.
 func streamContext(ctx context.Context) context.Context {

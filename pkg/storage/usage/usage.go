@@ -52,7 +52,6 @@ type Counter struct {
 
 	following following
 	listening listening
-	changed   func()
 	quota     *quota
 }
 
@@ -80,10 +79,11 @@ type objectKey struct {
 }
 
 // NewUsageMeter returns a counter of the keys below prefix. events is the prefix of Events below it, as returned by
-// storage.ResourcePrefix. apart are resources of named groups that are also counted separately.
+// storage.ResourcePrefix. separate are resources of named groups that are also counted separately.
 func NewUsageMeter(client *clientv3.Client, prefix, events string, separate ...schema.GroupResource) *Counter {
 	c := &Counter{
-		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, changed: func() {}, quota: newQuota(), following: newFollowing(),
+		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, quota: newQuota(),
+		following: following{again: make(chan struct{}, 1), moved: make(chan struct{})},
 	}
 	for _, of := range separate {
 		c.separate[of.Group+"/"+of.Resource] = true
@@ -140,10 +140,6 @@ func (c *Counter) Total() (total Usage, known bool) {
 // Storage returns the bytes in use of etcd's file, including history, and its quota. Both are 0 if unknown.
 func (c *Counter) Storage() (inUse, quota int64) { return c.quota.inUse.Load(), c.quota.limit.Load() }
 
-// OnChange sets a function that is called after each change, from one goroutine. It must not block. OnChange must
-// be called before Run.
-func (c *Counter) OnChange(f func()) { c.changed = f }
-
 // Full reports whether etcd is so near its quota that the remaining space is reserved for system
 // requests. At its quota, etcd rejects all writes except deletions.
 func (c *Counter) Full() bool { return c.quota.full.Load() }
@@ -151,8 +147,8 @@ func (c *Counter) Full() bool { return c.quota.full.Load() }
 // Filling reports whether so much of etcd's quota is in use that the largest users must stop writing.
 func (c *Counter) Filling() bool { return c.quota.filling.Load() }
 
-// Listen calls changed with the key of each written object, from one goroutine, so it must not block. The key
-// is empty if writes may have been missed. changed is not called any more when stop has returned. Listeners
+// Listen calls changed with the key of each written object, after it was counted, from one goroutine, so it must not
+// block. The key is empty after a scan, because writes may have been missed. changed is not called any more when stop has returned. Listeners
 // do not cause additional reads.
 func (c *Counter) Listen(changed func(key string)) (stop func()) {
 	l := &c.listening
@@ -278,7 +274,6 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.quota.history.superseded.Add(c.quota.enough.Load()) // an estimate of the missed updates
 	c.following.complete(revision)
 	c.listening.notify("")
-	c.changed()
 	return revision, nil
 }
 
@@ -315,7 +310,6 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 			if err := c.apply(&response); err != nil {
 				return err
 			}
-			c.changed()
 		case <-c.following.again:
 			return nil
 		}
@@ -390,7 +384,6 @@ func (c *counts) add(at objectKey, objects int64, bytes int) {
 	}
 }
 
-// addPrefix counts keys with a prefix.
 func (c *counts) addPrefix(before string, keys int) {
 	switch n, known := c.prefixes[before]; {
 	case keys == 0:

@@ -70,7 +70,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("creating the server: %w", err)
 	}
-	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}, registry.NoAccess()); err != nil {
+	access := registry.Access{Authorizer: config.Authorization.Authorizer}
+	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}, access); err != nil {
 		return err
 	}
 	server.AddPostStartHookOrDie("report-ready", func(genericapiserver.PostStartHookContext) error {

@@ -1,4 +1,4 @@
-package longlist
+package encoders
 
 import (
 	"bytes"
@@ -133,7 +133,7 @@ func TestFailures(t *testing.T) {
 	info, _ := apiruntime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), apiruntime.ContentTypeJSON)
 	list := &failingList{Items: make([]failing, 5*long)}
 	list.Items[4*long].fail = "error"
-	require.ErrorIs(t, encoder{info.Serializer}.Encode(list, io.Discard), errBroken)
+	require.ErrorIs(t, listEncoder{info.Serializer}.Encode(list, io.Discard), errBroken)
 	list.Items[4*long].fail = "panic"
-	require.Panics(t, func() { _ = encoder{info.Serializer}.Encode(list, io.Discard) })
+	require.Panics(t, func() { _ = listEncoder{info.Serializer}.Encode(list, io.Discard) })
 }

@@ -1,10 +1,8 @@
 package storage
 
 import (
-	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,12 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-
-	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
-
-// retryAfterSeconds is the suggested delay after a wait for a future version has timed out.
-const retryAfterSeconds = 1
 
 // isSharded reports whether a request selects a range of the objects.
 func isSharded(pred *storage.SelectionPredicate) bool {
@@ -75,28 +68,38 @@ func makeStrict(pred *storage.SelectionPredicate) *strict {
 	return s
 }
 
-func annotateShardInfo(obj runtime.Object, selector string) error {
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		return fmt.Errorf("bookmark: %w", err)
-	}
-	annotations := object.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[hashrange.InfoAnnotation] = selector
-	object.SetAnnotations(annotations)
-	return nil
+// Attributes compute labels and fields for the selectors of lists and watches, in addition to those that
+// the watch cache keeps of every object. They are computed on demand, only for objects in the scope of the
+// request, and are not cached. They can be used concurrently.
+type Attributes struct {
+	// Get returns the attributes of an object. It is called while events of the resource are pending, so
+	// it must be quick, must not block, and must not change the object.
+	Get storage.AttrFunc
 }
 
-// retrySoon adds a retry delay, which etcd3 omits, to the error for a version in the future.
-func retrySoon(err error) error {
-	var status *apierrors.StatusError
-	if !storage.IsTooLargeResourceVersion(err) || !errors.As(err, &status) || status.ErrStatus.Details.RetryAfterSeconds != 0 {
-		return err
+// Select returns list or watch options with selectors that match the attributes. Watches with the same
+// pointer share the computed attributes of an event.
+func (a *Attributes) Select(opts storage.ListOptions) storage.ListOptions {
+	if opts.Predicate.Field == nil {
+		opts.Predicate.Field = fields.Everything()
 	}
-	retry, details := *status, *status.ErrStatus.Details
-	details.RetryAfterSeconds = retryAfterSeconds
-	retry.ErrStatus.Details = &details
-	return &retry
+	opts.Predicate.Field = attributesSelector{Selector: opts.Predicate.Field, attributes: a}
+	opts.Predicate.GetAttrs = a.Get
+	return opts
+}
+
+// attributesSelector carries attributes through storage.Interface.
+type attributesSelector struct {
+	fields.Selector
+
+	attributes *Attributes
+}
+
+func takeAttributes(pred *storage.SelectionPredicate) *Attributes {
+	carrier, ok := pred.Field.(attributesSelector)
+	if !ok {
+		return nil
+	}
+	pred.Field = carrier.Selector
+	return carrier.attributes
 }

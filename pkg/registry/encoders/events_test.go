@@ -1,4 +1,4 @@
-package watchevents
+package encoders
 
 import (
 	"bytes"
@@ -10,17 +10,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kserializer "k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// codecs are upstream's.
-func codecs(tb testing.TB) serializer.CodecFactory {
+// eventCodecs are upstream's.
+func eventCodecs(tb testing.TB) kserializer.CodecFactory {
 	tb.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(tb, corev1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return serializer.NewCodecFactory(scheme)
+	return kserializer.NewCodecFactory(scheme)
 }
 
 // encoderOf returns the encoder of watch events in a media type.
@@ -48,8 +48,8 @@ var object = &corev1.ConfigMap{
 }
 
 // Events have the same bytes as upstream's, with any content.
-func TestSameBytes(t *testing.T) {
-	upstream := codecs(t)
+func TestSameEvents(t *testing.T) {
+	upstream := eventCodecs(t)
 	ours := Serializer(upstream)
 	raw := func(kind, object string) *metav1.WatchEvent {
 		return &metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: []byte(object)}}
@@ -88,7 +88,7 @@ func TestSameBytes(t *testing.T) {
 			require.NoError(t, e.EncodeWithAllocator(test.event, &allocated, &runtime.Allocator{}))
 			require.Equal(t, want.String(), got.String())
 			require.Equal(t, want.String(), allocated.String())
-			fast, err := write(test.event, io.Discard)
+			fast, err := writeEvent(test.event, io.Discard)
 			require.NoError(t, err)
 			require.Equal(t, test.fast && test.as == json, fast && test.as == json)
 		})

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"maps"
 	"reflect"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
@@ -18,12 +21,95 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+const maxDataSize = corev1.MaxSecretSize
+
+var configMaps = &resource.Resource[*corev1.ConfigMap]{
+	Name:       "configmaps",
+	Kind:       "ConfigMap",
+	ShortNames: []string{"cm"},
+	Namespaced: true,
+	NewList:    func() runtime.Object { return &corev1.ConfigMapList{} },
+	Strategy: resource.Strategy[*corev1.ConfigMap]{
+		Validate:            func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
+		ValidateUpdate:      validateConfigMapUpdate,
+		UnconditionalUpdate: true,
+	},
+	Columns: []resource.Column[*corev1.ConfigMap]{
+		resource.NameColumn[*corev1.ConfigMap](),
+		{
+			Name:        "Data",
+			Description: corev1.ConfigMap{}.SwaggerDoc()["data"],
+			Cell:        func(cm *corev1.ConfigMap) any { return int64(len(cm.Data) + len(cm.BinaryData)) },
+		},
+		resource.AgeColumn[*corev1.ConfigMap](),
+	},
+}
+
+func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
+	errs := validate.ObjectMeta(cm, true, apivalidation.NameIsDNSSubdomain)
+	data := field.NewPath("data")
+	errs, size := validateData(errs, cm.Data, data)
+	for key := range cm.Data {
+		if _, ok := cm.BinaryData[key]; ok && len(errs) <= request.MaxErrors {
+			errs = append(errs, field.Invalid(data.Key(key), key, "duplicate of key present in binaryData"))
+		}
+	}
+	errs, binarySize := validateData(errs, cm.BinaryData, field.NewPath("binaryData"))
+	if size+binarySize > maxDataSize {
+		// The empty path means that the object itself is too large.
+		errs = append(errs, field.TooLong(field.NewPath(""), "", maxDataSize))
+	}
+	return errs
+}
+
+// validateData validates the keys in the data of a config map or secret, and returns the size of the values.
+func validateData[V ~string | ~[]byte](errs field.ErrorList, data map[string]V, path *field.Path) (_ field.ErrorList, size int) {
+	for key, value := range data {
+		if len(errs) > request.MaxErrors {
+			break
+		}
+		errs = append(errs, validate.Messages(path.Key(key), key, validation.IsConfigMapKey(key))...)
+		size += len(value)
+	}
+	return errs, size
+}
+
+func validateConfigMapUpdate(_ context.Context, cm, old *corev1.ConfigMap) field.ErrorList {
+	errs := validate.ObjectMetaUpdate(cm, old)
+	var changed []string
+	if !reflect.DeepEqual(cm.Data, old.Data) {
+		changed = append(changed, "data")
+	}
+	if !reflect.DeepEqual(cm.BinaryData, old.BinaryData) {
+		changed = append(changed, "binaryData")
+	}
+	errs = append(errs, validate.Frozen(cm.Immutable, old.Immutable, changed...)...)
+	return append(errs, validateConfigMap(cm)...)
+}
+
+// rootCA is the name of the ConfigMap with the root CA, which exists in each namespace.
+const rootCA = "kube-root-ca.crt"
+
+// ShareCA returns a codec that shares the content of all ConfigMaps with the root CA, to reduce the memory of the watch
+// cache.
+func ShareCA(codec runtime.Codec) runtime.Codec { return caCodec{codec} }
+
+type caCodec struct{ runtime.Codec }
+
+func (c caCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, kind, err := c.Codec.Decode(data, defaults, into)
+	if m, ok := obj.(*corev1.ConfigMap); ok && m.Name == rootCA {
+		for key, value := range m.Data {
+			m.Data[key] = unique.Make(value).Value()
+		}
+	}
+	return obj, kind, err
+}
+
 var secrets = &resource.Resource[*corev1.Secret]{
 	Name:       "secrets",
-	Singular:   "secret",
 	Kind:       "Secret",
 	Namespaced: true,
-	New:        func() *corev1.Secret { return &corev1.Secret{} },
 	NewList:    func() runtime.Object { return &corev1.SecretList{} },
 	Default:    defaultSecret,
 	Strategy: resource.Strategy[*corev1.Secret]{
@@ -40,7 +126,6 @@ var secrets = &resource.Resource[*corev1.Secret]{
 	Selectable: func(secret *corev1.Secret) fields.Set {
 		return fields.Set{"type": string(secret.Type)}
 	},
-	FieldLabels: []string{"type"},
 	Columns: []resource.Column[*corev1.Secret]{
 		resource.NameColumn[*corev1.Secret](),
 		{
@@ -76,16 +161,9 @@ func defaultSecret(secret *corev1.Secret) {
 }
 
 func validateSecret(secret *corev1.Secret) field.ErrorList {
-	errs := validate.ObjectMeta(&secret.ObjectMeta, true, apivalidation.NameIsDNSSubdomain)
+	errs := validate.ObjectMeta(secret, true, apivalidation.NameIsDNSSubdomain)
 	data := field.NewPath("data")
-	size := 0
-	for key, value := range secret.Data {
-		if len(errs) > request.MaxErrors {
-			break
-		}
-		errs = append(errs, validate.DataKey(key, data)...)
-		size += len(value)
-	}
+	errs, size := validateData(errs, secret.Data, data)
 	if size > maxDataSize {
 		errs = append(errs, field.TooLong(data, "", maxDataSize))
 	}
@@ -144,7 +222,7 @@ func validateJSONKey(secret *corev1.Secret, data *field.Path, key string) field.
 }
 
 func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.ErrorList {
-	errs := validate.ObjectMetaUpdate(&secret.ObjectMeta, &old.ObjectMeta)
+	errs := validate.ObjectMetaUpdate(secret, old)
 	errs = append(errs, apivalidation.ValidateImmutableField(secret.Type, old.Type, field.NewPath("type"))...)
 	var changed []string
 	if !reflect.DeepEqual(secret.Data, old.Data) {

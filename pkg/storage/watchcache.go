@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
@@ -25,19 +27,16 @@ const progressInterval = 5 * time.Millisecond
 // A consistent read waits until the watch cache has received all earlier writes, to any resource.
 // Upstream requests progress every 100 ms, which would delay a list after a write to another resource.
 type progress struct {
-	client *clientv3.Client
-	wanted chan struct{}
-	cancel context.CancelFunc
-	done   chan struct{}
+	client  *clientv3.Client
+	wanted  chan struct{}
+	cancel  context.CancelFunc
+	running sync.WaitGroup
 }
 
 func newProgress(client *clientv3.Client, source string) *progress {
 	ctx, cancel := context.WithCancel(client.Ctx())
-	p := &progress{client: client, wanted: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.run(clientv3.WithRequireLeader(cacheContext(ctx, source)))
-	}()
+	p := &progress{client: client, wanted: make(chan struct{}, 1), cancel: cancel}
+	p.running.Go(func() { p.run(clientv3.WithRequireLeader(cacheContext(ctx, source))) })
 	return p
 }
 
@@ -80,7 +79,7 @@ func (p *progress) want() {
 
 func (p *progress) stop() {
 	p.cancel()
-	<-p.done
+	p.running.Wait()
 }
 
 // belowCache is the store below the watch cache.
@@ -152,4 +151,71 @@ func (f followed) Watch(ctx context.Context, key string, opts storage.ListOption
 		return nil, err
 	}
 	return f.hub.Tap(w, opts.ResourceVersion), nil
+}
+
+const (
+	// dispatchTick is the minimum interval at which a watch cache checks for watches that need a bookmark; the
+	// maximum is a quarter more.
+	dispatchTick = time.Second
+	// quietTick is the interval while the cache has no watches.
+	quietTick = 10 * time.Minute
+)
+
+// quietClock is the clock of one watch cache. The cache has few watches, because the hub serves them,
+// but its bookmark timer would wake the process every second. Without watches, this timer is slow.
+type quietClock struct {
+	clock.RealClock
+
+	mu       sync.Mutex
+	watching int
+	timer    clock.Timer // of the cache's dispatcher
+}
+
+// watch enables timely bookmarks until done is called.
+func (c *quietClock) watch() (done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watching++
+	if c.watching == 1 && c.timer != nil {
+		c.timer.Reset(dispatchTick)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watching--
+	}
+}
+
+func (c *quietClock) NewTimer(d time.Duration) clock.Timer {
+	if !isDispatchTick(d) {
+		return c.RealClock.NewTimer(d)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timer = c.RealClock.NewTimer(c.tickLocked(d))
+	return dispatchTimer{c.timer, c}
+}
+
+// isDispatchTick reports whether d is the interval of the bookmark timer.
+func isDispatchTick(d time.Duration) bool {
+	return d >= dispatchTick && d <= dispatchTick+dispatchTick/4
+}
+
+func (c *quietClock) tickLocked(d time.Duration) time.Duration {
+	if c.watching > 0 {
+		return d
+	}
+	return quietTick
+}
+
+// dispatchTimer is the timer of the cache's dispatcher.
+type dispatchTimer struct {
+	clock.Timer
+	clock *quietClock
+}
+
+func (t dispatchTimer) Reset(d time.Duration) bool {
+	t.clock.mu.Lock()
+	defer t.clock.mu.Unlock()
+	return t.Timer.Reset(t.clock.tickLocked(d))
 }
