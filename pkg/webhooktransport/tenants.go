@@ -38,7 +38,7 @@ type Tenants struct {
 
 // NewTenants returns the transport of tenants' webhooks. Errors contain the name of the flag.
 func NewTenants(o Options) (*Tenants, error) {
-	allowed, errs := o.prefixes()
+	allowed, errs := parsePrefixes(flagAllowedCIDRs, o.AllowedCIDRs)
 	return &Tenants{allowed: allowed}, errors.Join(errs...)
 }
 
@@ -157,7 +157,7 @@ func (c caller) call(r *http.Request) (response *http.Response, data []byte, err
 		return nil, nil, err
 	}
 	if response.StatusCode < http.StatusMultipleChoices {
-		if data, err = readResponse(body); err != nil {
+		if data, err = readLimited(body, "webhook", MaxResponseBytes); err != nil {
 			return nil, nil, c.public(r, err)
 		}
 	}
