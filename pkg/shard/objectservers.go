@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/cachedresources"
 	"github.com/shardplane/shardplane/pkg/customresource"
-	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
@@ -108,7 +108,7 @@ func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admi
 		Authorizer:   s.authorizer,
 		Webhooks:     webhooks,
 		WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
-		Convert:      map[string]versions.Convert{config.ConversionHost: apis.Convert},
+		Convert:      map[string]definitions.Convert{config.ConversionHost: apis.Convert},
 		Metrics:      s.metrics,
 	})
 	if err != nil {

@@ -56,12 +56,14 @@ func (u owners) conflict(other owners) (name, owner string, found bool) {
 	return "", "", false
 }
 
-// conflict returns a name that is in both, and its owner in c.
-func (c claims) conflict(other claims) (name, owner string, found bool) {
-	if name, owner, found = c.resources.conflict(other.resources); found {
+// conflict returns one of the names that is in use, and its owner.
+func (c claims) conflict(n *apiextensions.CustomResourceDefinitionNames) (name, owner string, found bool) {
+	wanted := newClaims()
+	wanted.add(n, "")
+	if name, owner, found = c.resources.conflict(wanted.resources); found {
 		return name, owner, true
 	}
-	return c.kinds.conflict(other.kinds)
+	return c.kinds.conflict(wanted.kinds)
 }
 
 // Wanted are names that a source other than CustomResourceDefinitions is about to serve.
@@ -79,9 +81,7 @@ type Conflict struct {
 }
 
 func (w *Wanted) conflict(taken claims) *Conflict {
-	ours := newClaims()
-	ours.add(internalNames(w.Names), "")
-	if name, owner, found := taken.conflict(ours); found {
+	if name, owner, found := taken.conflict(internalNames(w.Names)); found {
 		return &Conflict{Group: w.Group, Name: name, By: owner}
 	}
 	return nil

@@ -116,18 +116,10 @@ func replicasPaths(sch *definitions.Schema) managedfields.ResourcePathMappings {
 }
 
 // coreStatus is the status subresource in the core group.
-type coreStatus struct {
-	store *genericregistry.Store
-}
+type coreStatus struct{ *genericregistry.Store }
 
 var _ rest.Patcher = coreStatus{}
 
-func (s coreStatus) New() runtime.Object { return s.store.New() }
-
-func (s coreStatus) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
-	return s.store.Get(ctx, name, options)
-}
-
 func (s coreStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	return s.store.Update(ctx, name, info, create, update, false, options)
+	return s.Store.Update(ctx, name, info, create, update, false, options)
 }

@@ -46,11 +46,7 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 	return jsonLister{&registry}, done, nil
 }
 
-// jsonItems receives the objects of a list as JSON, instead of the objects.
-type jsonItems struct {
-	items []json.RawMessage
-}
-
+// jsonItemsKey is the context key of a slice that receives the objects of a list as JSON, instead of the list.
 type jsonItemsKey struct{}
 
 type jsonLister struct {
@@ -60,7 +56,7 @@ type jsonLister struct {
 var _ rest.Lister = jsonLister{}
 
 func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
-	var items jsonItems
+	var items []json.RawMessage
 	obj, err := l.Store.List(context.WithValue(ctx, jsonItemsKey{}, &items), options)
 	if err != nil {
 		return nil, err
@@ -69,7 +65,7 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	if !ok {
 		return nil, fmt.Errorf("%T is not a list of custom resources", obj)
 	}
-	return &jsonList{UnstructuredList: *list, items: items.items}, nil
+	return &jsonList{UnstructuredList: *list, items: items}, nil
 }
 
 // jsonList is a list of encoded items.

@@ -1,12 +1,15 @@
 package openapidoc
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"fmt"
 	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // sized is an entry of a Library.
@@ -146,29 +149,19 @@ func made[T sized](ctx context.Context, l *Library, key string, produce func(con
 
 // inParallel creates n entries with all available workers.
 func (l *Library) inParallel(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var workers sync.WaitGroup
-	defer workers.Wait()
+	workers, ctx := errgroup.WithContext(ctx)
 	for i := range n {
 		select {
 		case l.hands <- struct{}{}:
 		case <-ctx.Done():
-			workers.Wait()
-			return context.Cause(ctx)
+			return cmp.Or(workers.Wait(), context.Cause(ctx))
 		}
-		workers.Go(func() {
+		workers.Go(func() error {
 			defer func() { <-l.hands }()
-			if err := guarded(func() error { return one(ctx, i) }); err != nil {
-				stop(err)
-			}
+			return guarded(func() error { return one(ctx, i) })
 		})
 	}
-	workers.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+	return workers.Wait()
 }
 
 // guarded turns a panic into an error, because a panic in a worker would end the process.
