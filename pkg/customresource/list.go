@@ -175,7 +175,9 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, d.Schema.Resource, info.Name, "the server could not find the requested resource", 0, false))
 		return
 	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
-		writeError(w, r, info, readOnly(d.Schema.Resource, info.Verb))
+		err := apierrors.NewMethodNotSupported(d.Schema.Resource, info.Verb)
+		err.ErrStatus.Message = fmt.Sprintf("%s is not supported on %s: the objects are read-only replicas from another workspace", info.Verb, d.Schema.Resource)
+		writeError(w, r, info, err)
 		return
 	case prefersListOfOne(r, info):
 		writeError(w, r, info, errNoList)
@@ -200,13 +202,6 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		handler = handlers.GetResource(reader, scope)
 	}
 	s.instrumented(info, d.Schema.Resource, false, handler)(w, r)
-}
-
-// readOnly is the error for a write.
-func readOnly(resource schema.GroupResource, verb string) error {
-	err := apierrors.NewMethodNotSupported(resource, verb)
-	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": the objects are read-only replicas from another workspace"
-	return err
 }
 
 // asTheyAre encodes objects without a Go type in JSON and YAML.

@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/patterns"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -106,7 +107,8 @@ func NewCustomResourceServer(cfg Config) (*Server, error) {
 		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table, cfg.Metrics)
+	s.lister = &syntheticLister{table: s.table, servingInfos: instruments.NewCounter(cfg.Metrics, "shardplane_custom_resources_serving_infos_total",
+		"Serving infos that were created. The serving info of a schema is kept while the schema is used.")}
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err

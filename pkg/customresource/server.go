@@ -32,7 +32,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
-	"github.com/shardplane/shardplane/pkg/instruments"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -113,16 +112,6 @@ func (s *Server) instrumented(info *genericapirequest.RequestInfo, resource sche
 		metrics.CleanScope(info), metrics.APIServerComponent, deprecated, "", handler)
 }
 
-// nameFor returns the resource name for the upstream handler: the one in metrics, or the real one if the
-// handler only returns an error with it.
-func (s *Server) nameFor(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
-	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	if !counted(info, crd) {
-		return resource
-	}
-	return s.metricName(resource)
-}
-
 // counted reports whether the upstream handler serves and counts requests of this kind.
 func counted(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) bool {
 	if info.Subresource == "" {
@@ -154,8 +143,12 @@ func (c *countedContext) Value(key any) any {
 
 // serveUpstream calls the upstream handler with a synthetic definition. The handler keeps info.
 func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
+	name := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	if counted(info, crd) { // otherwise the handler only returns an error with the name
+		name = s.metricName(name)
+	}
 	first := *info
-	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
+	defer s.lister.issue(&first, name, crd)()
 	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
 	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
 }
@@ -243,9 +236,4 @@ type capturingInformer struct {
 func (i *capturingInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	i.handler = h
 	return nil, nil
-}
-
-func newSyntheticLister(table *definitions.Table, registerer prometheus.Registerer) *syntheticLister {
-	return &syntheticLister{table: table, servingInfos: instruments.NewCounter(registerer, "shardplane_custom_resources_serving_infos_total",
-		"Serving infos that were created. The serving info of a schema is kept while the schema is used.")}
 }

@@ -91,13 +91,6 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-func isPublic(a netip.Addr) bool {
-	if a.Is4() {
-		return !within(reserved4, a)
-	}
-	return global6.Contains(a) && !within(reserved6, a)
-}
-
 func within(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }

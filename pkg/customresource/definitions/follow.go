@@ -154,24 +154,20 @@ func (o *Index) upsert(ctx context.Context, crd *apiextensions.CustomResourceDef
 	e, err := o.newEntry(cluster, crd)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to serve definition", "logicalCluster", cluster, "definition", crd.Name)
-		o.recordUnreadable(cluster, crd, err)
+		reason := unreadable.Conversion
+		if bad := unreadable.Of(err); bad != nil {
+			reason = bad.Reason
+		}
+		revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
+		o.unreadable.Add(unreadable.Object{
+			Key: keyOf(cluster, crd.Name), Revision: revision, Resource: definitionsResource, Cluster: cluster, Name: crd.Name,
+			Reason: reason, Message: fmt.Sprintf("it cannot be served: %v", err),
+		})
 		o.replace(cluster, crd.Name, nil)
 		return
 	}
 	o.unreadable.Remove(cluster, keyOf(cluster, crd.Name))
 	o.replace(cluster, crd.Name, e)
-}
-
-func (o *Index) recordUnreadable(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition, err error) {
-	reason := unreadable.Conversion
-	if bad := unreadable.Of(err); bad != nil {
-		reason = bad.Reason
-	}
-	revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
-	o.unreadable.Add(unreadable.Object{
-		Key: keyOf(cluster, crd.Name), Revision: revision, Resource: definitionsResource, Cluster: cluster, Name: crd.Name,
-		Reason: reason, Message: fmt.Sprintf("it cannot be served: %v", err),
-	})
 }
 
 var definitionsResource = apiextensions.Resource("customresourcedefinitions")

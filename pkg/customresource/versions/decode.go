@@ -106,8 +106,9 @@ func (v *versionStore) decodeStored(ctx context.Context, stored *packed.Object) 
 	if u, identical, err = v.unpack(stored); err != nil || identical {
 		return u, identical, err
 	}
-	if err := v.checkExpansion(stored, u.Object, u.GroupVersionKind().Version); err != nil {
-		return nil, false, err
+	version, limit := u.GroupVersionKind().Version, max(leastExpansion, expansionFactor*stored.Bytes())
+	if added := v.shapes[version].expansion(u.Object); added > limit {
+		return nil, false, &unreadable.Error{Reason: unreadable.Defaults, Err: fmt.Errorf("the defaults of its definition add %d bytes, at most %d are allowed: delete the object, or make the defaults of version %s smaller", added, limit, version)}
 	}
 	u, err = v.convert(ctx, u)
 	return u, false, err
@@ -126,15 +127,6 @@ func (v *versionStore) unpack(stored *packed.Object) (u *unstructured.Unstructur
 		return u, true, nil
 	}
 	return u, u.GroupVersionKind() == v.gvk && v.shape.isNormalObject(u.Object), nil
-}
-
-// checkExpansion returns an error if the defaults of its version add too much to an object.
-func (v *versionStore) checkExpansion(stored *packed.Object, object map[string]any, version string) error {
-	limit := max(leastExpansion, expansionFactor*stored.Bytes())
-	if added := v.shapes[version].expansion(object); added > limit {
-		return &unreadable.Error{Reason: unreadable.Defaults, Err: fmt.Errorf("the defaults of its definition add %d bytes, at most %d are allowed: delete the object, or make the defaults of version %s smaller", added, limit, version)}
-	}
-	return nil
 }
 
 // convert runs the codec on an object, which it may change and keep.
@@ -306,10 +298,18 @@ func (v *versionStore) readError(stored *packed.Object, err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// undecoded returns a stored object as it is.
+// undecoded returns a stored object as it is, except for the annotation with the identity, which is internal
+// to the storage.
 func undecoded(stored *packed.Object) *unstructured.Unstructured {
 	u := stored.Unstructured()
-	hideIdentity(u)
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, ok := annotations[request.IdentityAnnotation]; ok {
+		delete(annotations, request.IdentityAnnotation)
+		if len(annotations) == 0 {
+			delete(metadata, "annotations")
+		}
+	}
 	return u
 }
 

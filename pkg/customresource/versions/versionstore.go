@@ -1,3 +1,7 @@
+// Package versions stores custom resources. There is one raw store with one watch cache for each resource,
+// shared by all schemas, and on top of it a store for each version of each schema, which runs the schema's
+// codec. Version stores cache decoded objects within a common budget, and limit the calls of conversion
+// webhooks, which belong to tenants.
 package versions
 
 import (
@@ -21,7 +25,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
-	"github.com/shardplane/shardplane/pkg/request"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -111,19 +114,6 @@ func (v *versionStore) close() {
 	v.doneOnce.Do(func() { close(v.done) })
 	v.decoded.close()
 	v.encoded.close()
-}
-
-// hideIdentity removes the annotation with the identity, which is internal to the storage.
-func hideIdentity(u *unstructured.Unstructured) {
-	metadata, _ := u.Object["metadata"].(map[string]any)
-	annotations, _ := metadata["annotations"].(map[string]any)
-	if _, ok := annotations[request.IdentityAnnotation]; !ok {
-		return
-	}
-	delete(annotations, request.IdentityAnnotation)
-	if len(annotations) == 0 {
-		delete(metadata, "annotations")
-	}
 }
 
 // selectableField is a selectable field of a version.
