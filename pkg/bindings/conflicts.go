@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Names reserves names of custom resources. It is implemented by customresource.Server.
+// Names reserves names of custom resources. It is implemented by definitions.Storage.
 type Names interface {
 	Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error)
 	Defines(cluster logicalcluster.Name, group string) bool

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
@@ -23,26 +23,8 @@ import (
 
 // Functions for added sources: names, objects, and documents of several logical clusters.
 
-// Reserve reserves names in a logical cluster for source. See definitions.Storage. The server must have
-// CustomResourceDefinitions.
-func (s *Server) Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error) {
-	return s.crds.Reserve(ctx, cluster, owner, source, wanted)
-}
-
-// Defines reports whether a CustomResourceDefinition of a logical cluster has a group.
-func (s *Server) Defines(cluster logicalcluster.Name, group string) bool {
-	return s.crds.Defines(cluster, group)
-}
-
-// Yield updates definitions that have names of a source. See definitions.Storage.
-func (s *Server) Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error {
-	return s.crds.Yield(ctx, cluster, wanted)
-}
-
-// FollowNames calls f if names may have become free. See definitions.Storage.
-func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
-	return s.crds.FollowNames(f)
-}
+// Names reserves the names of resources. It is nil if there are no CustomResourceDefinition objects.
+func (s *Server) Names() *definitions.Storage { return s.crds }
 
 // System returns the system definition of a resource, or nil.
 func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
@@ -60,7 +42,7 @@ func (s *Server) PrefixOf(resource schema.GroupResource) string {
 
 // BuiltIn reports whether the server itself provides a resource.
 func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) bool {
-	return s.system.Has(resource) || s.builtIns.Serves(ctx, resource)
+	return s.system.Of(resource) != nil || s.builtIns.Serves(ctx, resource)
 }
 
 // Definition returns the definition of a resource in a logical cluster, or nil if it is not served or built
@@ -137,10 +119,12 @@ func (s *Server) Create(ctx context.Context, cluster logicalcluster.Name, resour
 // KindOf returns the resource that a logical cluster serves for a kind, in a served version, or false.
 func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (multitenant.Kind, bool, error) {
 	if builtIn, ok, err := s.builtIns.Kind(ctx, kind); ok || err != nil {
-		return multitenant.Kind{Resource: builtIn.Resource, Kind: kind.Kind, Namespaced: builtIn.Namespaced, Prefix: prefixOf(builtIn.Resource)}, ok, err
+		return builtIn, ok, err
 	}
 	in := request.Cluster{Name: cluster}
-	for _, plural := range s.plurals.get(kind.GroupKind()) {
+	cached, _ := s.plurals.Get(kind.GroupKind())
+	plurals, _ := cached.([]string)
+	for _, plural := range plurals {
 		d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: in, Resource: schema.GroupResource{Group: kind.Group, Resource: plural}, Version: kind.Version})
 		if err != nil {
 			return multitenant.Kind{}, false, err
@@ -155,7 +139,8 @@ func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind s
 	}
 	for _, d := range all {
 		if isOf(d, kind) {
-			s.plurals.add(kind.GroupKind(), d.Schema.Resource.Resource)
+			recent := plurals[max(0, len(plurals)-3):]
+			s.plurals.Add(kind.GroupKind(), append(slices.Clip(recent), d.Schema.Resource.Resource))
 			return s.kind(d, kind.Version), true, nil
 		}
 	}
@@ -166,7 +151,7 @@ func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind s
 // its keys, or false.
 func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (multitenant.Kind, bool, error) {
 	if builtIn, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
-		return multitenant.Kind{Resource: builtIn.Resource, Kind: builtIn.Kind, Namespaced: builtIn.Namespaced, Prefix: prefix}, ok && identity == "", err
+		return builtIn, ok && identity == "", err
 	}
 	group, name, _ := strings.Cut(strings.Trim(prefix, "/"), "/")
 	name, suffix, _ := strings.Cut(name, ":")
@@ -190,7 +175,7 @@ func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix
 // the resource is not stored here.
 func (s *Server) KeysOf(ctx context.Context, cluster logicalcluster.Name, namespace string, resource schema.GroupResource) (prefix string, known bool, err error) {
 	if s.builtIns.Serves(ctx, resource) {
-		return multitenant.Key(prefixOf(resource.WithVersion("")), "", cluster, namespace, ""), true, nil
+		return multitenant.Key(documents.KeyPrefix(resource), "", cluster, namespace, ""), true, nil
 	}
 	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
 	if err != nil || d == nil || d.Schema.Projection != nil || d.Objects != nil {
@@ -211,12 +196,4 @@ func (s *Server) kind(d *definitions.Definition, version string) multitenant.Kin
 		Prefix:     s.stores.PrefixOf(d.Schema),
 		Identity:   d.Identity,
 	}
-}
-
-// prefixOf returns the prefix of the keys of a built-in resource. Events of both groups have the same keys.
-func prefixOf(resource schema.GroupVersionResource) string {
-	if resource.Group == eventsv1.GroupName {
-		resource.Group = ""
-	}
-	return multitenant.ResourcePrefix(resource.GroupResource()) + "/"
 }

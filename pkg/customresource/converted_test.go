@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
-	"github.com/shardplane/shardplane/pkg/customresource/versions"
 )
 
 // twoVersions returns a definition of widgets with the stored version v1, and v2.
@@ -128,7 +127,7 @@ func TestConvertedSystem(t *testing.T) {
 	const host = "here.example"
 	crd := twoVersions(byWebhook("https://"+host, nil))
 	var c converter
-	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[string]versions.Convert{host: c.convert}})
+	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[string]definitions.Convert{host: c.convert}})
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
 	second := widgets.GroupResource().WithVersion("v2")
 	for i := range 3 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -13,20 +14,33 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
-	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/util/dryrun"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // The upstream handler serves objects of the core group except for creates and updates, because its validation
@@ -42,10 +56,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	}
 	version := sch.Version(info.APIVersion)
 	namespaced := sch.Spec().Scope == apiextensionsv1.NamespaceScoped
-	if version == nil || !version.Served || namespaced != (info.Namespace != "") {
-		return false
-	}
-	if !counted(info, sch.CRD()) {
+	if version == nil || !version.Served || namespaced != (info.Namespace != "") || !counted(info, sch.CRD()) {
 		return false
 	}
 	writer, done, err := s.stores.CoreWriter(sch, version)
@@ -62,10 +73,11 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	if version.Deprecated {
 		warning.AddWarning(r.Context(), "", *version.DeprecationWarning)
 	}
-	handler := s.coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
-	resource := s.metricName(sch.Resource)
-	metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), resource.Group, info.APIVersion, resource.Resource, info.Subresource,
-		metrics.CleanScope(info), metrics.APIServerComponent, version.Deprecated, "", handler)(w, r)
+	handler := coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
+	if s.replicas && (info.Verb == "create" || info.Verb == "update") {
+		handler = s.replicaHandler(info, writer.Replicas, scope, handler)
+	}
+	s.instrumented(info, sch.Resource, version.Deprecated, handler)(w, r)
 	return true
 }
 
@@ -86,14 +98,10 @@ func (s *Server) writesHere(info *genericapirequest.RequestInfo, sch *definition
 	}
 }
 
-func (s *Server) coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
+func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
 	switch info.Verb {
 	case "create":
-		create := handlers.CreateResource(writer.Objects, scope, admit)
-		if s.replicas {
-			return s.replicaHandler(info, writer.Replicas, scope, create)
-		}
-		return create
+		return handlers.CreateResource(writer.Objects, scope, admit)
 	case "delete":
 		return handlers.DeleteResource(writer.Replicas, true, scope, admit)
 	case "deletecollection":
@@ -109,11 +117,7 @@ func (s *Server) coreHandler(info *genericapirequest.RequestInfo, writer *versio
 	default:
 	}
 	if info.Verb == "update" {
-		update := handlers.UpdateResource(updated, scope, admit)
-		if s.replicas {
-			return s.replicaHandler(info, writer.Replicas, scope, update)
-		}
-		return update
+		return handlers.UpdateResource(updated, scope, admit)
 	}
 	patches := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
@@ -209,4 +213,119 @@ func (c coreAdmission) Validate(ctx context.Context, a admission.Attributes, o a
 
 func refuseCreation(resource schema.GroupResource, name string) error {
 	return apierrors.NewForbidden(resource, name, errors.New("create not allowed while the definition of the resource is being deleted"))
+}
+
+// Upstream's handlers remove server-set metadata from objects. Replicas, which must keep it, are written here.
+
+// replicaHandler creates or replaces a replica, i.e. an object with the shard annotation; next handles other
+// objects.
+func (s *Server) replicaHandler(info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if contentType(r) != runtime.ContentTypeJSON {
+			next(w, r)
+			return
+		}
+		body, err := s.body(w, r)
+		if err != nil {
+			writeError(w, r, info, err)
+			return
+		}
+		var sent metav1.PartialObjectMetadata
+		if err := utiljson.Unmarshal(body, &sent); err != nil || sent.Annotations[request.ShardAnnotation] == "" {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			next(w, r)
+			return
+		}
+		written, status, err := writeReplica(r, info, replicas, scope, &sent, body)
+		if err != nil {
+			writeError(w, r, info, err)
+			return
+		}
+		responsewriters.WriteObjectNegotiated(scope.Serializer, negotiation.DefaultEndpointRestrictions, scope.Kind.GroupVersion(), w, r, status, written, false)
+	}
+}
+
+func writeReplica(r *http.Request, info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, sent *metav1.PartialObjectMetadata, body []byte) (written runtime.Object, status int, err error) {
+	options := &metav1.CreateOptions{} // the same as those of an update
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.URL.Query(), scope.MetaGroupVersion, options); err != nil {
+		return nil, 0, apierrors.NewBadRequest(err.Error())
+	}
+	if errs := metav1validation.ValidateCreateOptions(options); len(errs) > 0 {
+		return nil, 0, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "CreateOptions"}, "", errs)
+	}
+	obj, err := replicaOf(info, scope.Kind, sent, body)
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx := genericapirequest.WithNamespace(r.Context(), info.Namespace)
+	audit.LogRequestObject(ctx, obj, scope.Kind.GroupVersion(), scope.Resource, "", scope.Serializer)
+	if info.Verb == "create" {
+		written, err = replicas.Create(ctx, obj, dryrun.IsDryRun(options.DryRun))
+		return written, http.StatusCreated, err
+	}
+	if obj.GetResourceVersion() == "" {
+		return nil, 0, apierrors.NewInvalid(scope.Kind.GroupKind(), info.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), "", "must be specified for an update"),
+		})
+	}
+	written, err = replicas.Replace(ctx, obj, dryrun.IsDryRun(options.DryRun))
+	return written, http.StatusOK, err
+}
+
+// replicaOf decodes a replica with the given metadata. Its own shard has validated its content.
+func replicaOf(info *genericapirequest.RequestInfo, kind schema.GroupVersionKind, sent *metav1.PartialObjectMetadata, body []byte) (*unstructured.Unstructured, error) {
+	if got := sent.GroupVersionKind(); got != kind {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %s, but the URL requires a %s", got, kind))
+	}
+	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, &sent.ObjectMeta); err != nil {
+		return nil, err
+	}
+	if info.Name != "" && sent.Name != info.Name {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", sent.Name, info.Name))
+	}
+	sent.DeletionTimestamp, sent.DeletionGracePeriodSeconds = nil, nil
+	isName := func(name string, _ bool) []string { return content.IsPathSegmentName(name) }
+	if errs := validation.ValidateObjectMeta(&sent.ObjectMeta, info.Namespace != "", isName, field.NewPath("metadata")); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(kind.GroupKind(), sent.Name, errs)
+	}
+	metadata, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&sent.ObjectMeta)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	obj := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(body, &obj.Object); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	obj.Object["metadata"] = metadata
+	return obj, nil
+}
+
+// Opaque returns a copy of crd for a server of replicas. All fields are preserved without validation or
+// defaults, versions are converted by name only, and there are no subresources, so that the status is written
+// together with its object.
+func Opaque(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	out := crd.DeepCopy()
+	out.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
+	out.Spec.PreserveUnknownFields = false
+	for i := range out.Spec.Versions {
+		v := &out.Spec.Versions[i]
+		v.Schema = &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)},
+		}
+		v.Subresources, v.Deprecated, v.DeprecationWarning = nil, false, nil
+	}
+	return out
+}
+
+// OpaqueSchema returns the opaque schema of a cluster-scoped resource with the given kind.
+func OpaqueSchema(resource schema.GroupVersionResource, kind string) (*definitions.Schema, error) {
+	crd := Opaque(&apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: resource.Group,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: resource.Resource, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List",
+		},
+		Scope:    apiextensionsv1.ClusterScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: resource.Version, Served: true, Storage: true}},
+	}})
+	return definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 }

@@ -187,7 +187,7 @@ func TestNamesOfBuiltIns(t *testing.T) {
 		{"other.org", apiextensionsv1.CustomResourceDefinitionNames{Plural: "pods", Singular: "pod", Kind: "Status", ListKind: "List"}, ""},
 		{"apiextensions.k8s.io", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "OwnList", ShortNames: []string{"crd"}}, "crd"},
 	} {
-		release, conflict, err := s.Reserve(t.Context(), "one", "test", nil, []definitions.Wanted{{Group: c.group, Names: &c.names}})
+		release, conflict, err := s.Names().Reserve(t.Context(), "one", "test", nil, []definitions.Wanted{{Group: c.group, Names: &c.names}})
 		require.NoError(t, err)
 		if c.taken == "" {
 			require.Nil(t, conflict, "%+v", c)

@@ -3,6 +3,7 @@ package customresource
 import (
 	"encoding/json"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -331,4 +332,13 @@ func FuzzObjectNode(f *testing.F) {
 			Body([]byte(`{"metadata":{"finalizers":null}}`)).Do(t.Context()).Error())
 		require.NoError(t, api.Delete().AbsPath(path).Do(t.Context()).Error())
 	})
+}
+
+// CRDsOver is CRDs with a shared HTTP client.
+func (s *testServer) CRDsOver(t testing.TB, cluster string, client *http.Client) apiextensionsclient.Interface {
+	t.Helper()
+	t.Cleanup(client.CloseIdleConnections)
+	c, err := apiextensionsclient.NewForConfigAndClient(s.ClusterConfig(cluster), client)
+	require.NoError(t, err)
+	return c
 }

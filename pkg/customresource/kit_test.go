@@ -29,7 +29,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
-	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -64,7 +63,7 @@ type testServer struct {
 type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
-	convert    map[string]versions.Convert
+	convert    map[string]definitions.Convert
 	sources    []definitions.Source
 	release    time.Duration
 	calls      int

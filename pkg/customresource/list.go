@@ -1,19 +1,23 @@
 package customresource
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
-	"k8s.io/apiserver/pkg/endpoints/metrics"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -61,30 +65,32 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	if err != nil {
 		return false // the upstream handler returns the error
 	}
+	scope := readScope(sch, version, namespaced, versions.PlainJSON)
+	s.instrumented(info, sch.Resource, false, handlers.ListResource(lister, nil, scope, false, 0))(w, r)
+	return true
+}
+
+// readScope returns the scope of a resource for handlers of reads.
+func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, namespaced bool, serializer runtime.NegotiatedSerializer) *handlers.RequestScope {
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
-	scope := &handlers.RequestScope{
+	return &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !namespaced},
-		Serializer:       versions.PlainJSON,
+		Serializer:       serializer,
 		Convertor:        fieldLabels{version: version, namespaced: namespaced},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 		HubGroupVersion:  gvk.GroupVersion(),
 	}
-	handler := handlers.ListResource(lister, nil, scope, false, 0)
-	resource := s.metricName(sch.Resource)
-	metrics.InstrumentHandlerFunc("LIST", resource.Group, gvk.Version, resource.Resource, "", metrics.CleanScope(info),
-		metrics.APIServerComponent, false, "", handler)(w, r)
-	return true
 }
 
-// fieldLabels accepts the selectable fields of a version.
+// fieldLabels accepts the selectable fields of a version. It does not convert anything.
 type fieldLabels struct {
+	runtime.ObjectConvertor // a method that handlers do not call
+
 	version    *apiextensionsv1.CustomResourceDefinitionVersion
 	namespaced bool
 }
-
-var _ runtime.ObjectConvertor = fieldLabels{}
 
 func (f fieldLabels) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (field, of string, err error) {
 	if label == "metadata.name" || (label == "metadata.namespace" && f.namespaced) {
@@ -98,11 +104,6 @@ func (f fieldLabels) ConvertFieldLabel(_ schema.GroupVersionKind, label, value s
 	return "", "", fmt.Errorf("field label not supported: %s", label)
 }
 
-// Convert implements runtime.ObjectConvertor; nothing is converted here.
-func (fieldLabels) Convert(_, out, _ any) error { return fmt.Errorf("%T cannot be converted", out) }
-
-// ConvertToVersion implements runtime.ObjectConvertor; nothing is converted
-// here.
 func (fieldLabels) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
 	return in, nil
 }
@@ -154,4 +155,79 @@ func onlyMetadata(h http.Header) http.Header {
 	}
 	h.Set("Accept", strings.Join(kept, ","))
 	return h
+}
+
+// Objects that are not stored here (definitions.Objects) are served by upstream's generic handlers instead of
+// its handler of custom resources.
+
+type readOnlyKey struct{}
+
+// WithReadOnly returns a context in which requests read the objects of a definition that are not stored here.
+func WithReadOnly(ctx context.Context, d *definitions.Definition) context.Context {
+	return context.WithValue(ctx, readOnlyKey{}, d)
+}
+
+func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster, d *definitions.Definition) {
+	ctx := r.Context()
+	version := d.Schema.Version(info.APIVersion)
+	switch {
+	case version == nil, !version.Served, info.Subresource != "", info.Namespace != "":
+		writeError(w, r, info, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, d.Schema.Resource, info.Name, "the server could not find the requested resource", 0, false))
+		return
+	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
+		err := apierrors.NewMethodNotSupported(d.Schema.Resource, info.Verb)
+		err.ErrStatus.Message = fmt.Sprintf("%s is not supported on %s: the objects are read-only replicas from another workspace", info.Verb, d.Schema.Resource)
+		writeError(w, r, info, err)
+		return
+	case prefersListOfOne(r, info):
+		writeError(w, r, info, errNoList)
+		return
+	}
+	reader, err := d.Objects.In(ctx, cluster, d.Schema, version.Name)
+	if err != nil {
+		writeError(w, r, info, err)
+		return
+	}
+	columns := version.AdditionalPrinterColumns
+	if len(columns) == 0 {
+		columns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"}}
+	}
+	scope := readScope(d.Schema, version, false, asTheyAre{apiextensionsserver.Codecs})
+	if scope.TableConvertor, err = tableconvertor.New(columns); err != nil {
+		writeError(w, r, info, apierrors.NewInternalError(err))
+		return
+	}
+	handler := handlers.ListResource(reader, reader, scope, false, minWatchTimeout)
+	if info.Verb == "get" {
+		handler = handlers.GetResource(reader, scope)
+	}
+	s.instrumented(info, d.Schema.Resource, false, handler)(w, r)
+}
+
+// asTheyAre encodes objects without a Go type in JSON and YAML.
+type asTheyAre struct{ runtime.NegotiatedSerializer }
+
+func (s asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
+}
+
+func (s asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return plainEncoder{e, s.NegotiatedSerializer.EncoderForVersion(e, gv)}
+}
+
+// plainEncoder encodes objects without a Go type, and events, with plain.
+type plainEncoder struct {
+	plain runtime.Encoder
+	runtime.Encoder
+}
+
+func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
+	switch obj.(type) {
+	case runtime.Unstructured, *metav1.WatchEvent:
+		return e.plain.Encode(obj, w)
+	default:
+		return e.Encoder.Encode(obj, w)
+	}
 }

@@ -18,14 +18,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/patterns"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -37,6 +40,8 @@ const (
 	// documentsAfter is a multiple of ReleaseAfter: documents are kept longer than serving info, because
 	// clients request them rarely.
 	documentsAfter = 20
+	// maxPlurals limits the kinds of which resources are cached.
+	maxPlurals = 4096
 )
 
 // Config configures a Server.
@@ -80,7 +85,8 @@ type Config struct {
 	WebhookCalls int
 	// Convert are functions that replace conversion webhooks, by the host in their URLs. They are for
 	// definitions in System; a tenant's definition with the host can only get their results.
-	Convert map[string]versions.Convert
+	// Therefore they must reject unknown kinds, and must not do more than convert.
+	Convert map[string]definitions.Convert
 
 	// Metrics registers metrics; nil registers none.
 	Metrics prometheus.Registerer
@@ -97,10 +103,12 @@ func NewCustomResourceServer(cfg Config) (*Server, error) {
 		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
+		plurals:      lru.New(maxPlurals),
 		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table, cfg.Metrics)
+	s.lister = &syntheticLister{table: s.table, servingInfos: instruments.NewCounter(cfg.Metrics, "shardplane_custom_resources_serving_infos_total",
+		"Serving infos that were created. The serving info of a schema is kept while the schema is used.")}
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
@@ -166,15 +174,11 @@ func setDefaults(cfg *Config) {
 		cfg.Admission = storage.NewDryRunAdmission()
 	}
 	if cfg.Authorizer == nil {
-		cfg.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			return authorizer.DecisionAllow, "", nil
-		})
+		cfg.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
 	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
-	if cfg.Webhooks == nil {
-		cfg.Webhooks = &webhooktransport.Tenants{}
-	}
+	cfg.Webhooks = cmp.Or(cfg.Webhooks, &webhooktransport.Tenants{})
 }
 
 // Run watches the definitions until ctx ends. It then closes the storage of custom resources; the server

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,12 +97,11 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 
 	definition, err := s.resolve(ctx, l, current)
-	if _, later := apierrors.SuggestsClientDelay(err); later {
-		writeError(w, r, info, err)
-		return
-	}
 	if err != nil {
-		writeError(w, r, info, apierrors.NewInternalError(err))
+		if _, later := apierrors.SuggestsClientDelay(err); !later {
+			err = apierrors.NewInternalError(err)
+		}
+		writeError(w, r, info, err)
 		return
 	}
 	if definition == nil || definition.MetadataOnly && !prefersMetadata(r) ||
@@ -218,24 +216,12 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 // objects for managed fields without a context, so that it is unknown when such a request waits for a webhook.
 // Requests of many logical clusters could otherwise take all seats.
 func pauseIfSlow(ctx context.Context) (end func()) {
-	var (
-		mu     sync.Mutex
-		ended  bool
-		resume = func() {}
-	)
-	timer := time.AfterFunc(pauseAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !ended {
-			resume = request.Pause(ctx)
-		}
-	})
+	resume := make(chan func(), 1)
+	timer := time.AfterFunc(pauseAfter, func() { resume <- request.Pause(ctx) })
 	return func() {
-		timer.Stop()
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
-		resume()
+		if !timer.Stop() {
+			(<-resume)()
+		}
 	}
 }
 
@@ -311,8 +297,7 @@ func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definit
 	default:
 		return nil
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: why,
-		Details: &metav1.StatusDetails{Group: l.Resource.Group, Kind: l.Resource.Resource},
-	}}
+	err := request.NotFound(why)
+	err.ErrStatus.Details = &metav1.StatusDetails{Group: l.Resource.Group, Kind: l.Resource.Resource}
+	return err
 }

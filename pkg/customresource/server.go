@@ -5,19 +5,29 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apiextensionshelpers "k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
@@ -56,7 +66,9 @@ type Server struct {
 
 	builtIns  *documents.BuiltIns
 	documents *documents.Documents
-	plurals   plurals
+	// plurals caches the last resources of kinds in any logical cluster, as []string by schema.GroupKind. Most
+	// logical clusters agree, and its users verify the result.
+	plurals *lru.Cache
 }
 
 // AddSource adds a source of definitions between system definitions and CustomResourceDefinition objects,
@@ -66,11 +78,8 @@ func (s *Server) AddSource(source definitions.Source) (remove func()) {
 	return s.sources.Add(source)
 }
 
-// Definitions returns the CustomResourceDefinition objects for their controller, or nil if there are none.
+// Definitions returns the CustomResourceDefinition objects, which must exist, for their controller.
 func (s *Server) Definitions() *definitions.Managed {
-	if s.crds == nil {
-		return nil
-	}
 	return definitions.NewManaged(s.crds, s.stores.Empty)
 }
 
@@ -82,34 +91,6 @@ func (s *Server) InstallCRDs(server *genericapiserver.GenericAPIServer) error {
 	return s.crds.Install(server)
 }
 
-const maxPlurals = 4096
-
-// plurals caches the resources of kinds in any logical cluster, up to maxPlurals kinds. Most logical clusters
-// agree, and callers verify the result.
-type plurals struct {
-	mu sync.Mutex
-	of map[schema.GroupKind][]string
-}
-
-func (p *plurals) get(kind schema.GroupKind) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.of[kind]
-}
-
-func (p *plurals) add(kind schema.GroupKind, plural string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := p.of[kind]
-	if slices.Contains(known, plural) {
-		return
-	}
-	if p.of == nil || len(p.of) >= maxPlurals {
-		p.of = map[schema.GroupKind][]string{}
-	}
-	p.of[kind] = append(slices.Clip(known[max(0, len(known)-3):]), plural)
-}
-
 func writeError(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
 	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
 	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, r)
@@ -118,20 +99,17 @@ func writeError(w http.ResponseWriter, r *http.Request, info *genericapirequest.
 // metricName returns the name of a resource in metrics. All resources that are not system definitions share
 // one name, because tenants choose their names and series are never removed.
 func (s *Server) metricName(resource schema.GroupResource) schema.GroupResource {
-	if s.system.Has(resource) {
+	if s.system.Of(resource) != nil {
 		return resource
 	}
 	return multitenant.Unnamed
 }
 
-// nameFor returns the resource name for the upstream handler: the one in metrics, or the real one if the
-// handler only returns an error with it.
-func (s *Server) nameFor(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
-	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	if !counted(info, crd) {
-		return resource
-	}
-	return s.metricName(resource)
+// instrumented counts the requests that handler serves.
+func (s *Server) instrumented(info *genericapirequest.RequestInfo, resource schema.GroupResource, deprecated bool, handler http.HandlerFunc) http.HandlerFunc {
+	resource = s.metricName(resource)
+	return metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), resource.Group, info.APIVersion, resource.Resource, info.Subresource,
+		metrics.CleanScope(info), metrics.APIServerComponent, deprecated, "", handler)
 }
 
 // counted reports whether the upstream handler serves and counts requests of this kind.
@@ -165,8 +143,97 @@ func (c *countedContext) Value(key any) any {
 
 // serveUpstream calls the upstream handler with a synthetic definition. The handler keeps info.
 func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
+	name := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	if counted(info, crd) { // otherwise the handler only returns an error with the name
+		name = s.metricName(name)
+	}
 	first := *info
-	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
+	defer s.lister.issue(&first, name, crd)()
 	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
 	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
+}
+
+// syntheticLister replaces the lister and informer of the upstream handler. It returns the synthetic
+// definition that was resolved for a request.
+//
+// The handler requests "<resource>.<group>" without a context. Therefore the group in its request info is
+// replaced by a one-time key. The lister invalidates the key, restores the group, or its name in metrics, and
+// returns the definition.
+type syntheticLister struct {
+	servingInfos                           prometheus.Counter
+	listers.CustomResourceDefinitionLister // methods that the handler does not call
+
+	table *definitions.Table
+
+	last   atomic.Uint64
+	issued sync.Map // "<resource>.<one-time key>" to *oneTime
+
+	// building is the schema for which the upstream handler is creating serving info. The handler requests a
+	// synthetic name only under its own lock, immediately before it requests the storage.
+	building atomic.Pointer[definitions.Schema]
+
+	informer capturingInformer
+}
+
+var (
+	_ informers.CustomResourceDefinitionInformer = (*syntheticLister)(nil)
+	_ listers.CustomResourceDefinitionLister     = (*syntheticLister)(nil)
+	_ cache.SharedIndexInformer                  = (*capturingInformer)(nil)
+)
+
+type oneTime struct {
+	info *genericapirequest.RequestInfo
+	// resource replaces the key in info.
+	resource schema.GroupResource
+	crd      *apiextensionsv1.CustomResourceDefinition
+}
+
+// issue sets a one-time key for crd in info, which must be private to the request and will contain resource
+// after the key is used. The returned function invalidates the key.
+func (l *syntheticLister) issue(info *genericapirequest.RequestInfo, resource schema.GroupResource, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
+	t := &oneTime{info: info, resource: resource, crd: crd}
+	info.APIGroup = strconv.FormatUint(l.last.Add(1), 36)
+	key := info.Resource + "." + info.APIGroup
+	l.issued.Store(key, t)
+	return func() { l.issued.Delete(key) }
+}
+
+func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if v, ok := l.issued.LoadAndDelete(name); ok {
+		t, _ := v.(*oneTime)
+		t.info.APIGroup, t.info.Resource = t.resource.Group, t.resource.Resource
+		return t.crd, nil
+	}
+	if s, ok := l.table.ByName(name); ok {
+		l.building.Store(s)
+		l.servingInfos.Inc()
+		return s.CRD(), nil
+	}
+	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
+}
+
+// List implements the lister: the definitions with serving info to keep.
+func (l *syntheticLister) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return l.table.Definitions(), nil
+}
+
+func (l *syntheticLister) Informer() cache.SharedIndexInformer { return &l.informer }
+
+func (l *syntheticLister) Lister() listers.CustomResourceDefinitionLister { return l }
+
+// removeDead makes the upstream handler remove the serving info of definitions that List does not return any
+// more.
+func (l *syntheticLister) removeDead() {
+	l.informer.handler.OnDelete(nil)
+}
+
+// capturingInformer captures the event handler of the upstream handler.
+type capturingInformer struct {
+	cache.SharedIndexInformer // methods that the handler does not call
+	handler                   cache.ResourceEventHandler
+}
+
+func (i *capturingInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	i.handler = h
+	return nil, nil
 }

@@ -26,7 +26,7 @@ import (
 )
 
 // The synthetic lister relies on two properties of upstream's handler that only its code documents. If a test
-// fails after an update, fix lister.go, not the test.
+// fails after an update, fix server.go, not the test.
 
 // recorder records the calls of the synthetic lister and the storage.
 type recorder struct {

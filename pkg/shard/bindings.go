@@ -91,7 +91,7 @@ type boundAPIs struct {
 }
 
 func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error) {
-	release, with, err := b.Index.Reserve(ctx, b.served, cluster, binding, schemas)
+	release, with, err := b.Index.Reserve(ctx, b.served.Names(), cluster, binding, schemas)
 	if err != nil || with == nil {
 		return release, "", err
 	}
@@ -99,7 +99,7 @@ func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, bin
 }
 
 func (b boundAPIs) Yield(ctx context.Context, key client.Key) error {
-	return b.Index.Yield(ctx, b.served, key.Cluster, key.Name)
+	return b.Index.Yield(ctx, b.served.Names(), key.Cluster, key.Name)
 }
 
 func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (objects int, finalizers map[string]int, err error) {
@@ -123,7 +123,7 @@ func (b boundAPIs) Create(ctx context.Context, cluster logicalcluster.Name, bind
 }
 
 func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
-	return b.served.FollowNames(f)
+	return b.served.Names().FollowNames(f)
 }
 
 // exportsTimeout limits how long a request waits until all exports are loaded.

@@ -30,7 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/cachedresources"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
-	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
@@ -377,7 +377,7 @@ func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admi
 		Authorizer:   s.authorizer,
 		Webhooks:     webhooks,
 		WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
-		Convert:      map[string]versions.Convert{config.ConversionHost: apis.Convert},
+		Convert:      map[string]definitions.Convert{config.ConversionHost: apis.Convert},
 		Metrics:      s.metrics,
 	})
 	if err != nil {

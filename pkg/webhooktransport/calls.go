@@ -1,6 +1,7 @@
 package webhooktransport
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -42,10 +43,7 @@ type slots struct {
 
 // NewCalls returns Calls with a limit per caller; 0 means DefaultCallsPerCluster.
 func NewCalls(limit int) *Calls {
-	if limit == 0 {
-		limit = DefaultCallsPerCluster
-	}
-	return &Calls{limit: limit, of: map[Caller]*slots{}}
+	return &Calls{limit: cmp.Or(limit, DefaultCallsPerCluster), of: map[Caller]*slots{}}
 }
 
 // Limit returns the number of concurrent calls per caller.

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 
@@ -66,14 +65,7 @@ func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
 	case code != http.StatusOK:
 		return nil, responseError(fmt.Sprintf("the server returned status %d", code))
 	}
-	data, err := io.ReadAll(io.LimitReader(response.Body, DocumentBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > DocumentBytes {
-		return nil, responseError(fmt.Sprintf("the server returned more than %d bytes", DocumentBytes))
-	}
-	return data, nil
+	return readLimited(response.Body, "server", DocumentBytes)
 }
 
 // public returns the information about an error that tenants may see; see publicError.

@@ -2,9 +2,15 @@ package webhooktransport
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"syscall"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -61,7 +67,7 @@ func (o operator) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := final(response); err != nil {
 		return nil, err
 	}
-	data, err := readResponse(response.Body)
+	data, err := readLimited(response.Body, "webhook", MaxResponseBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +87,14 @@ func final(response *http.Response) error {
 	}
 }
 
-func readResponse(body io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(body, MaxResponseBytes+1))
+// readLimited reads the response of a server, which it names in the error for responses above the limit.
+func readLimited(body io.Reader, server string, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > MaxResponseBytes {
-		return nil, responseError(fmt.Sprintf("the webhook returned more than %d bytes", MaxResponseBytes))
+	if int64(len(data)) > limit {
+		return nil, responseError(fmt.Sprintf("the %s returned more than %d bytes", server, limit))
 	}
 	return data, nil
 }
@@ -95,4 +102,61 @@ func readResponse(body io.Reader) ([]byte, error) {
 func replace(response *http.Response, data []byte) {
 	response.Body = io.NopCloser(bytes.NewReader(data))
 	response.ContentLength = int64(len(data))
+}
+
+var (
+	// errRefused is returned for connections to addresses that are not allowed.
+	errRefused = errors.New("the address is not allowed by " + flagAllowedCIDRs)
+	errTimeout = errors.New("the connection to the webhook timed out")
+	errHidden  = errors.New("calling the webhook failed; see the server's log at -v=2")
+)
+
+// publicError returns the information about an error that tenants may see. Errors of connections contain addresses,
+// including local ones and those of resolvers; other errors quote responses. Therefore only errors that are known to
+// be harmless are returned.
+func publicError(err error, host string) error {
+	var (
+		ofName  *net.DNSError
+		ofNet   net.Error
+		errno   syscall.Errno
+		alert   tls.AlertError
+		record  tls.RecordHeaderError
+		invalid *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.Is(err, errRefused), errors.As(err, &ofName):
+		return unreachable(host)
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		return context.DeadlineExceeded
+	case errors.As(err, &invalid):
+		return invalid
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("the webhook does not use TLS")
+	case errors.As(err, &alert):
+		return alert
+	case errors.As(err, &errno) && !errno.Timeout():
+		return fmt.Errorf("the connection to the webhook failed: %w", errno)
+	case errors.As(err, &ofNet) && ofNet.Timeout():
+		return errTimeout
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return io.ErrUnexpectedEOF
+	case errors.As(err, new(responseError)):
+		return err
+	default:
+		return errHidden
+	}
+}
+
+// unreachable returns the error for hosts that cannot be called. It does not reveal whether a name exists, because
+// names of the administrator's network are confidential.
+func unreachable(host string) error {
+	const rest = "which the server's " + flagAllowedCIDRs + " does not allow: use a public address, or ask the operator to allow this one"
+	if _, err := netip.ParseAddr(host); err == nil {
+		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved address, %s", host, rest)
+	}
+	return fmt.Errorf("the webhook's host %q cannot be resolved, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
 }

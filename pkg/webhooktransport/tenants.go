@@ -1,3 +1,23 @@
+// Package webhooktransport provides the transports for calls to URLs that are configured by others. The permissions
+// depend on the configuring party.
+//
+//	                    of tenants (Tenants)                    of administrators (Operator)
+//	which               admission and conversion webhooks       token, authorization and audit webhooks
+//	responses           at most MaxResponseBytes, after decompression, and 64 KiB of headers; redirects are errors
+//	credentials         none                                    those of the kubeconfig
+//	addresses           public ones, and --webhook-allowed-cidrs  any
+//	proxies             none                                    those of the environment
+//	failed responses    the status, without the content         unchanged
+//	Retry-After         no retries                              client-go waits, and retries
+//	errors              no addresses, no resolvers              unchanged
+//
+// An address is checked when a connection is made, after the name was resolved, so that every result of DNS is
+// checked. Tenants' webhooks are called without proxies, because a proxy would resolve names by itself.
+//
+// Documents reads the keys of tenants' issuers by the rules of the first column, and their content is never shown.
+// Front-proxies use NewDialer for mounted servers, which applies the rule about addresses only.
+//
+// All other URLs that tenants can configure must be called by this package.
 package webhooktransport
 
 import (
@@ -38,7 +58,7 @@ type Tenants struct {
 
 // NewTenants returns the transport of tenants' webhooks. Errors contain the name of the flag.
 func NewTenants(o Options) (*Tenants, error) {
-	allowed, errs := o.prefixes()
+	allowed, errs := parsePrefixes(flagAllowedCIDRs, o.AllowedCIDRs)
 	return &Tenants{allowed: allowed}, errors.Join(errs...)
 }
 
@@ -101,7 +121,10 @@ func (t *Tenants) allows(a netip.Addr) bool {
 		bytes := a.As16()
 		return t.allows(netip.AddrFrom4([4]byte(bytes[12:])))
 	}
-	return isPublic(a)
+	if a.Is4() {
+		return !within(reserved4, a)
+	}
+	return global6.Contains(a) && !within(reserved6, a)
 }
 
 type caller struct{ next http.RoundTripper }
@@ -157,7 +180,7 @@ func (c caller) call(r *http.Request) (response *http.Response, data []byte, err
 		return nil, nil, err
 	}
 	if response.StatusCode < http.StatusMultipleChoices {
-		if data, err = readResponse(body); err != nil {
+		if data, err = readLimited(body, "webhook", MaxResponseBytes); err != nil {
 			return nil, nil, c.public(r, err)
 		}
 	}

@@ -22,7 +22,7 @@ var definitions = []Mutant{
 		Edits: []Edit{{
 			File: "pkg/customresource/definitions/names.go",
 			Before: `	r.of.mu.Lock()
-	r.of.freeLocked(r)
+	remove(r.of.reserved, r.scope, r)
 	scope`,
 			After: `	r.of.mu.Lock()
 	scope`,
@@ -248,7 +248,7 @@ var definitions = []Mutant{
 	{
 		Name: "bad-wildcard", Rule: "an object that cannot be decoded with its definition must not fail requests for all logical clusters",
 		Edits: []Edit{{
-			File:   "pkg/customresource/versions/unreadable.go",
+			File:   "pkg/customresource/versions/decode.go",
 			Before: `	return ok && cluster.Wildcard`,
 			After:  `	return ok && cluster.Wildcard && cluster.Name != ""`,
 		}},

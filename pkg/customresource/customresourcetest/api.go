@@ -160,15 +160,6 @@ func (a *API) CRDs(t testing.TB, cluster string) apiextensionsclient.Interface {
 	return c
 }
 
-// CRDsOver is CRDs with a shared HTTP client.
-func (a *API) CRDsOver(t testing.TB, cluster string, client *http.Client) apiextensionsclient.Interface {
-	t.Helper()
-	t.Cleanup(client.CloseIdleConnections)
-	c, err := apiextensionsclient.NewForConfigAndClient(a.ClusterConfig(cluster), client)
-	require.NoError(t, err)
-	return c
-}
-
 // Discovery returns a discovery client for a logical cluster.
 func (a *API) Discovery(t testing.TB, cluster string) *discovery.DiscoveryClient {
 	t.Helper()

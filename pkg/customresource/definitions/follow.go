@@ -98,31 +98,27 @@ func (r reflectorStore) Replace(all []any, resourceVersion string) error {
 	if err != nil {
 		return fmt.Errorf("resource version %q of the list of definitions: %w", resourceVersion, err)
 	}
-	type key struct {
-		cluster logicalcluster.Name
-		name    string
-	}
-	present := make(map[key]bool, len(all))
+	present := map[logicalcluster.Name]map[string]bool{}
 	for _, obj := range all {
 		crd, err := definitionOf(obj)
 		if err != nil {
 			return err
 		}
-		present[key{logicalcluster.From(crd), crd.Name}] = true
+		put(present, logicalcluster.From(crd), crd.Name, true)
 		r.upsert(r.ctx, crd)
 	}
 	r.mu.RLock()
-	var removed []key
+	var removed []*entry
 	for cluster, of := range r.clusters {
-		for name := range of {
-			if k := (key{cluster, name}); !present[k] {
-				removed = append(removed, k)
+		for name, e := range of {
+			if !present[cluster][name] {
+				removed = append(removed, e)
 			}
 		}
 	}
 	r.mu.RUnlock()
-	for _, k := range removed {
-		r.replace(k.cluster, k.name, nil)
+	for _, e := range removed {
+		r.replace(e.cluster, e.name, nil)
 	}
 	r.advance(revision, true)
 	return nil
@@ -158,24 +154,20 @@ func (o *Index) upsert(ctx context.Context, crd *apiextensions.CustomResourceDef
 	e, err := o.newEntry(cluster, crd)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to serve definition", "logicalCluster", cluster, "definition", crd.Name)
-		o.recordUnreadable(cluster, crd, err)
+		reason := unreadable.Conversion
+		if bad := unreadable.Of(err); bad != nil {
+			reason = bad.Reason
+		}
+		revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
+		o.unreadable.Add(unreadable.Object{
+			Key: keyOf(cluster, crd.Name), Revision: revision, Resource: definitionsResource, Cluster: cluster, Name: crd.Name,
+			Reason: reason, Message: fmt.Sprintf("it cannot be served: %v", err),
+		})
 		o.replace(cluster, crd.Name, nil)
 		return
 	}
 	o.unreadable.Remove(cluster, keyOf(cluster, crd.Name))
 	o.replace(cluster, crd.Name, e)
-}
-
-func (o *Index) recordUnreadable(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition, err error) {
-	reason := unreadable.Conversion
-	if bad := unreadable.Of(err); bad != nil {
-		reason = bad.Reason
-	}
-	revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
-	o.unreadable.Add(unreadable.Object{
-		Key: keyOf(cluster, crd.Name), Revision: revision, Resource: definitionsResource, Cluster: cluster, Name: crd.Name,
-		Reason: reason, Message: fmt.Sprintf("it cannot be served: %v", err),
-	})
 }
 
 var definitionsResource = apiextensions.Resource("customresourcedefinitions")

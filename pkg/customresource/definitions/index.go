@@ -69,17 +69,16 @@ var _ Source = (*Index)(nil)
 
 var errNotSynced error = request.Unavailable("the definitions of custom resources are still being read, try again")
 
-func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
+func newIndex(store *genericregistry.Store, table *Table, i *interner, record *unreadable.Record) *Index {
 	return &Index{
-		store:    store,
-		table:    table,
-		interner: i,
-		advanced: make(chan struct{}),
-		ended:    make(chan struct{}),
-		clusters: map[logicalcluster.Name]map[string]*entry{},
-		byName:   map[string]map[logicalcluster.Name]*entry{},
-
-		unreadable: unreadable.NewRecord(nil),
+		store:      store,
+		table:      table,
+		interner:   i,
+		advanced:   make(chan struct{}),
+		ended:      make(chan struct{}),
+		clusters:   map[logicalcluster.Name]map[string]*entry{},
+		byName:     map[string]map[logicalcluster.Name]*entry{},
+		unreadable: record,
 	}
 }
 
@@ -167,10 +166,11 @@ func (o *Index) resolveWildcard(ctx context.Context, name string, l Lookup) (*De
 	if found == nil {
 		return nil, nil
 	}
-	s, err := o.table.transient(metadataInput(found, l.Version))
+	s, err := o.table.intern(metadataInput(found, l.Version))
 	if err != nil {
 		return nil, err
 	}
+	o.table.Release(s, time.Now()) // as in Read
 	return &Definition{Schema: s, MetadataOnly: true}, nil
 }
 
@@ -243,19 +243,16 @@ func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, name string)) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	in := func(cluster logicalcluster.Name) {
-		for name, e := range o.clusters[cluster] {
+	clusters := o.clusters
+	if scope.cluster != "" {
+		clusters = map[logicalcluster.Name]map[string]*entry{scope.cluster: clusters[scope.cluster]}
+	}
+	for cluster, of := range clusters {
+		for name, e := range of {
 			if (scope.group == "" || apis.DefinitionGroup(name) == scope.group) && !e.accepted && !e.deleting {
 				f(cluster, name)
 			}
 		}
-	}
-	if scope.cluster != "" {
-		in(scope.cluster)
-		return
-	}
-	for cluster := range o.clusters {
-		in(cluster)
 	}
 }
 

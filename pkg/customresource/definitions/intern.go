@@ -48,19 +48,12 @@ type internedSpec struct {
 
 	mu       sync.Mutex
 	v1       *specV1
-	own      *namedHash                  // of the schema with the requested names
 	hashes   map[string]string           // of schemas, by accepted names
 	versions []string                    // stored versions
 	fields   map[string]*metav1.FieldsV1 // managed fields, by their encoding
 	// violations are the violations of structural schemas, once checked is set.
 	violations *apiextensions.CustomResourceDefinitionCondition
 	checked    bool
-}
-
-// namedHash identifies the schema of a spec with names.
-type namedHash struct {
-	names apiextensionsv1.CustomResourceDefinitionNames
-	hash  string
 }
 
 // maxFieldSets limits the shared sets of managed fields per spec. Equal definitions usually have the same
@@ -237,30 +230,22 @@ func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNa
 		}
 		s.v1, s.hashes = &v1, map[string]string{}
 	}
-	own := sameNames(names, &s.internal.Names)
-	if own && s.own != nil {
-		return hashInput{Spec: s.v1, Names: &s.own.names}, s.own.hash, nil
-	}
-	var named namedHash
-	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinitionNames_To_v1_CustomResourceDefinitionNames(names, &named.names, nil); err != nil {
+	in := hashInput{Spec: s.v1, Names: &apiextensionsv1.CustomResourceDefinitionNames{}}
+	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinitionNames_To_v1_CustomResourceDefinitionNames(names, in.Names, nil); err != nil {
 		return hashInput{}, "", fmt.Errorf("converting the names: %w", err)
 	}
-	in := hashInput{Spec: s.v1, Names: &named.names}
-	key, err := json.Marshal(named.names)
+	key, err := json.Marshal(in.Names)
 	if err != nil {
 		return hashInput{}, "", fmt.Errorf("hashing names: %w", err)
 	}
-	if hash, ok := s.hashes[string(key)]; ok {
-		return in, hash, nil
+	hash, ok := s.hashes[string(key)]
+	if !ok {
+		if hash, err = in.hash(); err != nil {
+			return hashInput{}, "", err
+		}
+		s.hashes[string(key)] = hash
 	}
-	if named.hash, err = in.hash(); err != nil {
-		return hashInput{}, "", err
-	}
-	s.hashes[string(key)] = named.hash
-	if own {
-		s.own = &named
-	}
-	return in, named.hash, nil
+	return in, hash, nil
 }
 
 // sharedFields shares the selectable fields of definitions with the same name in the watch cache.

@@ -2,7 +2,6 @@ package definitions
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,7 +69,6 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 	require.NoError(t, err)
 	managed := &followed{Managed: NewManaged(s, func(context.Context, *Schema) (Remaining, error) { return Remaining{}, nil })}
 	return &testServer{Storage: s, API: customresourcetest.Serve(t, customresourcetest.Parts{
-		Wrap:    func(next http.Handler) http.Handler { return next },
 		Install: s.Install,
 		Run: []func(context.Context) error{customresourcedefinition.NewCRDController(managed).Run, func(ctx context.Context) error {
 			s.Index().Run(ctx)

@@ -119,10 +119,9 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	if err != nil {
 		return false
 	}
-	others, ours := newClaims(), newClaims()
+	others := newClaims()
 	n.objects.claims(others, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
-	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := others.conflict(ours)
+	_, _, lost := others.conflict(&crd.Status.AcceptedNames)
 	return lost
 }
 
@@ -130,7 +129,7 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 // because another server of the shard accepted the definition at the same time. The source wins on all
 // servers, because it was requested before the definition was written.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
-	others, ours := newClaims(), newClaims()
+	others := newClaims()
 	n.mu.Lock() // reservations first, as in accept
 	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
 		if r.forSource {
@@ -147,8 +146,7 @@ func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, c
 			others.add(internalNames(d.Schema.Names()), d.Owner)
 		}
 	}
-	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := others.conflict(ours)
+	_, _, lost := others.conflict(&crd.Status.AcceptedNames)
 	return lost, nil
 }
 
@@ -236,9 +234,7 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 type reservation struct {
 	of *names
 
-	// active reports whether scope, definition and names are reserved.
-	active bool
-	scope  nameScope
+	scope nameScope
 	// definition is the name of a definition, or the owner of a source.
 	definition string
 	names      apiextensions.CustomResourceDefinitionNames
@@ -256,15 +252,13 @@ type reservationKey struct{}
 // othersLocked adds to taken the names in a scope that are reserved for others, and marks reservations that
 // conflict with wanted names, so that release notifies their definition.
 func (n *names) othersLocked(taken claims, scope nameScope, definition string, wanted *apiextensions.CustomResourceDefinitionNames) {
-	ours := newClaims()
-	ours.add(wanted, definition)
 	for r := range n.reserved[scope] {
 		if r.definition == definition {
 			continue
 		}
 		others := newClaims()
 		others.add(&r.names, r.definition)
-		if _, _, found := others.conflict(ours); found {
+		if _, _, found := others.conflict(wanted); found {
 			r.denied = true
 		}
 		taken.add(&r.names, r.definition)
@@ -276,29 +270,15 @@ func (n *names) reserveLocked(r *reservation, scope nameScope, definition string
 	if r == nil {
 		return
 	}
-	n.freeLocked(r)
-	r.active, r.scope, r.definition, r.names = true, scope, definition, *names
-	if n.reserved[scope] == nil {
-		n.reserved[scope] = map[*reservation]struct{}{}
-	}
-	n.reserved[scope][r] = struct{}{}
-}
-
-func (n *names) freeLocked(r *reservation) {
-	if !r.active {
-		return
-	}
-	r.active = false
-	delete(n.reserved[r.scope], r)
-	if len(n.reserved[r.scope]) == 0 {
-		delete(n.reserved, r.scope)
-	}
+	remove(n.reserved, r.scope, r)
+	r.scope, r.definition, r.names = scope, definition, *names
+	put(n.reserved, scope, r, struct{}{})
 }
 
 // release ends the reservation, and notifies definitions to which it denied names.
 func (r *reservation) release() {
 	r.of.mu.Lock()
-	r.of.freeLocked(r)
+	remove(r.of.reserved, r.scope, r)
 	scope, denied := r.scope, r.denied
 	r.of.mu.Unlock()
 	if denied {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -112,12 +113,8 @@ func (s *Schema) Serves(version string) bool {
 
 // StoredVersion returns the version in which objects are stored, or "".
 func (s *Schema) StoredVersion() string {
-	for i := range s.crd.Spec.Versions {
-		if v := &s.crd.Spec.Versions[i]; v.Storage {
-			return v.Name
-		}
-	}
-	return ""
+	version, _ := apihelpers.GetCRDStorageVersion(s.crd) // an error if there is none
+	return version
 }
 
 // Version returns a version by name, or nil.
@@ -285,15 +282,6 @@ func (t *Table) internHashed(hash string, in hashInput) *Schema {
 	s := newSchema(hash, in)
 	t.addLocked(s)
 	return s
-}
-
-// transient returns the schema of in without a reference.
-func (t *Table) transient(in hashInput) (*Schema, error) {
-	s, err := t.intern(in)
-	if err == nil {
-		t.Release(s, time.Now())
-	}
-	return s, err
 }
 
 // Acquire adds a reference to s, and adds it to the table again if it was swept.

@@ -138,9 +138,6 @@ func NewSystem(
 	return s, nil
 }
 
-// Has reports whether the set contains a resource.
-func (s *System) Has(resource schema.GroupResource) bool { return s.byResource[resource] != nil }
-
 // Of returns the definition of a resource, or nil.
 func (s *System) Of(resource schema.GroupResource) *Definition { return s.byResource[resource] }
 
@@ -163,13 +160,7 @@ func (s *System) list(cluster request.Cluster) []*Definition {
 	if cluster.Wildcard || s.bound == nil {
 		return s.definitions
 	}
-	all := make([]*Definition, 0, len(s.definitions))
-	for _, d := range s.definitions {
-		if !s.bound(cluster.Name, d.Schema.Resource) {
-			all = append(all, d)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(s.definitions), func(d *Definition) bool { return s.bound(cluster.Name, d.Schema.Resource) })
 }
 
 func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {

@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -83,10 +84,7 @@ func NewDefinitionStorage(cfg Config) (*Storage, error) {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)
 	}
 	store := *upstream.Store // a copy, because upstream counts objects with its own
-	objects := newIndex(&store, cfg.Table, interner)
-	if cfg.Unreadable != nil {
-		objects.unreadable = cfg.Unreadable
-	}
+	objects := newIndex(&store, cfg.Table, interner, cmp.Or(cfg.Unreadable, unreadable.NewRecord(nil)))
 	cfg.Sources.index = objects
 	objects.Subscribe(cfg.Sources.changes.Notify)
 	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}

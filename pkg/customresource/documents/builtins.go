@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,31 +45,6 @@ func pathOf(gv schema.GroupVersion) string {
 	return apisPrefix + "/" + gv.String()
 }
 
-// Kind is a built-in kind with stored objects, i.e. that can be watched and deleted.
-type Kind struct {
-	Resource   schema.GroupVersionResource
-	Kind       string
-	Namespaced bool
-}
-
-type kinds struct {
-	byKind map[schema.GroupVersionKind]Kind
-	// byPrefix contains them by the prefix of their keys, in their first version.
-	byPrefix map[string]Kind
-}
-
-func (k kinds) add(gv schema.GroupVersion, r *apidiscoveryv2.APIResourceDiscovery) {
-	if r.ResponseKind == nil || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "delete") {
-		return
-	}
-	kind := Kind{Resource: gv.WithResource(r.Resource), Kind: r.ResponseKind.Kind, Namespaced: r.Scope == apidiscoveryv2.ScopeNamespace}
-	k.byKind[gv.WithKind(kind.Kind)] = kind
-	prefix := storage.ResourcePrefix(kind.Resource.GroupResource()) + "/"
-	if _, ok := k.byPrefix[prefix]; !ok {
-		k.byPrefix[prefix] = kind
-	}
-}
-
 const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // BuiltIns reads discovery and OpenAPI of the wrapped handler, which are the same in every logical cluster and
@@ -88,7 +64,54 @@ type builtInDiscovery struct {
 
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupResource]bool
-	kinds
+	// byKind contains the kinds with stored objects, i.e. that can be watched and deleted. byPrefix contains
+	// them by the prefix of their keys, in their first version.
+	byKind   map[schema.GroupVersionKind]storage.Kind
+	byPrefix map[string]storage.Kind
+}
+
+func newBuiltInDiscovery(core, groups []apidiscoveryv2.APIGroupDiscovery) *builtInDiscovery {
+	d := &builtInDiscovery{
+		core: core, groups: groups,
+		versions:  map[schema.GroupVersion]bool{},
+		resources: map[schema.GroupResource]bool{},
+		byKind:    map[schema.GroupVersionKind]storage.Kind{},
+		byPrefix:  map[string]storage.Kind{},
+	}
+	for _, g := range d.all() {
+		for _, v := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+			d.versions[gv] = true
+			for i := range v.Resources {
+				d.add(gv, &v.Resources[i])
+			}
+		}
+	}
+	return d
+}
+
+func (d *builtInDiscovery) add(gv schema.GroupVersion, r *apidiscoveryv2.APIResourceDiscovery) {
+	resource := gv.WithResource(r.Resource)
+	d.resources[resource.GroupResource()] = true
+	if r.ResponseKind == nil || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "delete") {
+		return
+	}
+	kind := storage.Kind{
+		Resource: resource, Kind: r.ResponseKind.Kind, Namespaced: r.Scope == apidiscoveryv2.ScopeNamespace,
+		Prefix: KeyPrefix(resource.GroupResource()),
+	}
+	d.byKind[gv.WithKind(kind.Kind)] = kind
+	if _, ok := d.byPrefix[kind.Prefix]; !ok {
+		d.byPrefix[kind.Prefix] = kind
+	}
+}
+
+// KeyPrefix returns the prefix of the keys of a built-in resource. Events of both groups have the same keys.
+func KeyPrefix(resource schema.GroupResource) string {
+	if resource.Group == eventsv1.GroupName {
+		resource.Group = ""
+	}
+	return storage.ResourcePrefix(resource) + "/"
 }
 
 // load reads the wrapped handler's discovery once.
@@ -104,45 +127,26 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if b.Next == nil {
 		return nil, errors.New("the server is not ready yet")
 	}
-	loaded := &builtInDiscovery{
-		versions:  map[schema.GroupVersion]bool{},
-		resources: map[schema.GroupResource]bool{},
-		kinds:     kinds{byKind: map[schema.GroupVersionKind]Kind{}, byPrefix: map[string]Kind{}},
-	}
-	var err error
-	if loaded.core, err = b.groupsBelow(ctx, "/"+apiPrefix); err != nil {
+	core, err := b.groupsBelow(ctx, "/"+apiPrefix)
+	if err != nil {
 		return nil, err
 	}
-	if loaded.groups, err = b.groupsBelow(ctx, "/"+apisPrefix); err != nil {
+	groups, err := b.groupsBelow(ctx, "/"+apisPrefix)
+	if err != nil {
 		return nil, err
 	}
-	for _, g := range loaded.all() {
-		for _, v := range g.Versions {
-			loaded.versions[schema.GroupVersion{Group: g.Name, Version: v.Version}] = true
-			for _, r := range v.Resources {
-				loaded.resources[schema.GroupResource{Group: g.Name, Resource: r.Resource}] = true
-				loaded.add(schema.GroupVersion{Group: g.Name, Version: v.Version}, &r)
-			}
-		}
-	}
+	loaded := newBuiltInDiscovery(core, groups)
 	b.loaded.Store(loaded)
 	return loaded, nil
 }
 
 // groupsBelow reads the aggregated discovery below a path, or nothing if the path is not found.
 func (b *BuiltIns) groupsBelow(ctx context.Context, path string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
-	status, body := get(ctx, b.Next, path, http.Header{"Accept": {acceptAggregated}})
+	list, status, err := read[apidiscoveryv2.APIGroupDiscoveryList](ctx, b.Next, "below "+path, path, acceptAggregated)
 	if status == http.StatusNotFound {
 		return nil, nil
 	}
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery below %s returned %d", path, status)
-	}
-	var list apidiscoveryv2.APIGroupDiscoveryList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("reading the built-in discovery below %s: %w", path, err)
-	}
-	return list.Items, nil
+	return list.Items, err
 }
 
 func (d *builtInDiscovery) all() []apidiscoveryv2.APIGroupDiscovery {
@@ -206,15 +210,27 @@ func namesOf(r *apidiscoveryv2.APIResourceDiscovery) apiextensions.CustomResourc
 	return names
 }
 
+// read reads a discovery document, which of describes in errors.
+func read[T any](ctx context.Context, h http.Handler, of, path, accept string) (document T, status int, err error) {
+	status, body := get(ctx, h, path, accept)
+	if status != http.StatusOK {
+		return document, status, fmt.Errorf("the built-in discovery %s returned %d", of, status)
+	}
+	if err := json.Unmarshal(body, &document); err != nil {
+		return document, status, fmt.Errorf("reading the built-in discovery %s: %w", of, err)
+	}
+	return document, status, nil
+}
+
 // get sends a request to a handler in this process.
-func get(ctx context.Context, h http.Handler, path string, header http.Header) (status int, body []byte) {
+func get(ctx context.Context, h http.Handler, path, accept string) (status int, body []byte) {
 	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{Path: path, Verb: "get"})
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
 	if err != nil {
 		return http.StatusInternalServerError, nil
 	}
 	r.RequestURI = path
-	r.Header = header
+	r.Header = http.Header{"Accept": {accept}}
 	response := NewResponse()
 	h.ServeHTTP(response, r)
 	return response.Status, response.Body.Bytes()
@@ -240,20 +256,20 @@ func (r *Response) WriteHeader(status int) { r.Status = status }
 func (r *Response) Write(data []byte) (int, error) { return r.Body.Write(data) }
 
 // Kind returns the built-in resource of a kind, or false.
-func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (Kind, bool, error) {
+func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (storage.Kind, bool, error) {
 	loaded, err := b.load(ctx)
 	if err != nil {
-		return Kind{}, false, err
+		return storage.Kind{}, false, err
 	}
 	found, ok := loaded.byKind[kind]
 	return found, ok, nil
 }
 
 // OfPrefix returns the built-in resource with a key prefix, or false.
-func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (Kind, bool, error) {
+func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (storage.Kind, bool, error) {
 	loaded, err := b.load(ctx)
 	if err != nil {
-		return Kind{}, false, err
+		return storage.Kind{}, false, err
 	}
 	found, ok := loaded.byPrefix[prefix]
 	return found, ok, nil
@@ -265,23 +281,12 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	if err != nil || !loaded.versions[gv] {
 		return nil, err
 	}
-	status, body := get(ctx, b.Next, "/"+pathOf(gv), http.Header{"Accept": {"application/json"}})
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery of %s returned %d", gv, status)
-	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("reading the built-in discovery of %s: %w", gv, err)
-	}
-	return loaded.served(gv, list.APIResources), nil
-}
-
-// served filters resources and their subresources, because a subset may contain only some.
-func (d *builtInDiscovery) served(gv schema.GroupVersion, all []metav1.APIResource) []metav1.APIResource {
-	return slices.DeleteFunc(all, func(r metav1.APIResource) bool {
+	list, _, err := read[metav1.APIResourceList](ctx, b.Next, "of "+gv.String(), "/"+pathOf(gv), runtime.ContentTypeJSON)
+	// A subset may contain only some resources with their subresources.
+	return slices.DeleteFunc(list.APIResources, func(r metav1.APIResource) bool {
 		resource, _, _ := strings.Cut(r.Name, "/")
-		return !d.resources[schema.GroupResource{Group: gv.Group, Resource: resource}]
-	})
+		return !loaded.resources[schema.GroupResource{Group: gv.Group, Resource: resource}]
+	}), err
 }
 
 // builtInOpenAPI describes the wrapped handler's OpenAPI documents.
@@ -317,7 +322,7 @@ func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
 
 // document reads a document of the wrapped handler; empty if it is not found.
 func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
-	status, body := get(ctx, b.Next, path, http.Header{"Accept": {"application/json"}})
+	status, body := get(ctx, b.Next, path, runtime.ContentTypeJSON)
 	switch status {
 	case http.StatusOK:
 		return body, nil

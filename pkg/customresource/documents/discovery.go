@@ -2,13 +2,12 @@ package documents
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apidiscoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
@@ -20,14 +19,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/version"
 	discoveryconversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
+	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
 )
 
 // Verbs of custom resources and their subresources.
@@ -42,6 +44,29 @@ var (
 type noAddresses struct{}
 
 func (noAddresses) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR { return nil }
+
+// documentSet contains the documents of one set of definitions, which are created on demand.
+type documentSet struct {
+	key      string
+	builtIns *BuiltIns
+	// only is set if documents contain nothing else, not even other built-in resources.
+	only        bool
+	definitions []*definitions.Definition
+	versions    map[schema.GroupVersion][]*definitions.Definition
+	groups      map[string]bool
+
+	discovery struct {
+		mu     sync.Mutex
+		groups []metav1.APIGroup
+		// root serves /apis, and core serves /api.
+		root, core http.Handler
+	}
+	library *openapidoc.Library
+	used    time.Time // guarded by Documents.mu
+}
+
+// handler serves a document of a set, and reports whether there is one.
+type handler func(s *documentSet, w http.ResponseWriter, r *http.Request) (served bool, err error)
 
 // makeDiscovery creates the merged list of groups, aggregated and not.
 func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1.APIGroup, error) {
@@ -63,12 +88,8 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 		groups[i].PreferredVersion = groups[i].Versions[0]
 		root.AddGroup(groups[i])
 	}
-	whole, err := newAggregatedDiscovery(groups, merged, s.key)
-	if err != nil {
-		return nil, nil, err
-	}
 	s.discovery.groups = groups
-	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, whole, nil)
+	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, newAggregatedDiscovery(groups, merged, s.key), nil)
 	return s.discovery.root, groups, nil
 }
 
@@ -114,12 +135,8 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 	groups, merged := s.merge(loaded.core, func(group string) bool { return group == "" })
 	plain := metav1.APIVersions{}
 	if len(loaded.core) > 0 {
-		status, body := get(ctx, s.builtIns.Next, "/"+apiPrefix, http.Header{"Accept": {"application/json"}})
-		if status != http.StatusOK {
-			return nil, fmt.Errorf("the built-in discovery of /%s returned %d", apiPrefix, status)
-		}
-		if err := json.Unmarshal(body, &plain); err != nil {
-			return nil, fmt.Errorf("reading the built-in discovery of /%s: %w", apiPrefix, err)
+		if plain, _, err = read[metav1.APIVersions](ctx, s.builtIns.Next, "of /"+apiPrefix, "/"+apiPrefix, runtime.ContentTypeJSON); err != nil {
+			return nil, err
 		}
 	}
 	plain.Versions = []string{}
@@ -128,13 +145,9 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 			plain.Versions = append(plain.Versions, v.Version)
 		}
 	}
-	whole, err := newAggregatedDiscovery(groups, merged, s.key)
-	if err != nil {
-		return nil, err
-	}
 	s.discovery.core = aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		responsewriters.WriteObjectNegotiated(apiextensionsserver.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{Version: "v1"}, w, r, http.StatusOK, plain.DeepCopy(), false)
-	}), whole, nil)
+	}), newAggregatedDiscovery(groups, merged, s.key), nil)
 	return s.discovery.core, nil
 }
 
@@ -153,7 +166,7 @@ func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) (bool, e
 
 func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, added []*definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
 	for _, d := range added {
-		v.Resources = append(v.Resources, aggregatedResource(d, gv))
+		v.Resources = append(v.Resources, aggregatedResource(d, gv)...)
 	}
 	slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
 		return strings.Compare(a.Resource, b.Resource)
@@ -277,68 +290,43 @@ func plainResources(d *definitions.Definition, gv schema.GroupVersion) []metav1.
 }
 
 func storageVersionHash(d *definitions.Definition) string {
-	stored, err := apihelpers.GetCRDStorageVersion(d.Schema.CRD())
-	if err != nil {
+	stored := d.Schema.StoredVersion()
+	if stored == "" {
 		return ""
 	}
 	return discovery.StorageVersionHash(d.Schema.Resource.Group, stored, d.Schema.Names().Kind)
 }
 
 // aggregatedResource returns the aggregated discovery of a custom resource.
-func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIResourceDiscovery {
-	names := d.Schema.Names()
-	scope := apidiscoveryv2.ScopeCluster
-	if d.Schema.Spec().Scope == apiextensionsv1.NamespaceScoped {
-		scope = apidiscoveryv2.ScopeNamespace
-	}
-	kind := &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: names.Kind}
-	resource := apidiscoveryv2.APIResourceDiscovery{
-		Resource: names.Plural, SingularResource: names.Singular, Scope: scope, ResponseKind: kind,
-		Verbs: verbsOf(d), ShortNames: names.ShortNames, Categories: names.Categories,
-	}
-	subresources := subresourcesOf(d, gv.Version)
-	if subresources.Status != nil {
-		resource.Subresources = append(resource.Subresources, apidiscoveryv2.APISubresourceDiscovery{
-			Subresource: "status", ResponseKind: kind, Verbs: SubresourceVerbs,
-		})
-	}
-	if subresources.Scale != nil {
-		resource.Subresources = append(resource.Subresources, apidiscoveryv2.APISubresourceDiscovery{
-			Subresource:  "scale",
-			ResponseKind: &metav1.GroupVersionKind{Group: autoscalingv1.GroupName, Version: "v1", Kind: "Scale"},
-			Verbs:        SubresourceVerbs,
-		})
-	}
-	return resource
-}
-
-var aggregatedCodecs = sync.OnceValues(func() (serializer.CodecFactory, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		apidiscoveryv2.AddToScheme, apidiscoveryv2beta1.AddToScheme, discoveryconversion.RegisterConversions,
-	} {
-		if err := add(scheme); err != nil {
-			return serializer.CodecFactory{}, fmt.Errorf("registering discovery types: %w", err)
+func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) []apidiscoveryv2.APIResourceDiscovery {
+	all := plainResources(d, gv)
+	for i := range all {
+		if all[i].Version == "" {
+			all[i].Group, all[i].Version = gv.Group, gv.Version
 		}
 	}
-	return serializer.NewCodecFactory(scheme), nil
+	resources, _ := endpoints.ConvertGroupVersionIntoToDiscovery(all) // all have the same scope
+	return resources
+}
+
+var aggregatedCodecs = sync.OnceValue(func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
+	utilruntime.Must(apidiscoveryv2beta1.AddToScheme(scheme))
+	utilruntime.Must(discoveryconversion.RegisterConversions(scheme))
+	return serializer.NewCodecFactory(scheme)
 })
 
 // aggregatedDiscovery serves one aggregated discovery document. It replaces upstream's manager, which logs
 // every group version of every set.
 type aggregatedDiscovery struct {
-	list   apidiscoveryv2.APIGroupDiscoveryList
-	etag   string
-	codecs serializer.CodecFactory
+	list apidiscoveryv2.APIGroupDiscoveryList
+	etag string
 }
 
 // newAggregatedDiscovery creates the document of groups, in their order. etag must change with the document.
-func newAggregatedDiscovery(groups []metav1.APIGroup, versions map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string) (*aggregatedDiscovery, error) {
-	codecs, err := aggregatedCodecs()
-	if err != nil {
-		return nil, err
-	}
-	d := &aggregatedDiscovery{etag: etag, codecs: codecs}
+func newAggregatedDiscovery(groups []metav1.APIGroup, versions map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string) *aggregatedDiscovery {
+	d := &aggregatedDiscovery{etag: etag}
 	for _, g := range groups {
 		group := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.Name}}
 		for _, v := range g.Versions {
@@ -346,11 +334,12 @@ func newAggregatedDiscovery(groups []metav1.APIGroup, versions map[schema.GroupV
 		}
 		d.list.Items = append(d.list.Items, group)
 	}
-	return d, nil
+	return d
 }
 
 func (d *aggregatedDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	mediaType, _, err := negotiation.NegotiateOutputMediaType(r, d.codecs, aggregated.DiscoveryEndpointRestrictions)
+	codecs := aggregatedCodecs()
+	mediaType, _, err := negotiation.NegotiateOutputMediaType(r, codecs, aggregated.DiscoveryEndpointRestrictions)
 	if err == nil && mediaType.Convert == nil {
 		err = negotiation.NewNotAcceptableError([]string{acceptAggregated})
 	}
@@ -359,5 +348,5 @@ func (d *aggregatedDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) 
 		return
 	}
 	list := d.list
-	aggregated.ServeHTTPWithETag(&list, d.etag, mediaType.Convert.GroupVersion(), d.codecs, w, r)
+	aggregated.ServeHTTPWithETag(&list, d.etag, mediaType.Convert.GroupVersion(), codecs, w, r)
 }

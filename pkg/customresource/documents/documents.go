@@ -1,7 +1,12 @@
+// Package documents serves discovery and OpenAPI: the documents of the wrapped handler for built-in resources,
+// merged with the definitions of the logical cluster. Logical clusters with the same set of definitions share
+// documents.
+//
+//	openapidoc   assembles OpenAPI documents from one part per definition
+//	openapigate  removes parameters with a disabled feature gate
 package documents
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -55,7 +60,12 @@ type Documents struct {
 // NewDocuments returns the documents of the definitions that source lists, merged with the built-in ones. registerer
 // may be nil.
 func NewDocuments(source Lister, b *BuiltIns, registerer prometheus.Registerer) *Documents {
-	return &Documents{made: newDocumentSets(registerer), source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
+	return &Documents{
+		source: source, builtIns: b, library: openapidoc.NewLibrary(documentBytes), sets: map[string]*documentSet{},
+		// The number is independent of the number of logical clusters.
+		made: instruments.NewCounter(registerer, "shardplane_custom_resources_document_sets_total",
+			"Sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it."),
+	}
 }
 
 // Expire removes sets and documents that have not been requested since before. Sets reference schemas.
@@ -122,11 +132,12 @@ func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn ma
 			return nil, err
 		}
 		sorted := sortedDefinitions(definitions.Limited(ctx, all))
-		sum := sha256.New()
-		for _, resource := range some.sorted() {
-			sum.Write([]byte(resource.String() + ","))
+		var names []string
+		for resource := range some.loaded.Load().resources {
+			names = append(names, resource.String()+",")
 		}
-		return d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
+		slices.Sort(names)
+		return d.find(keyOf("only "+hashOf([]byte(strings.Join(names, "")))+" ", sorted), func(key string) *documentSet {
 			set := d.newSet(key, sorted)
 			set.builtIns, set.only = some, true
 			return set
@@ -221,6 +232,30 @@ func (d *Documents) newSet(key string, all []*definitions.Definition) *documentS
 	return s
 }
 
+func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
+	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
+		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
+	})
+}
+
+// keyOf returns the key of a set of definitions.
+func keyOf(kind string, sorted []*definitions.Definition) string {
+	sum := sha256.New()
+	for _, definition := range sorted {
+		sum.Write([]byte(definition.Schema.Hash))
+		if definition.Terminating {
+			sum.Write([]byte{1})
+		}
+		if definition.Objects != nil {
+			sum.Write([]byte{2})
+		}
+		if definition.Verbs != nil {
+			sum.Write([]byte(definition.Verbs.String()))
+		}
+	}
+	return kind + hex.EncodeToString(sum.Sum(nil))
+}
+
 // only returns a subset of the wrapped handler's resources.
 func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]bool) (*BuiltIns, error) {
 	whole, err := b.load(ctx)
@@ -231,23 +266,13 @@ func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]
 	if err != nil {
 		return nil, err
 	}
-	loaded := &builtInDiscovery{
-		core: someOf(whole.core, resources), groups: someOf(whole.groups, resources),
-		versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupResource]bool{},
-	}
+	loaded := newBuiltInDiscovery(someOf(whole.core, resources), someOf(whole.groups, resources))
 	documents := &builtInOpenAPI{hash: openapi.hash, versions: map[schema.GroupVersion]bool{}}
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	for _, g := range loaded.all() {
-		for _, v := range g.Versions {
-			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
-			loaded.versions[gv] = true
-			for _, r := range v.Resources {
-				loaded.resources[schema.GroupResource{Group: g.Name, Resource: r.Resource}] = true
-			}
-			if openapi.versions[gv] {
-				documents.versions[gv] = true
-				index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
-			}
+	for gv := range loaded.versions {
+		if openapi.versions[gv] {
+			documents.versions[gv] = true
+			index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
 		}
 	}
 	if documents.index, err = json.Marshal(index); err != nil {
@@ -276,17 +301,4 @@ func someOf(groups []apidiscoveryv2.APIGroupDiscovery, resources map[schema.Grou
 		}
 	}
 	return some
-}
-
-func (b *BuiltIns) sorted() []schema.GroupResource {
-	return slices.SortedFunc(maps.Keys(b.loaded.Load().resources), func(a, b schema.GroupResource) int {
-		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
-	})
-}
-
-// newDocumentSets returns a counter of distinct sets of definitions, which is independent of the number of
-// logical clusters.
-func newDocumentSets(registerer prometheus.Registerer) prometheus.Counter {
-	return instruments.NewCounter(registerer, "shardplane_custom_resources_document_sets_total",
-		"Sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it.")
 }

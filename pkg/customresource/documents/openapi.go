@@ -156,6 +156,37 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 	return s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
 }
 
+// documentHash identifies a document that may not have been created yet.
+func documentHash(s openapidoc.Spec) string {
+	var b bytes.Buffer
+	b.WriteString(s.Hash)
+	for _, d := range s.Definitions {
+		b.WriteString(d.Hash)
+		b.WriteString(d.Version)
+	}
+	return hashOf(b.Bytes())
+}
+
+// serveSpec serves a v3 document. last is the last segment of its path.
+func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) (bool, error) {
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != spec.ETag {
+			// A relative URL, because the prefix of the path is unknown.
+			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
+			w.WriteHeader(http.StatusMovedPermanently)
+			return true, nil
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	if err := s.library.Serve(w, r, spec); err != nil {
+		w.Header().Del("Cache-Control")
+		w.Header().Del("Expires")
+		return false, err
+	}
+	return true, nil
+}
+
 const versionPath = "version"
 
 func rootHandlerFor(path []string) handler {

@@ -81,79 +81,65 @@ func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
 }
 
 // SetNamespace implements metav1.Object.
-func (o *Object) SetNamespace(namespace string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetNamespace(namespace) })
-}
+func (o *Object) SetNamespace(namespace string) { change(o, (*content).SetNamespace, namespace) }
 
 // SetName implements metav1.Object.
-func (o *Object) SetName(name string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetName(name) })
-}
+func (o *Object) SetName(name string) { change(o, (*content).SetName, name) }
 
 // SetGenerateName implements metav1.Object.
-func (o *Object) SetGenerateName(name string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetGenerateName(name) })
-}
+func (o *Object) SetGenerateName(name string) { change(o, (*content).SetGenerateName, name) }
 
 // SetUID implements metav1.Object.
-func (o *Object) SetUID(uid types.UID) {
-	o.change(func(u *unstructured.Unstructured) { u.SetUID(uid) })
-}
+func (o *Object) SetUID(uid types.UID) { change(o, (*content).SetUID, uid) }
 
 // SetResourceVersion implements metav1.Object.
 func (o *Object) SetResourceVersion(version string) { o.resourceVersion = version }
 
 // SetGeneration implements metav1.Object.
-func (o *Object) SetGeneration(generation int64) {
-	o.change(func(u *unstructured.Unstructured) { u.SetGeneration(generation) })
-}
+func (o *Object) SetGeneration(generation int64) { change(o, (*content).SetGeneration, generation) }
 
 // SetSelfLink implements metav1.Object. Storage clears the link of each object that it reads, which
 // seldom has one.
 func (o *Object) SetSelfLink(link string) {
 	if link != "" || !o.field("selfLink").IsZero() {
-		o.change(func(u *unstructured.Unstructured) { u.SetSelfLink(link) })
+		change(o, (*content).SetSelfLink, link)
 	}
 }
 
 // SetCreationTimestamp implements metav1.Object.
 func (o *Object) SetCreationTimestamp(timestamp metav1.Time) {
-	o.change(func(u *unstructured.Unstructured) { u.SetCreationTimestamp(timestamp) })
+	change(o, (*content).SetCreationTimestamp, timestamp)
 }
 
 // SetDeletionTimestamp implements metav1.Object.
 func (o *Object) SetDeletionTimestamp(timestamp *metav1.Time) {
-	o.change(func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(timestamp) })
+	change(o, (*content).SetDeletionTimestamp, timestamp)
 }
 
 // SetDeletionGracePeriodSeconds implements metav1.Object.
 func (o *Object) SetDeletionGracePeriodSeconds(seconds *int64) {
-	o.change(func(u *unstructured.Unstructured) { u.SetDeletionGracePeriodSeconds(seconds) })
+	change(o, (*content).SetDeletionGracePeriodSeconds, seconds)
 }
 
 // SetLabels implements metav1.Object.
-func (o *Object) SetLabels(labels map[string]string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetLabels(labels) })
-}
+func (o *Object) SetLabels(labels map[string]string) { change(o, (*content).SetLabels, labels) }
 
 // SetAnnotations implements metav1.Object.
 func (o *Object) SetAnnotations(annotations map[string]string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
+	change(o, (*content).SetAnnotations, annotations)
 }
 
 // SetFinalizers implements metav1.Object.
-func (o *Object) SetFinalizers(finalizers []string) {
-	o.change(func(u *unstructured.Unstructured) { u.SetFinalizers(finalizers) })
-}
+func (o *Object) SetFinalizers(finalizers []string) { change(o, (*content).SetFinalizers, finalizers) }
 
 // SetOwnerReferences implements metav1.Object.
 func (o *Object) SetOwnerReferences(references []metav1.OwnerReference) {
-	o.change(func(u *unstructured.Unstructured) { u.SetOwnerReferences(references) })
+	change(o, (*content).SetOwnerReferences, references)
 }
 
 // SetManagedFields implements metav1.Object.
 func (o *Object) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
-	o.change(func(u *unstructured.Unstructured) { u.SetManagedFields(fields) })
+	change(o, (*content).SetManagedFields, fields)
 }
 
 // GroupVersionKind implements schema.ObjectKind.
@@ -163,13 +149,15 @@ func (o *Object) GroupVersionKind() schema.GroupVersionKind {
 
 // SetGroupVersionKind implements schema.ObjectKind.
 func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
-	o.change(func(u *unstructured.Unstructured) { u.SetGroupVersionKind(gvk) })
+	change(o, (*content).SetGroupVersionKind, gvk)
 }
+
+type content = unstructured.Unstructured
 
 // change replaces the object. It is meant for rare changes, because the result does not share anything with
 // other objects.
-func (o *Object) change(change func(*unstructured.Unstructured)) {
+func change[T any](o *Object, set func(*content, T), value T) {
 	u := o.Unstructured()
-	change(u)
+	set(u, value)
 	*o = *NewPacker().Pack(u)
 }

@@ -5,16 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -36,12 +41,6 @@ func (v *versionStore) decode(ctx context.Context, stored *packed.Object) (*unst
 	if cachedResult {
 		out = out.DeepCopy()
 	}
-	return out, err
-}
-
-// decodeShared is decode for callers that do not change the result.
-func (v *versionStore) decodeShared(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	out, _, err := v.decodeCached(ctx, stored)
 	return out, err
 }
 
@@ -81,7 +80,7 @@ func (v *versionStore) encodeJSON(ctx context.Context, stored *packed.Object) (j
 	}
 	if out == nil {
 		var err error
-		out, err = v.decodeUncached(ctx, stored)
+		out, _, err = v.decodeStored(ctx, stored)
 		if v.recordRead(stored, err); err != nil {
 			return nil, err
 		}
@@ -96,15 +95,8 @@ func (v *versionStore) encodeJSON(ctx context.Context, stored *packed.Object) (j
 	return data, nil
 }
 
-// decodeUncached neither reads nor fills the cache: the object of a DELETED event is the previous state with
-// the resource version of the event.
-func (v *versionStore) decodeUncached(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	shown, _, err := v.decodeStored(ctx, stored)
-	return shown, err
-}
-
-// decodeStored decodes an object, and reports whether the result is identical to the stored one. An error of
-// the object itself is an unreadable.Error.
+// decodeStored decodes an object without the cache, and reports whether the result is identical to the stored
+// one. An error of the object itself is an unreadable.Error.
 func (v *versionStore) decodeStored(ctx context.Context, stored *packed.Object) (u *unstructured.Unstructured, identical bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -114,8 +106,9 @@ func (v *versionStore) decodeStored(ctx context.Context, stored *packed.Object) 
 	if u, identical, err = v.unpack(stored); err != nil || identical {
 		return u, identical, err
 	}
-	if err := v.checkExpansion(stored, u.Object, u.GroupVersionKind().Version); err != nil {
-		return nil, false, err
+	version, limit := u.GroupVersionKind().Version, max(leastExpansion, expansionFactor*stored.Bytes())
+	if added := v.shapes[version].expansion(u.Object); added > limit {
+		return nil, false, &unreadable.Error{Reason: unreadable.Defaults, Err: fmt.Errorf("the defaults of its definition add %d bytes, at most %d are allowed: delete the object, or make the defaults of version %s smaller", added, limit, version)}
 	}
 	u, err = v.convert(ctx, u)
 	return u, false, err
@@ -123,8 +116,7 @@ func (v *versionStore) decodeStored(ctx context.Context, stored *packed.Object) 
 
 // unpack returns a stored object as input for the codec, and whether the codec would not change it.
 func (v *versionStore) unpack(stored *packed.Object) (u *unstructured.Unstructured, identical bool, err error) {
-	u = stored.Unstructured()
-	hideIdentity(u)
+	u = undecoded(stored)
 	if v.projection != nil {
 		if u, err = v.projection.Show(u); err != nil {
 			return nil, false, &unreadable.Error{Reason: unreadable.Conversion, Err: err}
@@ -135,15 +127,6 @@ func (v *versionStore) unpack(stored *packed.Object) (u *unstructured.Unstructur
 		return u, true, nil
 	}
 	return u, u.GroupVersionKind() == v.gvk && v.shape.isNormalObject(u.Object), nil
-}
-
-// checkExpansion returns an error if the defaults of its version add too much to an object.
-func (v *versionStore) checkExpansion(stored *packed.Object, object map[string]any, version string) error {
-	limit := max(leastExpansion, expansionFactor*stored.Bytes())
-	if added := v.shapes[version].expansion(object); added > limit {
-		return &unreadable.Error{Reason: unreadable.Defaults, Err: fmt.Errorf("the defaults of its definition add %d bytes, at most %d are allowed: delete the object, or make the defaults of version %s smaller", added, limit, version)}
-	}
-	return nil
 }
 
 // convert runs the codec on an object, which it may change and keep.
@@ -178,7 +161,7 @@ func (v *versionStore) decodeInto(ctx context.Context, stored *packed.Object, in
 	}
 	out, err := v.decode(ctx, stored)
 	if unreadable.Of(err) != nil && acceptsUndecoded(ctx) {
-		out, err = v.undecoded(stored), nil
+		out, err = undecoded(stored), nil
 	}
 	if err != nil {
 		return v.readError(stored, err)
@@ -268,4 +251,86 @@ func SameManagers(object *unstructured.Unstructured, groupVersion string) (chang
 		object.SetManagedFields(all)
 	}
 	return changed
+}
+
+// Stored objects may be unreadable with their current definition. Requests for all logical clusters skip them,
+// because they serve controllers of a provider and informers of the shard, which one tenant must not be able
+// to stop. Requests for one logical cluster fail as in kube-apiserver. Deletions and metadata requests return
+// the object as stored, so that it can be deleted. An error of a conversion webhook does not belong to an
+// object: it fails all of these requests, because readers would take skipped objects for deleted ones.
+
+// recordRead records that a stored object could not be read, or that it can be read again.
+func (v *versionStore) recordRead(stored *packed.Object, err error) {
+	if bad := unreadable.Of(err); bad != nil {
+		revision, _ := strconv.ParseInt(stored.GetResourceVersion(), 10, 64)
+		v.raw.unreadable.Add(unreadable.Object{
+			Key: v.raw.keyOf(stored), Revision: revision, Resource: v.raw.resource,
+			Cluster: logicalcluster.From(stored), Namespace: stored.GetNamespace(), Name: stored.GetName(),
+			Reason: bad.Reason, Message: bad.Error(),
+		})
+		return
+	}
+	if err == nil && !v.metadataOnly {
+		v.clearUnreadable(stored)
+	}
+}
+
+func (v *versionStore) clearUnreadable(stored *packed.Object) {
+	if !v.raw.unreadable.Empty() {
+		v.raw.unreadable.Remove(logicalcluster.From(stored), v.raw.keyOf(stored))
+	}
+}
+
+func (s *rawStore) keyOf(stored *packed.Object) string {
+	identity := stored.GetAnnotations()[request.IdentityAnnotation]
+	return tenantstorage.Key(s.prefix+"/", identity, logicalcluster.From(stored), stored.GetNamespace(), stored.GetName())
+}
+
+func (v *versionStore) readError(stored *packed.Object, err error) error {
+	if bad := unreadable.Of(err); bad != nil {
+		return unreadable.NewStatus(v.raw.resource, unreadable.Object{
+			Resource: v.raw.resource, Namespace: stored.GetNamespace(), Name: stored.GetName(), Message: bad.Error(),
+		})
+	}
+	if apierrors.IsTooManyRequests(err) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// undecoded returns a stored object as it is, except for the annotation with the identity, which is internal
+// to the storage.
+func undecoded(stored *packed.Object) *unstructured.Unstructured {
+	u := stored.Unstructured()
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, ok := annotations[request.IdentityAnnotation]; ok {
+		delete(annotations, request.IdentityAnnotation)
+		if len(annotations) == 0 {
+			delete(metadata, "annotations")
+		}
+	}
+	return u
+}
+
+type metadataKey struct{}
+
+// WithMetadata marks the context of a request that returns only metadata of objects.
+func WithMetadata(ctx context.Context) context.Context {
+	return context.WithValue(ctx, metadataKey{}, true)
+}
+
+// acceptsUndecoded reports whether a request needs only the metadata of objects, e.g. because it deletes them
+// or returns metadata to controllers.
+func acceptsUndecoded(ctx context.Context) bool {
+	if ctx.Value(metadataKey{}) != nil {
+		return true
+	}
+	info, ok := genericapirequest.RequestInfoFrom(ctx)
+	return ok && (info.Verb == "delete" || info.Verb == "deletecollection")
+}
+
+func skipsUnreadable(ctx context.Context) bool {
+	cluster, ok := request.ClusterFrom(ctx)
+	return ok && cluster.Wildcard
 }

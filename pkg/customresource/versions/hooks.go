@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,28 +21,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Convert returns an object in another API version without changing in. It is called with all
-// objects of definitions with its host. It must reject unknown kinds, and must not do more than convert.
-type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
-
 var errHookStopped = errors.New("the server is shutting down")
 
 // Hooks cancels the calls of conversion webhooks on shutdown, because upstream gives each call 30 seconds,
 // independent of the request. It also serves webhooks that are functions of this process.
 type Hooks struct {
-	convert map[string]Convert
+	convert map[string]definitions.Convert
 	schemas func(path string) definitions.Convert
 
-	stopped chan struct{}
+	stopped context.Context //nolint:containedctx // ends all calls
 	// Stop cancels all current and future calls.
 	Stop func()
 }
 
 // NewHooks returns Hooks without calls. A function in convert replaces the conversion webhooks of its host.
-// schemas, which may be nil, returns the function for the path of a URL with the host definitions.ConvertHost.
-func NewHooks(convert map[string]Convert, schemas func(path string) definitions.Convert) *Hooks {
-	stopped := make(chan struct{})
-	return &Hooks{convert: convert, schemas: schemas, stopped: stopped, Stop: sync.OnceFunc(func() { close(stopped) })}
+// schemas returns the function for the path of a URL with the host definitions.ConvertHost.
+func NewHooks(convert map[string]definitions.Convert, schemas func(path string) definitions.Convert) *Hooks {
+	stopped, stop := context.WithCancel(context.Background())
+	return &Hooks{convert: convert, schemas: schemas, stopped: stopped, Stop: stop}
 }
 
 // Resolver wraps a resolver so that Stop cancels the calls of its clients.
@@ -81,17 +76,9 @@ type hookTransport struct {
 func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	select {
-	case <-t.hooks.stopped:
+	defer context.AfterFunc(t.hooks.stopped, func() { cancel(errHookStopped) })()
+	if t.hooks.stopped.Err() != nil { // the function runs concurrently
 		cancel(errHookStopped)
-	default:
-		go func() {
-			select {
-			case <-t.hooks.stopped:
-				cancel(errHookStopped)
-			case <-ctx.Done():
-			}
-		}()
 	}
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil && errors.Is(context.Cause(ctx), errHookStopped) {
@@ -107,12 +94,10 @@ func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	if err != nil {
 		host = hostPort
 	}
-	var transport http.RoundTripper
+	transport := converter(h.schemas)
 	if convert, ok := h.convert[host]; ok {
-		transport = convert
-	} else if host == definitions.ConvertHost && h.schemas != nil {
-		transport = schemaConverter(h.schemas)
-	} else {
+		transport = func(string) definitions.Convert { return convert }
+	} else if host != definitions.ConvertHost {
 		return nil, false
 	}
 	cfg := &rest.Config{QPS: -1}
@@ -120,20 +105,8 @@ func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	return cfg, true
 }
 
-// schemaConverter returns the function for the path of a URL.
-type schemaConverter func(path string) definitions.Convert
-
-func (f schemaConverter) RoundTrip(r *http.Request) (*http.Response, error) {
-	convert := f(r.URL.Path)
-	if convert == nil {
-		_ = r.Body.Close()
-		return nil, errors.New("the schema is no longer served, try again")
-	}
-	return Convert(convert).RoundTrip(r)
-}
-
 func (h *Hooks) convertsInProcess(c *apiextensionsv1.CustomResourceConversion) bool {
-	if h == nil || c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || c.Webhook.ClientConfig.URL == nil {
+	if c.Webhook == nil || c.Webhook.ClientConfig == nil || c.Webhook.ClientConfig.URL == nil {
 		return false
 	}
 	u, err := url.Parse(*c.Webhook.ClientConfig.URL)
@@ -144,17 +117,22 @@ func (h *Hooks) convertsInProcess(c *apiextensionsv1.CustomResourceConversion) b
 	return ok
 }
 
-// RoundTrip implements http.RoundTripper for a webhook in this process.
-func (c Convert) RoundTrip(r *http.Request) (*http.Response, error) {
+// converter calls webhooks in this process. It returns the function for the path of a URL, or nil.
+type converter func(path string) definitions.Convert
+
+func (c converter) RoundTrip(r *http.Request) (*http.Response, error) {
+	defer func() { _ = r.Body.Close() }()
+	convert := c(r.URL.Path)
+	if convert == nil {
+		return nil, errors.New("the schema is no longer served, try again")
+	}
 	review := &apiextensionsv1.ConversionReview{}
-	err := json.NewDecoder(r.Body).Decode(review)
-	_ = r.Body.Close()
-	if err != nil || review.Request == nil {
+	if err := json.NewDecoder(r.Body).Decode(review); err != nil || review.Request == nil {
 		return nil, fmt.Errorf("reading the ConversionReview: %w", err)
 	}
 	review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
 	for i := range review.Request.Objects {
-		out, err := c.raw(review.Request.Objects[i].Raw, review.Request.DesiredAPIVersion)
+		out, err := convertRaw(convert, review.Request.Objects[i].Raw, review.Request.DesiredAPIVersion)
 		if err != nil {
 			review.Response.ConvertedObjects = nil
 			review.Response.Result = metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
@@ -174,12 +152,12 @@ func (c Convert) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-func (c Convert) raw(in []byte, to string) ([]byte, error) {
+func convertRaw(convert definitions.Convert, in []byte, to string) ([]byte, error) {
 	u := &unstructured.Unstructured{}
 	if err := u.UnmarshalJSON(in); err != nil {
 		return nil, err
 	}
-	out, err := c(u, to)
+	out, err := convert(u, to)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -83,7 +84,7 @@ func TestHooks(t *testing.T) {
 // returns its errors.
 func TestInProcess(t *testing.T) {
 	t.Parallel()
-	h := NewHooks(map[string]Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
+	h := NewHooks(map[string]definitions.Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		if in.GetName() == "bad" {
 			return nil, errors.New("not convertible")
 		}

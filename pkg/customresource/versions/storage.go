@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
@@ -70,7 +69,7 @@ func (v *versionStore) validator(validate storage.ValidateObjectFunc) storage.Va
 		}
 		u, err := v.decode(ctx, stored)
 		if unreadable.Of(err) != nil {
-			u, err = v.undecoded(stored), nil
+			u, err = undecoded(stored), nil
 		}
 		if err != nil {
 			return err
@@ -113,9 +112,6 @@ func (v *versionStore) GetList(ctx context.Context, key string, opts storage.Lis
 		}
 		return err
 	}
-	if list.Object == nil {
-		list.Object = map[string]any{}
-	}
 	list.SetResourceVersion(stored.ResourceVersion)
 	list.SetContinue(stored.Continue)
 	list.SetRemainingItemCount(stored.RemainingItemCount)
@@ -123,16 +119,19 @@ func (v *versionStore) GetList(ctx context.Context, key string, opts storage.Lis
 	if selector == nil {
 		selector = request.ShardSelectorFrom(ctx)
 	}
-	setShardInfo(list, selector)
+	if utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) && selector != nil && !selector.Empty() {
+		// The shared store does it for typed lists only.
+		return unstructured.SetNestedField(list.Object, selector.String(), "metadata", "shardInfo", "selector")
+	}
 	return nil
 }
 
-// fillList decodes stored objects into list, or as JSON into the jsonItems of ctx. The registry copies the
+// fillList decodes stored objects into list, or as JSON into the slice of a jsonLister in ctx. The registry copies the
 // objects that it changes. It stops with ctx, because a slow webhook may be called for each object.
 func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, list *unstructured.UnstructuredList) error {
-	asJSON, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
+	asJSON, _ := ctx.Value(jsonItemsKey{}).(*[]json.RawMessage)
 	if asJSON != nil {
-		asJSON.items = make([]json.RawMessage, 0, len(stored))
+		*asJSON = make([]json.RawMessage, 0, len(stored))
 	} else {
 		list.Items = make([]unstructured.Unstructured, 0, len(stored))
 	}
@@ -144,11 +143,11 @@ func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, lis
 		if asJSON != nil {
 			data, err = v.encodeJSON(ctx, &stored[i])
 		} else {
-			u, err = v.decodeShared(ctx, &stored[i])
+			u, _, err = v.decodeCached(ctx, &stored[i])
 		}
 		switch bad := unreadable.Of(err) != nil; {
 		case bad && acceptsUndecoded(ctx) && asJSON == nil:
-			u, err = v.undecoded(&stored[i]), nil
+			u, err = undecoded(&stored[i]), nil
 		case bad && skipsUnreadable(ctx):
 			continue
 		default:
@@ -158,7 +157,7 @@ func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, lis
 		}
 		size := int64(len(data))
 		if asJSON != nil {
-			asJSON.items = append(asJSON.items, data)
+			*asJSON = append(*asJSON, data)
 		} else {
 			list.Items = append(list.Items, *u)
 		}
@@ -259,23 +258,6 @@ func mayCreate(ctx context.Context, name string) error {
 	return nil
 }
 
-// setShardInfo sets the shard selector in the metadata of a list. The storage does it for typed lists only.
-func setShardInfo(list *unstructured.UnstructuredList, selector sharding.Selector) {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) ||
-		selector == nil || selector.Empty() {
-		return
-	}
-	if list.Object == nil {
-		list.Object = map[string]any{}
-	}
-	metadata, ok := list.Object["metadata"].(map[string]any)
-	if !ok {
-		metadata = map[string]any{}
-		list.Object["metadata"] = metadata
-	}
-	metadata["shardInfo"] = map[string]any{"selector": selector.String()}
-}
-
 // versionWatch decodes the events of the shared store.
 type versionWatch struct {
 	store  *versionStore
@@ -340,7 +322,7 @@ func (v *versionStore) event(ctx context.Context, event watch.Event) watch.Event
 		case err == nil:
 		case bad && (acceptsUndecoded(ctx) || event.Type == watch.Deleted):
 			if stored, storedErr := storedInEvent(event.Object); storedErr == nil {
-				shown = v.undecoded(stored)
+				shown = undecoded(stored)
 			} else {
 				shown = event.Object
 			}
@@ -375,14 +357,15 @@ type derivable interface {
 func (v *versionStore) decodeEvent(ctx context.Context, obj runtime.Object, deleted bool) (runtime.Object, error) {
 	decode := func(obj runtime.Object) (runtime.Object, error) {
 		stored, err := storedInEvent(obj)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case deleted:
-			return v.decodeUncached(ctx, stored)
-		default:
-			return v.decodeShared(ctx, stored)
 		}
+		read := v.decodeCached
+		if deleted { // the previous state with the resource version of the event
+			read = v.decodeStored
+		}
+		u, _, err := read(ctx, stored)
+		return u, err
 	}
 	if shared, ok := obj.(derivable); ok {
 		return shared.Derive(v, decode)

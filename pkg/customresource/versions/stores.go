@@ -87,7 +87,7 @@ type Config struct {
 	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the concurrent
 	// updates that may call one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
 	Calls int
-	// Hooks finds the webhooks that are functions of this process; nil means none.
+	// Hooks finds the webhooks that are functions of this process.
 	Hooks *Hooks
 	// MetricName returns the name of a resource in metrics.
 	MetricName func(schema.GroupResource) schema.GroupResource
@@ -215,7 +215,7 @@ func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOpt
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
-	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
+	selects, err := selectableAttributes(sch.Version(u.GroupVersionKind().Version))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -229,7 +229,7 @@ func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOpt
 	raw.users++
 	v := newVersionStore(raw, sch, u.GroupVersionKind(), codec, s.calls, s.decoded, s.encoded)
 	v.callsWebhook = s.Calls(sch)
-	v.selects = selectableAttributes(selectable)
+	v.selects = selects
 	if v.projection = sch.Projection; v.projection != nil {
 		v.selects = projectedAttributes(v.projection)
 	}

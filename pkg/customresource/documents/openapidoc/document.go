@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/munnerz/goautoneg"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 )
 
-const (
-	mediaJSON = "application/json"
-)
+const mediaJSON = "application/json"
 
 type document struct {
 	compressed  []byte
@@ -162,12 +161,8 @@ func (l *Library) base(ctx context.Context, s Spec) (*base, error) {
 }
 
 func hasScale(d Definition) bool {
-	for i := range d.CRD.Spec.Versions {
-		if v := &d.CRD.Spec.Versions[i]; v.Name == d.Version {
-			return v.Subresources != nil && v.Subresources.Scale != nil
-		}
-	}
-	return false
+	s, err := apihelpers.GetSubresourcesForVersion(d.CRD, d.Version)
+	return err == nil && s != nil && s.Scale != nil
 }
 
 // writeJSON assembles and compresses a document.

@@ -1,12 +1,29 @@
+// Package openapidoc assembles OpenAPI documents from the built-in document and a part for each definition,
+// and serves them.
+//
+//	definition ─► part: its paths and schemas, compressed
+//	definition ─► part ─┐
+//	built-in document ──┴─► base ─► document: base and parts, concatenated
+//
+// A part is created once for all documents that contain it. Therefore a document of 1,000 definitions is cheap
+// if one of them changes, and a client that timed out finds its parts when it retries. The parts of a document
+// are created in parallel. Requests share the workers part by part, so that they do not wait for complete
+// documents of others.
+//
+// A Library keeps documents and parts. It removes those not read for a while, and the least recently read ones
+// if it is full.
 package openapidoc
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"fmt"
 	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // sized is an entry of a Library.
@@ -146,29 +163,19 @@ func made[T sized](ctx context.Context, l *Library, key string, produce func(con
 
 // inParallel creates n entries with all available workers.
 func (l *Library) inParallel(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var workers sync.WaitGroup
-	defer workers.Wait()
+	workers, ctx := errgroup.WithContext(ctx)
 	for i := range n {
 		select {
 		case l.hands <- struct{}{}:
 		case <-ctx.Done():
-			workers.Wait()
-			return context.Cause(ctx)
+			return cmp.Or(workers.Wait(), context.Cause(ctx))
 		}
-		workers.Go(func() {
+		workers.Go(func() error {
 			defer func() { <-l.hands }()
-			if err := guarded(func() error { return one(ctx, i) }); err != nil {
-				stop(err)
-			}
+			return guarded(func() error { return one(ctx, i) })
 		})
 	}
-	workers.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+	return workers.Wait()
 }
 
 // guarded turns a panic into an error, because a panic in a worker would end the process.
