@@ -81,7 +81,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	switch {
 	case len(v.drop) > 0:
 		err = c.backend.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
-		c.metrics.count(actionReference, err)
+		c.metrics.count(referenceAction, err)
 	case v.remove != "":
 		if v.remove == metav1.DeletePropagationForeground && slices.Contains(v.states, waiting) {
 			if err := c.open(ctx, kind, item, o); err != nil {
@@ -89,7 +89,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 			}
 		}
 		err = c.backend.remove(ctx, kind, item, o, v.remove)
-		c.metrics.count(actionDelete, err)
+		c.metrics.count(deleteAction, err)
 	}
 	return reconcile.Result{}, err
 }
@@ -111,7 +111,7 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 		return err
 	}
 	err = c.backend.patch(ctx, kind, item, o, patch{references: references})
-	c.metrics.count(actionReference, err)
+	c.metrics.count(referenceAction, err)
 	if err == nil {
 		err = errRetry // retry with the new version
 	}
@@ -166,7 +166,7 @@ func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 		if err == nil {
 			err = c.backend.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
 				func(r metav1.OwnerReference) bool { return r.UID == o.uid })})
-			c.metrics.count(actionReference, err)
+			c.metrics.count(referenceAction, err)
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
@@ -188,7 +188,7 @@ func (c *collector) unfinalize(ctx context.Context, item Item, o object, finaliz
 	}
 	remaining := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
 	err = c.backend.patch(ctx, kind, item, o, patch{finalizers: remaining})
-	c.metrics.count(actionFinalizer, err)
+	c.metrics.count(finalizerAction, err)
 	return err
 }
 

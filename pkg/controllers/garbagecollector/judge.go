@@ -302,9 +302,9 @@ func (h *holding) set(until time.Time, items map[Item]types.UID) {
 
 // Actions in metrics.
 const (
-	actionDelete    = "delete"
-	actionReference = "reference"
-	actionFinalizer = "finalizer"
+	deleteAction    = "delete"
+	referenceAction = "reference"
+	finalizerAction = "finalizer"
 )
 
 type metrics struct {
