@@ -67,7 +67,7 @@ func TestFollower(t *testing.T) {
 			}
 			for range 5 {
 				write()
-				before, compacted := server.initial+server.lists, false
+				before, compacted := server.count(&server.initial)+server.count(&server.lists), false
 				if r.IntN(3) == 0 {
 					compacted = from != strconv.FormatInt(server.revision, 10)
 					server.compact()
@@ -84,7 +84,7 @@ func TestFollower(t *testing.T) {
 					require.True(t, f.Current())
 					require.Equal(t, server.state(), m.has)
 					if resumes {
-						require.Equal(t, before, server.initial+server.lists, "the state was read again")
+						require.Equal(t, before, server.count(&server.initial)+server.count(&server.lists), "the state was read again")
 					}
 					write()
 					server.bookmark()

@@ -176,16 +176,16 @@ func TestSlowStart(t *testing.T) {
 		inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
 			pass(time.Minute)
 			i.agrees(t, server)
-			require.Equal(t, 1, server.lists, f)
-			before := server.initial
+			require.Equal(t, 1, server.count(&server.lists), f)
+			before := server.count(&server.initial)
 			server.compact()
 			server.put(scriptedKey(20), "late")
 			server.compact()
 			server.end(apierrors.NewResourceExpired("too old"))
 			pass(time.Minute)
 			i.agrees(t, server)
-			require.Equal(t, 1, server.lists, "%s: the fallback to lists must not be permanent", f)
-			require.Equal(t, before+1, server.initial)
+			require.Equal(t, 1, server.count(&server.lists), "%s: the fallback to lists must not be permanent", f)
+			require.Equal(t, before+1, server.count(&server.initial))
 		})
 	}
 }
@@ -207,11 +207,11 @@ func TestLaggingReplica(t *testing.T) {
 		pass(time.Minute)
 		server.put(scriptedKey(14), "third")
 		i.agrees(t, server)
-		require.Equal(t, 1, server.initial, "the initial state was requested again")
+		require.Equal(t, 1, server.count(&server.initial), "the initial state was requested again")
 
 		restore()
 		pass(time.Minute)
-		require.Equal(t, 2, server.initial)
+		require.Equal(t, 2, server.count(&server.initial))
 		i.agrees(t, server)
 	})
 }
@@ -243,11 +243,11 @@ func TestRetryAfter(t *testing.T) {
 		server.script(tooMany)
 		server.end(nil)
 		pass(time.Second)
-		require.Equal(t, 0, server.resumed)
+		require.Equal(t, 0, server.count(&server.resumed))
 		require.True(t, apierrors.IsTooManyRequests(i.LastError()))
 		pass(2 * time.Second)
-		require.Equal(t, 1, server.resumed)
-		require.Equal(t, 1, server.initial)
+		require.Equal(t, 1, server.count(&server.resumed))
+		require.Equal(t, 1, server.count(&server.initial))
 		i.agrees(t, server)
 	})
 }

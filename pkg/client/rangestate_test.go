@@ -143,7 +143,7 @@ func TestFiltered(t *testing.T) {
 					server.fill(40, "fourth")
 					i.holdsAll(t, server)
 					require.Equal(t, FilteredByClient, i.Filtered())
-					require.Equal(t, 1, server.initial+min(server.lists, 1)-server.initial*min(server.lists, 1), "the state was read again")
+					require.Equal(t, 1, server.count(&server.initial)+min(server.count(&server.lists), 1)-server.count(&server.initial)*min(server.count(&server.lists), 1), "the state was read again")
 				})
 			})
 		}

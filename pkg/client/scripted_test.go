@@ -240,6 +240,13 @@ func (s *scripted) state() map[Key]string {
 	return contentsOf(slices.Collect(maps.Values(s.objects)))
 }
 
+// count returns a counter of requests.
+func (s *scripted) count(of *int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *of
+}
+
 // update changes the server with the lock held.
 func (s *scripted) update(f func()) {
 	s.mu.Lock()

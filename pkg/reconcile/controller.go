@@ -107,8 +107,10 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
-	if _, clustered := clusterOf(*new(K)); c.config.Gate != nil && c.config.Hash == nil && !clustered {
-		return fmt.Errorf("controller %s has a Gate, but its keys do not identify a logical cluster: set Hash", c.config.Name)
+	if c.config.Gate != nil && c.config.Hash == nil {
+		if _, clustered := clusterOf(*new(K)); !clustered {
+			return fmt.Errorf("controller %s has a Gate, but its keys do not identify a logical cluster: set Hash", c.config.Name)
+		}
 	}
 	queue := newKeyQueue[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
 	var workers sync.WaitGroup
