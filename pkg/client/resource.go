@@ -90,7 +90,8 @@ func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural str
 	}
 	r.newObject = func() Object { return obj.DeepCopyObject().(Object) }
 	r.newList = func() runtime.Object { return list.DeepCopyObject() }
-	return r, r.configure(append(slices.Clone(options), WithScheme(scheme)))
+	err = r.configure(append(slices.Clone(options), WithScheme(scheme)))
+	return r, err
 }
 
 func (r *Resource[T, L]) configure(options []ResourceOption) error {

@@ -121,7 +121,8 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 		return s, err
 	}
 	s.client = wrapClient(newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls))
-	return s, s.writable(ctx)
+	err = s.writable(ctx)
+	return s, err
 }
 
 // writable disarms the alarm that was raised when etcd was full. etcd does not disarm it when space is available,

@@ -306,6 +306,7 @@ func versionOf(obj client.Object) int {
 	return version
 }
 
+//nolint:unparam // the type of keeper.merge
 func (c content[T]) merge(existing, want T) (T, error) { return c.updated(existing, want), nil }
 
 // updated returns an existing object with the shipped content. The object does not change, including edits, if its shipped

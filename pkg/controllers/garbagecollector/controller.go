@@ -133,7 +133,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err == nil, nil
 	})
 	if err != nil {
-		return nil //nolint:nilerr // stopped
+		return nil // stopped
 	}
 	return c.queue.Run(ctx)
 }

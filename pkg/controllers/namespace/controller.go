@@ -104,7 +104,8 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 		return reconcile.Result{}, reconcile.IgnoreNotFound(r.finalize(ctx, ns))
 	}
-	if _, err := r.status(ctx, ns, report(ns, result, metav1.Now())); reconcile.IgnoreNotFound(err) != nil {
+	_, err = r.status(ctx, ns, report(ns, result, metav1.Now()))
+	if err = reconcile.IgnoreNotFound(err); err != nil {
 		return reconcile.Result{}, err
 	}
 	// There are no events for the removal of finalizers of the content.

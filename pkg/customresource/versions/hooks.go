@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +30,7 @@ type Hooks struct {
 	convert map[string]definitions.Convert
 	schemas func(path string) definitions.Convert
 
-	stopped context.Context //nolint:containedctx // ends all calls
+	stopped chan struct{}
 	// Stop cancels all current and future calls.
 	Stop func()
 }
@@ -37,8 +38,8 @@ type Hooks struct {
 // NewHooks returns Hooks without calls. A function in convert replaces the conversion webhooks of its host.
 // schemas returns the function for the path of a URL with the host definitions.ConvertHost.
 func NewHooks(convert map[string]definitions.Convert, schemas func(path string) definitions.Convert) *Hooks {
-	stopped, stop := context.WithCancel(context.Background())
-	return &Hooks{convert: convert, schemas: schemas, stopped: stopped, Stop: stop}
+	stopped := make(chan struct{})
+	return &Hooks{convert: convert, schemas: schemas, stopped: stopped, Stop: sync.OnceFunc(func() { close(stopped) })}
 }
 
 // Resolver wraps a resolver so that Stop cancels the calls of its clients.
@@ -76,9 +77,17 @@ type hookTransport struct {
 func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(t.hooks.stopped, func() { cancel(errHookStopped) })()
-	if t.hooks.stopped.Err() != nil { // the function runs concurrently
+	select {
+	case <-t.hooks.stopped:
 		cancel(errHookStopped)
+	default:
+		go func() {
+			select {
+			case <-t.hooks.stopped:
+				cancel(errHookStopped)
+			case <-ctx.Done():
+			}
+		}()
 	}
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil && errors.Is(context.Cause(ctx), errHookStopped) {
