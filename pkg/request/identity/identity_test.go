@@ -229,7 +229,7 @@ func FuzzIn(f *testing.F) {
 	})
 }
 
-func TestPayerOf(t *testing.T) {
+func TestFlowOf(t *testing.T) {
 	account := func(name string, homes ...string) user.Info {
 		return &user.DefaultInfo{Name: "system:serviceaccount:default:" + name, Extra: map[string][]string{request.ExtraClusterName: homes}}
 	}
