@@ -26,7 +26,7 @@ var (
 func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 
 // fill creates an authority and a serving certificate.
-func fill(t *testing.T, s *Store) (*Authority, *Pair) {
+func fill(t *testing.T, s *Store) (*Pair, *Pair) {
 	t.Helper()
 	ca, err := s.Authority("ca")
 	require.NoError(t, err)
