@@ -68,8 +68,8 @@ func (x *Index) shard(name string) *shard {
 	before := x.numbers.Load()
 	s = &shard{name: strings.Clone(name)}
 	x.shards[s.name] = s
-	// Numbers are not reused, because lookups read them without a lock. After 65,535 names of shards, others share the
-	// shard without a name.
+	// Lookups read numbers without a lock, so they are not reused. After 65,535 names, others share the shard
+	// without a name.
 	if len(before.shards) <= math.MaxUint16 {
 		s.number = uint16(len(before.shards)) //nolint:gosec // just compared
 		x.numbers.Store(&numbers{shards: append(slices.Clone(before.shards), s), phases: before.phases})
@@ -146,8 +146,7 @@ func (x *Index) announced(n *node) []announcement {
 	return nil
 }
 
-// comparePlacements orders announcements of one logical cluster by several shards, the valid one first. The claim in
-// the object is most significant, then whether it is migrating, deleting and ready.
+// comparePlacements orders announcements of one logical cluster by several shards, the valid one first.
 func (x *Index) comparePlacements(a, b placement) int {
 	return cmp.Or(
 		-cmp.Compare(a.claim(), b.claim()),
@@ -259,8 +258,8 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 	x.sortLinks(n, segment, valid, all)
 }
 
-// sortLinks makes the valid one of several links visible to lookups: that of the shard of the parent, or else that of
-// the first shard by name. valid is the present one, if any.
+// sortLinks makes the valid link visible to lookups: that of the shard of the parent, or else of the first shard by
+// name. valid is the present one, if any.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
 	home := validShard(parent)
 	order := func(l *link) string {
