@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -139,25 +137,15 @@ func supervised(components []Command, program string, logs []*componentLog, clie
 	return result
 }
 
-// Deployment is a working directory that is ready to start the components one by one, e.g. in tests.
-type Deployment struct {
-	// Commands start the components, in the order of RunCluster.
-	Commands []Command
-
-	lock *flock.Flock
-}
-
-// Prepare creates or checks certificates, kubeconfigs and data directories, like RunCluster, but starts nothing.
-func Prepare(ctx context.Context, o CompletedOptions) (*Deployment, error) {
+// Prepare creates or checks certificates, kubeconfigs and data directories, like RunCluster, but starts nothing. It
+// returns the commands of the components, e.g. for tests that stop and restart them. release unlocks the directory.
+func Prepare(ctx context.Context, o CompletedOptions) (commands []Command, release func() error, err error) {
 	p, err := prepare(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &Deployment{Commands: plan(o, p.certs), lock: p.lock}, nil
+	return plan(o, p.certs), p.lock.Unlock, nil
 }
-
-// Release unlocks the working directory.
-func (d *Deployment) Release() error { return d.lock.Unlock() }
 
 const (
 	readyTimeout  = 5 * time.Second

@@ -42,10 +42,10 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 		started:    started,
 	}
 	r.term = newTerminal(out, r.components)
-	if err := r.openLogs(); err != nil {
-		return errors.Join(err, r.closeLogs())
-	}
 	defer func() { err = errors.Join(err, r.closeLogs()) }()
+	if err := r.openLogs(); err != nil {
+		return err
+	}
 
 	r.term.header(o, p)
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, client), supervise.Config{

@@ -98,13 +98,12 @@ type certificates struct {
 	// serviceAccountKey is the file of the key that signs service account tokens on all shards.
 	serviceAccountKey string
 
-	made  int
-	notes []string
+	store *pki.Store
 }
 
 func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
 	store := pki.NewStore(files.shared(""), now)
-	c := &certificates{shardClients: make([]*pki.Pair, shards)}
+	c := &certificates{shardClients: make([]*pki.Pair, shards), store: store}
 	for _, ca := range []struct {
 		name   string
 		ensure func(name string) (*pki.Pair, error)
@@ -150,7 +149,6 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 		return nil, fmt.Errorf("key of service accounts: %w", err)
 	}
 	c.serviceAccountKey = key
-	c.made, c.notes = store.Made(), store.Notes()
 	return c, nil
 }
 

@@ -73,7 +73,7 @@ func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 	if err := ensureKubeconfigs(o, certs); err != nil {
 		return nil, err
 	}
-	notes := certs.notes
+	notes := certs.store.Notes
 	if note := leftOver(files, o.Shards); note != "" {
 		notes = append(notes, note)
 	}

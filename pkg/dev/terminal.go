@@ -78,7 +78,7 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s with %s in %s\n", t.paint(bold, "Shardplane"), shards, o.WorkDir)
-	if p.certs.made > 0 {
+	if p.certs.store.Made > 0 {
 		fmt.Fprintf(&b, "New certificates are in %s\n", t.path(layout(o.WorkDir).shared("")))
 	}
 	for _, note := range p.notes {

@@ -84,17 +84,6 @@ func newECKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(
 
 func newRSAKey() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 2048) }
 
-// writeNewKey creates a key and writes it to a file.
-func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.Signer, encoded []byte, err error) {
-	if key, err = create(); err != nil {
-		return nil, nil, fmt.Errorf("generate key: %w", err)
-	}
-	if encoded, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
-		return nil, nil, fmt.Errorf("encode key: %w", err)
-	}
-	return key, encoded, WriteFile(file, encoded, 0o600)
-}
-
 func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.Certificate, []byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/util/keyutil"
 )
 
 const (
@@ -24,22 +26,18 @@ const (
 
 // Store is a directory of certificates and keys. It is not safe for concurrent use, also not by two processes.
 type Store struct {
-	dir   string
-	now   func() time.Time
-	notes []string
-	made  int
+	dir string
+	now func() time.Time
+	// Notes describes the renewed and replaced certificates, with the reasons.
+	Notes []string
+	// Made is the number of new authorities and certificates.
+	Made int
 }
 
 // NewStore returns the store in dir, which must exist. now returns the current time.
 func NewStore(dir string, now func() time.Time) *Store {
 	return &Store{dir: dir, now: now}
 }
-
-// Notes describes the renewed and replaced certificates, with the reasons.
-func (s *Store) Notes() []string { return s.notes }
-
-// Made is the number of new authorities and certificates.
-func (s *Store) Made() int { return s.made }
 
 // Pair is a certificate with its key.
 type Pair struct {
@@ -133,10 +131,10 @@ func (s *Store) expiry(pair *Pair) string {
 
 func (s *Store) note(name, reason string) {
 	if reason == "" {
-		s.made++
+		s.Made++
 		return
 	}
-	s.notes = append(s.notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
+	s.Notes = append(s.Notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 }
 
 // load reads a pair. Its cert is nil if it does not exist, and its key is nil if neither exists.
@@ -208,6 +206,17 @@ func (s *Store) issue(pair *Pair, template *x509.Certificate, create func() (cry
 	}
 	pair.cert, pair.CertPEM = cert, certPEM
 	return nil
+}
+
+// writeNewKey creates a key and writes it to a file.
+func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.Signer, encoded []byte, err error) {
+	if key, err = create(); err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	if encoded, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
+		return nil, nil, fmt.Errorf("encode key: %w", err)
+	}
+	return key, encoded, WriteFile(file, encoded, 0o600)
 }
 
 // WriteFile writes a file atomically.
