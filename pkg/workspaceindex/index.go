@@ -82,7 +82,6 @@ type Index struct {
 	// mu serializes writers. It protects the following fields.
 	mu     sync.Mutex
 	shards map[string]*shard
-	phases map[corev1alpha1.LogicalClusterPhaseType]uint8
 	types  map[string]*typeName
 	stats  Stats
 	// places and contested are the announcements of logical clusters and workspaces that several shards announce.
@@ -136,16 +135,12 @@ type Stats struct {
 // NewWorkspaceIndex returns an empty index.
 func NewWorkspaceIndex() *Index {
 	x := &Index{
-		shards: map[string]*shard{}, phases: map[corev1alpha1.LogicalClusterPhaseType]uint8{}, types: map[string]*typeName{},
+		shards: map[string]*shard{}, types: map[string]*typeName{},
 		places: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
 	}
-	n := &numbers{shards: []*shard{{}}, phases: []corev1alpha1.LogicalClusterPhaseType{
+	x.numbers.Store(&numbers{shards: []*shard{{}}, phases: []corev1alpha1.LogicalClusterPhaseType{
 		phaseNone: "", phaseReady: corev1alpha1.LogicalClusterPhaseReady, phaseUnavailable: corev1alpha1.LogicalClusterPhaseUnavailable,
-	}}
-	for number, phase := range n.phases {
-		x.phases[phase] = uint8(number) //nolint:gosec // they are few
-	}
-	x.numbers.Store(n)
+	}})
 	return x
 }
 

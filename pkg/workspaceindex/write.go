@@ -79,19 +79,17 @@ func (x *Index) shard(name string) *shard {
 
 // phase returns the number of a phase. The API has few; beyond 255, phases are treated as none.
 func (x *Index) phase(phase corev1alpha1.LogicalClusterPhaseType) uint8 {
-	number, ok := x.phases[phase]
-	if ok {
-		return number
-	}
 	before := x.numbers.Load()
-	if len(before.phases) > math.MaxUint8 {
-		return phaseNone
+	number := slices.Index(before.phases, phase)
+	if number < 0 {
+		number = len(before.phases)
+		if number > math.MaxUint8 {
+			return phaseNone
+		}
+		phase = corev1alpha1.LogicalClusterPhaseType(strings.Clone(string(phase)))
+		x.numbers.Store(&numbers{shards: before.shards, phases: append(slices.Clone(before.phases), phase)})
 	}
-	number = uint8(len(before.phases)) //nolint:gosec // just compared
-	phase = corev1alpha1.LogicalClusterPhaseType(strings.Clone(string(phase)))
-	x.phases[phase] = number
-	x.numbers.Store(&numbers{shards: before.shards, phases: append(slices.Clone(before.phases), phase)})
-	return number
+	return uint8(number) //nolint:gosec // just compared
 }
 
 // use returns the node of a name, created if necessary, and increments its uses.
@@ -190,7 +188,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	if len(all) > 1 {
 		x.places[n] = all
 	}
-	before := validShard(n)
+	before := n.placement().shard()
 	var first announcement
 	if len(all) > 0 {
 		first = all[0]
@@ -202,7 +200,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	n.kind.Store(first.kind)
 	n.place.Store(uint64(first.placement))
 	h.changes++
-	if validShard(n) != before {
+	if n.placement().shard() != before {
 		// Links of the node's shard are preferred.
 		for segment, links := range x.contested[n] {
 			x.sortLinks(n, segment, x.link(n, segment), slices.Clone(links))
@@ -261,7 +259,7 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 // sortLinks makes the valid link visible to lookups: that of the shard of the parent, or else of the first shard by
 // name. valid is the present one, if any.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
-	home := validShard(parent)
+	home := parent.placement().shard()
 	order := func(l *link) string {
 		if l.shard == home {
 			return "" // before all names
@@ -291,6 +289,3 @@ func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link
 	}
 	x.waiters.wake(parent.name, segment)
 }
-
-// validShard returns the number of the shard of n, or 0.
-func validShard(n *node) uint16 { return n.placement().shard() }
