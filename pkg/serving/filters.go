@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -165,15 +166,11 @@ func MaskTokens() Filter {
 
 const accessToken = "access_token="
 
+var accessTokens = regexp.MustCompile(`(^|&)` + accessToken + `[^&]*`)
+
 func withMaskedTokens(r *http.Request) *http.Request {
-	parameters := strings.Split(r.URL.RawQuery, "&")
-	for i, parameter := range parameters {
-		if strings.HasPrefix(parameter, accessToken) {
-			parameters[i] = accessToken + "masked"
-		}
-	}
 	masked, url := r.WithContext(r.Context()), *r.URL
-	url.RawQuery = strings.Join(parameters, "&")
+	url.RawQuery = accessTokens.ReplaceAllString(r.URL.RawQuery, "${1}"+accessToken+"masked")
 	masked.URL = &url
 	if path, _, found := strings.Cut(r.RequestURI, "?"); found {
 		masked.RequestURI = path + "?" + url.RawQuery

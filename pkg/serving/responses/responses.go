@@ -197,8 +197,7 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	if give, err := u.compressed.TakeFor(r.Context(), 1); err == nil {
 		return r, give
 	}
-	r = r.WithContext(r.Context())
-	r.Header = r.Header.Clone()
+	r = r.Clone(r.Context())
 	r.Header.Del("Accept-Encoding")
 	return r, func() {}
 }
