@@ -24,10 +24,9 @@ const (
 	smallHeap   = 64 << 20
 )
 
-// collector adapts GOGC to the size of the heap and to the rate of allocations. The resident memory of a process is its
-// largest heap, which with the default GOGC is twice the live heap. For a heap of some hundred megabytes, an additional
-// collection costs less than that memory. An idle process may collect once per idleInterval, which costs less than 1% of
-// a processor.
+// collector adapts GOGC to the size of the heap and to the rate of allocations. The resident memory of a process is
+// its largest heap, by default twice the live heap. Above some hundred megabytes, an additional collection costs
+// less than that memory. A collection per idleInterval costs less than 1% of a processor.
 type collector struct {
 	percent       int
 	started, last time.Time
@@ -46,8 +45,7 @@ func newCollector() *collector {
 	return &collector{percent: idlePercent, started: now, last: now}
 }
 
-// collectorIsOurs reports whether the environment does not configure the garbage collector. An empty variable is the
-// default.
+// collectorIsOurs reports whether neither variable is set. An empty one selects the default of Go.
 func collectorIsOurs() bool {
 	_, percent := os.LookupEnv("GOGC")
 	_, limit := os.LookupEnv("GOMEMLIMIT")
@@ -86,14 +84,12 @@ func percentOf(live uint64, former int, interval, uptime time.Duration) int {
 	return int(min(float64(highest), max(idlePercent, ideal)))
 }
 
-// leastProcessors is the minimum GOMAXPROCS of a server, even on fewer cores. Go lets a goroutine compute for 10 ms before
-// it runs another one, and a request waits for that at each hop if all threads compute. The kernel, in contrast, runs a
-// thread immediately when it wakes up. More threads are not better, because the number of threads that collect garbage
-// increases, too.
+// leastProcessors is the minimum GOMAXPROCS of a server, even on fewer cores. Go lets a goroutine compute for 10 ms
+// before it runs another one, but the kernel runs a thread immediately when it wakes up. More threads are not
+// better, because more of them collect garbage, too.
 const leastProcessors = 4
 
-// setProcessors sets GOMAXPROCS. It does nothing if the value is right, because Go adapts only the default to a changed
-// quota.
+// setProcessors sets GOMAXPROCS, if necessary, because Go adapts only the default to a changed quota.
 func setProcessors() {
 	if _, set := os.LookupEnv("GOMAXPROCS"); set {
 		return

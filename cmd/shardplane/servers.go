@@ -27,8 +27,7 @@ const orphanTimeout = 5 * time.Second
 
 var errKilled = errors.New("killed during shutdown")
 
-// serve makes cmd run the server that build constructs from completed options, with its flags, the logging flags and the
-// signals that stop it.
+// serve makes cmd run the server that build constructs from completed options, until a signal stops it.
 func serve[C interface {
 	Validate() error
 	Warnings() []string

@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// sameStop is the period in which repeated signals count as one, because timeout(1), make and process managers signal a
-// process and its group.
+// sameStop is the period in which signals count as one, because make and others signal a process and its group.
 const sameStop = 250 * time.Millisecond
 
 // untilSignal returns a context that is done after the first stop signal, and a channel that is closed by the second
@@ -26,8 +25,7 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, stopSignals()...)
 
-	// If the reader of the output exits first, e.g. tee at Ctrl-C, SIGPIPE must not interrupt the shutdown. Writes then
-	// fail.
+	// If the reader of the output exits first, e.g. tee at Ctrl-C, SIGPIPE must not interrupt the shutdown.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGPIPE)
 

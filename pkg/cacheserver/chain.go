@@ -29,7 +29,7 @@ type parts struct {
 // chain returns the filters in front of the handlers. Watches end when longRunning is done.
 func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) serving.Chain { //nolint:revive // the context is not that of a call
 	return slices.Concat(
-		serving.Arrival(c, p.options.Serving.Bodies),
+		serving.Arrival(c),
 		serving.Chain{
 			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> to the context; 400", scopes.Find),
 			serving.AuditScope(c, nil),

@@ -20,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -77,7 +76,7 @@ func (s *testShard) start(t testing.TB) {
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)
 	longRunning, endLongRunning := context.WithCancel(context.WithoutCancel(t.Context()))
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
-		return slices.Concat(serving.Arrival(c, bodies.NewRate()), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
+		return slices.Concat(serving.Arrival(c), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
 			serving.LongRunningStop(longRunning, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
 		})
 	})

@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -31,30 +29,35 @@ const (
 // loopbackCIDRs are allowed for webhooks, because developers run them locally.
 const loopbackCIDRs = "127.0.0.0/8,::1/128"
 
-type component struct {
-	name    string
-	url     string
+// Command starts a component with the shardplane program.
+type Command struct {
+	// Name is the name of the component, e.g. shard-1.
+	Name string
+	// URL is the address of the component, without a path.
+	URL string
+	// Args are the arguments, beginning with the subcommand.
+	Args []string
+
 	logFile string
 	stage   int
-	args    []string
 }
 
 // plan returns the components in the order of their start. They start concurrently; each waits for its dependencies.
-func plan(o CompletedOptions, certs *certificates) []component {
+func plan(o CompletedOptions, certs *certificates) []Command {
 	files := layout(o.WorkDir)
-	components := make([]component, 0, o.Shards+2)
+	components := make([]Command, 0, o.Shards+2)
 	for n := range o.Shards {
 		components = append(components, shardComponent(o, certs, n))
 	}
-	cache := component{
-		name: "cache-server", url: baseURL(o.CacheServerPort), logFile: files.cache("cache-server.log"), stage: stageCache,
-		args: append([]string{"cache-server", "--data-dir=" + files.cache("data")},
+	cache := Command{
+		Name: "cache-server", URL: baseURL(o.CacheServerPort), logFile: files.cache("cache-server.log"), stage: stageCache,
+		Args: append([]string{"cache-server", "--data-dir=" + files.cache("data")},
 			servingFlags(o, certs, o.CacheServerPort)...),
 	}
-	cache.args = append(cache.args, encryptionFlags(o)...)
-	proxy := component{
-		name: "front-proxy", url: baseURL(o.FrontProxyPort), logFile: files.shared("front-proxy.log"), stage: stageProxy,
-		args: append([]string{
+	cache.Args = append(cache.Args, encryptionFlags(o)...)
+	proxy := Command{
+		Name: "front-proxy", URL: baseURL(o.FrontProxyPort), logFile: files.shared("front-proxy.log"), stage: stageProxy,
+		Args: append([]string{
 			"front-proxy",
 			"--root-kubeconfig=" + files.shared("front-proxy.kubeconfig"),
 			"--shard-client-cert-file=" + certs.proxyIndex.CertFile,
@@ -66,15 +69,15 @@ func plan(o CompletedOptions, certs *certificates) []component {
 			"--service-account-key-file=" + certs.serviceAccountKey,
 		}, servingFlags(o, certs, o.FrontProxyPort)...),
 	}
-	proxy.args = append(append(proxy.args, tokenFlags(o)...), o.FrontProxyArgs...)
+	proxy.Args = append(append(proxy.Args, tokenFlags(o)...), o.FrontProxyArgs...)
 	return append(components, cache, proxy)
 }
 
-func shardComponent(o CompletedOptions, certs *certificates, n int) component {
+func shardComponent(o CompletedOptions, certs *certificates, n int) Command {
 	files := layout(o.WorkDir)
 	name, port := shardName(n), o.ShardPort+n
-	c := component{name: name, url: baseURL(port), logFile: files.shard(n, name+".log"), stage: stageShards}
-	c.args = append([]string{
+	c := Command{Name: name, URL: baseURL(port), logFile: files.shard(n, name+".log"), stage: stageShards}
+	c.Args = append([]string{
 		"shard",
 		"--name=" + name,
 		"--data-dir=" + files.shard(n, "data"),
@@ -90,13 +93,13 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--webhook-allowed-cidrs=" + loopbackCIDRs,
 		"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
 	}, servingFlags(o, certs, port)...)
-	c.args = append(append(c.args, tokenFlags(o)...), encryptionFlags(o)...)
+	c.Args = append(append(c.Args, tokenFlags(o)...), encryptionFlags(o)...)
 	if n == 0 {
 		c.stage = stageRoot
 	} else {
-		c.args = append(c.args, "--root-kubeconfig="+files.shard(n, "root-shard.kubeconfig"))
+		c.Args = append(c.Args, "--root-kubeconfig="+files.shard(n, "root-shard.kubeconfig"))
 	}
-	c.args = append(c.args, o.ShardArgs...)
+	c.Args = append(c.Args, o.ShardArgs...)
 	return c
 }
 
@@ -126,48 +129,23 @@ func encryptionFlags(o CompletedOptions) []string {
 	return nil
 }
 
-func supervised(components []component, program string, logs []*componentLog, client *http.Client) []supervise.Component {
+func supervised(components []Command, program string, logs []*componentLog, client *http.Client) []supervise.Component {
 	result := make([]supervise.Component, len(components))
 	for i, c := range components {
-		result[i] = supervise.Component{Name: c.name, Path: program, Args: c.args, Output: logs[i], Ready: readyCheck(client, c.url), Stage: c.stage}
+		result[i] = supervise.Component{Name: c.Name, Path: program, Args: c.Args, Output: logs[i], Ready: readyCheck(client, c.URL), Stage: c.stage}
 	}
 	return result
 }
 
-// Command starts a component with the shardplane program.
-type Command struct {
-	// Name is the name of the component, e.g. shard-1.
-	Name string
-	// URL is the address of the component, without a path.
-	URL string
-	// Args are the arguments, beginning with the subcommand.
-	Args []string
-}
-
-// Deployment is a working directory that is ready to start the components of a cluster one by one, e.g. in
-// tests that stop, kill and restart them. Release unlocks the directory.
-type Deployment struct {
-	// Commands start the components, in the order of RunCluster.
-	Commands []Command
-
-	lock *flock.Flock
-}
-
-// Prepare creates or checks certificates, kubeconfigs and data directories, like RunCluster, but starts nothing.
-func Prepare(ctx context.Context, o CompletedOptions) (*Deployment, error) {
+// Prepare creates or checks certificates, kubeconfigs and data directories, like RunCluster, but starts nothing. It
+// returns the commands of the components, e.g. for tests that stop and restart them. release unlocks the directory.
+func Prepare(ctx context.Context, o CompletedOptions) (commands []Command, release func() error, err error) {
 	p, err := prepare(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	d := &Deployment{lock: p.lock}
-	for _, c := range plan(o, p.certs) {
-		d.Commands = append(d.Commands, Command{Name: c.name, URL: c.url, Args: c.args})
-	}
-	return d, nil
+	return plan(o, p.certs), p.lock.Unlock, nil
 }
-
-// Release unlocks the working directory.
-func (d *Deployment) Release() error { return d.lock.Unlock() }
 
 const (
 	readyTimeout  = 5 * time.Second

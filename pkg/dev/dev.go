@@ -15,9 +15,9 @@ import (
 // ErrForced is returned if the cluster was killed instead of stopped in order.
 var ErrForced = errors.New("killed before all components had stopped; the next start repairs the data if necessary")
 
-// RunCluster starts a development cluster and runs it until ctx ends, then stops it in order and returns nil. It prints
-// its progress to out. Closing force kills all components; it may be nil. RunCluster returns an error if the cluster did
-// not start, or ErrForced. No process, lock or ready-to-test file remains in any case.
+// RunCluster runs a development cluster until ctx ends, then stops it in order and returns nil. It prints its
+// progress to out. Closing force, which may be nil, kills all components. It returns an error if the cluster did not
+// start, or ErrForced. No process, lock or ready-to-test file remains in any case.
 func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-chan struct{}) (err error) {
 	started := time.Now()
 	program, err := os.Executable()
@@ -42,10 +42,10 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 		started:    started,
 	}
 	r.term = newTerminal(out, r.components)
-	if err := r.openLogs(); err != nil {
-		return errors.Join(err, r.closeLogs())
-	}
 	defer func() { err = errors.Join(err, r.closeLogs()) }()
+	if err := r.openLogs(); err != nil {
+		return err
+	}
 
 	r.term.header(o, p)
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, client), supervise.Config{
@@ -61,14 +61,14 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 	case <-force:
 		return ErrForced
 	default:
-		r.term.stopped(o)
+		r.term.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
 		return nil
 	}
 }
 
 type run struct {
 	options    CompletedOptions
-	components []component
+	components []Command
 	logs       []*componentLog // by index of components
 	term       *terminal
 	readyFile  string
@@ -80,7 +80,7 @@ func (r *run) openLogs() error {
 	for _, c := range r.components {
 		var onLine func(string)
 		if r.options.Verbose {
-			onLine = func(line string) { r.term.log(c.name, line) }
+			onLine = func(line string) { r.term.log(c.Name, line) }
 		}
 		log, err := openLog(c.logFile, onLine, func(err error) { r.term.note(err.Error()) })
 		if err != nil {
@@ -103,10 +103,10 @@ func (r *run) closeLogs() error {
 func (r *run) notify(e supervise.Event) {
 	if e.Kind == supervise.Stopping && !r.stopping {
 		r.stopping = true
-		r.term.stopping()
+		r.term.print("\nStopping; press Ctrl-C again to kill all components\n")
 	}
 	for i, c := range r.components {
-		if c.name != e.Component {
+		if c.Name != e.Component {
 			continue
 		}
 		var lastWords string
@@ -134,11 +134,11 @@ func (r *run) explain(err error) error {
 		return err
 	}
 	for i, c := range r.components {
-		if c.name != failed.Component {
+		if c.Name != failed.Component {
 			continue
 		}
 		if words := r.logs[i].lastWords(); words != "" && supervise.ExitCode(err) >= 0 {
-			return &supervise.StartError{Component: c.name, Err: fmt.Errorf("%s (log: %s)", abbreviate(reason(words), 300), c.logFile)}
+			return &supervise.StartError{Component: c.Name, Err: fmt.Errorf("%s (log: %s)", abbreviate(reason(words), 300), c.logFile)}
 		}
 		return fmt.Errorf("%w (log: %s)", failed, c.logFile)
 	}

@@ -3,9 +3,9 @@
 //
 //	Options → Complete → Validate → RunCluster
 //
-// RunCluster has two phases. The preparation (prepare.go) locks the working directory, probes the ports, and creates or
-// checks all files. It starts no process, so that each problem results in one error and no partial start. Then
-// package supervise starts the processes concurrently, restarts those that exit, and stops them in the order
+// RunCluster first locks the working directory, probes the ports, and creates or checks all files (prepare.go). It
+// starts no process meanwhile, so that each problem results in one error and no partial start. Then package
+// supervise starts the processes concurrently, restarts those that exit, and stops them in the order
 //
 //	front-proxy → other shards → root → cache server
 //

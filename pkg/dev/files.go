@@ -60,10 +60,9 @@ func (l layout) dirs(shards int) []string {
 // errLocked is returned if another process holds the lock.
 var errLocked = errors.New("in use by another shardplane dev")
 
-// acquireLock takes the lock at path, without waiting. The error wraps errLocked if another
-// process holds it. The kernel releases the lock when the process ends, however it ends; the
-// file remains, because removing it could remove the lock of a process that just took it. It
-// contains the process ID of its holder.
+// acquireLock takes the lock at path, or returns an error that wraps errLocked. The kernel releases the lock when
+// the process ends; the file with the process ID remains, because removing it could remove the lock of another
+// process.
 func acquireLock(path string) (*flock.Flock, error) {
 	lock := flock.New(path)
 	held, err := lock.TryLock()
@@ -85,7 +84,7 @@ func acquireLock(path string) (*flock.Flock, error) {
 
 // certificates are the authorities and certificates of a cluster, in files below .kcp.
 type certificates struct {
-	clientCA, servingCA, requestHeaderCA *pki.Authority
+	clientCA, servingCA, requestHeaderCA *pki.Pair
 
 	serving      *pki.Pair // serving certificate of all components
 	kcpAdmin     *pki.Pair // administrator, through the front-proxy
@@ -99,17 +98,16 @@ type certificates struct {
 	// serviceAccountKey is the file of the key that signs service account tokens on all shards.
 	serviceAccountKey string
 
-	made  int
-	notes []string
+	store *pki.Store
 }
 
 func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
 	store := pki.NewStore(files.shared(""), now)
-	c := &certificates{shardClients: make([]*pki.Pair, shards)}
+	c := &certificates{shardClients: make([]*pki.Pair, shards), store: store}
 	for _, ca := range []struct {
 		name   string
-		ensure func(name string) (*pki.Authority, error)
-		result **pki.Authority
+		ensure func(name string) (*pki.Pair, error)
+		result **pki.Pair
 	}{
 		// kcp's test helpers use it to sign client certificates with SHA256-RSA.
 		{"client-ca", store.RSAAuthority, &c.clientCA},
@@ -124,7 +122,7 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 	}
 	type certificate struct {
 		name   string
-		ca     *pki.Authority
+		ca     *pki.Pair
 		spec   pki.Spec
 		result **pki.Pair
 	}
@@ -151,7 +149,6 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 		return nil, fmt.Errorf("key of service accounts: %w", err)
 	}
 	c.serviceAccountKey = key
-	c.made, c.notes = store.Made(), store.Notes()
 	return c, nil
 }
 
@@ -214,8 +211,7 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 
 func baseURL(port int) string { return fmt.Sprintf("https://%s:%d", bindAddress, port) }
 
-// ensure writes the file if it is missing or lacks the required content. Contexts that users or kubectl plugins have
-// added are preserved.
+// ensure writes the file unless it has the required content. Contexts that users have added are preserved.
 func (k kubeconfig) ensure(caPEM []byte) error {
 	config, err := k.load()
 	if err != nil {

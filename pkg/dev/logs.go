@@ -86,8 +86,7 @@ func (l *componentLog) lines(block []byte) {
 	}
 }
 
-// lastWords returns the line that most likely explains why the component exited, or "" if there is no output. It
-// resets the lines for the next process.
+// lastWords returns, and forgets, the line that most likely explains why the component exited, or "".
 func (l *componentLog) lastWords() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

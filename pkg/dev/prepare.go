@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// layoutVersion is written to every working directory. It changes if the files of an older directory cannot
-	// be used any more.
+	// layoutVersion is in every working directory. It changes if older files cannot be used any more.
 	layoutVersion = "shardplane-dev 1"
 
 	probeTimeout = time.Second
@@ -34,8 +33,7 @@ type prepared struct {
 	notes []string
 }
 
-// prepare locks the working directory, creates missing files, and checks everything that can be checked before the
-// start. If it fails, it unlocks the directory.
+// prepare locks the working directory, creates missing files, and checks what can be checked before the start.
 func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 	files := layout(o.WorkDir)
 	if err := os.MkdirAll(files.shared(""), 0o700); err != nil {
@@ -75,7 +73,7 @@ func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 	if err := ensureKubeconfigs(o, certs); err != nil {
 		return nil, err
 	}
-	notes := certs.notes
+	notes := certs.store.Notes
 	if note := leftOver(files, o.Shards); note != "" {
 		notes = append(notes, note)
 	}
@@ -171,8 +169,7 @@ func checkPorts(ctx context.Context, ports []port) error {
 	return nil
 }
 
-// probePort listens on address briefly. Some systems allow two processes to listen on overlapping addresses, so it
-// first tries to connect.
+// probePort listens on address briefly. It first connects, because some systems allow overlapping addresses.
 func probePort(ctx context.Context, address string) error {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {

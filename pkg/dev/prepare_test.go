@@ -246,10 +246,10 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 // commands returns the commands of a cluster.
 func commands(t *testing.T, o CompletedOptions) []Command {
 	t.Helper()
-	deployment, err := Prepare(t.Context(), o)
+	commands, release, err := Prepare(t.Context(), o)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
-	return deployment.Commands
+	t.Cleanup(func() { require.NoError(t, release()) })
+	return commands
 }
 
 // TestArgs verifies that additional flags are passed after the components' own flags.

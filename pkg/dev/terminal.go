@@ -17,8 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// terminal prints events for the user, one line at a time. It uses colors on a real terminal, and otherwise plain text
-// that can be stored in a log.
+// terminal prints events for the user, in colors on a real terminal, and otherwise as plain text.
 type terminal struct {
 	colour     bool
 	width      int    // length of the longest component name
@@ -28,10 +27,10 @@ type terminal struct {
 	out io.Writer
 }
 
-func newTerminal(out io.Writer, components []component) *terminal {
+func newTerminal(out io.Writer, components []Command) *terminal {
 	t := &terminal{out: out, colour: isTerminal(out)}
 	for _, c := range components {
-		t.width = max(t.width, len(c.name))
+		t.width = max(t.width, len(c.Name))
 	}
 	if dir, err := os.Getwd(); err == nil {
 		t.currentDir = dir
@@ -79,7 +78,7 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s with %s in %s\n", t.paint(bold, "Shardplane"), shards, o.WorkDir)
-	if p.certs.made > 0 {
+	if p.certs.store.Made > 0 {
 		fmt.Fprintf(&b, "New certificates are in %s\n", t.path(layout(o.WorkDir).shared("")))
 	}
 	for _, note := range p.notes {
@@ -88,11 +87,11 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	t.print(b.String() + "\n")
 }
 
-func (t *terminal) event(c component, e supervise.Event, lastWords string) {
+func (t *terminal) event(c Command, e supervise.Event, lastWords string) {
 	var text string
 	switch e.Kind {
 	case supervise.Starting:
-		text = "starting on " + c.url
+		text = "starting on " + c.URL
 		if e.Restart {
 			text = "restarting"
 		}
@@ -113,7 +112,7 @@ func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 	case supervise.Killed:
 		text = t.paint(red, "killed")
 	}
-	t.print("  " + t.name(c.name) + "  " + text + "\n")
+	t.print("  " + t.name(c.Name) + "  " + text + "\n")
 }
 
 func (t *terminal) ready(o CompletedOptions, took time.Duration) {
@@ -122,7 +121,11 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s after %s. The kubeconfig is %s\n", t.paint(green, "Ready"), seconds(took), t.path(config))
 	fmt.Fprintf(&b, "\nIn another terminal:\n\n  %s\n\nand then, for example:\n\n", t.paint(bold, "export KUBECONFIG="+quote(config)))
-	for _, command := range firstCommands(o) {
+	for _, command := range []string{
+		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
+		"kubectl get workspaces",
+		"kubectl --server " + baseURL(o.FrontProxyPort) + request.ClusterPath("root:demo") + " get namespaces",
+	} {
 		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
 	}
 	fmt.Fprintf(&b, "\nCtrl-C stops all components and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
@@ -130,22 +133,6 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
 		quote(t.path(files.shard(0, "admin.kubeconfig"))))
 	t.print(b.String())
-}
-
-func firstCommands(o CompletedOptions) []string {
-	return []string{
-		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
-		"kubectl get workspaces",
-		"kubectl --server " + baseURL(o.FrontProxyPort) + request.ClusterPath("root:demo") + " get namespaces",
-	}
-}
-
-func (t *terminal) stopping() {
-	t.print("\nStopping; press Ctrl-C again to kill all components\n")
-}
-
-func (t *terminal) stopped(o CompletedOptions) {
-	t.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
 }
 
 // note prints a note that belongs to no component.

@@ -18,7 +18,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
@@ -30,7 +29,6 @@ type handler struct {
 	authentication *authn.Authentication
 	// identity are the headers that identify users to shards and to the servers of the mapping file.
 	identity          identityHeaders
-	bodies            bodies.Rate
 	inFlight, watches *ledger.Ledger
 	metrics           *metrics
 	requests          tracker
@@ -40,7 +38,7 @@ func (h *handler) chain() serving.Chain {
 	return serving.Chain{
 		serving.LongPaths(),
 		serving.ResponseGuard(),
-		serving.BodyGuard(h.bodies),
+		serving.BodyGuard(),
 		serving.NewFilter("panic recovery", "returns 500 for requests that panic", withPanicRecovery),
 		serving.MaskTokens(),
 		serving.NewFilter("accounting", "updates metrics and logs, and audits requests that are not forwarded", func(next http.Handler) http.Handler {

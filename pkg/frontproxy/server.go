@@ -102,7 +102,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 	}
 	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
 	s.handler = &handler{
-		router: s.router, health: s.health, ownResponses: ownResponses, authentication: authentication, identity: mapped.headers(), bodies: o.Serving.Bodies,
+		router: s.router, health: s.health, ownResponses: ownResponses, authentication: authentication, identity: mapped.headers(),
 		inFlight: o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry), watches: o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry), metrics: m,
 	}
 	s.addParts(client, ownResponses)

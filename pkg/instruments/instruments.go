@@ -1,5 +1,4 @@
-// Package instruments registers metrics in the registry of a server, so that several servers in one
-// process, e.g. in tests, do not share them.
+// Package instruments registers metrics per server, because tests run several servers in one process.
 package instruments
 
 import (
@@ -29,8 +28,7 @@ func Register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 // Stability is the stability level of the metrics of this package, as in Kubernetes. It is the prefix of their help.
 const Stability = "ALPHA"
 
-// docs/reference/metrics.md is generated from the calls of the following functions: the name, the help and the
-// labels must be string literals.
+// docs/reference/metrics.md is generated from these calls: name, help and labels must be string literals.
 
 // NewCounter registers a counter.
 func NewCounter(registerer prometheus.Registerer, name, help string) prometheus.Counter {

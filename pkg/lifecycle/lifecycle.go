@@ -5,13 +5,12 @@
 //	                                           ctx ends, or a part fails
 //	closed etcd ◄─ closed storage ◄─            part 1 ended ◄─ part 2 ended ◄─ …
 //
-// A part only waits for its own Needs, not for the readiness of earlier parts, because the parts of a server depend on
-// each other: e.g. informers read from the API, whose authorization uses informers. A server whose peers or caches are
-// unreachable must serve other requests and report the reason in its readiness checks, which requires its
-// listener. Resources that are needed earlier are opened before, and closed if the server cannot start.
+// A part only waits for its own Needs, not for earlier parts, because the parts of a server depend on each other:
+// informers read from the API, whose authorization uses informers. A server whose peers or caches are unreachable
+// must serve other requests and report the reason in its readiness checks. Resources that are needed earlier are
+// opened before.
 //
-// Servers and the controllers of a shard are groups of parts. Package lifecycletest tests that a failed start
-// closes everything.
+// Servers and the controllers of a shard are groups of parts. Package lifecycletest tests failed starts.
 package lifecycle
 
 import (
@@ -31,11 +30,9 @@ var ErrEnded = errors.New("ended by itself")
 type Part struct {
 	// Name is the name of the part in logs and errors.
 	Name string
-	// Needs returns when the requirements of the part are met, which may depend on any other part. Other parts do not
-	// wait for it. Nil means no requirements.
+	// Needs returns when the requirements of the part, which may be other parts, are met. It may be nil.
 	Needs func(ctx context.Context) error
-	// Run works until ctx ends, and returns when all goroutines of the part have ended. An earlier return, even
-	// without an error, ends the group.
+	// Run works until ctx ends, and returns when all its goroutines have ended. An earlier return ends the group.
 	Run func(ctx context.Context) error
 }
 
@@ -62,15 +59,6 @@ func (g *Group) Opened(undo func()) {
 	g.closers = append(g.closers, undo)
 }
 
-// Names returns the names of the parts, in order.
-func (g *Group) Names() []string {
-	names := make([]string, 0, len(g.parts))
-	for _, p := range g.parts {
-		names = append(names, p.Name)
-	}
-	return names
-}
-
 // Close closes the opened resources once, in reverse order. A running group must be ended by the context of Run, which
 // closes it.
 func (g *Group) Close() {
@@ -82,9 +70,8 @@ func (g *Group) Close() {
 	g.closers = nil
 }
 
-// Run runs each part as soon as its needs are met. When ctx ends, it stops the parts in reverse order, one after the
-// other, closes the group and returns nil. If a part fails or returns early, Run stops the others and returns the
-// error.
+// Run runs each part as soon as its needs are met. When ctx ends, it stops the parts one by one in reverse order,
+// closes the group and returns nil. If a part fails or returns early, it does the same and returns the error.
 func (g *Group) Run(ctx context.Context) error {
 	defer g.Close()
 	failed := make(chan error, len(g.parts))

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape escapes everything that is not a printable character: control characters including line
-// breaks and tabs, format characters that reorder text, and invalid UTF-8.
+// Escape escapes everything that is not printable, e.g. line breaks, tabs, characters that reorder text, and invalid
+// UTF-8.
 func Escape(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) }) < 0 {
 		return text

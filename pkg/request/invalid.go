@@ -31,8 +31,8 @@ func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) *apier
 	return apierrors.NewInvalid(kind, name, LimitErrors(errs))
 }
 
-// LimitErrors returns the first validation errors, up to a limit. The last one mentions that there
-// are more. Otherwise, an object of 3 MB could have errors of several GB.
+// LimitErrors returns the first validation errors, up to a limit, because an object of 3 MB could have errors of
+// several GB. The last one mentions that there are more.
 func LimitErrors(errs field.ErrorList) field.ErrorList {
 	size := 0
 	for i, err := range errs {
@@ -81,8 +81,7 @@ func NotFound(message string) *apierrors.StatusError {
 	return StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
-// Unavailable returns the response to a request that can be served soon: 503 with a Retry-After of
-// one second, after which client-go retries.
+// Unavailable returns the response to a request that can be served soon: 503 with a Retry-After of a second.
 func Unavailable(message string) *apierrors.StatusError {
 	err := apierrors.NewServiceUnavailable(message) //nolint:forbidigo // with a delay
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
@@ -92,8 +91,7 @@ func Unavailable(message string) *apierrors.StatusError {
 // BodyLevel is the verbosity from which client-go logs bodies.
 const BodyLevel = 8
 
-// WithoutBodies returns a context that logs calls without bodies, because TokenReviews
-// contain tokens, AdmissionReviews Secrets, and secrets of service accounts permanent tokens.
+// WithoutBodies returns a context that logs calls without bodies, because these may contain tokens and Secrets.
 func WithoutBodies(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx)
 	return klog.NewContext(ctx, logger.WithSink(withoutBodies{logger.GetSink()}))

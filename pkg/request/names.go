@@ -1,16 +1,15 @@
 // Package request defines the Scope of a request, which is stored in its context, the URL forms of
 // scopes, and the rules for names.
 //
-// All layers below the HTTP filters determine the tenant of a request with this package only. It
-// imports no other package of this module, and no API server.
+// All layers below the HTTP filters determine the tenant of a request with this package only. It imports no other
+// package of this module.
 //
 //	/clusters/<name|path|*>/…                       a logical cluster, or all of a shard
 //	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard
 //	/services/admin/…                               resources of the installation, on any shard
 //
-// Package identity determines the identities of a user in a logical cluster. Package hashrange defines shard
-// ranges, and shardselector parses them. Packages fieldmanagers, patterns, schemacosts and patchcosts limit the
-// cost of managed fields, regular expressions, schemas and patches.
+// Package identity determines the identities of a user in a logical cluster. Package hashrange defines shard ranges,
+// which shardselector parses. Packages fieldmanagers, patterns, schemacosts and patchcosts limit costs of requests.
 package request
 
 import (
@@ -22,8 +21,7 @@ import (
 const (
 	// Wildcard is the URL segment for all logical clusters of a shard, or all shards of a cache server.
 	Wildcard = "*"
-	// SystemPrefix is the prefix of system logical clusters. Although they contain a colon, they are
-	// names and not paths.
+	// SystemPrefix is the prefix of the names of system logical clusters, which are not paths.
 	SystemPrefix = "system:"
 
 	// ShardAnnotation is the shard of the original.
@@ -95,12 +93,10 @@ func (s Shard) String() string {
 	return s.Name
 }
 
-// IsSystem reports whether a logical cluster belongs to the system. Each shard has its own system
-// logical clusters, to which users have no access.
+// IsSystem reports whether a logical cluster belongs to the system of a shard. Users have no access.
 func IsSystem(name logicalcluster.Name) bool { return strings.HasPrefix(name.String(), SystemPrefix) }
 
-// ValidName reports whether s is a valid name of a shard, or segment of a path: up to MaxNameLength
-// lower-case letters, digits and inner hyphens.
+// ValidName reports whether s, e.g. the name of a shard, has only lower-case letters, digits and inner hyphens.
 func ValidName(s string) bool {
 	if s == "" || len(s) > MaxNameLength || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -110,20 +106,18 @@ func ValidName(s string) bool {
 
 func isLowerOrDigit(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' }
 
-// ValidClusterName reports whether name is a valid name of a logical cluster, and can be a segment of URLs and
-// keys. Name.IsValid accepts anything that starts with "system:", including slashes and dots.
+// ValidClusterName reports whether name is a valid name of a logical cluster. Name.IsValid accepts anything that
+// starts with "system:", including slashes and dots.
 func ValidClusterName(name logicalcluster.Name) bool {
 	return ValidName(strings.TrimPrefix(name.String(), SystemPrefix))
 }
 
-// ValidIdentity reports whether s is a valid identity of an exported API, and can be a segment of
-// keys: lower-case letters and digits, at most as many as a hash has.
+// ValidIdentity reports whether s is a valid identity of an exported API, and can be a segment of keys.
 func ValidIdentity(s string) bool {
 	return s != "" && len(s) <= identityLength && !strings.ContainsFunc(s, func(r rune) bool { return !isLowerOrDigit(r) })
 }
 
-// ValidPath reports whether path consists of valid names, joined by colons. Unlike Path.IsValid it
-// does not accept the wildcard.
+// ValidPath reports whether path consists of valid names. Unlike Path.IsValid it does not accept the wildcard.
 func ValidPath(path logicalcluster.Path) bool {
 	if name := logicalcluster.Name(path.String()); IsSystem(name) {
 		return ValidClusterName(name)
@@ -136,9 +130,8 @@ func ValidPath(path logicalcluster.Path) bool {
 	return true
 }
 
-// MaxFieldManagers is the maximum number of entries in metadata.managedFields. For each write, the
-// library compares each entry with all changed fields, and ignores the end of the request: 16,000
-// entries and 40,000 fields, in one request of 3 MiB, take a minute of CPU time.
+// MaxFieldManagers is the maximum number of entries in metadata.managedFields. Each write compares all entries with
+// all changed fields, even after the end of the request: 16,000 entries and 40,000 fields take a minute of CPU time.
 //
 //reference:limit object | all objects: `metadata.managedFields` | 403; 400 in a request
 const MaxFieldManagers = 128
@@ -163,15 +156,14 @@ const (
 	GroupPrefix = "system:kcp:"
 	// GroupBindingPrefix is the prefix of groups that identify the APIBinding of a request.
 	GroupBindingPrefix = "apis.kcp.io:binding:"
-	// GroupAdmin is the group of administrators of the installation. They have all permissions in all
-	// logical clusters, and may list and watch all of them through the front-proxy.
+	// GroupAdmin is the group of administrators of the installation. They have all permissions in all logical
+	// clusters, and may list and watch all of them.
 	GroupAdmin = "system:kcp:admin"
 	// GroupLogicalClusterAdmin manages logical clusters. It is only used by the servers themselves.
 	GroupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
 	// GroupExternalLogicalClusterAdmin manages logical clusters on other servers.
 	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
-	// GroupWorkspaceBootstrapper initializes new workspaces. It is like GroupAdmin, but owns the objects
-	// that it creates.
+	// GroupWorkspaceBootstrapper initializes new workspaces. Unlike GroupAdmin, it owns the objects that it creates.
 	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
 	// GroupShards are the shards. They may read all objects of each other, and write their own in root
 	// and on the cache server. The user name of a shard is ShardUserPrefix and its name.

@@ -28,14 +28,13 @@ type Scope struct {
 	Cluster Cluster
 	// Nowhere is set instead of Cluster if the path of the request cannot be resolved.
 	Nowhere logicalcluster.Path
-	// VirtualWorkspace is set for requests to other logical clusters through a virtual workspace. Cluster
-	// is then the one that grants access: it authorizes the request and is charged for it.
+	// VirtualWorkspace is set for requests to other logical clusters through a virtual workspace. Cluster is then
+	// the one that grants access, authorizes the request and is charged for it.
 	VirtualWorkspace *VirtualWorkspace
 	// Refusal is the response if nothing in the scope serves the request. It is returned after authorization.
 	Refusal error
 
-	// The remaining fields depend on the requested resource. Work for other resources or logical
-	// clusters needs its own context (WithCluster).
+	// The remaining fields depend on the resource. Work for others needs its own context (WithCluster).
 
 	selector sharding.Selector
 	identity struct {
@@ -112,8 +111,7 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	}
 }
 
-// NowhereFrom returns the path of ctx that cannot be resolved, if any. A request without logical
-// cluster and path is about the serving process.
+// NowhereFrom returns the path of ctx that cannot be resolved, if any.
 func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
 	path := scopeFrom(ctx).Nowhere
 	return path, !path.Empty()
@@ -125,9 +123,9 @@ func ShardFrom(ctx context.Context) (Shard, bool) {
 	return s, s.Wildcard || s.Name != ""
 }
 
-// WithIdentity returns a context for objects of the API with an identity. Objects of APIs with the same group and
-// resource from different providers are stored separately. The empty identity is for objects that no export
-// defines. With any other one, the context must not be used for other storage (CheckStorage).
+// WithIdentity returns a context for objects of the API with an identity. APIs with the same group and resource from
+// different providers are stored separately. The empty identity is for objects that no export defines. With any
+// other one, the context must not be used for other storage (CheckStorage).
 func WithIdentity(ctx context.Context, resource schema.GroupResource, hash string) context.Context {
 	return with(ctx, func(s *Scope) { s.identity.resource, s.identity.hash = resource, hash })
 }
@@ -140,8 +138,7 @@ func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 	return ""
 }
 
-// WithProvider returns a context for a resource that another logical cluster defines. Its webhooks
-// and policies apply.
+// WithProvider returns a context for a resource of another logical cluster, whose webhooks and policies apply.
 func WithProvider(ctx context.Context, provider logicalcluster.Name) context.Context {
 	return with(ctx, func(s *Scope) { s.provider = provider })
 }
@@ -191,8 +188,7 @@ func ThroughFrom(ctx context.Context) (Through, bool) {
 	return t, t.Mount != nil
 }
 
-// WithRestriction returns a context that is restricted to the objects of by, and must not be used
-// for other storage than that of its resource (CheckStorage). Use WithSet of the storage's claims.
+// WithRestriction returns a context that is restricted to the objects of by (CheckStorage).
 func WithRestriction(ctx context.Context, by Restriction) context.Context {
 	return with(ctx, func(s *Scope) { s.restriction = by })
 }
@@ -200,9 +196,9 @@ func WithRestriction(ctx context.Context, by Restriction) context.Context {
 // RestrictionFrom returns the restriction of ctx, or nil.
 func RestrictionFrom(ctx context.Context) Restriction { return scopeFrom(ctx).restriction }
 
-// CheckStorage returns an error if a request would access too many objects in the storage of a resource: its
-// identity or restriction is for another resource, or it has passed through a virtual workspace without either.
-// This detects errors in the layers above, because requests without a restriction can access all objects.
+// CheckStorage returns an error if the identity or restriction of a request is for another resource, or if it has
+// passed through a virtual workspace without either. This detects errors in the layers above, because requests
+// without a restriction can access all objects.
 func CheckStorage(ctx context.Context, resource schema.GroupResource) error {
 	s := scopeFrom(ctx)
 	identified := s.identity.hash != ""
@@ -250,14 +246,14 @@ const (
 	DataHeader = InternalHeaderPrefix + "Data"
 )
 
-// OnAccessAuthorized returns a context for which notify is called when the user is authorized for the
-// logical cluster. It is not called for derived contexts of other logical clusters.
+// OnAccessAuthorized returns a context for which notify is called when the user is authorized for the logical
+// cluster, but not for derived contexts of other logical clusters.
 func OnAccessAuthorized(ctx context.Context, notify func()) context.Context {
 	return with(ctx, func(s *Scope) { s.accessAuthorized = notify })
 }
 
-// AccessAuthorized reports that the user is authorized for the logical cluster of ctx. Authorizers
-// call it before they authorize the request itself. They may call it several times.
+// AccessAuthorized reports that the user is authorized for the logical cluster of ctx. Authorizers call it, possibly
+// several times, before they authorize the request itself.
 func AccessAuthorized(ctx context.Context) {
 	if s := scopeFrom(ctx); s.accessAuthorized != nil {
 		s.accessAuthorized()
@@ -274,15 +270,15 @@ func IsMerged(ctx context.Context) bool { return scopeFrom(ctx).merged }
 
 type pauseKey struct{}
 
-// WithPause returns a context of a request with a seat on the server. pause releases the seat until
-// resume is called, which may block. Both may be called concurrently.
+// WithPause returns a context of a request with a seat. pause releases the seat until resume is called, which may
+// block. Both may be called concurrently.
 func WithPause(ctx context.Context, pause func() (resume func())) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
-// Pause releases the seat of the request of ctx while it waits for another party, e.g. the webhook
-// of a tenant, which may take long and may itself send requests. The caller must call resume before
-// it continues, and must then not hold locks that requests with a seat wait for.
+// Pause releases the seat of the request of ctx while it waits for another party, e.g. the webhook of a tenant,
+// which may itself send requests. The caller must call resume before it continues, and must then not hold locks that
+// requests with a seat wait for.
 func Pause(ctx context.Context) (resume func()) {
 	pause, ok := ctx.Value(pauseKey{}).(func() (resume func()))
 	if !ok {

@@ -14,8 +14,7 @@ const ServicesPrefix = "/services/"
 // CachePrefix is the prefix of the cache server's API.
 const CachePrefix = ServicesPrefix + "cache"
 
-// Mount is a URL prefix of requests with a scope. Each kind of server has a list of them:
-// ShardMounts or CacheMounts.
+// Mount is a URL prefix of requests with a scope, see ShardMounts and CacheMounts.
 type Mount struct {
 	// Prefix ends with a slash. Form is for messages, only of the first mount of a server.
 	Prefix, Form string
@@ -28,8 +27,7 @@ type Mount struct {
 	// Whole is set if requests have neither logical cluster nor shard.
 	Whole bool
 
-	// separator is between the logical cluster and the name of the object that grants access. It is
-	// empty if there is no such object.
+	// separator is between the logical cluster and the name of the object that grants access, or empty without one.
 	separator string
 }
 
@@ -66,8 +64,8 @@ type Location struct {
 	Mount *Mount
 	// Shard is only set on a cache server.
 	Shard Shard
-	// Path is the name or path of the logical cluster in the URL. It is empty for the wildcard, and if
-	// the URL ends with the shard.
+	// Path is the name or path of the logical cluster in the URL, empty for the wildcard, and below a shard for
+	// none.
 	Path logicalcluster.Path
 	// Wildcard is set for /clusters/*.
 	Wildcard bool
@@ -87,16 +85,15 @@ type VirtualWorkspaceLocation struct {
 	Wildcard bool
 }
 
-// InvalidURLError is returned for a malformed logical cluster or shard in a URL. Servers return 400 or,
-// if the API contract requires it, the same response as for a logical cluster that does not exist.
+// InvalidURLError is returned for a malformed logical cluster or shard in a URL. Servers return 400 or, if the API
+// contract requires it, the response for a logical cluster that does not exist.
 type InvalidURLError struct{ Segment, Reason string }
 
 func (e *InvalidURLError) Error() string {
 	return fmt.Sprintf("invalid URL segment %q: %s", e.Segment, e.Reason)
 }
 
-// Locate parses a URL path below one of mounts. found is false if there is none. The error for a
-// malformed shard or logical cluster is an *InvalidURLError.
+// Locate parses a URL path below one of mounts. found is false if there is none. The error is an *InvalidURLError.
 func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error) {
 	mount, below := MountOf(urlPath, mounts...)
 	if mount == nil {

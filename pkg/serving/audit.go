@@ -33,8 +33,7 @@ const (
 	auditClusterKey          = logicalcluster.AnnotationKey
 	auditShardKey            = request.ShardAnnotation
 	auditPathKey             = core.LogicalClusterPathAnnotationKey
-	// auditURIKey is the URI that the client sent. When the event is passed to a backend, it replaces
-	// the URI of the event, from which the logical cluster has been removed.
+	// auditURIKey is the URI that the client sent, with which backends replace the URI of the event.
 	auditURIKey = "shardplane.io/request-uri"
 )
 
@@ -126,10 +125,9 @@ func withAuditURI(next http.Handler) http.Handler {
 	})
 }
 
-// AuditScope returns the filter that adds the logical cluster, its canonical path if pathOf returns
-// it, and the shard of requests to a cache server to audit events. It must come after the filters
-// that determine them. The path is added because users do not know the names of logical clusters,
-// and the front-proxy has replaced the path that the client sent.
+// AuditScope returns the filter that adds the logical cluster, its canonical path if pathOf returns it, and the
+// shard of requests to a cache server to audit events. Users do not know the names of logical clusters, and the
+// front-proxy has replaced the path that the client sent.
 func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (string, bool)) Filter {
 	return Filter{"audit scope", "adds shard, logical cluster and path to audit events", when(c.AuditBackend != nil, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,8 +166,8 @@ func (b uriBackend) ProcessEvents(events ...*auditinternal.Event) bool {
 	return b.Backend.ProcessEvents(events...)
 }
 
-// OwnResponses audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
-// audited by the servers to which they are forwarded. A nil OwnResponses records nothing.
+// OwnResponses audits the requests to which a forwarding server itself responds, e.g. rejected ones. Other servers
+// audit those that it forwards. A nil OwnResponses records nothing.
 type OwnResponses struct {
 	backend audit.Backend
 	policy  audit.PolicyRuleEvaluator

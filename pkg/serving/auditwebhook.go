@@ -20,8 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// newAuditWebhook returns upstream's webhook backend with our transport, which upstream's options
-// do not support. In batch mode, it buffers at most maxBytes.
+// newAuditWebhook returns upstream's webhook backend with our transport. In batch mode, it buffers at most maxBytes.
 func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
@@ -91,9 +90,8 @@ const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
 // auditStop limits how long a shutdown waits until the webhook has received the last events.
 const auditStop = 10 * time.Second
 
-// auditBatches adds limits to upstream's buffer for webhooks. Upstream takes batches off the buffer
-// at once and holds each in a goroutine while the webhook hangs, ignores the size of events, and
-// waits for all of them during shutdown.
+// auditBatches adds limits to upstream's buffer, which ignores the size of events, takes batches off at once and
+// holds each in a goroutine while the webhook hangs, and waits for all of them during shutdown.
 type auditBatches struct {
 	audit.Backend
 

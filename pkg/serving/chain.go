@@ -31,8 +31,8 @@ func ResponseGuard() Filter {
 	return Filter{"response deadline", "ends unread responses after 2 minutes, and stalled watches after one minute", responses.WithGuard}
 }
 
-// ResponseFilters are the filters for responses: streams, see responses.Stream; lists, which are buffered;
-// and slow clients, so that their requests release their seat. They must come after fairness.
+// ResponseFilters are the filters for responses. They must come after fairness, because the requests of slow clients
+// release their seats.
 func ResponseFilters(c *genericapiserver.Config) Chain {
 	return Chain{
 		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return responses.WithStreams(next, c.LongRunningFunc) }},
@@ -42,8 +42,8 @@ func ResponseFilters(c *genericapiserver.Config) Chain {
 }
 
 // BodyGuard returns the filter that ends slow request bodies.
-func BodyGuard(limits bodies.Rate) Filter {
-	return Filter{"body guard", "ends slow request bodies", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
+func BodyGuard() Filter {
+	return Filter{"body guard", "ends slow request bodies", bodies.WithGuard}
 }
 
 // Bodies returns the filter that reads request bodies before requests use shared resources.
@@ -62,11 +62,11 @@ func Connections(forwarded func(*http.Request) bool, refuse ledger.Refuse) Filte
 }
 
 // Arrival are the filters that need no information about the request.
-func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
+func Arrival(c *genericapiserver.Config) Chain {
 	return Chain{
 		LongPaths(),
 		ResponseGuard(),
-		BodyGuard(limits),
+		BodyGuard(),
 		MaskTokens(),
 		{"audit ID", "generates an audit ID if the client sends none", apifilters.WithAuditInit},
 		{"received", "records the time of arrival", apifilters.WithRequestReceivedTimestamp},
@@ -161,9 +161,8 @@ func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer 
 	}}
 }
 
-// Watchdog returns the filters for requests that compute after their context has ended. throttle
-// rejects new requests of their users. watched determines when they end, and must come after all
-// filters that assign resources to requests.
+// Watchdog returns the filters for requests that compute after their context has ended. throttle rejects new
+// requests of their users. watched must come after all filters that assign resources to requests.
 func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
 	dog := watchdog.NewWatchdog(registerer)
 	throttle = Filter{"watchdog", "429 while too many earlier requests compute after their end", func(next http.Handler) http.Handler {
@@ -210,11 +209,10 @@ func tracked(c *genericapiserver.Config, name string, wrap func(http.Handler) ht
 	}
 }
 
-// withRetries returns upstream's filter for authorization or impersonation, which responds with 500
-// or 403 to all errors of the authorizer. If an error suggests a delay, or the request deadline has
-// passed, that error becomes the response instead. If the filter calls the authorizer several
-// times, the first such error is used unless the request is finally allowed. The filter must be
-// created only once, because it contains upstream's impersonation caches.
+// withRetries returns upstream's filter for authorization or impersonation, which responds with 500 or 403 to all
+// errors of the authorizer. If an error suggests a delay, or the request deadline has passed, the first such error
+// becomes the response instead, unless the request is finally allowed. The filter must be created only once, because
+// it contains upstream's impersonation caches.
 func withRetries(
 	next http.Handler, a authorizer.UnconditionalAuthorizer, s runtime.NegotiatedSerializer,
 	filter func(http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer) http.Handler,
@@ -241,8 +239,7 @@ func withRetries(
 	})
 }
 
-// retryable returns the API status of an error that suggests a delay, a timeout error if the
-// deadline has passed, or nil.
+// retryable returns the status of an error that suggests a delay, a timeout error after the deadline, or nil.
 func retryable(ctx context.Context, err error) *apierrors.StatusError {
 	var status apierrors.APIStatus
 	if _, later := apierrors.SuggestsClientDelay(err); later && errors.As(err, &status) {
@@ -262,8 +259,7 @@ type replaced struct {
 
 type replacedKey struct{}
 
-// replacedFrom returns the response of the innermost filter. Upstream's filters call the authorizer
-// only before the next handler, i.e. before another filter replaces it.
+// replacedFrom returns the response of the innermost filter, which is the one that calls the authorizer.
 func replacedFrom(ctx context.Context) *replaced {
 	a, _ := ctx.Value(replacedKey{}).(*replaced)
 	return a

@@ -130,8 +130,7 @@ func setFeatureGates(gates map[string]bool) error {
 	return nil
 }
 
-// effectiveVersion sets the Kubernetes version in binaries without version stamps, e.g. of `go
-// run`, because clients compare it with their own version.
+// effectiveVersion sets the Kubernetes version, which clients compare with theirs, without version stamps.
 type effectiveVersion struct {
 	basecompatibility.EffectiveVersion
 }
@@ -148,9 +147,9 @@ func (v effectiveVersion) Info() *version.Info {
 	return &stamped
 }
 
-// InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream builds
-// them at startup. They are built for the first request here, because most servers do not get one for a long time, and
-// the documents need 8 MB and a sixth of the CPU time of a start.
+// InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream
+// builds them at startup. Here, the first request does, because they need 8 MB and a sixth of the CPU time of a
+// start.
 func InstallOpenAPI(s *genericapiserver.GenericAPIServer, c *genericapiserver.Config) {
 	documents := sync.OnceValue(func() http.Handler {
 		served := mux.NewPathRecorderMux("openapi")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,8 +36,7 @@ func NewFilter(name, does string, wrap func(next http.Handler) http.Handler) Fil
 	return Filter{Name: name, Does: does, Wrap: wrap}
 }
 
-// Chain contains all filters between the listener and the API of a server, in the order in which
-// requests pass them.
+// Chain contains the filters between the listener and the API of a server, in the order of requests.
 type Chain []Filter
 
 // Handler returns the filters around handler.
@@ -73,8 +73,8 @@ func when(on bool, wrap func(http.Handler) http.Handler) func(http.Handler) http
 }
 
 // WithAccessHeader returns the filter that reports to the front-proxy, in a response header, whether the user was
-// authorized for the logical cluster. It wraps the authorization, and applies to all responses behind it, e.g.
-// those of limits. It also records the flow that is charged for the request, before impersonation.
+// authorized for the logical cluster. It wraps the authorization. It also records the flow that is charged for the
+// request, before impersonation.
 func WithAccessHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -94,9 +94,8 @@ func WithAccessHeader(next http.Handler) http.Handler {
 
 var listBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 64<<10) }}
 
-// WithListBuffer returns the filter that buffers the responses to lists. Upstream writes a list
-// object by object, and HTTP/2 passes small writes to the connection in pieces of 4 KiB. For a list
-// of 20 MB, this takes as long as its encoding.
+// WithListBuffer returns the filter that buffers the responses to lists. Upstream writes a list object by object, in
+// pieces of up to 4 KiB over HTTP/2. For a list of 20 MB, this takes as long as its encoding.
 func WithListBuffer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -107,8 +106,8 @@ func WithListBuffer(next http.Handler) http.Handler {
 		buffer, _ := listBuffers.Get().(*bufio.Writer)
 		buffer.Reset(w)
 		next.ServeHTTP(&bufferedWriter{ResponseWriter: w, buffer: buffer}, r)
-		// Not deferred, because a response must not look complete after a panic. An error means
-		// that the client has disconnected.
+		// Not deferred, because a response must not look complete after a panic. An error means a disconnected
+		// client.
 		_ = buffer.Flush()
 		buffer.Reset(nil)
 		listBuffers.Put(buffer)
@@ -139,8 +138,7 @@ func (w *bufferedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 //reference:limit request | path of the URL | 414
 const maxPath = 8 << 10
 
-// LongPaths returns the filter that rejects long paths. It comes first, because authorizers, audit
-// events and logs process the path repeatedly.
+// LongPaths returns the filter that rejects long paths. It comes first, because others process the path repeatedly.
 func LongPaths() Filter {
 	return Filter{"long paths", "rejects paths above 8 KiB; 414", func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,15 +166,11 @@ func MaskTokens() Filter {
 
 const accessToken = "access_token="
 
+var accessTokens = regexp.MustCompile(`(^|&)` + accessToken + `[^&]*`)
+
 func withMaskedTokens(r *http.Request) *http.Request {
-	parameters := strings.Split(r.URL.RawQuery, "&")
-	for i, parameter := range parameters {
-		if strings.HasPrefix(parameter, accessToken) {
-			parameters[i] = accessToken + "masked"
-		}
-	}
 	masked, url := r.WithContext(r.Context()), *r.URL
-	url.RawQuery = strings.Join(parameters, "&")
+	url.RawQuery = accessTokens.ReplaceAllString(r.URL.RawQuery, "${1}"+accessToken+"masked")
 	masked.URL = &url
 	if path, _, found := strings.Cut(r.RequestURI, "?"); found {
 		masked.RequestURI = path + "?" + url.RawQuery
@@ -184,8 +178,8 @@ func withMaskedTokens(r *http.Request) *http.Request {
 	return masked
 }
 
-// LongRunningStop returns the filter that ends long-running requests when stop is done. Otherwise,
-// a graceful shutdown would wait for all watches. Clients resume them on another server.
+// LongRunningStop returns the filter that ends long-running requests when stop is done, so that a graceful shutdown
+// does not wait for watches.
 //
 //nolint:contextcheck // the request has its own context; stop only ends it
 func LongRunningStop(stop context.Context, c *genericapiserver.Config) Filter {
@@ -223,12 +217,11 @@ func withResponseMargin(next http.Handler) http.Handler {
 	})
 }
 
-// stackSize is the stack size that a GET needs behind this filter, with an embedded etcd. Writes
-// need slightly more.
+// stackSize is the stack size that a GET needs behind this filter. Writes need slightly more.
 const stackSize = 24 << 10
 
 // withStack grows the stack of the goroutine while it is almost empty. Otherwise, it would be doubled and copied
-// several times. Long-running requests keep their small stack, because there may be many of them.
+// several times. Long-running requests keep a small stack.
 func withStack(next http.Handler, lasts apirequest.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if info, ok := apirequest.RequestInfoFrom(r.Context()); ok && !lasts(r, info) {
@@ -238,8 +231,8 @@ func withStack(next http.Handler, lasts apirequest.LongRunningRequestCheck) http
 	})
 }
 
-// growStack is called with 0 and does nothing. The stack grows when a function with such a variable
-// is entered. The variable is not even cleared.
+// growStack is called with 0. The stack grows when a function with such a variable is entered; the variable is not
+// even cleared.
 //
 //go:noinline
 func growStack(at int) byte {
@@ -253,8 +246,8 @@ func growStack(at int) byte {
 
 const readyzPath = "/readyz"
 
-// WithReadinessWarnings adds warnings, which do not affect readiness, to the verbose response of
-// /readyz. Because any client can read it, warnings must not contain addresses or errors.
+// WithReadinessWarnings adds warnings to the verbose response of /readyz. They do not affect readiness, and must not
+// contain addresses or errors, because any client can read them.
 func WithReadinessWarnings(next http.Handler, warnings func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != readyzPath {
@@ -299,14 +292,12 @@ func (b *bufferedResponse) Write(p []byte) (int, error) {
 
 const metricsPath = "/metrics"
 
-// NewMetrics returns a handler for the metrics of a server and those of upstream packages, which
-// are registered once per process.
+// NewMetrics returns a handler for the metrics of a server and those that upstream registers once per process.
 func NewMetrics(server prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, server}, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 }
 
-// InstallMetrics adds the metrics of server to those of upstream packages. As in upstream, DELETE
-// resets the latter.
+// InstallMetrics adds the metrics of server to those of upstream, which DELETE resets.
 func InstallMetrics(s *genericapiserver.GenericAPIServer, server prometheus.Gatherer) {
 	all, upstream := NewMetrics(server), legacyregistry.HandlerWithReset()
 	s.Handler.NonGoRestfulMux.Unregister(metricsPath)

@@ -26,9 +26,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/shardselector"
 )
 
-// WithListRules returns the filter that rejects list and watch requests with large selectors or
-// with unsupported shard selectors (400). It passes the parsed shard selector on, and adds
-// shardInfo to tables and metadata lists. It must come after authorization.
+// WithListRules returns the filter that rejects large selectors and unsupported shard selectors (400). It passes the
+// parsed shard selector on, and adds shardInfo to tables and metadata lists. It must come after authorization.
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	selectors := lru.New(rememberedSelectors)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,17 +130,15 @@ func watchSlots(r *http.Request) int64 {
 
 const (
 	shardSelectorParameter = "shardSelector"
-	// rememberedSelectors limits the cache of parsed selectors. Clients send few different ones, and
-	// parsing takes longer than all other filters.
+	// rememberedSelectors limits the cache of parsed selectors. Parsing takes longer than all other filters.
 	rememberedSelectors = 1024
 	// longestRemembered excludes long selectors, which are rare, to save memory.
 	longestRemembered = 4096
 )
 
-// checkShardSelector returns the parsed selector. It rejects malformed selectors, for which upstream returns
-// 500. While the feature gate ShardedListAndWatch is disabled, the selector is ignored like any
-// unknown parameter, and responses have no shardInfo. A DELETECOLLECTION is rejected, because it
-// would delete the objects of all shards.
+// checkShardSelector returns the parsed selector. It rejects malformed ones, for which upstream returns 500. While
+// the feature gate is disabled, the selector is ignored like any unknown parameter, except for DELETECOLLECTION,
+// which would delete the objects of all shards.
 func checkShardSelector(parsed *lru.Cache, expression, verb string) (apisharding.Selector, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
 		if verb != "deletecollection" {
@@ -174,9 +171,8 @@ func withParsedSelector(r *http.Request, selector apisharding.Selector) *http.Re
 	return r
 }
 
-// keepsSelector reports whether the selector must stay in the query. This is the case for
-// DELETECOLLECTION, so that it cannot be lost on the way to the storage. The exception is the
-// logical cluster as key, which upstream's registry does not support.
+// keepsSelector reports whether the selector must stay in the query: for DELETECOLLECTION, so that it cannot be lost
+// on the way to the storage, unless the key is the logical cluster, which upstream's registry does not support.
 func keepsSelector(verb string, selector apisharding.Selector) bool {
 	if verb != "deletecollection" {
 		return false
@@ -192,9 +188,8 @@ var metaCodecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// serveWithShardInfo adds shardInfo to the response of a sharded list as Table or PartialObjectMetadataList.
-// Upstream omits it in both, so that clients would mistake a part for the complete list. The response is decoded
-// and encoded again, which is acceptable because clients list only once before a watch.
+// serveWithShardInfo adds shardInfo to a sharded list as Table or PartialObjectMetadataList. Upstream omits it in
+// both, so that clients would mistake a part for the complete list. The response is decoded and encoded again.
 func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Request, selector string) {
 	plain := r.Clone(r.Context())
 	plain.Header.Del("Accept-Encoding") // the response is decoded here

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
@@ -32,8 +31,6 @@ type Options struct {
 	TLSPrivateKeyFile string
 	TLS               TLSOptions
 	Audit             AuditOptions
-	// Bodies limits how long reading a request body may take.
-	Bodies bodies.Rate
 	// Limits are the resources that logical clusters and users may use at a time.
 	Limits ledger.Limits
 	// FeatureGates are those of Shardplane and, if the server serves Kubernetes APIs, of Kubernetes.
@@ -42,7 +39,7 @@ type Options struct {
 
 // NewOptions returns the default options of a server.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Limits: ledger.Limits{
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Limits: ledger.Limits{
 		ledger.AnonymousConnections: 4000, ledger.ConnectionsPerUser: 1000,
 	}, FeatureGates: features.Gates{}}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
-// WithPatchLimit returns the filter that rejects patches and objects that would be too
-// expensive to process, see patchcosts. It must come after the filter that reads bodies.
+// WithPatchLimit returns the filter that rejects patches and objects that would be too expensive to process, see
+// patchcosts. Like the others here, it must come after the filter that reads bodies.
 func WithPatchLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) (err error) {
 		if info.Verb == "patch" {
@@ -57,7 +57,7 @@ func mayHaveLargeMaps(body []byte, mediaType string) bool {
 }
 
 // WithListLimit returns the filter that rejects built-in objects with too many entries in lists that are merged by
-// key, which are compared before admission. Custom resources, which have their own limits, must be served before.
+// key, which are compared before admission. Custom resources must be served before.
 func WithListLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) error {
 		if !writes(info) || len(body) <= patchcosts.MaxKeyed {
@@ -100,8 +100,7 @@ func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (
 	return document
 }
 
-// WithFieldManagerLimit returns the filter that rejects objects and patches with too many entries
-// in metadata.managedFields. It must come after the filter that reads bodies.
+// WithFieldManagerLimit returns the filter that rejects too many entries in metadata.managedFields.
 func WithFieldManagerLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) error {
 		// Upstream ignores the managers in subresource requests.

@@ -28,18 +28,17 @@ var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.
 type Scopes struct {
 	// Mounts are the URL prefixes of scopes.
 	Mounts []*request.Mount
-	// Resolve returns the name of the logical cluster for a path such as root:team:app, or false if
-	// there is none on this server. It is nil if the server supports only names.
+	// Resolve returns the name of the logical cluster for a path such as root:team:app, or false if there is none on
+	// this server. It is nil if the server supports only names.
 	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
-	// Mounted returns the URL of a mounted path, which is empty while the mount is not available.
-	// It is nil if there are no mounts.
+	// Mounted returns the URL of a mounted path, empty while the mount is not available. It may be nil.
 	Mounted func(path logicalcluster.Path) (url string, mounted bool)
-	// ResolveGrantor is Resolve for the logical cluster of the object that grants a virtual
-	// workspace. It may be on another server. The name is empty if it does not exist, and an error
-	// is the response if this cannot be decided yet. It is nil if there are no virtual workspaces.
+	// ResolveGrantor is Resolve for the object that grants a virtual workspace, which may be on another server. The
+	// name is empty if it does not exist, and an error is the response if this is undecided. It is nil without
+	// virtual workspaces.
 	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error)
-	// Inactive reports whether an administrator has deactivated a logical cluster (annotation
-	// core.kcp.io/inactive). It is nil if this is not supported.
+	// Inactive reports whether an administrator has deactivated a logical cluster (core.kcp.io/inactive). It may be
+	// nil.
 	Inactive func(name logicalcluster.Name) bool
 	// Watches end when their logical cluster is deactivated. The caller of Inactive's source must call End.
 	Watches *OpenWatches
@@ -52,9 +51,8 @@ type Scopes struct {
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Find moves the scope from the URL into the context. It rejects malformed URLs with 400, and all
-// requests if Ready returns an error. Paths that cannot be resolved are rejected by Rules after
-// authorization, because the response would otherwise disclose which logical clusters exist.
+// Find moves the scope from the URL into the context. It rejects malformed URLs (400). Rules rejects paths that
+// cannot be resolved, because a response before authorization would disclose which logical clusters exist.
 func (s Scopes) Find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !utf8.ValidString(r.URL.Path) {
@@ -138,8 +136,7 @@ func (s Scopes) nowhere(path logicalcluster.Path) error {
 	return apierrors.NewNotFound(workspaces, path.String())
 }
 
-// AboutProcess returns the filter that rejects process paths below a logical cluster (501), whether
-// it exists or not.
+// AboutProcess returns the filter that rejects process paths below a logical cluster, existing or not (501).
 func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status apierrors.APIStatus
@@ -151,10 +148,10 @@ func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	})
 }
 
-// Rules returns the filter that rejects, after authorization, requests that nothing in their scope
-// serves: paths without logical cluster (404), process paths below a logical cluster (501),
-// resource requests without a logical cluster (400), unsupported wildcard requests (405), and
-// requests to inactive logical clusters (403), and ends their open watches.
+// Rules returns the filter that rejects, after authorization, what nothing in the scope serves: paths without
+// logical cluster (404), process paths below a logical cluster (501), resource requests without a logical cluster
+// (400), unsupported wildcard requests (405), and requests to inactive logical clusters (403), whose open watches it
+// ends.
 func (s Scopes) Rules(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := apirequest.RequestInfoFrom(r.Context())
@@ -223,8 +220,8 @@ func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 		info.Verb+" is not supported in "+where+": only list and watch of resources are")
 }
 
-// exemptFromInactive allows users to read and reactivate the logical cluster, clients to read its
-// schemas, and the server's own controllers to clean up.
+// exemptFromInactive allows users to read and reactivate the logical cluster, clients to read its schemas, and
+// controllers to clean up.
 func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	if strings.HasPrefix(r.URL.Path, "/openapi") {
 		return true
@@ -244,8 +241,8 @@ func BelowCluster(path string) *apierrors.StatusError {
 	return notImplemented(path)
 }
 
-// isProcessPath reports whether path is about the process and not about a logical cluster. Probes are excluded:
-// kubectl requests them below the server URL of its context, and they contain no confidential information.
+// isProcessPath reports whether path is about the process. Probes are excluded: kubectl requests them below the
+// server URL of its context, and they contain no confidential information.
 func isProcessPath(path string) bool {
 	switch firstSegment(path) {
 	case "metrics", "debug", "etcd", "logs", "configz", "flagz", "statusz":

@@ -21,7 +21,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	throttle, watched := serving.Watchdog(c, s.metrics)
 	waiter := s.newWorkspaceWaiter()
 	return slices.Concat(
-		serving.Arrival(c, s.options.Serving.Bodies),
+		serving.Arrival(c),
 		serving.Chain{
 			serving.NewFilter("token's cluster", "uses the logical cluster of a service account token if the URL contains none", authn.WithTokenCluster),
 			serving.NewFilter("scope", "moves /clusters/<name> from the URL to the context; 400, or 503 during startup", scopes.Find),

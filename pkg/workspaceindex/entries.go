@@ -94,8 +94,7 @@ func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
 
 var seed = maphash.MakeSeed()
 
-// node is a logical cluster that is announced, or that announced workspaces are in or refer to. There is one per
-// workspace, of 64 bytes.
+// node is a logical cluster that is announced, or that announced workspaces are in or refer to. It has 64 bytes.
 type node struct {
 	// name refers to text if it is short, so that a lookup by name reads one cache line.
 	name logicalcluster.Name
@@ -103,8 +102,8 @@ type node struct {
 	place atomic.Uint64
 	// kind is the type in the valid placement, or nil.
 	kind atomic.Pointer[typeName]
-	// uses counts placements of the node, and links from and to it. generation is that of the placement if there is only
-	// one. Writers only.
+	// uses counts placements of, and links from and to, the node. generation is of the valid placement. Writers
+	// only.
 	uses       uint32
 	generation generation
 	text       [26]byte
@@ -140,8 +139,7 @@ func (t *typeName) String() string {
 	return t.name
 }
 
-// placement is a shard's announcement of a logical cluster in one word, which is read and written atomically. 0 is
-// none.
+// placement is a shard's announcement of a logical cluster in one atomic word; 0 is none.
 //
 //	bit 63  is set           61-62  claim      60  migrating   59  deleting
 //	    51-58  phase     35-50  shard      0-34  creation, in seconds
@@ -157,8 +155,7 @@ const (
 	maxCreated              = 1<<shardShift - 1
 )
 
-// Claims are the shard in the LogicalCluster's annotation: another than the announcing one, none, or the announcing
-// one.
+// Claims are the shard in the LogicalCluster's annotation.
 const (
 	claimsOther placement = iota
 	claimsNone
@@ -250,8 +247,8 @@ func (k linkKey) hash() uint64 {
 // shortName is the maximum length of names that are stored in the link.
 const shortName = 18
 
-// link is a shard's announcement of a workspace, from its parent to its logical cluster. There is one per workspace,
-// of 48 bytes; rare data are in rest. It is immutable except for generation, which is for writers only.
+// link is a shard's announcement of a workspace, from its parent to its logical cluster. It has 48 bytes; rare data
+// are in rest. It is immutable except for generation, which is for writers only.
 type link struct {
 	parent *node
 	// target is nil before scheduling, and for mounts.
@@ -318,9 +315,3 @@ const (
 	phaseReady
 	phaseUnavailable
 )
-
-func firstPhases() []corev1alpha1.LogicalClusterPhaseType {
-	return []corev1alpha1.LogicalClusterPhaseType{
-		phaseNone: "", phaseReady: corev1alpha1.LogicalClusterPhaseReady, phaseUnavailable: corev1alpha1.LogicalClusterPhaseUnavailable,
-	}
-}

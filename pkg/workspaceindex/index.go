@@ -7,8 +7,8 @@
 //	user:<user>:b              node of the user's home ──b──► …
 //	<name>                                       node 9f3m… ── placed on ──► shard-1
 //
-// Announcements of different shards may be made in any order and contradict each other, e.g. during a migration; the
-// result depends only on the present announcements. Lookups take no lock and do not allocate. Writers are serialized.
+// Announcements of different shards may contradict each other, e.g. during a migration. The result depends only on
+// the present announcements, not on their order. Lookups take no lock and do not allocate. Writers are serialized.
 package workspaceindex
 
 import (
@@ -82,11 +82,10 @@ type Index struct {
 	// mu serializes writers. It protects the following fields.
 	mu     sync.Mutex
 	shards map[string]*shard
-	phases map[corev1alpha1.LogicalClusterPhaseType]uint8
 	types  map[string]*typeName
 	stats  Stats
-	// places and contested are the announcements of logical clusters and workspaces that several shards announce, e.g.
-	// during migrations. The first one is valid, and the only one that lookups use.
+	// places and contested are the announcements of logical clusters and workspaces that several shards announce.
+	// The first one is valid, and the only one that lookups use.
 	places    map[*node][]announcement
 	contested map[*node]map[string][]*link
 	// contests is set while snapshots are written.
@@ -112,15 +111,12 @@ type contests struct {
 
 type contest struct {
 	node *node
-	announcement
+	all  []announcement
 }
 
 func (c *contests) placed(n *node, all []announcement) {
-	if c == nil {
-		return
-	}
-	for _, a := range all {
-		c.places = append(c.places, contest{n, a})
+	if c != nil {
+		c.places = append(c.places, contest{n, all})
 	}
 }
 
@@ -132,22 +128,19 @@ func (c *contests) linked(all []*link) {
 
 // Stats are the sizes of the index.
 type Stats struct {
-	// Shards, LogicalClusters and Workspaces count announcements; a logical cluster that two shards announce counts
-	// twice.
+	// These are numbers of announcements; a logical cluster that two shards announce counts twice.
 	Shards, LogicalClusters, Workspaces int
 }
 
 // NewWorkspaceIndex returns an empty index.
 func NewWorkspaceIndex() *Index {
 	x := &Index{
-		shards: map[string]*shard{}, phases: map[corev1alpha1.LogicalClusterPhaseType]uint8{}, types: map[string]*typeName{},
+		shards: map[string]*shard{}, types: map[string]*typeName{},
 		places: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
 	}
-	n := &numbers{shards: []*shard{{}}, phases: firstPhases()}
-	for number, phase := range n.phases {
-		x.phases[phase] = uint8(number) //nolint:gosec // they are few
-	}
-	x.numbers.Store(n)
+	x.numbers.Store(&numbers{shards: []*shard{{}}, phases: []corev1alpha1.LogicalClusterPhaseType{
+		phaseNone: "", phaseReady: corev1alpha1.LogicalClusterPhaseReady, phaseUnavailable: corev1alpha1.LogicalClusterPhaseUnavailable,
+	}})
 	return x
 }
 
@@ -208,8 +201,8 @@ func cutFirst(path string) (first, rest string, more bool) {
 	return first, rest, more
 }
 
-// Changed returns a channel that receives a value after the result of Lookup of a path may have changed, until done is
-// called. To wait for a result, call it before Lookup.
+// Changed returns a channel that receives a value after the result of Lookup may have changed, until done is called.
+// To wait for a result, call it before Lookup.
 func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
 	w := x.waiters.register()
 	x.follow(w, path)
@@ -302,8 +295,7 @@ type waiter struct {
 	on      []uint64
 }
 
-// step is the hash of a step of a lookup: from a logical cluster to the target of a segment or, without a segment, to
-// its shard.
+// step is the hash of a step of a lookup: to the target of a segment or, without a segment, to the shard.
 func step(cluster logicalcluster.Name, segment string) uint64 {
 	hash := maphash.String(seed, cluster.String())
 	if segment == "" {

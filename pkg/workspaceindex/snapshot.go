@@ -39,8 +39,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Revision is the revision up to which all objects of a kind are announced.
 type Revision struct {
-	// Version is the resourceVersion, empty if there is none. Data is the identity of the shard's data, empty if
-	// unknown.
+	// Version is the resourceVersion, Data the identity of the shard's data. Each may be empty if there is none.
 	Version, Data string
 }
 
@@ -74,7 +73,7 @@ func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
 	return w
 }
 
-// WriteSnapshots writes the announcements of shards, by name. The index may change in the meantime: a reader that
+// WriteSnapshots writes the announcements of shards, by name. The index may change meanwhile: a reader that
 // continues at a revision of before the call misses nothing. It must not be called concurrently.
 func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	x.mu.Lock()
@@ -102,7 +101,9 @@ func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 		}
 	}
 	for _, c := range x.contests.places {
-		to(c.shard()).cluster(c.node.name, c.placement, c.kind.String(), phases)
+		for _, a := range c.all {
+			to(a.shard()).cluster(c.node.name, a.placement, a.kind.String(), phases)
+		}
 	}
 	for _, l := range x.contests.links {
 		to(l.shard).workspace(l, phases)
@@ -189,9 +190,9 @@ func (w *SnapshotWriter) End(revisions Revisions) error {
 	return w.err
 }
 
-// ReadSnapshot announces the content of a snapshot for the shard that choose returns; if it fails, nothing is
-// announced. It fails for damaged snapshots, of which all blocks before the damage may have been announced. Damage
-// after the first revisions is ignored, e.g. if the process was killed while it wrote later ones.
+// ReadSnapshot announces the content of a snapshot for the shard that choose returns. It fails for damaged
+// snapshots, of which all blocks before the damage may have been announced. Damage after the first revisions is
+// ignored, e.g. if the process was killed while it wrote later ones.
 func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard string, err error)) (Snapshot, error) {
 	r := snapshotReader{from: bufio.NewReaderSize(from, blockSize)}
 	line := make([]byte, len(formatLine))

@@ -1,6 +1,6 @@
 package workspaceindex
 
-import "math"
+import "slices"
 
 // UpsertShard announces a shard and its URL.
 func (x *Index) UpsertShard(name, baseURL string) {
@@ -56,81 +56,56 @@ func (x *Index) Changes(shard string) uint64 {
 	return s.tallies[LogicalClusters].changes + s.tallies[Workspaces].changes
 }
 
+// begin lets generations overflow. An outdated announcement would only be mistaken for a repeated one after 65,536
+// resyncs without a Sweep, and be removed by the next one.
 func (x *Index) begin(s *shard, kind Kind) {
-	h := &s.tallies[kind]
-	if h.now == math.MaxUint16 {
-		x.resetGenerations(s, kind)
-	}
-	h.now++
-	h.seen = 0
-}
-
-// resetGenerations sets the generations of all announcements of a shard and kind to 0.
-func (x *Index) resetGenerations(s *shard, kind Kind) {
-	s.tallies[kind].now = 0
-	if kind == Workspaces {
-		x.eachLink(s, func(l *link) { l.generation = 0 })
-		return
-	}
-	x.eachPlacement(s, func(_ *node, m *generation) { *m = 0 })
+	s.tallies[kind].now++
+	s.tallies[kind].seen = 0
 }
 
 func (x *Index) sweep(s *shard, kind Kind) {
 	h := &s.tallies[kind]
-	if h.seen == h.total {
-		return
+	switch {
+	case h.seen == h.total:
+	case kind == Workspaces:
+		x.sweepLinks(s, h.now)
+	default:
+		x.sweepPlacements(s, h.now)
 	}
-	if kind == Workspaces {
-		x.eachLink(s, func(l *link) {
-			if l.generation != h.now {
-				x.setLink(l.parent, l.name(), s, nil)
-			}
-		})
-		return
-	}
-	x.eachPlacement(s, func(n *node, m *generation) {
-		if *m != h.now {
-			x.setPlacement(n, s, announcement{})
-		}
-	})
 }
 
-func (x *Index) eachLink(s *shard, visit func(*link)) {
-	var more []*link
-	for _, of := range x.contested {
-		for _, all := range of {
-			for _, l := range all[1:] {
-				if l.shard == s.number {
-					more = append(more, l)
-				}
-			}
+func (x *Index) sweepLinks(s *shard, now generation) {
+	var outdated []*link
+	add := func(l *link) {
+		if l.shard == s.number && l.generation != now {
+			outdated = append(outdated, l)
 		}
 	}
 	for l := range x.links.all {
-		if l.shard == s.number {
-			visit(l)
-		}
+		add(l)
 	}
-	for _, l := range more {
-		visit(l)
-	}
-}
-
-func (x *Index) eachPlacement(s *shard, visit func(*node, *generation)) {
-	several := map[*node]*generation{}
-	for n, all := range x.places {
-		for i := range all {
-			if all[i].shard() == s.number {
-				several[n] = &all[i].generation
+	for _, of := range x.contested {
+		for _, all := range of {
+			for _, l := range all[1:] {
+				add(l)
 			}
 		}
 	}
+	for _, l := range outdated {
+		x.setLink(l.parent, l.name(), s, nil)
+	}
+}
+
+func (x *Index) sweepPlacements(s *shard, now generation) {
+	var outdated []*node
+	isOutdated := func(a announcement) bool { return a.shard() == s.number && a.generation != now }
 	for n := range x.clusters.all {
-		if x.places[n] == nil && n.placement() != 0 && validShard(n) == s.number {
-			visit(n, &n.generation)
+		valid := announcement{placement: n.placement(), generation: n.generation}
+		if valid.placement != 0 && isOutdated(valid) || slices.ContainsFunc(x.places[n], isOutdated) {
+			outdated = append(outdated, n)
 		}
 	}
-	for n, m := range several {
-		visit(n, m)
+	for _, n := range outdated {
+		x.setPlacement(n, s, announcement{})
 	}
 }

@@ -25,16 +25,15 @@ type entry[T, K any] interface {
 	is(key K) bool
 }
 
-// table is a hash table. Lookups without a lock may run concurrently with one writer: an entry stays in its slot until
-// it is removed, and when the table grows, concurrent lookups use the former slots.
+// table is a hash table. Lookups may run concurrently with one writer: an entry stays in its slot until it is
+// removed, and when the table grows, concurrent lookups use the former slots.
 type table[T, K any, E entry[T, K]] struct {
 	current atomic.Pointer[groups[T]]
 	// live counts entries, used also slots of removed ones. Writers only.
 	live, used int
 }
 
-// groups are the slots of a table. At most 7/8 are in use, and at least 2/3 if there are many entries, which improves
-// caching.
+// groups are the slots of a table. At most 7/8 are in use, and at least 2/3 of many.
 type groups[T any] []group[T]
 
 // group is a group of slots. An entry is in the first group with a free slot, starting at the one of its hash.

@@ -68,8 +68,8 @@ func (x *Index) shard(name string) *shard {
 	before := x.numbers.Load()
 	s = &shard{name: strings.Clone(name)}
 	x.shards[s.name] = s
-	// Numbers are not reused, because lookups read them without a lock. After 65,535 names of shards, others share the
-	// shard without a name.
+	// Lookups read numbers without a lock, so they are not reused. After 65,535 names, others share the shard
+	// without a name.
 	if len(before.shards) <= math.MaxUint16 {
 		s.number = uint16(len(before.shards)) //nolint:gosec // just compared
 		x.numbers.Store(&numbers{shards: append(slices.Clone(before.shards), s), phases: before.phases})
@@ -79,19 +79,17 @@ func (x *Index) shard(name string) *shard {
 
 // phase returns the number of a phase. The API has few; beyond 255, phases are treated as none.
 func (x *Index) phase(phase corev1alpha1.LogicalClusterPhaseType) uint8 {
-	number, ok := x.phases[phase]
-	if ok {
-		return number
-	}
 	before := x.numbers.Load()
-	if len(before.phases) > math.MaxUint8 {
-		return phaseNone
+	number := slices.Index(before.phases, phase)
+	if number < 0 {
+		number = len(before.phases)
+		if number > math.MaxUint8 {
+			return phaseNone
+		}
+		phase = corev1alpha1.LogicalClusterPhaseType(strings.Clone(string(phase)))
+		x.numbers.Store(&numbers{shards: before.shards, phases: append(slices.Clone(before.phases), phase)})
 	}
-	number = uint8(len(before.phases)) //nolint:gosec // just compared
-	phase = corev1alpha1.LogicalClusterPhaseType(strings.Clone(string(phase)))
-	x.phases[phase] = number
-	x.numbers.Store(&numbers{shards: before.shards, phases: append(slices.Clone(before.phases), phase)})
-	return number
+	return uint8(number) //nolint:gosec // just compared
 }
 
 // use returns the node of a name, created if necessary, and increments its uses.
@@ -146,8 +144,7 @@ func (x *Index) announced(n *node) []announcement {
 	return nil
 }
 
-// comparePlacements orders announcements of one logical cluster by several shards, the valid one first. The claim in
-// the object is most significant, then whether it is migrating, deleting and ready.
+// comparePlacements orders announcements of one logical cluster by several shards, the valid one first.
 func (x *Index) comparePlacements(a, b placement) int {
 	return cmp.Or(
 		-cmp.Compare(a.claim(), b.claim()),
@@ -191,7 +188,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	if len(all) > 1 {
 		x.places[n] = all
 	}
-	before := validShard(n)
+	before := n.placement().shard()
 	var first announcement
 	if len(all) > 0 {
 		first = all[0]
@@ -203,7 +200,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	n.kind.Store(first.kind)
 	n.place.Store(uint64(first.placement))
 	h.changes++
-	if validShard(n) != before {
+	if n.placement().shard() != before {
 		// Links of the node's shard are preferred.
 		for segment, links := range x.contested[n] {
 			x.sortLinks(n, segment, x.link(n, segment), slices.Clone(links))
@@ -259,10 +256,10 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 	x.sortLinks(n, segment, valid, all)
 }
 
-// sortLinks makes the valid one of several links visible to lookups: that of the shard of the parent, or else that of
-// the first shard by name. valid is the present one, if any.
+// sortLinks makes the valid link visible to lookups: that of the shard of the parent, or else of the first shard by
+// name. valid is the present one, if any.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
-	home := validShard(parent)
+	home := parent.placement().shard()
 	order := func(l *link) string {
 		if l.shard == home {
 			return "" // before all names
@@ -292,6 +289,3 @@ func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link
 	}
 	x.waiters.wake(parent.name, segment)
 }
-
-// validShard returns the number of the shard of n, or 0.
-func validShard(n *node) uint16 { return n.placement().shard() }

@@ -95,13 +95,13 @@ func Start(t testing.TB, o Options) *Cluster {
 	completed, err := options.Complete()
 	require.NoError(t, err)
 	require.NoError(t, completed.Validate())
-	deployment, err := dev.Prepare(t.Context(), completed)
+	commands, release, err := dev.Prepare(t.Context(), completed)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
+	t.Cleanup(func() { require.NoError(t, release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
 	second, next := first+shards+3, first+shards+4
-	for _, command := range deployment.Commands {
+	for _, command := range commands {
 		if replicated > 0 && command.Args[0] == "shard" {
 			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
 			next += replicated

@@ -14,12 +14,9 @@ import (
 	"math/big"
 	"net"
 	"slices"
-)
 
-const (
-	pemCertificate = "CERTIFICATE"
-	pemECKey       = "EC PRIVATE KEY"
-	pemRSAKey      = "RSA PRIVATE KEY"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // Spec specifies a certificate.
@@ -83,27 +80,9 @@ func authorityTemplate(name string) *x509.Certificate {
 	}
 }
 
-type newKey func() (key crypto.Signer, encoded []byte, err error)
+func newECKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-func newECKey() (crypto.Signer, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("generate key: %w", err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode key: %w", err)
-	}
-	return key, pem.EncodeToMemory(&pem.Block{Type: pemECKey, Bytes: der}), nil
-}
-
-func newRSAKey() (crypto.Signer, []byte, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return nil, nil, fmt.Errorf("generate key: %w", err)
-	}
-	return key, pem.EncodeToMemory(&pem.Block{Type: pemRSAKey, Bytes: x509.MarshalPKCS1PrivateKey(key)}), nil
-}
+func newRSAKey() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 2048) }
 
 func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.Certificate, []byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
@@ -115,11 +94,11 @@ func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign: %w", err)
 	}
-	cert, err := x509.ParseCertificate(der)
+	signed, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read back: %w", err)
 	}
-	return cert, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}), nil
+	return signed, pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
 }
 
 func parseKey(data []byte) (crypto.Signer, error) {
@@ -128,12 +107,12 @@ func parseKey(data []byte) (crypto.Signer, error) {
 		return nil, errors.New("no PEM block")
 	}
 	switch block.Type {
-	case pemECKey:
+	case keyutil.ECPrivateKeyBlockType:
 		return x509.ParseECPrivateKey(block.Bytes)
-	case pemRSAKey:
+	case keyutil.RSAPrivateKeyBlockType:
 		return x509.ParsePKCS1PrivateKey(block.Bytes)
 	default:
-		return nil, fmt.Errorf("contains a PEM block %q, not %q or %q", block.Type, pemECKey, pemRSAKey)
+		return nil, fmt.Errorf("contains a PEM block %q, not %q or %q", block.Type, keyutil.ECPrivateKeyBlockType, keyutil.RSAPrivateKeyBlockType)
 	}
 }
 
@@ -150,8 +129,8 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 	if block == nil {
 		return nil, errors.New("no PEM block")
 	}
-	if block.Type != pemCertificate {
-		return nil, fmt.Errorf("contains a PEM block %q, not %q", block.Type, pemCertificate)
+	if block.Type != certutil.CertificateBlockType {
+		return nil, fmt.Errorf("contains a PEM block %q, not %q", block.Type, certutil.CertificateBlockType)
 	}
 	return x509.ParseCertificate(block.Bytes)
 }

@@ -9,14 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/util/keyutil"
 )
 
 const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
 
-	// renewBefore is how long before its expiration a certificate is renewed, because a development cluster may
-	// run for weeks without a restart.
+	// renewBefore is how early a certificate is renewed. A development cluster may run for weeks.
 	renewBefore = 30 * 24 * time.Hour
 
 	// backdate is how far in the past a certificate becomes valid, because clocks of clients may be behind.
@@ -25,22 +26,18 @@ const (
 
 // Store is a directory of certificates and keys. It is not safe for concurrent use, also not by two processes.
 type Store struct {
-	dir   string
-	now   func() time.Time
-	notes []string
-	made  int
+	dir string
+	now func() time.Time
+	// Notes describes the renewed and replaced certificates, with the reasons.
+	Notes []string
+	// Made is the number of new authorities and certificates.
+	Made int
 }
 
 // NewStore returns the store in dir, which must exist. now returns the current time.
 func NewStore(dir string, now func() time.Time) *Store {
 	return &Store{dir: dir, now: now}
 }
-
-// Notes describes the renewed and replaced certificates, with the reasons.
-func (s *Store) Notes() []string { return s.notes }
-
-// Made is the number of new authorities and certificates.
-func (s *Store) Made() int { return s.made }
 
 // Pair is a certificate with its key.
 type Pair struct {
@@ -52,19 +49,14 @@ type Pair struct {
 	key  crypto.Signer
 }
 
-// Authority is a certificate authority that signs certificates of a store.
-type Authority struct {
-	Pair
-}
-
 // Authority returns the certificate authority with a name, which is also its common name. It is created if it does
 // not exist, and renewed with the same key if it is about to expire.
-func (s *Store) Authority(name string) (*Authority, error) { return s.authority(name, newECKey) }
+func (s *Store) Authority(name string) (*Pair, error) { return s.authority(name, newECKey) }
 
 // RSAAuthority is like Authority, but creates an RSA key.
-func (s *Store) RSAAuthority(name string) (*Authority, error) { return s.authority(name, newRSAKey) }
+func (s *Store) RSAAuthority(name string) (*Pair, error) { return s.authority(name, newRSAKey) }
 
-func (s *Store) authority(name string, create newKey) (*Authority, error) {
+func (s *Store) authority(name string, create func() (crypto.Signer, error)) (*Pair, error) {
 	pair, err := s.load(name)
 	if err != nil {
 		return nil, err
@@ -74,14 +66,13 @@ func (s *Store) authority(name string, create newKey) (*Authority, error) {
 	}
 	reason := s.expiry(pair)
 	if pair.cert != nil && reason == "" {
-		return &Authority{Pair: *pair}, nil
+		return pair, nil
 	}
-	template := authorityTemplate(name)
-	if err := s.issue(pair, template, create, nil, authorityLifetime); err != nil {
+	if err := s.issue(pair, authorityTemplate(name), create, nil, authorityLifetime); err != nil {
 		return nil, fmt.Errorf("make certificate authority %s: %w", name, err)
 	}
 	s.note(name, reason)
-	return &Authority{Pair: *pair}, nil
+	return pair, nil
 }
 
 // Key returns the file of a private key without a certificate. It is created if it does not exist.
@@ -97,16 +88,13 @@ func (s *Store) Key(name string) (file string, err error) {
 		}
 		return file, nil
 	}
-	_, content, err = newECKey()
-	if err != nil {
-		return "", err
-	}
-	return file, WriteFile(file, content, 0o600)
+	_, _, err = writeNewKey(file, newECKey)
+	return file, err
 }
 
 // Certificate returns the certificate with a name, as specified, signed by ca. It is created if it does not exist. It is
 // created again with the same key if it is about to expire, is signed by another authority, or differs from spec.
-func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error) {
+func (s *Store) Certificate(name string, ca *Pair, spec Spec) (*Pair, error) {
 	pair, err := s.load(name)
 	if err != nil {
 		return nil, err
@@ -125,8 +113,7 @@ func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error
 	return pair, nil
 }
 
-// expiry returns why the pair's certificate must be renewed because of its age, or "" if it is not necessary or
-// there is no certificate.
+// expiry returns why the pair's certificate, if any, must be renewed because of its age, or "".
 func (s *Store) expiry(pair *Pair) string {
 	if pair.cert == nil {
 		return ""
@@ -144,10 +131,10 @@ func (s *Store) expiry(pair *Pair) string {
 
 func (s *Store) note(name, reason string) {
 	if reason == "" {
-		s.made++
+		s.Made++
 		return
 	}
-	s.notes = append(s.notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
+	s.Notes = append(s.Notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 }
 
 // load reads a pair. Its cert is nil if it does not exist, and its key is nil if neither exists.
@@ -193,18 +180,13 @@ func (p *Pair) corrupt(file string, err error) error {
 	return corrupt(file, err, fmt.Sprintf("remove %s and %s to create them again", filepath.Base(p.CertFile), filepath.Base(p.KeyFile)))
 }
 
-// issue signs template with ca, or with its own key if ca is nil, and stores the result in pair and its files. create
-// generates the key if there is none.
-func (s *Store) issue(pair *Pair, template *x509.Certificate, create newKey, ca *Authority, lifetime time.Duration) error {
+// issue signs template with ca, or with its own key if ca is nil. create generates the key if there is none.
+func (s *Store) issue(pair *Pair, template *x509.Certificate, create func() (crypto.Signer, error), ca *Pair, lifetime time.Duration) error {
 	if pair.key == nil {
-		key, keyPEM, err := create()
-		if err != nil {
+		var err error
+		if pair.key, pair.KeyPEM, err = writeNewKey(pair.KeyFile, create); err != nil {
 			return err
 		}
-		if err := WriteFile(pair.KeyFile, keyPEM, 0o600); err != nil {
-			return err
-		}
-		pair.key, pair.KeyPEM = key, keyPEM
 	}
 	template.NotBefore = s.now().Add(-backdate)
 	template.NotAfter = s.now().Add(lifetime)
@@ -224,6 +206,17 @@ func (s *Store) issue(pair *Pair, template *x509.Certificate, create newKey, ca 
 	}
 	pair.cert, pair.CertPEM = cert, certPEM
 	return nil
+}
+
+// writeNewKey creates a key and writes it to a file.
+func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.Signer, encoded []byte, err error) {
+	if key, err = create(); err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	if encoded, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
+		return nil, nil, fmt.Errorf("encode key: %w", err)
+	}
+	return key, encoded, WriteFile(file, encoded, 0o600)
 }
 
 // WriteFile writes a file atomically.

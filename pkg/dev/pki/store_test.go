@@ -26,7 +26,7 @@ var (
 func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 
 // fill creates an authority and a serving certificate.
-func fill(t *testing.T, s *Store) (*Authority, *Pair) {
+func fill(t *testing.T, s *Store) (*Pair, *Pair) {
 	t.Helper()
 	ca, err := s.Authority("ca")
 	require.NoError(t, err)
@@ -38,8 +38,8 @@ func fill(t *testing.T, s *Store) (*Authority, *Pair) {
 func TestMakesUsableCertificates(t *testing.T) {
 	s := NewStore(t.TempDir(), at(today))
 	ca, pair := fill(t, s)
-	require.Empty(t, s.Notes())
-	require.Equal(t, 2, s.Made())
+	require.Empty(t, s.Notes)
+	require.Equal(t, 2, s.Made)
 
 	_, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	require.NoError(t, err)
@@ -96,8 +96,8 @@ func TestReusesExistingCertificates(t *testing.T) {
 	require.Equal(t, ca.CertPEM, caAgain.CertPEM)
 	require.Equal(t, pair.CertPEM, pairAgain.CertPEM)
 	require.Equal(t, pair.KeyPEM, pairAgain.KeyPEM)
-	require.Empty(t, again.Notes())
-	require.Zero(t, again.Made())
+	require.Empty(t, again.Notes)
+	require.Zero(t, again.Made)
 }
 
 func TestRenewsBeforeExpiry(t *testing.T) {
@@ -109,14 +109,14 @@ func TestRenewsBeforeExpiry(t *testing.T) {
 	require.Equal(t, ca.CertPEM, caLater.CertPEM, "the authority must not be renewed yet")
 	require.NotEqual(t, pair.CertPEM, pairLater.CertPEM)
 	require.Equal(t, pair.KeyPEM, pairLater.KeyPEM, "a renewal must keep the key")
-	require.Equal(t, []string{"certificate leaf renewed: it would have expired on 2027-11-20"}, later.Notes())
+	require.Equal(t, []string{"certificate leaf renewed: it would have expired on 2027-11-20"}, later.Notes)
 
 	muchLater := NewStore(dir, at(today.Add(authorityLifetime+time.Hour)))
 	caMuchLater, pairMuchLater := fill(t, muchLater)
 	require.Equal(t, []string{
 		"certificate ca renewed: it expired on 2036-11-17",
 		"certificate leaf renewed: it expired on 2028-11-04",
-	}, muchLater.Notes())
+	}, muchLater.Notes)
 	require.NoError(t, pairMuchLater.cert.CheckSignatureFrom(caMuchLater.cert))
 	require.NoError(t, pairLater.cert.CheckSignatureFrom(caMuchLater.cert),
 		"certificates of the old authority must be valid under the renewed one")
@@ -138,7 +138,7 @@ func TestReplacesOutdatedCertificates(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(dir, "ca.key")))
 		s := NewStore(dir, at(today))
 		ca, pair := fill(t, s)
-		require.Equal(t, []string{"certificate leaf renewed: its authority ca has changed"}, s.Notes())
+		require.Equal(t, []string{"certificate leaf renewed: its authority ca has changed"}, s.Notes)
 		require.NoError(t, pair.cert.CheckSignatureFrom(ca.cert))
 	})
 	for name, test := range map[string]struct {
@@ -163,7 +163,7 @@ func TestReplacesOutdatedCertificates(t *testing.T) {
 			}
 			_, err = s.Certificate("leaf", ca, spec)
 			require.NoError(t, err)
-			require.Equal(t, []string{test.note}, s.Notes())
+			require.Equal(t, []string{test.note}, s.Notes)
 		})
 	}
 }
@@ -175,7 +175,7 @@ func TestCompletesAnInterruptedRun(t *testing.T) {
 	s := NewStore(dir, at(today))
 	_, again := fill(t, s)
 	require.Equal(t, pair.KeyPEM, again.KeyPEM)
-	require.Equal(t, 1, s.Made())
+	require.Equal(t, 1, s.Made)
 }
 
 func TestRejectsCorruptData(t *testing.T) {

@@ -32,41 +32,31 @@ type Component struct {
 	Stage int
 }
 
-// Config configures Run. Zero fields have defaults.
+// Config configures Run.
 type Config struct {
-	// Backoff determines the delay before a restart.
-	Backoff Backoff
-	// StopTimeout is how long a component may take to stop before it is killed; 5 s by default.
-	StopTimeout time.Duration
-	// StartTimeout is the maximum time until each component was ready once; 2 min by default.
+	// StartTimeout is the maximum time until each component was ready once.
 	StartTimeout time.Duration
-	// PollInterval is the first interval between readiness checks; 25 ms by default.
-	PollInterval time.Duration
-	// SlowAfter is the time after which a component that is not ready is reported as Waiting; 5 s by default.
-	SlowAfter time.Duration
-	// MaxStartFailures is how often a component may exit before it was ready once; 4 by default.
-	MaxStartFailures int
-	// Notify receives the events, one at a time. Optional.
+	// Notify receives the events, one at a time.
 	Notify func(Event)
-	// AllReady is called once, when every component has been ready. Its error ends Run. Optional.
+	// AllReady is called once, when every component has been ready. Its error ends Run.
 	AllReady func() error
-	// Force kills all components when it is closed. Optional.
+	// Force kills all components when it is closed. It may be nil.
 	Force <-chan struct{}
+
+	// Only tests set the following fields, see withDefaults.
+
+	// firstPause is the first delay before a restart.
+	firstPause time.Duration
+	// stopTimeout is how long a component may take to stop before it is killed.
+	stopTimeout time.Duration
+	// slowAfter is the time after which a component that is not ready is reported as Waiting.
+	slowAfter time.Duration
 }
 
 func (c Config) withDefaults() Config {
-	c.Backoff = c.Backoff.withDefaults()
-	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
-	c.StartTimeout = cmp.Or(c.StartTimeout, 2*time.Minute)
-	c.PollInterval = cmp.Or(c.PollInterval, 25*time.Millisecond)
-	c.SlowAfter = cmp.Or(c.SlowAfter, 5*time.Second)
-	c.MaxStartFailures = cmp.Or(c.MaxStartFailures, 4)
-	if c.Notify == nil {
-		c.Notify = func(Event) {}
-	}
-	if c.AllReady == nil {
-		c.AllReady = func() error { return nil }
-	}
+	c.firstPause = cmp.Or(c.firstPause, 500*time.Millisecond)
+	c.stopTimeout = cmp.Or(c.stopTimeout, 5*time.Second)
+	c.slowAfter = cmp.Or(c.slowAfter, 5*time.Second)
 	return c
 }
 
@@ -117,35 +107,21 @@ func (e *StartError) Error() string {
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Backoff determines the delay before a component is restarted. It doubles after each exit, up to a maximum, and is
-// reset after the component was healthy for a while. Zero fields have defaults.
-type Backoff struct {
-	// Initial is the first delay; 0.5 s by default.
-	Initial time.Duration
-	// Max is the maximum delay; 30 s by default.
-	Max time.Duration
-	// HealthyAfter is how long a component must have been ready to reset the delay; 1 min by default.
-	HealthyAfter time.Duration
-}
+const (
+	maxPause = 30 * time.Second
+	// healthyAfter is how long a component must have been ready to reset the pause.
+	healthyAfter = time.Minute
+)
 
-func (b Backoff) withDefaults() Backoff {
-	b.Initial = cmp.Or(b.Initial, 500*time.Millisecond)
-	b.Max = cmp.Or(b.Max, 30*time.Second)
-	b.HealthyAfter = cmp.Or(b.HealthyAfter, time.Minute)
-	return b
-}
-
-type pauses struct {
-	Backoff
-	next time.Duration
-}
+// pauses are the delays before a component is restarted. They double after each exit, up to a maximum.
+type pauses struct{ first, next time.Duration }
 
 // after returns the delay after the exit of a component that had been ready for the given time.
 func (p *pauses) after(healthy time.Duration) time.Duration {
-	if p.next == 0 || healthy >= p.HealthyAfter {
-		p.next = p.Initial
+	if p.next == 0 || healthy >= healthyAfter {
+		p.next = p.first
 	}
-	pause := min(p.next, p.Max)
-	p.next = min(2*pause, p.Max)
+	pause := p.next
+	p.next = min(2*pause, maxPause)
 	return pause
 }

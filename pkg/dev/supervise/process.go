@@ -73,8 +73,7 @@ func (s *spawner) start(c Component) (*process, error) {
 	return p, nil
 }
 
-// signal sends sig to the process, and SIGKILL to its group. os.Process ensures that no other process with the same
-// ID receives it, because the ID is not reused before Wait.
+// signal sends sig to the process, and SIGKILL to its group. The process ID is not reused before Wait.
 func (p *process) signal(sig syscall.Signal) {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return // it has ended
@@ -95,8 +94,8 @@ func ExitCode(err error) int {
 // lifelineEnv is set if the standard input of a process is its lifeline.
 const lifelineEnv = "SHARDPLANE_LIFELINE"
 
-// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without a
-// supervisor. It must not be called twice.
+// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without one. It
+// must only be called once.
 //
 // The lifeline is the standard input, a pipe to which the supervisor never writes. It ends with the supervisor.
 func Lifeline() <-chan struct{} {

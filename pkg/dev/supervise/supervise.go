@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,7 +31,10 @@ func Run(ctx context.Context, components []Component, config Config) error {
 	}
 	defer s.spawner.close()
 	for _, c := range components {
-		s.runners = append(s.runners, newRunner(c, s))
+		s.runners = append(s.runners, &runner{
+			component: c, sup: s, pauses: pauses{first: s.config.firstPause},
+			stop: make(chan struct{}), done: make(chan struct{}), wasReady: make(chan struct{}),
+		})
 	}
 	for _, r := range s.runners {
 		r.notify(Event{Kind: Starting}) // not in the goroutine, to preserve the order
@@ -85,8 +89,7 @@ func (s *supervisor) notReady() error {
 	}
 }
 
-// stop stops all components, stage by stage from the highest, and waits for them. If forced, it stops all remaining
-// components at the same time.
+// stop stops all components, stage by stage from the highest. If forced, it stops the remaining ones together.
 func (s *supervisor) stop() {
 	byStage := slices.Clone(s.runners)
 	slices.SortStableFunc(byStage, func(a, b *runner) int { return b.component.Stage - a.component.Stage })
@@ -123,8 +126,11 @@ func (s *supervisor) notify(e Event) {
 }
 
 const (
-	maxPollInterval = 250 * time.Millisecond
+	firstPollInterval = 25 * time.Millisecond
+	maxPollInterval   = 250 * time.Millisecond
 
+	// maxStartFailures is how often a component may exit before it was ready once.
+	maxStartFailures = 4
 	// waitingEvery is the minimum interval of Waiting events of a component.
 	waitingEvery = 10 * time.Second
 )
@@ -139,19 +145,7 @@ type runner struct {
 	done     chan struct{} // closed when no process is running
 	wasReady chan struct{} // closed when the component was ready for the first time
 
-	mu  sync.Mutex
-	err error // why the component is not ready
-}
-
-func newRunner(c Component, s *supervisor) *runner {
-	return &runner{
-		component: c,
-		sup:       s,
-		pauses:    pauses{Backoff: s.config.Backoff},
-		stop:      make(chan struct{}),
-		done:      make(chan struct{}),
-		wasReady:  make(chan struct{}),
-	}
+	err atomic.Pointer[error] // why the component is not ready
 }
 
 // run keeps the component running until stop is closed. ctx only carries values.
@@ -168,9 +162,9 @@ func (r *runner) run(ctx context.Context) {
 		if r.stopped() {
 			return
 		}
-		r.setError(err)
+		r.err.Store(&err)
 		code := ExitCode(err)
-		hopeless := code == ExitUsage || code == ExitData || starts+1 >= r.sup.config.MaxStartFailures
+		hopeless := code == ExitUsage || code == ExitData || starts+1 >= maxStartFailures
 		if hopeless && !r.everReady() {
 			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
 			return
@@ -228,7 +222,7 @@ func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Durati
 // end stops the process, and kills it after the timeout or if forced.
 func (r *runner) end(p *process) {
 	r.notify(Event{Kind: Stopping})
-	timeout := time.NewTimer(r.sup.config.StopTimeout)
+	timeout := time.NewTimer(r.sup.config.stopTimeout)
 	defer timeout.Stop()
 	p.signal(syscall.SIGTERM)
 	select {
@@ -245,19 +239,19 @@ func (r *runner) end(p *process) {
 
 // pollReady returns true when the component is ready, and false when ctx ends before. It reports a slow component.
 func (r *runner) pollReady(ctx context.Context) bool {
-	interval := r.sup.config.PollInterval
-	report := time.Now().Add(r.sup.config.SlowAfter)
+	interval := firstPollInterval
+	report := time.Now().Add(r.sup.config.slowAfter)
 	for {
 		err := r.component.Ready(ctx)
 		if ctx.Err() != nil {
 			return false
 		}
-		r.setError(err)
+		r.err.Store(&err)
 		if err == nil {
 			return true
 		}
 		if now := time.Now(); now.After(report) {
-			report = now.Add(max(waitingEvery, r.sup.config.SlowAfter))
+			report = now.Add(waitingEvery)
 			r.notify(Event{Kind: Waiting, Err: err})
 		}
 		select {
@@ -265,7 +259,7 @@ func (r *runner) pollReady(ctx context.Context) bool {
 			return false
 		case <-time.After(interval):
 		}
-		interval = min(interval*11/10, max(maxPollInterval, r.sup.config.PollInterval))
+		interval = min(interval*11/10, maxPollInterval)
 	}
 }
 
@@ -278,19 +272,11 @@ func (r *runner) stopped() bool { return isClosed(r.stop) }
 
 func (r *runner) everReady() bool { return isClosed(r.wasReady) }
 
-func (r *runner) setError(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err = err
-}
-
 func (r *runner) lastError() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == nil {
-		return errors.New("the process is not running yet")
+	if err := r.err.Load(); err != nil && *err != nil {
+		return *err
 	}
-	return r.err
+	return errors.New("the process is not running yet")
 }
 
 func isClosed(c <-chan struct{}) bool {

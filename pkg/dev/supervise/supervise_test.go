@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ func fake(mode, dir, name string) int {
 		return 0
 	case "supervisor":
 		components := []Component{component(dir, "child", "serve"), component(dir, "stubborn", "stubborn")}
-		if err := Run(context.Background(), components, Config{}); err != nil {
+		if err := run(context.Background(), components, Config{}); err != nil {
 			return 1
 		}
 		return 0
@@ -151,13 +152,25 @@ func (r *recorder) of(name string, kind EventKind) []Event {
 }
 
 // start runs components in the background. The returned function stops them and returns the result of Run.
+// run adds the fields of a Config that are required.
+func run(ctx context.Context, components []Component, config Config) error {
+	config.StartTimeout = cmp.Or(config.StartTimeout, time.Minute)
+	if config.Notify == nil {
+		config.Notify = func(Event) {}
+	}
+	if config.AllReady == nil {
+		config.AllReady = func() error { return nil }
+	}
+	return Run(ctx, components, config)
+}
+
 func start(t *testing.T, config Config, components ...Component) (stop func() error, r *recorder) {
 	t.Helper()
 	r = &recorder{}
 	config.Notify = r.notify
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
-	go func() { result <- Run(ctx, components, config) }()
+	go func() { result <- run(ctx, components, config) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
 		return <-result
@@ -203,7 +216,7 @@ func TestStopsInReverseOrderOfStages(t *testing.T) {
 
 func TestRestartsWithBackoff(t *testing.T) {
 	dir := t.TempDir()
-	_, r := start(t, Config{Backoff: Backoff{Initial: time.Millisecond}}, component(dir, "c", "flaky:3"))
+	_, r := start(t, Config{firstPause: time.Millisecond}, component(dir, "c", "flaky:3"))
 	ready := r.await(t, "c", Ready, 1)
 	require.True(t, ready[0].Restart)
 	var delays []time.Duration
@@ -220,25 +233,23 @@ func TestRestartsWithBackoff(t *testing.T) {
 }
 
 func TestBackoffResetsAfterHealth(t *testing.T) {
-	p := pauses{Backoff: Backoff{Initial: 1, Max: 5, HealthyAfter: 100}}
+	p := pauses{first: 4 * time.Second}
 	got := make([]time.Duration, 0, 7)
-	for _, healthy := range []time.Duration{0, 0, 99, 0, 0, 100, 0} {
+	for _, healthy := range []time.Duration{0, 0, time.Minute - 1, 0, 0, time.Minute, 0} {
 		got = append(got, p.after(healthy))
 	}
-	require.Equal(t, []time.Duration{1, 2, 4, 5, 5, 1, 2}, got)
+	require.Equal(t, []time.Duration{4e9, 8e9, 16e9, 30e9, 30e9, 4e9, 8e9}, got)
 }
 
 func TestStartFailures(t *testing.T) {
 	// The exit codes for wrong flags and bad data are final.
-	for mode, starts := range map[string]int{"exit:1": 3, "exit:64": 1, "exit:65": 1} {
+	for mode, starts := range map[string]int{"exit:1": 4, "exit:64": 1, "exit:65": 1} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			good := component(dir, "good", "serve")
 			r := &recorder{}
-			err := Run(t.Context(), []Component{good, component(dir, "bad", mode)}, Config{
-				Backoff:          Backoff{Initial: time.Millisecond},
-				MaxStartFailures: 3,
-				Notify:           r.notify,
+			err := run(t.Context(), []Component{good, component(dir, "bad", mode)}, Config{
+				firstPause: time.Millisecond, Notify: r.notify,
 			})
 			var failed *StartError
 			require.ErrorAs(t, err, &failed)
@@ -256,20 +267,20 @@ func TestStartFailures(t *testing.T) {
 	t.Run("missing program", func(t *testing.T) {
 		c := component(t.TempDir(), "c", "serve")
 		c.Path = "/no/such/program"
-		err := Run(t.Context(), []Component{c}, Config{Backoff: Backoff{Initial: time.Millisecond}})
+		err := run(t.Context(), []Component{c}, Config{firstPause: time.Millisecond})
 		require.ErrorIs(t, err, os.ErrNotExist)
 	})
 	t.Run("start timeout", func(t *testing.T) {
 		c := component(t.TempDir(), "c", "serve")
 		c.Ready = func(context.Context) error { return errors.New("still starting") }
 		r := &recorder{}
-		err := Run(t.Context(), []Component{c}, Config{StartTimeout: 300 * time.Millisecond, SlowAfter: time.Millisecond, Notify: r.notify})
+		err := run(t.Context(), []Component{c}, Config{StartTimeout: 300 * time.Millisecond, slowAfter: time.Millisecond, Notify: r.notify})
 		require.EqualError(t, err, "c did not start: not ready after 300ms: still starting")
 		require.EqualError(t, r.of("c", Waiting)[0].Err, "still starting")
 	})
 	t.Run("failing AllReady", func(t *testing.T) {
 		full := errors.New("disk full")
-		err := Run(t.Context(), []Component{component(t.TempDir(), "c", "serve")}, Config{AllReady: func() error { return full }})
+		err := run(t.Context(), []Component{component(t.TempDir(), "c", "serve")}, Config{AllReady: func() error { return full }})
 		require.ErrorIs(t, err, full)
 	})
 }
@@ -277,7 +288,7 @@ func TestStartFailures(t *testing.T) {
 func TestKillsUnresponsiveComponents(t *testing.T) {
 	t.Run("after the stop timeout", func(t *testing.T) {
 		dir := t.TempDir()
-		stop, r := start(t, Config{StopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))
+		stop, r := start(t, Config{stopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))
 		r.await(t, "c", Ready, 1)
 		require.NoError(t, stop())
 		require.Len(t, r.of("c", Killed), 1)
@@ -288,7 +299,7 @@ func TestKillsUnresponsiveComponents(t *testing.T) {
 		force := make(chan struct{})
 		low, high := component(dir, "low", "stubborn"), component(dir, "high", "stubborn")
 		high.Stage = 1
-		stop, r := start(t, Config{StopTimeout: time.Hour, Force: force}, low, high)
+		stop, r := start(t, Config{stopTimeout: time.Hour, Force: force}, low, high)
 		r.await(t, "low", Ready, 1)
 		r.await(t, "high", Ready, 1)
 		stopped := make(chan error, 1)
@@ -306,7 +317,7 @@ func TestStopsWhileItStarts(t *testing.T) {
 	c := component(dir, "c", "serve")
 	c.Ready = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	flaky := component(dir, "flaky", "exit:1")
-	stop, r := start(t, Config{Backoff: Backoff{Initial: time.Hour}}, c, flaky)
+	stop, r := start(t, Config{firstPause: time.Hour}, c, flaky)
 	r.await(t, "c", Starting, 1)
 	r.await(t, "flaky", Exited, 1)
 	require.NoError(t, stop())

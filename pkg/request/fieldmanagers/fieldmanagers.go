@@ -1,5 +1,5 @@
-// Package fieldmanagers counts the entries of metadata.managedFields in write requests. If this is cheaper, the
-// result may be too high, but it is never less than the number that any decoder would find.
+// Package fieldmanagers counts the entries of metadata.managedFields in write requests. The result may be too high,
+// but is never less than the number that any decoder would find.
 package fieldmanagers
 
 import (
@@ -73,8 +73,7 @@ func ofObject(body []byte, mediaType string) int {
 	return int(counted.Metadata)
 }
 
-// object sums up the entries of all fields named metadata, because some decoders merge duplicate
-// keys and others use the last one.
+// object sums up the entries of all fields named metadata, because decoders treat duplicates differently.
 type object struct {
 	Metadata entries `json:"metadata"`
 }
@@ -141,9 +140,9 @@ func ofOperation(operation map[string]json.RawMessage) int {
 	return int(counted.Metadata)
 }
 
-// KeepOrder restores the order of the field managers of an updated object if they differ only in timestamps. The
-// generic registry ignores such updates, but it compares field managers by position, and they are sorted by
-// timestamps. Two managers that write in turn without changes would otherwise cause updates.
+// KeepOrder restores the order of the field managers of an object if they differ only in timestamps. The generic
+// registry ignores such updates, but compares managers by position, and they are sorted by timestamps. Two managers
+// that write in turn without changes would otherwise cause updates.
 func KeepOrder(updated, before metav1.Object) {
 	managers, former := updated.GetManagedFields(), before.GetManagedFields()
 	if len(managers) != len(former) {

@@ -103,7 +103,7 @@ type Interval struct{ First, Last uint64 }
 // Whole contains all hashes.
 var Whole = Interval{0, ^uint64(0)}
 
-// Parse returns the interval of a range in a selector, which excludes end. some is false for an empty range.
+// Parse returns the interval of a range in a selector, which excludes end. some is false if it is empty.
 func Parse(start, end string) (i Interval, some bool, err error) {
 	if i.First, err = parseBound(start); err != nil {
 		return Interval{}, false, err

@@ -33,16 +33,14 @@ const (
 	maxWarrants = 32
 )
 
-// In returns the identities of u in a logical cluster, at least one. The name is empty outside of
-// logical clusters, where users with scopes are out of scope.
+// In returns the identities of u in a logical cluster, at least one. Outside of logical clusters, the name is empty.
 func In(cluster logicalcluster.Name, u user.Info) []user.Info {
 	f := finder{cluster: cluster}
 	f.add(u)
 	return f.found
 }
 
-// Itself returns the identity of u in a logical cluster without warrants. A service account has a
-// name in all of them.
+// Itself returns the identity of u in a logical cluster without warrants. Service accounts keep their names.
 func Itself(cluster logicalcluster.Name, u user.Info) user.Info {
 	if IsServiceAccount(u) || InScope(cluster, u) {
 		return u
@@ -50,8 +48,7 @@ func Itself(cluster logicalcluster.Name, u user.Info) user.Info {
 	return outOfScope(u)
 }
 
-// InScope reports whether u has its own identity in a logical cluster. A service account only has
-// it in its own one.
+// InScope reports whether u has its own identity in a logical cluster. A service account only has it in its own.
 func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	if IsServiceAccount(u) {
 		if home, ok := HomeOf(cluster, u); !ok || home != cluster {
@@ -70,8 +67,7 @@ func scopesAllow(cluster logicalcluster.Name, u user.Info) bool {
 	return true
 }
 
-// MemberOf reports whether u is a member of one of groups in the logical cluster of ctx, i.e. is in
-// scope. Warrants are ignored.
+// MemberOf reports whether u, without its warrants, is in scope in the logical cluster of ctx and in one of groups.
 func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
 		return false
@@ -80,8 +76,7 @@ func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	return InScope(in.Name, u)
 }
 
-// Administers reports whether u administers all logical clusters. Restrictions on references from
-// logical clusters do not apply to it.
+// Administers reports whether u administers all logical clusters, so that restrictions on references do not apply.
 func Administers(ctx context.Context, u user.Info) bool {
 	return MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }
@@ -91,8 +86,8 @@ func IsServiceAccount(u user.Info) bool {
 	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// IsLocalServiceAccount reports whether u is certainly a service account of the logical cluster,
-// because of its cluster name or, after impersonation, its scope.
+// IsLocalServiceAccount reports whether u is certainly a service account of the logical cluster: it has its cluster
+// name or, after impersonation, its scope.
 func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
 	if cluster == "" || !IsServiceAccount(u) || !InScope(cluster, u) {
 		return false
@@ -105,13 +100,11 @@ func GlobalName(cluster logicalcluster.Name, username string) string {
 	return request.GlobalAccountPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// HomeOf returns the logical cluster of a service account, as seen from another logical cluster:
+// HomeOf returns the logical cluster of a service account, as seen from another one. Other users have none:
 //
 //	one cluster name                   that one
 //	no cluster name                    from: in a binding or review, the name refers to an account there
 //	several or malformed ones          none
-//
-// Other users have none.
 func HomeOf(from logicalcluster.Name, u user.Info) (home logicalcluster.Name, ok bool) {
 	if !IsServiceAccount(u) {
 		return "", false
@@ -231,8 +224,7 @@ func (v *values) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*[]string)(v))
 }
 
-// parseWarrant returns the identity in a warrant. A service account must have a cluster name,
-// because it would otherwise refer to different accounts in different logical clusters.
+// parseWarrant returns the identity in a warrant. A service account without cluster name would be ambiguous.
 func parseWarrant(text string) (user.Info, bool) {
 	var w warrant
 	if err := json.Unmarshal([]byte(text), &w); err != nil || w.User == "" && len(w.Groups) == 0 {
@@ -251,8 +243,8 @@ func parseWarrant(text string) (user.Info, bool) {
 	return holder, true
 }
 
-// ShardOf returns the name of the shard if u is one. Members of the group without a shard's name
-// may read like shards, but own no objects; the name is empty.
+// ShardOf returns the name of the shard if u is one. Other members of the group may read like shards, but own no
+// objects; their name is empty.
 func ShardOf(ctx context.Context, u user.Info) (name string, ok bool) {
 	if !MemberOf(ctx, u, request.GroupShards) {
 		return "", false
@@ -264,8 +256,7 @@ func ShardOf(ctx context.Context, u user.Info) (name string, ok bool) {
 	return name, true
 }
 
-// Flow identifies the user that is charged for shared resources, e.g. seats. It is comparable. The
-// zero Flow is no user.
+// Flow identifies the user that is charged for shared resources. It is comparable. The zero Flow is no user.
 type Flow struct {
 	// User is the user name. It is empty if the logical cluster is charged, i.e. for service accounts
 	// and users of its own issuers.
@@ -274,9 +265,8 @@ type Flow struct {
 	Cluster logicalcluster.Name
 }
 
-// FlowOf returns the flow of u in a logical cluster, or in none. All service accounts of a logical
-// cluster have the same flow, because its administrators can create any number of them, and names
-// are not unique. The same applies to users of issuers of the logical cluster.
+// FlowOf returns the flow of u in a logical cluster, or in none. The service accounts of a logical cluster, and the
+// users of its issuers, have the same flow, because its administrators can create any number of them.
 func FlowOf(from logicalcluster.Name, u user.Info) Flow {
 	if home, ok := HomeOf(from, u); ok {
 		return Flow{Cluster: home}
@@ -307,8 +297,7 @@ func FlowFrom(ctx context.Context) Flow {
 	return FlowOf(cluster.Name, u)
 }
 
-// IsExempt reports whether the user is a component or an administrator of the installation, to
-// which limits do not apply. Tenants cannot be either.
+// IsExempt reports whether limits do not apply, because the user is a component or administrator.
 func IsExempt(ctx context.Context) bool {
 	u, ok := apirequest.UserFrom(ctx)
 	return ok && (u.GetName() == user.APIServerUser || MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupShards))
@@ -317,8 +306,8 @@ func IsExempt(ctx context.Context) bool {
 // virtualWorkspaceUser is the identity in warrants of requests through a virtual workspace.
 const virtualWorkspaceUser = "system:kcp:virtual-workspace"
 
-// Through returns u for requests to a logical cluster through a virtual workspace, which has already authorized
-// them. The warrant is for additional checks of the user's permissions, e.g. for privilege escalation.
+// Through returns u for requests that a virtual workspace has already authorized. The warrant is for additional
+// checks of the user's permissions, e.g. for privilege escalation.
 func Through(cluster logicalcluster.Name, u user.Info) user.Info {
 	text, err := json.Marshal(warrant{
 		User: virtualWorkspaceUser, Groups: []string{request.GroupAdmin},
@@ -341,9 +330,9 @@ func withExtra(u user.Info, change func(extra map[string][]string)) user.Info {
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
-// Within returns u restricted to a logical cluster, like an impersonated user. It must be used to act as a stored
-// user, e.g. the owner of a workspace, because the name of a user does not prove its identity in other logical
-// clusters. Warrants are removed, because scopes do not apply to them.
+// Within returns u restricted to a logical cluster. It must be used to act as a stored user, e.g. the owner of a
+// workspace, because its name does not prove its identity in other logical clusters. Warrants are removed, because
+// scopes do not apply to them.
 func Within(cluster logicalcluster.Name, u user.Info) user.Info {
 	return withExtra(u, func(extra map[string][]string) {
 		delete(extra, request.ExtraWarrant)

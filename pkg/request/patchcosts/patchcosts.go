@@ -1,6 +1,5 @@
-// Package patchcosts limits the cost of write requests in libraries that compare the entries of
-// lists with each other, or copy a list for each operation, and ignore the request deadline. The
-// limits need neither the object nor its schema, and therefore apply to built-in resources as well.
+// Package patchcosts limits the cost of writes in libraries that compare the entries of lists with each other, or
+// copy a list for each operation, and ignore the request deadline. The limits need neither object nor schema.
 package patchcosts
 
 import (
@@ -23,8 +22,8 @@ const (
 	//
 	//reference:limit request | patch: operations of a JSON patch that insert or remove list elements, without `/-` | 413
 	maxShifts = 1000
-	// maxMerged is the maximum number of list entries in a strategic merge patch. Each is compared
-	// with all entries of the object.
+	// maxMerged limits the list entries in a strategic merge patch, which are compared with all entries of the
+	// object.
 	//
 	//reference:limit request | patch: entries of all lists of a strategic merge patch | 413
 	maxMerged = 1000
@@ -40,8 +39,7 @@ const (
 	MaxFields = 50_000
 )
 
-// keyed are the lists of built-in resources that are merged by key. For custom resources, the
-// schema specifies them.
+// keyed are the lists of built-in resources that are merged by key.
 var keyed = sets.New("conditions", "finalizers", "imagePullSecrets", "matchConditions", "ownerReferences", "secrets", "validationActions", "variables", "webhooks", "x-kubernetes-validations")
 
 // Check returns an error if a body exceeds the limits.
@@ -115,8 +113,8 @@ func entries(body []byte) int {
 	return entriesOf(document)
 }
 
-// CheckLists returns an error if a built-in object, or a patch, has too many entries in lists that are merged by
-// key. It allows twice as many as in an object, because existing objects may already exceed the limit.
+// CheckLists returns an error if a built-in object or a patch has too many entries in lists that are merged by key.
+// It allows twice MaxKeyed, because existing objects may already exceed the limit.
 func CheckLists(document any) error {
 	if n := keyedIn(document); n > 2*MaxKeyed {
 		return fmt.Errorf("the object has %d entries in lists that are merged by key, such as secrets, finalizers and webhooks, at most %d allowed: distribute them over several objects", n, MaxKeyed)

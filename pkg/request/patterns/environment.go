@@ -29,9 +29,8 @@ const (
 	sizesKept, maxKeptLength = 4096, 1024
 )
 
-// init limits the regular expressions of all CEL expressions of the process. The validator of
-// custom resources and the webhook dispatcher use the base environment, and accept no other one. It
-// must be changed before other environments are derived from it.
+// init limits the regular expressions of all CEL expressions of the process. It changes the base environment,
+// because the validator of custom resources and the webhook dispatcher accept no other one.
 func init() {
 	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 	bounded, err := base.Extend(environment.VersionedOptions{
@@ -56,8 +55,7 @@ var functions = map[string]struct {
 	"string_find_all_string_int": {"findAll", findAll},
 }
 
-// programOptions limits the size of patterns, and makes the cost of their evaluation depend on the
-// size of their programs instead of their length.
+// programOptions limits the size of patterns, and makes the cost of their evaluation depend on their programs.
 func programOptions() []cel.ProgramOption {
 	constants := make([]*interpreter.RegexOptimization, 0, len(functions))
 	trackers := make([]interpreter.CostTrackerOption, 0, 2*len(functions))
@@ -71,8 +69,7 @@ func programOptions() []cel.ProgramOption {
 	return []cel.ProgramOption{cel.CustomDecoratorV2(compilingCall), cel.OptimizeRegex(constants...), cel.CostTrackerOptions(trackers...)}
 }
 
-// constantCall returns a call with a constant pattern, which is compiled once. Stored expressions
-// may contain patterns above MaxSize, because they may be older than the limit.
+// constantCall returns a call with a constant pattern, compiled once. Old patterns may exceed MaxSize.
 func constantCall(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	if n := Size(pattern); n > MaxTotal {
 		return nil, tooLarge(n, MaxTotal)
@@ -145,8 +142,7 @@ func find(re *regexp.Regexp, text string, _ []ref.Val) ref.Val {
 
 var errMatches = errors.New("the regular expression has too many matches in a text of this length")
 
-// findAll may read the rest of the text for each match, so that the number of matches is limited by
-// the cost of one pass.
+// findAll may read the rest of the text for each match, so the number of matches is limited by the cost of one pass.
 func findAll(re *regexp.Regexp, text string, args []ref.Val) ref.Val {
 	n := int64(-1)
 	if len(args) > 2 {

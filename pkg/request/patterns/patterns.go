@@ -1,6 +1,6 @@
-// Package patterns limits the regular expressions of tenants. A short pattern can have a large
-// program: "a{0,1000}" repeated 100 times has 200,000 instructions, all of which use memory, and
-// may be executed for each character. The cost model of CEL only considers the length of a pattern.
+// Package patterns limits the regular expressions of tenants. A short pattern can have a large program: "a{0,1000}"
+// repeated 100 times has 200,000 instructions, which use memory and may all be executed for each character. The cost
+// model of CEL only considers the length of a pattern.
 package patterns
 
 import (
@@ -44,8 +44,8 @@ const (
 
 var ignoresCase = regexp.MustCompile(`\(\?[msU]*i`)
 
-// Size returns the number of instructions of a pattern. It is computed from the syntax tree, because the program
-// itself could use up to 128 MiB. It is 0 for invalid patterns, which are never compiled.
+// Size returns the number of instructions of a pattern, or 0 if it is invalid. It is computed from the syntax tree,
+// because the program could use up to 128 MiB.
 func Size(pattern string) int {
 	if n := parsing(pattern); n > MaxSize {
 		return n
@@ -141,9 +141,8 @@ func (t *Total) Add(pattern string) error {
 
 var parser = sync.OnceValues(func() (*cel.Env, error) { return cel.NewEnv(cel.OptionalTypes()) })
 
-// AddExpression adds the patterns of a CEL expression. All constant strings count, because a
-// pattern may be passed to matches() through a variable, or be concatenated. Invalid expressions
-// are ignored, because they are never evaluated.
+// AddExpression adds all constant strings of a CEL expression, because a pattern may be passed to matches() through
+// a variable, or be concatenated. Invalid expressions are ignored.
 func (t *Total) AddExpression(expression string) error {
 	env, err := parser()
 	if err != nil {
@@ -164,8 +163,8 @@ func (t *Total) AddExpression(expression string) error {
 	return err
 }
 
-// Excess returns the Total of an expression, up to the first pattern that is too large. Expressions without braces
-// and escape sequences are not parsed, because their patterns cannot have large programs.
+// Excess returns the Total of an expression, up to the first pattern that is too large. Without braces and escape
+// sequences, patterns cannot have large programs.
 func Excess(expression string) Total {
 	var t Total
 	if strings.ContainsAny(expression, `{\`) {
@@ -214,9 +213,8 @@ func Invalid(path *field.Path, value string, err error) *field.Error {
 	return field.Invalid(path, value, err.Error()).WithOrigin(origin)
 }
 
-// WithoutFormer removes errors about patterns and expressions that already existed before an
-// update, in any field, because existing objects may exceed the limits. before returns the errors
-// of the old object. It is only called if needed.
+// WithoutFormer removes errors about patterns and expressions that already existed, in any field, before an update.
+// before returns the errors of the old object, and is only called if needed.
 func WithoutFormer(errs field.ErrorList, before func() field.ErrorList) field.ErrorList {
 	isLarge := func(err *field.Error) bool { return err.Origin == origin }
 	if !slices.ContainsFunc(errs, isLarge) {

@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
-// CheckSpec returns the fields of a spec that exceed limits. A field that already exceeded a limit in old may stay
-// or shrink, so that existing definitions can be updated. old is nil for a new definition.
+// CheckSpec returns the fields of a spec that exceed limits. Fields that already did so in old, which is nil for a
+// new definition, may stay or shrink.
 func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.ErrorList {
 	if old == nil {
 		old = &apiextensionsv1.CustomResourceDefinitionSpec{}
@@ -79,8 +79,7 @@ func multiplies(path string) bool {
 	return strings.Count(path, ",") > maxUnions || strings.Count(path, "..") > maxDescents
 }
 
-// LimitColumns removes printer columns above the limits, which older definitions may have. It
-// copies the columns, because they may be shared.
+// LimitColumns removes printer columns above the limits, which older definitions may have. It copies the columns.
 func LimitColumns(versions []apiextensionsv1.CustomResourceDefinitionVersion) {
 	for i := range versions {
 		columns := slices.Clone(versions[i].AdditionalPrinterColumns)

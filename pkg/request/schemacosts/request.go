@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// MinBytes is the size of bodies below which no object can exceed the limits. JSON patches may be
-// smaller, because they may copy fields.
+// MinBytes is the size of bodies below which no object can exceed the limits. JSON patches may copy fields.
 const MinBytes = 4 << 10
 
 // MayCopy reports whether a JSON patch may copy or move fields.
@@ -27,8 +26,7 @@ func MayCopy(patch []byte) bool {
 	return bytes.Contains(patch, []byte("copy")) || bytes.Contains(patch, []byte("move")) || bytes.ContainsRune(patch, '\\')
 }
 
-// Body returns an error if the object or patch in a request exceeds the limits. Invalid bodies are
-// ignored, because the server rejects them without effort.
+// Body returns an error if the object or patch in a request exceeds the limits. Invalid bodies are ignored.
 func (s *Schema) Body(body []byte, mediaType string) error {
 	var object map[string]any
 	switch mediaType {
@@ -132,8 +130,8 @@ func (s *Schema) Stored(object map[string]any) error {
 	return Amounts{Defaults: sum.Defaults}.check(maxKeyed)
 }
 
-// Object returns an error if an object exceeds the limits before validation. It may have as many
-// entries in keyed lists as old, which is nil for a new object.
+// Object returns an error if an object exceeds the limits before validation. It may have as many entries in keyed
+// lists as old, which may be nil.
 func (s *Schema) Object(object, old map[string]any) error {
 	now, mostKeyed := s.of(object), maxKeyed
 	now.Defaults = 0 // they have already been added
@@ -165,28 +163,26 @@ func sumOf(document any, most int, amount func(value any) int) int {
 	return n
 }
 
-// minValues is the number of values from which objects are checked before validation. It is divided
-// by the weight of the schema.
+// minValues is the number of values from which objects are checked, divided by the weight of the schema.
 const minValues = 1000
 
 // Lazy creates the Schema of a version on demand, because small objects do not need it.
 type Lazy struct {
 	schema  func() *Schema
-	weight  func() int
-	perByte func() int
+	weights func() (weight, perByte int) // 0 without a schema
 }
 
 // NewLazy returns the Lazy of a version. It retains the version.
 func NewLazy(version *apiextensionsv1.CustomResourceDefinitionVersion) *Lazy {
-	of := func(compute func(*apiextensionsv1.JSONSchemaProps) int) func() int {
-		return sync.OnceValue(func() int {
+	return &Lazy{
+		schema: sync.OnceValue(func() *Schema { return NewSchemaCosts(version) }),
+		weights: sync.OnceValues(func() (int, int) {
 			if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-				return 0
+				return 0, 0
 			}
-			return compute(version.Schema.OpenAPIV3Schema)
-		})
+			return weightOf(version.Schema.OpenAPIV3Schema), perByte(version.Schema.OpenAPIV3Schema)
+		}),
 	}
-	return &Lazy{schema: sync.OnceValue(func() *Schema { return NewSchemaCosts(version) }), weight: of(weightOf), perByte: of(perByte)}
 }
 
 // Schema returns the schema of the version, or nil.
@@ -194,9 +190,9 @@ func (l *Lazy) Schema() *Schema { return l.schema() }
 
 // IsLarge reports whether an object has enough values to exceed limits. If so, there is a schema.
 func (l *Lazy) IsLarge(object map[string]any) bool {
-	weight := l.weight()
+	weight, _ := l.weights()
 	if weight == 0 {
-		return false // no schema
+		return false
 	}
 	least := max(1, minValues/weight)
 	return sumOf(object, least, func(any) int { return 1 }) >= least
@@ -204,7 +200,7 @@ func (l *Lazy) IsLarge(object map[string]any) bool {
 
 // IsLong reports whether an object has enough text to exceed limits. If so, there is a schema.
 func (l *Lazy) IsLong(object map[string]any) bool {
-	perByte := l.perByte()
+	_, perByte := l.weights()
 	if perByte == 0 {
 		return false
 	}
@@ -217,21 +213,19 @@ func (l *Lazy) IsLong(object map[string]any) bool {
 	}) >= least
 }
 
-// MaxErrors is the maximum number of reported validation errors. Upstream's validation compares
-// them with each other, so that 30,000 take 9 s.
+// MaxErrors limits reported validation errors. Upstream compares them with each other: 30,000 take 9 s.
 //
 //reference:none
 const MaxErrors = 100
 
-// maxRatcheted is the maximum number of errors in an update if the old object had more than
-// MaxErrors as well. They are not reported, but must be compared.
+// maxRatcheted is the maximum number of errors in an update if the old object also had more than MaxErrors.
 //
 //reference:limit object | custom resource: validation errors, if it had more than 100 before | 422
 const maxRatcheted = 2000
 
 // Errors returns the first MaxErrors validation errors of a large object if there are more. Otherwise it returns
-// none, because the object can be validated as a whole. Errors of the old object are accepted up to a limit. only
-// is the field that is written, e.g. "status", and except is a field that is not written. Both may be empty.
+// none, because the object can be validated as a whole. only is the field that is written, e.g. "status", and except
+// one that is not. Both may be empty.
 func (s *Schema) Errors(object, old map[string]any, only, except string) (field.ErrorList, error) {
 	most := MaxErrors
 	if old != nil {
@@ -309,8 +303,7 @@ func (v *validators) own(n *node, path *field.Path, value any) {
 	v.errs = append(v.errs, validation.ValidateCustomResource(path, value, validator)...)
 }
 
-// isPlain reports whether a value, without the values in it, is obviously valid. This is the case
-// for most values. All others need the validator.
+// isPlain reports whether a value, without the values in it, is obviously valid, like most values.
 func (n *node) isPlain(value any) bool {
 	if n.restricts {
 		return false

@@ -1,7 +1,6 @@
-// Package schemacosts computes the cost of an object according to the schema of its custom
-// resource: the size of added defaults, the number of validations, and the entries of keyed lists.
-// The API server multiplies these with the number of items, ignores the request deadline meanwhile,
-// and keeps the result in memory. Definitions and objects above the limits are rejected before.
+// Package schemacosts computes the cost of an object according to the schema of its custom resource: added defaults,
+// validations, and entries of keyed lists. The API server multiplies these with the number of items, ignores the
+// request deadline meanwhile, and keeps the result in memory.
 //
 //	definition ── CheckSpec ──► errors that name the field
 //	           └─ New ──► Schema ── Body ──► a request body, before it is decoded
@@ -24,13 +23,11 @@ import (
 
 // Limits on definitions, with the maximum in 141 definitions of eight well-known projects.
 const (
-	// maxColumns is the maximum number of printer columns (11). A column may contain a field as
-	// large as the object.
+	// maxColumns limits printer columns (11), each of which may contain a field as large as the object.
 	//
 	//reference:limit object | definition: printer columns of a version | 422
 	maxColumns = 32
-	// maxUnions and maxDescents are the maximum numbers of commas and ".." in the path of a column
-	// (0). Each of them multiplies the results.
+	// maxUnions and maxDescents limit commas and ".." in the path of a column (0), which multiply the results.
 	//
 	//reference:limit object | definition: commas in the path of a printer column | 422
 	//reference:limit object | definition: `..` in the path of a printer column | 422
@@ -43,8 +40,8 @@ const (
 	//
 	//reference:limit object | definition: required properties of a value | 422
 	maxRequired = 1000
-	// maxItemDefaults and maxFieldDefaults are the maximum JSON sizes that defaults add to each
-	// item of a list or map (96), and to any other object (302).
+	// maxItemDefaults and maxFieldDefaults are the maximum JSON sizes that defaults add to an item of a list or map
+	// (96), and to any other object (302).
 	//
 	//reference:limit object | definition: defaults of an item of a list or map, as JSON | 422
 	//reference:limit object | definition: defaults of any other object, as JSON | 422
@@ -52,14 +49,12 @@ const (
 )
 
 const (
-	// maxDefaults is the maximum JSON size that defaults add to an object. It is the maximum
-	// request size. Larger objects do not fit into etcd.
+	// maxDefaults is the maximum JSON size that defaults add to an object: the maximum request size.
 	//
 	//reference:limit object | custom resource: all defaults, as JSON | 413; 500 for reads
 	maxDefaults = 3 << 20
-	// maxKeyed is the maximum number of entries in all lists of type map and set of an object, and
-	// in its metadata. Libraries for patches and managed fields compare them with each other: 5,000
-	// take up to a second, and 100,000 minutes.
+	// maxKeyed is the maximum number of entries in all lists of type map and set of an object, and in its metadata.
+	// Libraries compare them with each other: 5,000 take up to a second, and 100,000 minutes.
 	//
 	//reference:limit object | custom resource: entries of lists of type map and set | 413
 	maxKeyed = 5000
@@ -71,13 +66,11 @@ const (
 	//
 	//reference:limit object | custom resource: comparisons of values with schemas in the validation | 413
 	maxValidations = 2_000_000
-	// maxMatches is the maximum number of characters that are matched, times the instructions of
-	// their patterns, of about 10 ns each.
+	// maxMatches limits the matched characters times instructions of their patterns, of about 10 ns each.
 	//
 	//reference:limit object | custom resource: characters times instructions of patterns in the validation | 413
 	maxMatches = 200_000_000
-	// maxProgram is the maximum number of instructions of a pattern that is compiled. Older
-	// definitions may contain patterns above patterns.MaxSize.
+	// maxProgram is the maximum number of instructions of a pattern that is compiled, for older definitions.
 	//
 	//reference:none
 	maxProgram = 100_000
@@ -108,8 +101,7 @@ type node struct {
 	branches          []*node
 	keyed             bool
 	pattern           int
-	// validates is the cost of validating the value without the values in it: one for each property,
-	// required property and enum value.
+	// validates is the cost of validating the value itself: one for each property, required property and enum value.
 	validates int
 	defaulted map[string]*node
 	// filled is the JSON size of the default of the value, including nested defaults, or 0.

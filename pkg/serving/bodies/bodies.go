@@ -4,8 +4,8 @@
 //	            deadline and                  into memory,
 //	            minimum rate                  within a limit
 //
-// A request gets a seat only when its body is in memory. Until then it only uses memory, which is
-// limited for each user and in total. Reading a body fails if it takes too long or is too slow.
+// A request gets a seat only when its body is in memory, which is limited for each user and in total. Reading a body
+// fails if it takes too long or is too slow.
 package bodies
 
 import (
@@ -62,9 +62,8 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	}
 }
 
-// Wrap returns the filter that reads bodies into memory. Bodies of long-running requests, and of
-// verbs without body, are discarded, because over HTTP/2 they would otherwise fill the buffer of
-// the stream as long as the request lasts.
+// Wrap returns the filter that reads bodies into memory. Bodies of long-running requests, and of verbs without body,
+// are discarded, because they would fill the buffer of the HTTP/2 stream as long as the request lasts.
 func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -100,15 +99,11 @@ type body struct {
 }
 
 func (b *Reader) drop(r *http.Request) error {
-	body := io.Reader(r.Body)
-	if b.largest > 0 {
-		body = io.LimitReader(body, b.largest+1)
-	}
-	n, err := io.Copy(io.Discard, body)
+	n, err := io.Copy(io.Discard, io.LimitReader(r.Body, b.largest+1))
 	switch {
 	case err != nil:
 		return b.unread(err)
-	case b.largest > 0 && n > b.largest:
+	case n > b.largest:
 		return b.tooLarge()
 	default:
 		return nil
@@ -124,7 +119,7 @@ func (b *Reader) unread(err error) error {
 
 func (b *body) fill(r *http.Request) error {
 	largest := b.reader.largest
-	if largest > 0 && r.ContentLength > largest {
+	if r.ContentLength > largest {
 		return b.reader.tooLarge()
 	}
 	size := int64(firstBuffer)
@@ -145,7 +140,7 @@ func (b *body) fill(r *http.Request) error {
 		n, err := r.Body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
 		switch {
-		case largest > 0 && int64(len(data)) > largest:
+		case int64(len(data)) > largest:
 			return b.reader.tooLarge()
 		case errors.Is(err, io.EOF):
 			b.rest = data
@@ -220,7 +215,7 @@ func (b *body) Close() error {
 }
 
 // ErrSlow is returned by reads of a body that is too slow.
-var ErrSlow = fmt.Errorf("the request body did not arrive in time: it must arrive within %s and at %d bytes per second or faster", NewRate().Timeout, NewRate().MinRate)
+var ErrSlow = fmt.Errorf("the request body did not arrive in time: it must arrive within %s and at %d bytes per second or faster", bodyTimeout, minBodyRate)
 
 const (
 	rateWindow = 10 * time.Second
@@ -232,7 +227,7 @@ const (
 type guard struct {
 	io.Reader
 
-	limits Rate
+	timeout time.Duration // for the entire body
 	// closeBody closes the body once. giveUp calls it if it does not wait for a Read.
 	closeBody func() error
 	giveUp    func()
@@ -245,34 +240,29 @@ type guard struct {
 	slow, ended   bool
 }
 
-// Rate limits the duration and the rate of request bodies.
-type Rate struct {
-	Timeout time.Duration // for the entire body; 0 means no limit
-	MinRate int           // in bytes per second, over ten seconds; 0 means no limit
-}
-
-// NewRate returns the defaults. A quarter of the request timeout remains for the request itself.
-func NewRate() Rate { return Rate{Timeout: bodyTimeout, MinRate: minBodyRate} }
-
 // Upstream limits the size of bodies.
 //
 //reference:limit request =3 MiB | body: size, as in kube-apiserver; etcd stores 1.5 MiB | 413
 const (
+	// bodyTimeout leaves a quarter of the request timeout for the request itself.
+	//
 	//reference:limit request | body: time to read it | 408
 	bodyTimeout = 45 * time.Second
 	//reference:limit request | body: minimum per second, over 10 s | 408
 	minBodyRate = 1 << 10
 )
 
-// WithGuard returns the filter that limits reads of bodies. It must come before all filters that
-// wrap the ResponseWriter.
-func WithGuard(next http.Handler, limits Rate) http.Handler {
+// WithGuard returns the filter that limits reads of bodies. It must come before filters that wrap the
+// ResponseWriter.
+func WithGuard(next http.Handler) http.Handler { return withGuard(next, bodyTimeout) }
+
+func withGuard(next http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !In(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		g := &guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
+		g := &guard{Reader: r.Body, timeout: timeout, closeBody: sync.OnceValue(r.Body.Close)}
 		g.giveUp = func() { _ = g.closeBody() } // e.g. a pipe
 		if r.ProtoMajor == 1 {
 			g.giveUp = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) }
@@ -336,25 +326,12 @@ func (g *guard) start() error {
 	case g.ended || g.timer != nil:
 		return nil
 	}
-	if g.limits.Timeout > 0 {
-		g.deadline = time.Now().Add(g.limits.Timeout)
-	}
-	if wait := g.wait(); wait > 0 {
-		g.timer = time.AfterFunc(wait, g.check)
-	}
+	g.deadline = time.Now().Add(g.timeout)
+	g.timer = time.AfterFunc(g.wait(), g.check)
 	return nil
 }
 
-func (g *guard) wait() time.Duration {
-	wait := time.Duration(0)
-	if g.limits.MinRate > 0 {
-		wait = rateWindow
-	}
-	if remaining := time.Until(g.deadline); g.limits.Timeout > 0 && (wait == 0 || remaining < wait) {
-		wait = max(remaining, 1)
-	}
-	return wait
-}
+func (g *guard) wait() time.Duration { return min(rateWindow, max(time.Until(g.deadline), 1)) }
 
 func (g *guard) check() {
 	g.mu.Lock()
@@ -362,8 +339,7 @@ func (g *guard) check() {
 	if g.ended {
 		return
 	}
-	late := g.limits.Timeout > 0 && !time.Now().Before(g.deadline)
-	if late || g.read-g.checked < int64(g.limits.MinRate)*int64(rateWindow/time.Second) {
+	if !time.Now().Before(g.deadline) || g.read-g.checked < minBodyRate*int64(rateWindow/time.Second) {
 		g.slow = true
 		g.giveUp()
 		return
@@ -380,7 +356,7 @@ func (g *guard) end() {
 	}
 }
 
-// leave is called after the handler. The server then reads the rest of the body to reuse an HTTP/1.1 connection.
+// leave is called after the handler. The server then reads the rest of the body of an HTTP/1.1 connection.
 func (g *guard) leave(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

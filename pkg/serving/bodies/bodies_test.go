@@ -36,17 +36,17 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 }
 
 // served returns clients, by protocol, of a server that reads bodies and echoes them.
-func served(t *testing.T, reader *Reader, rate Rate, handler http.Handler) (url string, clients map[string]*http.Client) {
+func served(t *testing.T, reader *Reader, timeout time.Duration, handler http.Handler) (url string, clients map[string]*http.Client) {
 	t.Helper()
 	inner := reader.Wrap(handler, never, refuse)
-	server := httptest.NewUnstartedServer(WithGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(withGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := apirequest.WithRequestInfo(r.Context(), &apirequest.RequestInfo{Verb: "create"})
 		subject := &user.DefaultInfo{Name: r.Header.Get("User")}
 		if subject.Name == "admin" {
 			subject.Groups = []string{user.SystemPrivilegedGroup}
 		}
 		inner.ServeHTTP(w, r.WithContext(apirequest.WithUser(ctx, subject)))
-	}), rate))
+	}), timeout))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -83,7 +83,7 @@ var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ 
 
 func TestBodiesAreComplete(t *testing.T) {
 	reader := NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil)
-	url, clients := served(t, reader, NewRate(), echo)
+	url, clients := served(t, reader, bodyTimeout, echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			for _, size := range []int{0, 1, firstBuffer - 1, firstBuffer, firstBuffer + spare, 3 * firstBuffer, largest} {
@@ -111,7 +111,7 @@ func TestSlowBodies(t *testing.T) {
 	executed := make(chan struct{}, 1)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed <- struct{}{} })
 	reader := NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil)
-	url, clients := served(t, reader, Rate{Timeout: 50 * time.Millisecond}, handler)
+	url, clients := served(t, reader, 50*time.Millisecond, handler)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			body, rest := io.Pipe()
@@ -133,8 +133,8 @@ func TestSlowBodies(t *testing.T) {
 // TestUnusedBodies checks that the body of a request with a verb without body is discarded,
 // with the same deadline.
 func TestUnusedBodies(t *testing.T) {
-	url, clients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), NewRate(), echo)
-	hasty, hastyClients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), Rate{Timeout: 50 * time.Millisecond}, echo)
+	url, clients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), bodyTimeout, echo)
+	hasty, hastyClients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), 50*time.Millisecond, echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			for size, want := range map[int]int{1: http.StatusOK, largest: http.StatusOK, largest + 1: http.StatusRequestEntityTooLarge} {
@@ -155,13 +155,13 @@ func TestUnusedBodies(t *testing.T) {
 }
 
 func TestMinRate(t *testing.T) {
-	g := &guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
+	g := &guard{Reader: bytes.NewReader(make([]byte, 10*minBodyRate)), timeout: time.Hour, closeBody: func() error { return nil }}
 	gaveUp := 0
 	g.giveUp = func() { gaveUp++ }
-	_, err := io.ReadFull(g, make([]byte, 10))
+	_, err := io.ReadFull(g, make([]byte, 10*minBodyRate))
 	require.NoError(t, err)
 	g.check()
-	require.Zero(t, gaveUp, "1 B/s is the minimum rate")
+	require.Zero(t, gaveUp, "the body has the minimum rate")
 	g.check()
 	require.Equal(t, 1, gaveUp)
 	_, err = g.Read(make([]byte, 1))
@@ -175,7 +175,7 @@ func TestBudget(t *testing.T) {
 	reader := NewReader(ledger.Limits{ledger.BodyBytes: 3 * each, ledger.BodyBytesPerUser: each}, firstBuffer, nil)
 	goOn := make(chan struct{})
 	inside := make(chan struct{})
-	url, clients := served(t, reader, NewRate(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	url, clients := served(t, reader, bodyTimeout, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		inside <- struct{}{} // the body has not been read
 		<-goOn
 		_, _ = io.Copy(io.Discard, r.Body)

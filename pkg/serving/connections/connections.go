@@ -3,10 +3,9 @@
 //	accepted ─► anonymous: handshake, idle, ─► owned by the user ─► closed
 //	            unauthenticated requests        of the first request
 //
-// The number of connections without an authenticated request is limited. If there is one too many,
-// the oldest connection of the address with most of them is closed. A client that opens many
-// connections therefore loses its own. The number of connections per user is limited as well: a
-// request on one too many is rejected, and its connection is closed.
+// If there are too many anonymous connections, the oldest one of the address with most of them is closed, so that a
+// client that opens many loses its own. A request on one connection too many of a user is rejected, and the
+// connection is closed.
 //
 // The connection of a request is determined by the local address in its context, because
 // http.Server passes nothing else from the listener.
@@ -47,8 +46,8 @@ type Listener struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	// anonymous are the connections without an authenticated request by network, the oldest first.
-	// waiting is their number.
+	// anonymous are the connections without an authenticated request by network, oldest first; waiting is their
+	// number.
 	anonymous map[netip.Prefix]*list.List
 	waiting   int
 	accepted  uint64
@@ -80,8 +79,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// CloseAll closes all open connections. The graceful shutdown of a server does not close all of
-// them. If the process continues to run, their clients would never reconnect.
+// CloseAll closes all connections that remain after the graceful shutdown of a server. Otherwise, their clients
+// would not reconnect while the process runs.
 func (l *Listener) CloseAll() {
 	l.mu.Lock()
 	remaining := slices.Collect(maps.Keys(l.conns))
@@ -141,7 +140,6 @@ type conn struct {
 	number uint64
 	place  *list.Element // in the list of anonymous connections
 	give   func()        // returns the slot, if the connection is counted
-	closed bool
 }
 
 type localAddr struct {
@@ -160,10 +158,9 @@ func (c *conn) leave() {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.closed {
+	if _, isOpen := l.conns[c]; !isOpen {
 		return
 	}
-	c.closed = true
 	delete(l.conns, c)
 	if c.place != nil {
 		l.known(c)
@@ -180,7 +177,7 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.closed || c.place == nil {
+	if c.place == nil {
 		return nil
 	}
 	if pays {
@@ -196,9 +193,9 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 	return nil
 }
 
-// WithOwner returns the filter that assigns connections to the user of their first authenticated request, and
-// limits their number per user. It must come after authentication. Connections of the installation's own
-// components, and of servers that forward requests of many users, are not counted. forwarded may be nil.
+// WithOwner returns the filter that assigns connections to the user of their first authenticated request, and limits
+// their number per user. It must come after authentication. Connections of exempt users, and of servers that forward
+// requests of many users (forwarded, which may be nil), are not counted.
 func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		addr, _ := r.Context().Value(http.LocalAddrContextKey).(localAddr)

@@ -39,8 +39,7 @@ func collectionOf(cluster request.Cluster, info *apirequest.RequestInfo) collect
 	return collection{cluster: cluster, resource: schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, namespace: info.Namespace}
 }
 
-// costs estimates the costs of requests from the size of previous lists and the number of watches
-// of their logical cluster.
+// costs estimates costs from the size of previous lists and the number of watches of a logical cluster.
 type costs struct {
 	// lists contains the size in bytes of the last list, or page, of a collection.
 	lists *lru.Cache
@@ -56,8 +55,7 @@ type listKey struct {
 
 func newCosts() *costs { return &costs{lists: lru.New(rememberedLists), watches: map[collection]int{}} }
 
-// estimate implements fcrequest.WorkEstimatorFunc. The cost of watches is added after the request,
-// which does not wait for it.
+// estimate implements fcrequest.WorkEstimatorFunc. Requests do not wait for the cost of watches.
 func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	estimate := fcrequest.WorkEstimate{InitialSeats: 1}
 	info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -133,9 +131,9 @@ func (c *costs) watchers(of collection) int {
 	return count
 }
 
-// The share of a logical cluster depends on contention. If it is the only one, it may use the entire server.
-// Otherwise, it gets few seats, and is throttled between its requests if it sends more. A server with cores that are
-// never idle responds late to all users, because neither the Go scheduler nor the kernel can prioritize requests.
+// A logical cluster that is the only active one may use the entire server. Otherwise, it gets few seats, and is
+// throttled between its requests if it sends more. If the cores of a server are never idle, it responds late to all
+// users, because neither the Go scheduler nor the kernel can prioritize requests.
 
 const (
 	// contentionWindow is how long a logical cluster is active after a request.
@@ -144,8 +142,7 @@ const (
 	maxThrottle = 10 * time.Millisecond
 )
 
-// activity records the last two active logical clusters, which is sufficient to detect whether
-// there are others than a given one.
+// activity records the last two active logical clusters, which suffices to detect others than a given one.
 type activity struct {
 	last, other struct {
 		cluster string

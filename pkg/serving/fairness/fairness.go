@@ -1,6 +1,5 @@
-// Package fairness distributes the capacity of a server fairly among logical clusters. If there are
-// more requests than the server can execute concurrently, they wait in one queue per logical
-// cluster, and each logical cluster gets the same share of the server's time.
+// Package fairness distributes the capacity of a server fairly among logical clusters: each gets the same share of
+// the server's time. Requests that cannot be executed yet wait in one queue per logical cluster.
 //
 //	authorization ─► Fairness.Wrap ─► exempt?  ─────────────────────► handler
 //	                                └► estimate seats ─► Queue ─► seat ─┘
@@ -8,15 +7,14 @@
 //	                                         └──── actual cost ◄───┘
 //
 // It uses the filter of upstream's API Priority and Fairness with its own queue and estimates, because upstream's
-// estimates sum up the objects and watches of all logical clusters, and its queues are shared by random flows.
-// Here, a flow is the reads or the writes of a logical cluster, and has its own queue.
+// estimates sum up the objects and watches of all logical clusters, and random flows share its queues. Here, a flow
+// is the reads or the writes of a logical cluster.
 //
-// The share of a flow depends on whether other logical clusters send requests, see cost.go and
-// queue.go. A request that waits for a webhook releases its seat meanwhile.
+// The share of a flow depends on whether other logical clusters send requests, see cost.go.
 //
-// The filter comes after authorization, so that users without access cannot fill the queue of a
-// logical cluster. It comes after the limits per logical cluster and user, but before the limit of
-// the server, because queued requests use no shared resources.
+// The filter comes after authorization, so that users without access cannot fill the queue of a logical cluster, and
+// after the limits per logical cluster and user. It comes before the limit of the server, because queued requests
+// use no shared resources.
 package fairness
 
 import (
@@ -46,8 +44,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// waitLimit limits how long watches, which have no deadline, wait in the queue. Other requests wait
-// for at most a quarter of their deadline.
+// waitLimit limits how long watches wait in the queue. Others wait for at most a quarter of their deadline.
 //
 //reference:limit request | queue: time of a watch (other requests: a quarter of their deadline) | 429
 const waitLimit = 15 * time.Second
@@ -78,8 +75,8 @@ func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts()}
 }
 
-// Wrap returns the filter that queues requests. Requests are rejected with 429 and Retry-After.
-// Watches use a seat only while they start, and other long-running requests use none.
+// Wrap returns the filter that queues requests, or rejects them with 429. Watches use a seat only while they start,
+// and other long-running requests use none.
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	fair := genericfilters.WithPriorityAndFairness(f.recording(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,8 +91,7 @@ func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningReq
 	})
 }
 
-// seatKey is the key for passing the seat of a request from the queue to the handler, because upstream's filter
-// between them does not.
+// seatKey is the key of the seat in the context, because upstream's filter does not pass it to the handler.
 type seatKey struct{}
 
 func (f *Fairness) recording(next http.Handler) http.Handler {
@@ -249,16 +245,16 @@ func (m metrics) executing(priority string, seats int) (done func()) {
 }
 
 const (
-	// seatsPerCore and leastSeats determine the default of --fairness-seats. There are more seats than
-	// cores, because mutating requests wait for the disk and for webhooks most of the time.
+	// seatsPerCore and leastSeats determine the default of --fairness-seats. There are more seats than cores,
+	// because mutating requests mostly wait for the disk and for webhooks.
 	seatsPerCore = 16
 	leastSeats   = 32
 	// coresPerFlowSeat determines the default of --fairness-seats-per-cluster: non-mutating and mutating
 	// requests of a logical cluster together have as many seats as there are cores.
 	coresPerFlowSeat = 2
 	// fewCores is the number of cores up to which a single flood of requests occupies all of them.
-	// throttleOnFewCores then limits it to a third of the time of its seats. With more cores, it leaves
-	// half of them idle and need not be throttled.
+	// throttleOnFewCores then limits it to a third of the time of its seats. With more cores, half of them stay
+	// idle.
 	fewCores           = 3
 	throttleOnFewCores = 2
 )

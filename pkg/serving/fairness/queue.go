@@ -24,25 +24,24 @@ var (
 type Limits struct {
 	// Seats is the total number of seats, and FlowSeats that of each flow.
 	Seats, FlowSeats int
-	// AloneSeats is the number of seats of a flow while no other logical cluster sends requests, if it
-	// is more than FlowSeats.
+	// AloneSeats is FlowSeats, if more, while no other logical cluster sends requests.
 	AloneSeats int
-	// ThrottleFactor determines how long a flow with waiting requests is throttled after each request
-	// while other logical clusters send requests, as a multiple of the request's duration.
+	// ThrottleFactor determines how long a flow with waiting requests is throttled after a request during
+	// contention, as a multiple of the request's duration.
 	ThrottleFactor float64
 	// Waiting is the maximum number of waiting requests, and FlowWaiting that of each flow.
 	Waiting, FlowWaiting int
-	// Paused is the maximum number of paused requests, except for ownPauses of each flow. A flow may have
-	// at most FlowWaiting. 0 means no limit.
+	// Paused is the maximum number of paused requests; 0 means no limit. A flow may have ownPauses in any case, and
+	// at most FlowWaiting.
 	Paused int
 }
 
 const firstGuess = 5 * time.Millisecond
 
-// Queue implements start-time fair queueing. Each flow has a virtual time, which is the sum of its work in seats
-// times seconds, and the waiting flow with the lowest virtual time is next. The cost of a request is estimated when
-// it starts, and corrected when it ends. A flow that was idle starts at the current virtual time of the queue, so
-// that it cannot accumulate credit. Within a flow, users take turns.
+// Queue implements start-time fair queueing. The virtual time of a flow is the sum of its work in seats times
+// seconds, and the waiting flow with the lowest one is next. The cost of a request is estimated when it starts, and
+// corrected when it ends. An idle flow starts at the virtual time of the queue, so that it cannot accumulate credit.
+// Within a flow, users take turns.
 type Queue struct {
 	limits         Limits
 	clock          clock.WithDelayedExecution
@@ -248,8 +247,7 @@ func (q *Queue) seatsOf(f *flow) int {
 	return q.limits.FlowSeats
 }
 
-// throttle throttles a flow with waiting requests after a request that took the given number of
-// seconds. The caller holds the lock and calls update.
+// throttle throttles a flow with waiting requests after one that took some seconds. The caller calls update.
 func (q *Queue) throttle(f *flow, took float64) {
 	if q.limits.ThrottleFactor <= 0 || !f.wants() {
 		return
@@ -314,8 +312,8 @@ func (q *Queue) move(t *queuedRequest, direction int) {
 	}
 }
 
-// mayPause reports whether another request of a flow may execute although it may pause. A flow may pause as many
-// requests as may wait in the queue, and not more than remain for other flows, except for ownPauses.
+// mayPause reports whether another request of a flow may execute although it may pause. A flow may pause at most as
+// many requests as may wait, and, except for ownPauses, as remain for other flows.
 func (q *Queue) mayPause(f *flow) bool {
 	remaining := q.limits.Paused - q.paused
 	if q.limits.Paused > 0 && f.paused+f.inUse >= max(remaining, ownPauses) {
@@ -326,9 +324,8 @@ func (q *Queue) mayPause(f *flow) bool {
 	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)
 }
 
-// Pause releases the seat until resume is called. It is for requests that wait for another party, which may itself
-// need a seat to respond. resume waits for a seat of the flow. Resumed requests precede new ones, but are subject
-// to fairness as well, because many of them may resume at once. A released seat cannot be paused.
+// Pause releases the seat until resume is called, while a request waits for another party, which may itself need a
+// seat. resume waits for a seat of the flow: resumed requests precede new ones, but many may resume at once.
 func (s *Seat) Pause() (resume func()) {
 	q, t := s.queue, s.queued
 	q.mu.Lock()
@@ -350,8 +347,7 @@ func (s *Seat) Pause() (resume func()) {
 	}
 }
 
-// resume ends a pause. It returns a channel that is closed when the request may continue, or nil if
-// it may do so at once.
+// resume ends a pause. It returns a channel that is closed when the request may continue, or nil.
 func (q *Queue) resume(t *queuedRequest) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package inprocess provides a transport for clients of a server in its own process. Most requests of an idle
-// server come from its own controllers, which also watch all objects. Over a connection, encryption, framing and
-// system calls would take an eighth of the processor time of creating a workspace.
+// Package inprocess provides a transport for clients of a server in its own process. An idle server gets most
+// requests from its own controllers. Over a connection, encryption, framing and system calls would take an eighth of
+// the processor time of creating a workspace.
 //
-// Requests pass through the complete handler chain. They are not counted as connections, and have
-// no certificate, so that clients must authenticate with a bearer token.
+// Requests pass through the complete handler chain. They are not counted as connections, and must have a bearer
+// token, because there is no client certificate.
 package inprocess
 
 import (
@@ -41,8 +41,8 @@ type Transport struct {
 // NewTransport returns a transport.
 func NewTransport() *Transport { return &Transport{ready: make(chan struct{})} }
 
-// Serve starts serving with handler. It must be called once. stop ends all requests and rejects new ones, and
-// returns when no handler is running. Requests have the values of ctx, but do not end with it.
+// Serve starts serving with handler. It must be called once. stop rejects new requests, ends all others, and returns
+// when no handler is running. Requests have the values of ctx, but do not end with it.
 func (t *Transport) Serve(ctx context.Context, handler http.Handler) (stop func()) {
 	t.handler = handler
 	t.base, t.cancel = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), ownKey{}, true))
@@ -139,8 +139,7 @@ func (a *responseWriter) end(r *http.Request) {
 }
 
 const (
-	// unflushed is how many bytes are buffered until a flush, so that a short response is read at once
-	// and has a length.
+	// unflushed is how many bytes are buffered until a flush, so that a short response has a length.
 	unflushed = 32 << 10
 	unread    = 256 << 10
 	// kept is the maximum size of a buffer that is kept between reads.
@@ -164,8 +163,7 @@ type responseWriter struct {
 	written []byte
 	shown   bool
 	spare   []byte // a buffer for reuse
-	// err is the reason why nothing more is written, io.EOF after the end. If cut is set, unread bytes
-	// are discarded.
+	// err is why nothing more is written; io.EOF after the end. If cut is set, unread bytes are discarded.
 	err error
 	cut bool
 }
@@ -224,8 +222,7 @@ func (a *responseWriter) FlushError() error {
 	return nil
 }
 
-// SetWriteDeadline implements http.ResponseController's interface. A deadline in the past ends the
-// response. Others only apply to the data of a connection.
+// SetWriteDeadline ends the response if the deadline has passed. Others only apply to the data of a connection.
 func (a *responseWriter) SetWriteDeadline(deadline time.Time) error {
 	if !deadline.IsZero() && !deadline.After(time.Now()) {
 		a.fail(os.ErrDeadlineExceeded)

@@ -9,9 +9,9 @@
 //	                 by logical      queue        of the server
 //	                 cluster, user
 //
-// Requests that are queued by fairness or wait for a webhook are not counted by Executing, because they use no shared
-// resources. The Ledger counts them for their logical cluster and user from authorization to the response. A logical
-// cluster with hanging requests therefore reaches its own limits and not those of others.
+// Executing does not count requests that are queued or wait for a webhook, because they use no shared resources. The
+// Ledger counts them, so that a logical cluster with hanging requests reaches its own limits and not those of
+// others.
 package ledger
 
 import (
@@ -46,13 +46,12 @@ const (
 
 // Bounds are the limits of a resource. 0 means no limit.
 type Bounds struct {
-	// Total applies to the sum of all holders, and Cluster to each logical cluster. A user never gets all
-	// of the remaining amount: as much remains for others as the user has.
+	// Total applies to the sum of all holders, and Cluster to each logical cluster. A user gets at most as much of
+	// them as remains for others.
 	Total, Cluster int64
 	// User applies to each user, in all logical clusters.
 	User int64
-	// Own is the part of Total that each user gets in any case, so that many users cannot use it up.
-	// Total can therefore be exceeded by Own for each user.
+	// Own is the part of Total that each user gets in any case. Total can therefore be exceeded.
 	Own int64
 }
 
@@ -86,8 +85,7 @@ func NewLedger(bounds Bounds) *Ledger {
 	return &Ledger{bounds: bounds, clusters: map[logicalcluster.Name]int64{}, users: map[identity.Flow]int64{}, holders: map[Holder]int64{}}
 }
 
-// Take counts n for h. If this would exceed a limit, it returns an error for the client. The caller
-// must call Give later.
+// Take counts n for h until Give is called. If this would exceed a limit, it returns an error for the client.
 func (l *Ledger) Take(h Holder, n int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,8 +149,7 @@ type Refuse func(w http.ResponseWriter, r *http.Request, why string)
 //reference:limit request | headers and query of a request or watch | counts as another request or watch
 const headerBytes = 16 << 10
 
-// OfHeaders returns the additional count of a request for its headers and query, which are in
-// memory as long as the request lasts, and may have up to a megabyte.
+// OfHeaders returns the additional count of a request for its headers and query, which may have up to a megabyte.
 func OfHeaders(r *http.Request) int64 {
 	bytes := len(r.URL.RawQuery)
 	for name, values := range r.Header {
@@ -172,9 +169,8 @@ func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) 
 	return func() { l.Give(h, n) }, nil
 }
 
-// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0 if it
-// is not limited. Requests of the installation's own components are neither counted nor rejected, because their
-// writes for one tenant do not affect others.
+// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0.
+// Exempt users are neither counted nor rejected, because their writes for one tenant do not affect others.
 func (l *Ledger) Wrap(next http.Handler, count func(*http.Request, *apirequest.RequestInfo) int64, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -290,8 +286,7 @@ func (l Limits) Set(value string) error {
 // Max returns a limit, or the maximum integer instead of 0.
 func (l Limits) Max(name string) int { return cmp.Or(int(l[name]), math.MaxInt) }
 
-// Ledger returns the ledger of a resource with the limits in l. Each user gets own of the total in
-// any case. registerer is for the metric of rejections and may be nil.
+// Ledger returns the ledger of a resource with the limits in l. own is Bounds.Own. registerer may be nil.
 func (l Limits) Ledger(resource string, own int64, registerer prometheus.Registerer) *Ledger {
 	ledger := NewLedger(Bounds{Total: l[resource], Cluster: l[resource+perCluster], User: l[resource+perUser], Own: own})
 	ledger.name, ledger.rejected = resource, newRejected(registerer)

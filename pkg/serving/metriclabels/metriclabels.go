@@ -1,7 +1,7 @@
-// Package metriclabels limits the label values of Kubernetes metrics. Tenants choose the names of
-// groups, versions, resources, webhooks and policies, and URL paths. Each new value would create
-// series for the lifetime of the process. Built-in resources keep their labels, and all other
-// values become Unexpected. So do invalid status codes, which webhooks may return.
+// Package metriclabels limits the label values of Kubernetes metrics. Tenants choose the names of APIs, webhooks and
+// policies, and URL paths, and each new value would create series for the lifetime of the process. Built-in
+// resources keep their labels. All other values, and invalid status codes, which webhooks may return, become
+// Unexpected.
 //
 //	built-in tables, system definitions ─► allow-lists of labels   metrics of requests and webhooks
 //	                                   └─► Named                   metrics of storage and watch caches
@@ -35,9 +35,9 @@ var (
 	policy   = []string{"policy", "policy_binding"}
 )
 
-// kept are the labels of each metric for which some values are allowed, and bare those without
-// allowed values. If requests are rejected before the resource is known, clients can combine values
-// arbitrarily, so that these metrics keep only few labels.
+// kept are the labels of each metric for which some values are allowed, and bare those without allowed values.
+// Metrics of requests that are rejected before the resource is known keep few, because clients can combine values
+// arbitrarily.
 var (
 	kept = map[string][]string{
 		"apiserver_request_total":                response,
@@ -102,8 +102,7 @@ func Named() (sets.Set[schema.GroupResource], error) {
 	return named, nil
 }
 
-// Bound sets the allow-lists, which are global to the process. It must be called before requests
-// are served. Further calls do nothing.
+// Bound sets the allow-lists, which are global to the process, once. It must be called before requests are served.
 var Bound = sync.OnceValue(func() error {
 	all, err := resources()
 	if err != nil {

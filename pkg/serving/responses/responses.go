@@ -4,10 +4,9 @@
 //	            deadline of       deadline of         a seat, which is
 //	            responses         each write          released while a write blocks
 //
-// Bytes that cannot be written stay in the memory of the server. A write fails after a deadline.
-// Until then, the request has no seat, and its bytes are limited for each user and in total. The
-// front-proxy, which forwards responses of other servers, uses WithForwarded instead of WithPause.
-// WithWatchBytes limits the buffers of watches.
+// Bytes that cannot be written stay in memory until the write fails after a deadline. Until then, the request has no
+// seat, and its bytes are limited for each user and in total. The front-proxy uses WithForwarded instead of
+// WithPause.
 package responses
 
 import (
@@ -27,8 +26,7 @@ import (
 )
 
 const (
-	// longest limits the time from the arrival of a request to the end of its response. It is longer
-	// than the request timeout of a shard.
+	// longest limits the time until the end of a response. It is longer than the request timeout of a shard.
 	//
 	//reference:limit request | response: time until the client has read it, except watches | the connection ends
 	longest = 2 * time.Minute
@@ -43,16 +41,15 @@ type guard struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// perWrite is set if each write is limited instead of the entire response. since is the start
-	// of the current write, if any. armed is set while the timer is running.
+	// perWrite is set if each write is limited instead of the response. since is the start of the current write.
+	// armed is set while the timer runs.
 	perWrite, armed bool
 	since           time.Time
 }
 
 type guardKey struct{}
 
-// WithGuard returns the filter that ends responses which take too long. It must come before all
-// filters that wrap the ResponseWriter.
+// WithGuard returns the filter that ends slow responses. It must come before filters that wrap the ResponseWriter.
 func WithGuard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := &guard{control: http.NewResponseController(w), armed: true}
@@ -157,14 +154,13 @@ func (w *observedWriter) Flush() {
 }
 
 var (
-	// unreadBytes limits the bytes of blocked writes, which may contain an entire list each. Their
-	// requests have no seats, which would limit their number. A response that exceeds the limit of a user
-	// counts as much as that limit.
+	// unreadBytes limits the bytes of blocked writes, which may contain an entire list each, because their requests
+	// have no seats. A larger response counts as the limit of a user.
 	//
 	//reference:limit server | responses that clients do not read (each user has at least `own`) | the connection ends
 	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
-	// compressed limits the number of responses that are encoded as a whole and compressed, because the
-	// size of the uncompressed response is not visible to the writer.
+	// compressed limits the responses that are encoded as a whole and compressed, whose size is not visible to the
+	// writer.
 	//
 	//reference:none
 	compressed = ledger.Bounds{Total: 8, User: 2}
@@ -201,8 +197,7 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	if give, err := u.compressed.TakeFor(r.Context(), 1); err == nil {
 		return r, give
 	}
-	r = r.WithContext(r.Context())
-	r.Header = r.Header.Clone()
+	r = r.Clone(r.Context())
 	r.Header.Del("Accept-Encoding")
 	return r, func() {}
 }
@@ -233,8 +228,8 @@ const (
 	unsent = 2 << 10
 )
 
-// WithPause returns the filter that pauses requests, see request.Pause, while a client does not
-// read. If too many bytes are blocked, for one user or in total, it ends the response instead.
+// WithPause returns the filter that pauses requests (request.Pause) while a client does not read. If too many bytes
+// are blocked, for one user or in total, it ends the response.
 func WithPause(next http.Handler) http.Handler { return withPause(next, newUnread(unreadBytes)) }
 
 func withPause(next http.Handler, unread *unread) http.Handler {
@@ -262,9 +257,8 @@ var (
 	forwardedAfter = time.Second
 )
 
-// WithForwarded returns the filter for responses from other servers, including watches. While a client
-// does not read, ahead bytes of its response are in memory. If this is too much, for one user or in
-// total, it ends the response.
+// WithForwarded returns the filter for responses from other servers, including watches. While a client does not
+// read, ahead bytes are in memory. If this is too much, for one user or in total, the response ends.
 func WithForwarded(next http.Handler, ahead int) http.Handler {
 	return withForwarded(next, newUnread(forwarded), ahead)
 }
@@ -335,9 +329,8 @@ func (p *pauser) end() {
 // leastEvent is the counted size of small events.
 const leastEvent = 64 << 10
 
-// WithWatchBytes returns the filter that limits the memory of large events of each logical cluster and user. Each
-// watch has buffers of the size of its largest event as long as it lasts, because encoders reuse them. Watches of the
-// installation's own components are not limited.
+// WithWatchBytes returns the filter that limits the memory of large events of each logical cluster and user. A watch
+// has buffers of the size of its largest event as long as it lasts, because encoders reuse them.
 func WithWatchBytes(next http.Handler, held *ledger.Ledger, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())

@@ -6,9 +6,9 @@
 //   - requests of its user, and of its logical cluster if several are overdue there, are rejected with 429;
 //   - it is counted in metrics.
 //
-// The handlers of k8s.io/apiserver execute writes in a separate goroutine, which continues after
-// the end of the context. These goroutines are found by a label in the goroutine profile. A profile
-// is only taken after such requests, and takes at most 5 % of the time of one core.
+// The handlers of k8s.io/apiserver execute writes in a goroutine that continues after the end of the context. It is
+// found by a label in the goroutine profile, which is only taken after such requests, and for at most 5 % of the
+// time of one core.
 package watchdog
 
 import (
@@ -41,8 +41,8 @@ const (
 	// period is the minimum time between two profiles. A profile takes at most 1/share of the time.
 	period = 100 * time.Millisecond
 	share  = 20
-	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled.
-	// It is more than one, because a single user could otherwise block all others.
+	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled. It is
+	// more than one, so that a single user cannot block all others.
 	//
 	//reference:limit cluster | requests that still compute a second after their end, of all users; 1 of each user | from this number on, 429 until they end
 	perCluster = 2
@@ -107,8 +107,7 @@ func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	}
 }
 
-// Watch returns the filter that returns when a request no longer computes. It must come after all
-// filters that count requests or assign seats.
+// Watch returns the filter that waits until a request no longer computes. It must come after limits and fairness.
 func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -137,8 +136,8 @@ func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRe
 	})
 }
 
-// lateResponse holds a late response until send is called. Otherwise, upstream's timeout filter would reset the stream
-// at the deadline, because a response has begun, instead of returning 504.
+// lateResponse holds a late response until send is called. If a response had begun at the deadline, upstream's
+// timeout filter would reset the stream instead of returning 504.
 type lateResponse struct {
 	http.ResponseWriter
 
