@@ -101,8 +101,8 @@ type controller struct {
 	initialPublishers initialPublishers
 }
 
-// initialPublishers are the cached resources that had replicas when the controller started and have not been published
-// since, by replicated resource.
+// initialPublishers are the cached resources, by replicated resource, that had replicas at the start and are not
+// published.
 type initialPublishers struct {
 	mu sync.Mutex
 	of map[schema.GroupResource][]apis.Publisher
