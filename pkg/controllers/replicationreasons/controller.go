@@ -119,8 +119,8 @@ func keysIn[T client.Object](informer *client.Informer[T]) func(logicalcluster.N
 	}
 }
 
-// accessDependent returns the sources of roles and their bindings, which depend on the content and on the replication of the
-// logical cluster.
+// accessDependent returns the sources of roles and bindings, which depend on content and replication of the logical
+// cluster.
 func (c *Config) accessDependent(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
 	return append(c.contentDependent(of), func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		enqueue := func(lc *corev1alpha1.LogicalCluster) {
@@ -247,8 +247,7 @@ type reason struct {
 	subject func(*rbacv1.Subject) bool
 }
 
-// reasons are all reasons that this package manages. Access to the content of a logical cluster is authorized on the shards
-// of its users.
+// reasons are those of this package. The shards of its users authorize access to the content of a logical cluster.
 var reasons = []reason{
 	{
 		name: apis.GroupName, // where there are exports
