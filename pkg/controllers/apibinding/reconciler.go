@@ -40,8 +40,7 @@ type APIs interface {
 	reserver
 	// Yield makes definitions with the names of bound resources yield to the binding.
 	Yield(ctx context.Context, key client.Key) error
-	// Rewrite writes the status that change returns, without admission and validation. It writes nothing and returns nil if change
-	// returns nil, or if a request is required.
+	// Rewrite writes the result of change without admission. It returns nil if that is nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 	// Empty deletes the objects of a bound resource, and returns the numbers of those that remain and wait for each
 	// finalizer.
@@ -196,8 +195,7 @@ func (r *bindingReconciler) change(ctx context.Context, key client.Key, known *a
 	return r.commit(ctx, binding, update(binding))
 }
 
-// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
-// export may exist on another shard.
+// Resolve returns the logical cluster of an export, "" if it does not exist, or client.ErrIncomplete if that is unknown.
 type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 
 // providerOf returns the logical cluster of a binding's export, or "". Once recorded in the status, it does not change.

@@ -56,8 +56,7 @@ type feed struct {
 	read    atomic.Uint64
 	written sync.Map // string to uint64
 
-	// filling replaces the graph, and fresh unreadable, after the initial state. Only the goroutine of the follower uses
-	// them.
+	// filling replaces the graph, and fresh unreadable, after the initial state. Only the follower uses them.
 	filling *graph
 	fresh   map[Item]struct{}
 

@@ -65,8 +65,7 @@ type Kinds interface {
 type backend interface {
 	Kinds
 
-	// get returns an object in the state of the graph or newer, and read by a quorum read; both the zero value if there is
-	// none.
+	// get returns an object in the state of the graph or newer, and read by a quorum read; the zero value if there is none.
 	get(ctx context.Context, item Item) (object, error)
 	read(ctx context.Context, item Item) (object, error)
 	// catchUp returns after the graph has processed all writes in the item's logical cluster up to the version of the object.
@@ -129,8 +128,7 @@ func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, er
 	return v, err
 }
 
-// below returns the policy for an object with a waiting owner: if it had dependents at the owner's deletion, it waits,
-// too.
+// below returns the policy for an object below a waiting owner. If it had dependents at that time, it waits, too.
 func (c *collector) below(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
 	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
 	for i := range lookups {

@@ -215,8 +215,7 @@ func isUp(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// untilObserved returns the time until an initialized logical cluster gets a namespace that the informer may not contain
-// yet.
+// untilObserved returns the time until a missing namespace is created, because the informer may be behind.
 func untilObserved(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
 	if initialized == nil {

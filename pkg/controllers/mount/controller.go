@@ -42,8 +42,7 @@ const Name = "mount"
 type Store interface {
 	// KindOf returns the resource of a kind; false if it is not served.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	// Listen calls changed with the key of each written object, or with an empty key if any object may have changed, until stop is
-	// called.
+	// Listen calls changed with the key of each written object, or empty if any may have changed, until stop is called.
 	Listen(changed func(key string)) (stop func())
 }
 

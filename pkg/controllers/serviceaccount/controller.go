@@ -94,8 +94,7 @@ type Issuer interface {
 	IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
 }
 
-// TokensConfig configures the controller of tokens in secrets. The informers contain the objects of all logical clusters of
-// the shard.
+// TokensConfig configures the controller of tokens. The informers contain all objects of the shard.
 type TokensConfig struct {
 	Local    *client.Factory
 	Accounts *client.Informer[*corev1.ServiceAccount]

@@ -319,8 +319,7 @@ func isRequested(ws *tenancyv1alpha1.Workspace, self string) bool {
 	return !isRemote(ws, self) || ws.Labels[tenancy.TargetLabel] != "" && ws.Annotations[tenancy.PlacementAnnotation] != ""
 }
 
-// requestPlacement adds the LogicalCluster to a claimed Workspace, so that the target shard needs neither the parent nor
-// the types.
+// requestPlacement adds the LogicalCluster to a Workspace, so that the target shard needs neither parent nor types.
 func requestPlacement(ws *tenancyv1alpha1.Workspace, in facts, self string) (*tenancyv1alpha1.Workspace, *problem) {
 	if !isRemote(ws, self) {
 		return ws, nil
