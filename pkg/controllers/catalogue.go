@@ -146,15 +146,13 @@ func newNamespace(d Deps) (reconcile.Made, error) {
 
 func newServiceAccount(d Deps) (reconcile.Made, error) {
 	i := d.Informers
-	return after(serviceaccount.NewServiceAccountController(serviceaccount.Config{
-		Local: d.Local, Namespaces: i.Namespaces, Accounts: i.ServiceAccounts,
-	}), i.Namespaces, i.ServiceAccounts), nil
+	return after(serviceaccount.NewServiceAccountController(d.Local, i.Namespaces, i.ServiceAccounts), i.Namespaces, i.ServiceAccounts), nil
 }
 
 func newRootCA(d Deps) (reconcile.Made, error) {
 	configMaps := rootca.NewInformer(d.Local)
-	made := after(rootca.NewRootCAController(rootca.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, ConfigMaps: configMaps, CA: d.RootCA}), d.Informers.Namespaces)
-	return owning(made, configMaps)
+	namespaces := d.Informers.Namespaces
+	return owning(after(rootca.NewRootCAController(d.Local, namespaces, configMaps, d.RootCA), namespaces), configMaps)
 }
 
 func newTokens(d Deps) (reconcile.Made, error) {
@@ -170,7 +168,7 @@ func newTokens(d Deps) (reconcile.Made, error) {
 
 func newAggregation(d Deps) (reconcile.Made, error) {
 	roles := d.Informers.RBAC.ClusterRoles.Own()
-	return after(aggregation.NewClusterRoleAggregator(aggregation.Config{Local: d.Local, ClusterRoles: roles}), roles), nil
+	return after(aggregation.NewClusterRoleAggregator(d.Local, roles), roles), nil
 }
 
 func (d Deps) logicalClusters() logicalcluster.Config {
@@ -246,7 +244,7 @@ func newMount(d Deps) (reconcile.Made, error) {
 
 func newResourceQuota(d Deps) (reconcile.Made, error) {
 	quotas := d.Informers.ResourceQuotas
-	return after(resourcequota.NewResourceQuotaController(resourcequota.Config{Local: d.Local, Quotas: quotas}), quotas), nil
+	return after(resourcequota.NewResourceQuotaController(d.Local, quotas), quotas), nil
 }
 
 func newGarbageCollector(d Deps) (reconcile.Made, error) {
@@ -257,7 +255,7 @@ func newPolicyTypes(d Deps) (reconcile.Made, error) {
 	policies := kinds.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
 		Name: "unchecked policies", Keep: policytypes.Unchecked,
 	})
-	return owning(after(policytypes.NewPolicyTypeController(policytypes.Config{Local: d.Local, Policies: policies})), policies)
+	return owning(after(policytypes.NewPolicyTypeController(d.Local, policies)), policies)
 }
 
 func newAPIExport(d Deps) (reconcile.Made, error) {
@@ -269,7 +267,7 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 		return reconcile.Made{}, err
 	}
 	slices := d.Informers.EndpointSlices
-	made := after(apiexport.NewAPIExportController(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports, slices)
+	made := after(apiexport.NewAPIExportController(d.Local, exports, secrets, slices), exports, slices)
 	return owning(made, secrets)
 }
 
@@ -289,7 +287,7 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 func newPartitionSet(d Deps) (reconcile.Made, error) {
 	sets := kinds.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
 	i := d.Informers
-	made := after(partitionset.NewPartitionSetController(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
+	made := after(partitionset.NewPartitionSetController(d.Local, sets, i.Partitions, i.Shards), i.Partitions, i.Shards)
 	return owning(made, sets)
 }
 
@@ -305,7 +303,7 @@ func newExportUse(d Deps) (reconcile.Made, error) {
 }
 
 func newIdentityCache(d Deps) (reconcile.Made, error) {
-	return after(identitycache.NewIdentityCacheController(identitycache.Config{Local: d.Local, Exports: d.Informers.APIExports}), d.Informers.APIExports), nil
+	return after(identitycache.NewIdentityCacheController(d.Local, d.Informers.APIExports), d.Informers.APIExports), nil
 }
 
 func newBoundSchemas(d Deps) (reconcile.Made, error) {
@@ -336,8 +334,8 @@ type cachedTable struct {
 	of Publications
 }
 
-// Ensure implements cachedresource.Table. Only objects that cached resources select are replicated, unless the identity
-// also belongs to an export: then the objects of all its consumers are.
+// Ensure implements cachedresource.Table. Without an export with the same identity, only selected objects are
+// replicated.
 func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
 	return t.Have(replication.Resource{
 		GroupVersionResource: resource,

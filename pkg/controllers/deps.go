@@ -28,8 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Deps are the dependencies of the controllers of a shard. In their configurations, Local is that of Sources, unless they specify
-// something else.
+// Deps are the dependencies of the controllers. In configurations, Local is that of Sources, unless specified otherwise.
 type Deps struct {
 	Sources
 	// Informers are the result of NewInformers for the same Sources. The caller runs them.

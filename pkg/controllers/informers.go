@@ -73,12 +73,11 @@ func (s Sources) replicas() client.Scope {
 	return s.Replicas.Factory().Shard(request.Wildcard).Wildcard()
 }
 
-// Informers are the shared informers of a shard's controllers. Informers of type client.Informer contain the objects of all
-// logical clusters of the shard. A replicas.Dual also contains objects of other shards if there is a cache server.
+// Informers are the shared informers of a shard's controllers. A client.Informer contains all objects of the shard, a
+// replicas.Dual also those of other shards if there is a cache server.
 type Informers struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// AllClusters includes the LogicalClusters of other shards with exports or workspace types that may be used, reduced to the
-	// fields that authorization needs.
+	// AllClusters includes those of other shards with exports or types, reduced to the fields for authorization.
 	AllClusters    *replicas.Dual[*corev1alpha1.LogicalCluster]
 	Workspaces     *client.Informer[*tenancyv1alpha1.Workspace]
 	Namespaces     *client.Informer[*corev1.Namespace]
@@ -109,8 +108,7 @@ type Informers struct {
 	// shard it is the same informer.
 	Shards, OwnShard *client.Informer[*corev1alpha1.Shard]
 
-	// The following contain the reports of all shards on the cache server: usage of limited subtrees, consumers of
-	// exports, and replicated revisions. They are nil if there is no cache server.
+	// The following contain reports of all shards on the cache server, and are nil if there is none.
 	SubtreeUsages          *client.Informer[*subtrees.SubtreeUsage]
 	ExportUses             *client.Informer[*exportuses.ExportUse]
 	ReplicationCheckpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]

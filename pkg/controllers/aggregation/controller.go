@@ -30,23 +30,17 @@ import (
 // Name is the name of the controller.
 const Name = "clusterrole-aggregation"
 
-// Config configures the controller. The informer contains the objects of all logical clusters of the shard.
-type Config struct {
-	Local        *client.Factory
-	ClusterRoles *client.Informer[*rbacv1.ClusterRole]
-}
-
-// NewClusterRoleAggregator returns the controller.
-func NewClusterRoleAggregator(config Config) *reconcile.Controller[client.Key] {
-	roles := config.ClusterRoles.Lister()
+// NewClusterRoleAggregator returns the controller. The informer contains the roles of all logical clusters of the shard.
+func NewClusterRoleAggregator(local *client.Factory, clusterRoles *client.Informer[*rbacv1.ClusterRole]) *reconcile.Controller[client.Key] {
+	roles := clusterRoles.Lister()
 	r := &aggregationReconciler{
 		get:    roles.Get,
 		all:    func(cluster logicalcluster.Name) []*rbacv1.ClusterRole { return roles.Cluster(cluster).List(nil) },
-		commit: reconcile.Committer(config.Local, kinds.ClusterRoles),
+		commit: reconcile.Committer(local, kinds.ClusterRoles),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile,
-		Sources: []reconcile.Source[client.Key]{r.setQueue, reconcile.FromInformer(config.ClusterRoles, keysOf)},
+		Sources: []reconcile.Source[client.Key]{r.setQueue, reconcile.FromInformer(clusterRoles, keysOf)},
 	})
 }
 
@@ -63,9 +57,8 @@ func (r *aggregationReconciler) setQueue(_ context.Context, queue reconcile.Queu
 	return func() {}, nil
 }
 
-// keysOf returns the key of a changed role if it is aggregated, and a key without a name, which stands for all aggregated
-// roles of its logical cluster. Workers find the roles that select the changed role, because the informer's goroutine
-// serves all tenants.
+// keysOf returns the key of an aggregated role, and a key without a name, for all aggregated roles of the logical
+// cluster: workers find the affected ones, because the goroutine of the informer serves all tenants.
 func keysOf(role *rbacv1.ClusterRole) []client.Key {
 	var keys []client.Key
 	if role.AggregationRule != nil {

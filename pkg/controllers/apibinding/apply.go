@@ -57,9 +57,8 @@ func (r *bindingReconciler) apply(ctx context.Context, key client.Key, known *ap
 	return result, r.apis.WaitFor(ctx, written)
 }
 
-// prepare copies the schemas of a plan and checks that they can replace the bound ones. Until done is called, other bindings cannot
-// bind different schemas for the same resource and identity, because each of them would be compared only with the schemas that
-// were bound before.
+// prepare copies the schemas of a plan and checks that they can replace the bound ones. Until done is called, no other
+// schema can be bound for the same resource and identity, because it was not compared with these.
 func (r *bindingReconciler) prepare(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) (done func(), err error) {
 	if err := r.copySchemas(ctx, p); err != nil || p.problem != nil {
 		return func() {}, err
@@ -93,8 +92,7 @@ func (r *bindingReconciler) copySchemas(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// checkReplacements sets the problem of a plan if stored objects could not be read with a new schema. Then the binding does not
-// change.
+// checkReplacements sets the problem of a plan if stored objects could not be read with a new schema.
 func (r *bindingReconciler) checkReplacements(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) error {
 	next := p.replaced()
 	for i := range next {
@@ -115,8 +113,7 @@ func (r *bindingReconciler) reserve(ctx context.Context, key client.Key, binding
 	return reserve(ctx, r.apis, r.siblings, key.Cluster, binding, p)
 }
 
-// conflictIsOver checks again whether names are in use, because they may have been released before the binding was recorded as
-// waiting.
+// conflictIsOver checks the names again: they may have been released before the binding was recorded as waiting.
 func (r *bindingReconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) bool {
 	release, conflict, err := r.reserve(ctx, key, binding, p)
 	if err != nil || conflict != "" {
@@ -126,8 +123,7 @@ func (r *bindingReconciler) conflictIsOver(ctx context.Context, key client.Key, 
 	return true
 }
 
-// recordPlan records the resources of a plan in the LogicalCluster. For the default bindings of a new LogicalCluster, its own
-// controller does this shortly afterwards.
+// recordPlan records the resources in the LogicalCluster. A new LogicalCluster soon records its default bindings itself.
 func (r *bindingReconciler) recordPlan(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (reconcile.Result, error) {
 	if p.problem != nil {
 		return reconcile.Result{}, nil
@@ -229,16 +225,14 @@ func (r *bindingReconciler) empty(ctx context.Context, key client.Key, binding *
 	return all, errors.Join(errs...)
 }
 
-// awaited returns the resources of the export that are not bound yet and have existing schemas. It copies the schemas, which
-// are needed for deleting objects.
+// awaited returns the resources that are not bound yet. It copies the schemas, which are needed for deleting objects.
 func (r *bindingReconciler) awaited(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) ([]apisv1alpha2.BoundAPIResource, error) {
-	provider, err := providerOf(cluster, binding, r.resolve)
-	if err != nil {
-		return nil, unlessUpToDate(binding, err)
+	provider, export, err := r.exportOf(cluster, binding)
+	if conditions.IsTrue(binding, apisv1alpha2.BindingUpToDate) && export == nil {
+		return nil, nil // it has bound all resources
 	}
-	export, err := r.exportOf(provider, binding)
 	if err != nil || export == nil || export.Status.IdentityHash == "" {
-		return nil, unlessUpToDate(binding, err)
+		return nil, err
 	}
 	var all []apisv1alpha2.BoundAPIResource
 	for i := range export.Spec.Resources {
@@ -269,16 +263,8 @@ func (r *bindingReconciler) awaited(ctx context.Context, cluster logicalcluster.
 	return all, nil
 }
 
-// unlessUpToDate drops the error of looking up the export if the binding had bound all of its resources.
-func unlessUpToDate(binding *apisv1alpha2.APIBinding, err error) error {
-	if conditions.IsTrue(binding, apisv1alpha2.BindingUpToDate) {
-		return nil
-	}
-	return err
-}
-
-// isTakenOver reports whether another binding in the logical cluster has bound the resource with the same identity, or will
-// bind the same schema when the names are released. If this cannot be determined, nothing may be deleted.
+// isTakenOver reports whether another binding has bound the resource with the same identity, or will bind the same
+// schema. If this cannot be determined, nothing may be deleted.
 func (r *bindingReconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
 	for _, other := range r.siblings(key.Cluster) {
 		if other.Name == key.Name || other.DeletionTimestamp != nil {
@@ -296,11 +282,7 @@ func (r *bindingReconciler) isTakenOver(key client.Key, bound *apisv1alpha2.Boun
 
 // offersSame reports whether the export of a binding contains the bound resource with the same schema and identity.
 func (r *bindingReconciler) offersSame(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
-	provider, err := providerOf(cluster, binding, r.resolve)
-	if err != nil {
-		return false, err
-	}
-	export, err := r.exportOf(provider, binding)
+	provider, export, err := r.exportOf(cluster, binding)
 	if err != nil || export == nil || export.Status.IdentityHash != bound.Schema.IdentityHash {
 		return false, err
 	}

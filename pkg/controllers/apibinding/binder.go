@@ -40,8 +40,8 @@ func NewBinder(storage Storage, bindings *client.Informer[*apisv1alpha2.APIBindi
 	}}
 }
 
-// Bind creates a binding and returns it after its resources are served. It returns nil if the controller must bind it, because no
-// similar binding exists on the shard or a name is in use. If the binding exists, it returns an AlreadyExists error.
+// Bind creates a binding and returns it after its resources are served, or nil if the controller must bind it: no
+// binding on the shard is similar, or a name is in use. If the binding exists, it returns an AlreadyExists error.
 func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
 	resources, release, ok := b.storage.Like(ctx, export)
 	if !ok {
@@ -73,8 +73,7 @@ func (*Binder) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBi
 }
 
 type reserver interface {
-	// Reserve reserves the names of schemas in a logical cluster for a binding until release is called. If one is in use, conflict
-	// describes it.
+	// Reserve reserves the names of schemas until release is called. If one is in use, conflict describes it.
 	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
 	// WaitFor waits until the resources of a binding are served.
 	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error

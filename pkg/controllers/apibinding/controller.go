@@ -55,8 +55,7 @@ func IndexBySchema(export *apisv1alpha2.APIExport) []string {
 	return names
 }
 
-// Config configures the controller. The informers contain the objects of all logical clusters of the shard; exports and schemas
-// also those of other shards.
+// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters, and Cache the cache server with the schemas of other shards; Cache may be
 	// nil.
@@ -155,8 +154,7 @@ func (r *bindingReconciler) reconcile(ctx context.Context, key client.Key) (reco
 	return result, err
 }
 
-// reconcileBinding reconciles a binding. It returns client.ErrIncomplete if the exports of other shards have not been
-// observed completely.
+// reconcileBinding returns client.ErrIncomplete if the exports of other shards have not been observed completely.
 func (r *bindingReconciler) reconcileBinding(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	known, err := r.known(key)
 	if err == nil && known.DeletionTimestamp == nil {
@@ -171,8 +169,7 @@ func (r *bindingReconciler) reconcileBinding(ctx context.Context, key client.Key
 	if err != nil {
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
-	// A live read ensures that the cached siblings are as recent as the deletion: if two bindings are deleted, one of them
-	// deletes the shared objects.
+	// A live read makes the siblings as recent as the deletion: one of two deleted bindings deletes the shared objects.
 	binding, err := r.binding(ctx, key)
 	if err != nil || binding.DeletionTimestamp == nil {
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)

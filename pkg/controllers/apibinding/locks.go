@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -33,19 +34,20 @@ func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apis
 	type lock struct {
 		Name string `json:"n,omitempty"`
 	}
-	all := map[string]json.RawMessage{}
+	var all map[string]json.RawMessage
 	before := lc.Annotations[locksAnnotation]
 	if before != "" {
 		if err := json.Unmarshal([]byte(before), &all); err != nil {
 			return nil, fmt.Errorf("annotation %s of the LogicalCluster: %w", locksAnnotation, err)
 		}
 	}
-	for resource, text := range all {
-		var l lock
-		if err := json.Unmarshal(text, &l); err == nil && l.Name == binding {
-			delete(all, resource)
-		}
+	if all == nil { // there is no annotation, or it is null
+		all = map[string]json.RawMessage{}
 	}
+	maps.DeleteFunc(all, func(_ string, text json.RawMessage) bool {
+		var l lock
+		return json.Unmarshal(text, &l) == nil && l.Name == binding
+	})
 	own, err := json.Marshal(lock{binding})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the locks of %s: %w", binding, err)

@@ -42,3 +42,12 @@ func TestBindingsOfOneLogicalCluster(t *testing.T) {
 	require.NoError(t, group.Wait())
 	require.Contains(t, w.lc.Annotations[locks], `"r49.example.org":{"n":"49"}`)
 }
+
+// TestNullLocks: an annotation that an administrator has set to null is replaced.
+func TestNullLocks(t *testing.T) {
+	lc := &corev1alpha1.LogicalCluster{}
+	lc.Annotations = map[string]string{locks: "null"}
+	updated, err := withLocks(lc, "b", []apisv1alpha2.BoundAPIResource{{Group: "example.org", Resource: "r"}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"r.example.org":{"n":"b"}}`, updated.Annotations[locks])
+}

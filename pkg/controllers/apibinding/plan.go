@@ -148,8 +148,7 @@ const missingIdentityHash = "MissingIdentityHash"
 type problem struct {
 	// export is set if the export is invalid.
 	export bool
-	// overCapacity is set if the shard has too many schemas of the provider, or uses an incompatible one: binding is retried when
-	// copies of schemas have been deleted.
+	// overCapacity is set if binding must be retried when copies of schemas have been deleted.
 	overCapacity bool
 	reason       string
 	severity     conditionsv1alpha1.ConditionSeverity
@@ -231,8 +230,7 @@ func waitingFor(binding *apisv1alpha2.APIBinding, why error) *apisv1alpha2.APIBi
 	return binding
 }
 
-// incomplete sets the conditions of a binding that is not up to date. After the initial binding was completed, its
-// condition does not change.
+// incomplete sets the conditions of a binding that is not up to date. A completed initial binding stays completed.
 func incomplete(binding *apisv1alpha2.APIBinding, reason string, severity conditionsv1alpha1.ConditionSeverity, message string) {
 	conditions.MarkFalse(binding, apisv1alpha2.BindingUpToDate, reason, severity, "%s", message)
 	if !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {

@@ -40,11 +40,10 @@ type APIs interface {
 	reserver
 	// Yield makes definitions with the names of bound resources yield to the binding.
 	Yield(ctx context.Context, key client.Key) error
-	// Rewrite writes the status that change returns, without admission and validation. It writes nothing and returns nil if change
-	// returns nil, or if a request is required.
+	// Rewrite writes the result of change without admission. It returns nil if that is nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// Empty deletes all objects of a bound resource in a logical cluster. It returns the number of remaining objects, and of those
-	// that wait for each finalizer.
+	// Empty deletes the objects of a bound resource, and returns the numbers of those that remain and wait for each
+	// finalizer.
 	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (remainder int, finalizers map[string]int, err error)
 	// FollowNames calls f when names may have been released, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
@@ -67,8 +66,7 @@ type bindingReconciler struct {
 
 	now      func() time.Time
 	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
-	// recording serializes the writes of bindings to their LogicalCluster: a new one gets several bindings at once, and all but
-	// one of the writes would fail with a conflict.
+	// recording serializes the writes to a LogicalCluster: those of several bindings of a new one would conflict.
 	recording keymutex.KeyMutex
 	replacing replacements
 	// waiting are bindings that wait for names, by logical cluster, and overCapacity those that wait for capacity for schemas.
@@ -86,13 +84,9 @@ func wait(in *tenancy.Waits[client.Key], key client.Key, id string, waits bool) 
 	}
 }
 
-// observe returns the input of decide. It returns client.ErrIncomplete if the exports of other shards have not been observed
-// completely.
+// observe returns the input of decide, or client.ErrIncomplete as reconcileBinding.
 func (r *bindingReconciler) observe(key client.Key, binding *apisv1alpha2.APIBinding) (o observation, err error) {
-	if o.provider, err = providerOf(key.Cluster, binding, r.resolve); err != nil {
-		return o, err
-	}
-	if o.export, err = r.exportOf(o.provider, binding); o.export == nil || err != nil || o.export.Status.IdentityHash == "" {
+	if o.provider, o.export, err = r.exportOf(key.Cluster, binding); o.export == nil || err != nil || o.export.Status.IdentityHash == "" {
 		return o, err
 	}
 	for i := range o.export.Spec.Resources {
@@ -105,20 +99,21 @@ func (r *bindingReconciler) observe(key client.Key, binding *apisv1alpha2.APIBin
 	return o, nil
 }
 
-// exportOf returns the export of a binding, or nil if there is none.
-func (r *bindingReconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
+// exportOf returns the export of a binding, or nil if there is none, and its logical cluster.
+func (r *bindingReconciler) exportOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (logicalcluster.Name, *apisv1alpha2.APIExport, error) {
 	ref := binding.Spec.Reference.Export
-	if provider == "" || ref == nil {
-		return nil, nil //nolint:nilnil // not found
+	provider, err := providerOf(cluster, binding, r.resolve)
+	if err != nil || provider == "" || ref == nil {
+		return provider, nil, err
 	}
 	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // not found
+	if err != nil {
+		return provider, nil, reconcile.IgnoreNotFound(err)
 	}
-	if err == nil && export.DeletionTimestamp != nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
-		return nil, nil //nolint:nilnil // it is being deleted, and only existing bindings may use it
+	if export.DeletionTimestamp != nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+		return provider, nil, nil // only existing bindings may use it
 	}
-	return export, err
+	return provider, export, nil
 }
 
 // recorded returns a LogicalCluster, and its new state if the resources of a binding are not recorded yet.
@@ -148,8 +143,7 @@ func (r *bindingReconciler) record(ctx context.Context, cluster logicalcluster.N
 	return err
 }
 
-// isStarting reports whether the controller of a LogicalCluster will set its phase label, and will record its default bindings with
-// the same write.
+// isStarting reports whether the controller of a LogicalCluster will record its default bindings with the phase label.
 func (r *bindingReconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
 	phase := string(lc.Status.Phase)
 	return (phase == "" || lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != phase) && r.now().Before(lc.CreationTimestamp.Add(startTime))
@@ -188,8 +182,8 @@ func (r *bindingReconciler) read(ctx context.Context, key client.Key) (*apis.API
 	return nil, fmt.Errorf("%w: the cache server %s the APIResourceSchema %s of shard %s", client.ErrIncomplete, action, key.Name, key.Shard)
 }
 
-// change writes the result of update and returns it. It returns known if nothing changes, and nil if the binding has changed since it
-// was observed: the informer will report the change and requeue the binding.
+// change writes the result of update. It returns known if nothing changes, and nil if the binding has changed since it
+// was observed, which requeues it.
 func (r *bindingReconciler) change(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, update func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	if equality.Semantic.DeepEqual(known, update(known)) {
 		return known, nil
@@ -201,8 +195,7 @@ func (r *bindingReconciler) change(ctx context.Context, key client.Key, known *a
 	return r.commit(ctx, binding, update(binding))
 }
 
-// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if the
-// export may exist on another shard.
+// Resolve returns the logical cluster of an export, "" if it does not exist, or client.ErrIncomplete if that is unknown.
 type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 
 // providerOf returns the logical cluster of a binding's export, or "". Once recorded in the status, it does not change.
@@ -225,8 +218,7 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	return name, nil
 }
 
-// ReadSchema reads a schema of this shard, or, if the key contains another shard, its replica on the cache server with the original
-// UID.
+// ReadSchema reads a schema, or the replica of another shard's one, with the original UID, on the cache server.
 func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apis.APIResourceSchema, error) {
 	if key.Shard == "" {
 		return readSchema(ctx, local.Cluster(key.Cluster.Path()), key.Name)

@@ -39,16 +39,6 @@ func IndexBySecret(export *apisv1alpha2.APIExport) []string {
 	return []string{client.Key{Cluster: logicalcluster.From(export), Namespace: ref.Namespace, Name: ref.Name}.String()}
 }
 
-// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
-type Config struct {
-	Local *client.Factory
-	// Exports have the index SecretIndex.
-	Exports *client.Informer[*apisv1alpha2.APIExport]
-	// Secrets may be limited to the metadata of secrets that NamedSecrets selects.
-	Secrets *client.Informer[*metav1.PartialObjectMetadata]
-	Slices  *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
-}
-
 // NamedSecrets selects secrets that an export references.
 func NamedSecrets(exports *client.Informer[*apisv1alpha2.APIExport]) func(*metav1.PartialObjectMetadata) bool {
 	return func(secret *metav1.PartialObjectMetadata) bool { return len(exportsOf(exports, secret)) > 0 }
@@ -58,35 +48,34 @@ func exportsOf(exports *client.Informer[*apisv1alpha2.APIExport], secret *metav1
 	return exports.Lister().KeysByIndex(SecretIndex, client.KeyOf(secret).String())
 }
 
-// NewAPIExportController returns the controller. Its keys are exports.
-func NewAPIExportController(config Config) *reconcile.Controller[client.Key] {
+// NewAPIExportController returns the controller. Its keys are exports. The informers contain the objects of all logical clusters of
+// the shard: exports with SecretIndex, the metadata of secrets that NamedSecrets selects, and endpoint slices.
+func NewAPIExportController(local *client.Factory, exports *client.Informer[*apisv1alpha2.APIExport], named *client.Informer[*metav1.PartialObjectMetadata], slices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]) *reconcile.Controller[client.Key] {
 	r := &exportReconciler{
-		export: config.Exports.Lister().Get, slice: config.Slices.Lister().Get,
+		export: exports.Lister().Get, slice: slices.Lister().Get,
 		secret: func(ctx context.Context, key client.Key) (*corev1.Secret, error) {
-			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.Secrets.InNamespace(local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		createSecret: func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
-			return secrets.Create(ctx, config.Local.Cluster(cluster.Path()), secret)
+			return secrets.Create(ctx, local.Cluster(cluster.Path()), secret)
 		},
-		commit: reconcile.Committer(config.Local, kinds.APIExports),
+		commit: reconcile.Committer(local, kinds.APIExports),
 		createSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
-			_, err := kinds.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
+			_, err := kinds.APIExportEndpointSlices.In(local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
 			return err
 		},
 		deleteSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
-			return kinds.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Delete(ctx, slice.Name,
+			return kinds.APIExportEndpointSlices.In(local.Cluster(cluster.Path())).Delete(ctx, slice.Name,
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.Keys(config.Exports),
-			reconcile.FromInformer(config.Secrets, func(secret *metav1.PartialObjectMetadata) []client.Key {
-				return exportsOf(config.Exports, secret)
-			}),
+			reconcile.Keys(exports),
+			reconcile.FromInformer(named, func(secret *metav1.PartialObjectMetadata) []client.Key { return exportsOf(exports, secret) }),
 			// A default slice has the name of its export.
-			reconcile.Keys(config.Slices),
+			reconcile.Keys(slices),
 		},
 	})
 }

@@ -94,7 +94,7 @@ func NewBootstrapController(cfg Config) (*reconcile.Controller[logicalcluster.Na
 	}), nil
 }
 
-// clusterIn returns a function that returns the logical cluster of an object if it is one of clusters.
+// clusterIn returns the logical cluster of an object if it is one of clusters.
 func clusterIn[T client.Object](clusters []logicalcluster.Name) func(T) []logicalcluster.Name {
 	return func(obj T) []logicalcluster.Name {
 		if cluster := logicalcluster.From(obj); slices.Contains(clusters, cluster) {
@@ -189,8 +189,7 @@ func (r *bootstrapReconciler) load() error {
 	return err
 }
 
-// ensureShipped creates missing initial content of root and updates content of older versions. Schemas never change, and
-// those of older versions are retained.
+// ensureShipped creates missing content of root and updates older versions. Schemas never change, and are retained.
 func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
 	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), workspaceTypes.merge}
 	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), apiExports.merge}

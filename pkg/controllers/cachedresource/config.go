@@ -55,8 +55,7 @@ type Store interface {
 	Bytes(cluster logicalcluster.Name) (int64, bool)
 	// Each calls visit for each object of a served resource.
 	Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(Stored)) error
-	// Listen calls changed with the key of each written object, or with an empty key if any object may have changed, until stop is
-	// called.
+	// Listen calls changed with the key of each written object, or empty if any may have changed, until stop is called.
 	Listen(changed func(key string)) (stop func())
 }
 
@@ -101,8 +100,7 @@ type controller struct {
 	initialPublishers initialPublishers
 }
 
-// initialPublishers are the cached resources that had replicas when the controller started and have not been published
-// since, by replicated resource.
+// initialPublishers are cached resources, by replicated resource, with replicas at the start that are not published yet.
 type initialPublishers struct {
 	mu sync.Mutex
 	of map[schema.GroupResource][]apis.Publisher

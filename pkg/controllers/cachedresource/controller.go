@@ -6,8 +6,7 @@
 //	limits for objects ─────────────────────────────┘   Table: an entry <resource>:<identity>
 //	                                                    ◄─ counts here and on the cache server
 //
-// Decisions (this file, resource.go) are separate from change notifications (config.go) and from conflicts between cached
-// resources for the same resource (rivals.go).
+// Decisions (this file, resource.go) are separate from change notifications (config.go).
 package cachedresource
 
 import (
@@ -80,8 +79,8 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return result, problem
 }
 
-// advance updates the status of a cached resource and its replication. Problems of the cached resource are reported in conditions;
-// errors are problems of this server.
+// advance updates status and replication. Conditions report problems of the cached resource, errors those of this
+// server.
 func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedResource) (reconcile.Result, error) {
 	if object.Status.Phase == "" {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
@@ -160,8 +159,7 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// soon returns the delay before the next check whether the replicas have been deleted, for which there are no events. It increases
-// with the duration of the deletion.
+// soon returns the delay before the next check for replicas, which grows with the duration of the deletion.
 func soon(object *cachev1alpha1.CachedResource) time.Duration {
 	return min(max(time.Since(object.DeletionTimestamp.Time)/8, minSoon), maxSoon)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,8 +133,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// unchanged reports whether everything was replicated at the last count, and nothing that affects it has changed since: the
-// objects, the cached resource, the served resource, or the remaining limits.
+// unchanged reports whether everything was replicated at the last count, and nothing that affects it has changed since.
 func (c *controller) unchanged(object *cachev1alpha1.CachedResource, served Served) bool {
 	last, counts := c.watched.counted(client.KeyOf(object)), object.Status.ResourceCounts
 	if counts == nil || last.version != object.ResourceVersion || last.served != served || time.Since(last.at) >= recountInterval {
@@ -152,8 +152,7 @@ func hasFinalizer(object *cachev1alpha1.CachedResource) bool {
 
 const countTimeout = 5 * time.Second
 
-// choose returns the number of selected objects. If they exceed the limits of the logical cluster, it restricts p to the oldest
-// ones.
+// choose returns the number of selected objects. If they exceed the limits, it restricts p to the oldest ones.
 func (c *controller) choose(ctx context.Context, object *cachev1alpha1.CachedResource, p *apis.Publication) (count int, err error) {
 	cluster, gvr := logicalcluster.From(object), apis.CachedResourceOf(object)
 	objects, bytes := c.remainingLimits(object)
@@ -188,8 +187,7 @@ func (c *controller) choose(ctx context.Context, object *cachev1alpha1.CachedRes
 	return len(all), nil
 }
 
-// remainingLimits returns the remaining limits for a cached resource: those of its logical cluster minus the usage of older
-// cached resources.
+// remainingLimits returns the limits of the logical cluster minus the usage of older cached resources.
 func (c *controller) remainingLimits(object *cachev1alpha1.CachedResource) (objects int, bytes int64) {
 	objects, bytes = c.Limit, c.LimitBytes
 	for publisher, other := range c.others(object) {
@@ -244,4 +242,122 @@ func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResou
 		count += int(*remaining)
 	}
 	return count, nil
+}
+
+// names are the names of the resource, in the order of Config.All.
+var names = [...]string{apis.CachedResources, apis.ClusterCachedResources}
+
+// others returns the other cached resources of the logical cluster, of both kinds.
+func (c *controller) others(object *cachev1alpha1.CachedResource) iter.Seq2[apis.Publisher, *cachev1alpha1.CachedResource] {
+	own := c.publisher(client.KeyOf(object))
+	return func(yield func(apis.Publisher, *cachev1alpha1.CachedResource) bool) {
+		for i, informer := range c.All {
+			for _, other := range informer.Lister().Cluster(own.Cluster).List(nil) {
+				publisher := apis.Publisher{Resource: names[i], Cluster: own.Cluster, Name: other.Name}
+				if publisher != own && !yield(publisher, other) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func older(a, b *cachev1alpha1.CachedResource) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0
+}
+
+func mayHaveReplicas(object *cachev1alpha1.CachedResource) bool {
+	return object.Annotations[apis.CachedKindAnnotation] != "" && object.Status.IdentityHash != ""
+}
+
+// takesPrecedence reports whether a replicates the resource if b selects it, too, because both were created
+// simultaneously, e.g. on two replicas of the shard. The order depends only on stored state, so that a restart deletes
+// no replicas.
+func takesPrecedence(a, b *cachev1alpha1.CachedResource) bool {
+	if mayHaveReplicas(a) != mayHaveReplicas(b) {
+		return mayHaveReplicas(a)
+	}
+	return older(a, b)
+}
+
+// conflict returns an error if another cached resource that takes precedence replicates the resource.
+func (c *controller) conflict(object *cachev1alpha1.CachedResource) *apis.CachedAlreadyError {
+	resource := apis.CachedResourceOf(object)
+	for by, other := range c.others(object) {
+		if apis.CachedResourceOf(other) == resource && takesPrecedence(other, object) {
+			return &apis.CachedAlreadyError{Resource: resource, By: by}
+		}
+	}
+	return nil
+}
+
+func reportConflict(object *cachev1alpha1.CachedResource, conflict *apis.CachedAlreadyError) {
+	stopped(object, reasonAlreadyCached, conditionsv1alpha1.ConditionSeverityError,
+		conflict.Error()+": delete this one, or the other one with its replicas")
+}
+
+// sharesReplicas reports whether another cached resource that takes precedence selects the same replicas.
+func (c *controller) sharesReplicas(object *cachev1alpha1.CachedResource) bool {
+	resource := apis.CachedResourceOf(object)
+	for _, other := range c.others(object) {
+		if apis.CachedResourceOf(other) == resource && other.Status.IdentityHash == object.Status.IdentityHash && takesPrecedence(other, object) {
+			return true
+		}
+	}
+	return false
+}
+
+// rivalsOf enqueues cached resources when another one for the same resource changes.
+func (c *controller) rivalsOf(all *client.Informer[*cachev1alpha1.CachedResource]) reconcile.Source[client.Key] {
+	return reconcile.FromInformer(all, func(changed *cachev1alpha1.CachedResource) (rivals []client.Key) {
+		for _, other := range c.Objects.Lister().Cluster(client.KeyOf(changed).Cluster).List(nil) {
+			if other.UID != changed.UID && apis.CachedResourceOf(other) == apis.CachedResourceOf(changed) {
+				rivals = append(rivals, client.KeyOf(other))
+			}
+		}
+		return rivals
+	})
+}
+
+// replicates reports whether a cached resource had replicas according to its status and still may have them.
+func replicates(object *cachev1alpha1.CachedResource) bool {
+	if object.DeletionTimestamp != nil || conditions.IsFalse(object, cachev1alpha1.CachedResourceValid) || conditions.GetReason(object, cachev1alpha1.ReplicationStarted) == reasonAlreadyCached {
+		return false
+	}
+	counts := object.Status.ResourceCounts
+	return mayHaveReplicas(object) && (counts != nil && counts.Cache > 0 || conditions.IsTrue(object, cachev1alpha1.ReplicationStarted))
+}
+
+func (c *controller) remember(context.Context, reconcile.Queue[client.Key]) (func(), error) {
+	c.initialPublishers.mu.Lock()
+	defer c.initialPublishers.mu.Unlock()
+	c.initialPublishers.of = map[schema.GroupResource][]apis.Publisher{}
+	for i, informer := range c.All {
+		for _, object := range informer.Lister().List(nil) {
+			if replicates(object) {
+				key, resource := client.KeyOf(object), apis.ReplicatedOf(object).GroupResource()
+				c.initialPublishers.of[resource] = append(c.initialPublishers.of[resource], apis.Publisher{Resource: names[i], Cluster: key.Cluster, Name: key.Name})
+			}
+		}
+	}
+	return func() {}, nil
+}
+
+// incomplete reports whether some cached resources that had replicas of a resource at the start have not been published
+// yet. Until they are, replicas must not be written or deleted: theirs would be obsolete, or replaced.
+func (c *controller) incomplete(resource schema.GroupResource) bool {
+	c.initialPublishers.mu.Lock()
+	defer c.initialPublishers.mu.Unlock()
+	all := c.initialPublishers.of[resource]
+	for ; len(all) > 0; all = all[:len(all)-1] {
+		last := all[len(all)-1]
+		_, _, known := c.Publications.Published(last)
+		object, err := c.All[slices.Index(names[:], last.Resource)].Lister().Get(client.Key{Cluster: last.Cluster, Name: last.Name})
+		if !known && err == nil && replicates(object) && apis.ReplicatedOf(object).GroupResource() == resource {
+			c.initialPublishers.of[resource] = all
+			return true
+		}
+	}
+	delete(c.initialPublishers.of, resource)
+	return false
 }

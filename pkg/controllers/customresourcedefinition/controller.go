@@ -26,11 +26,9 @@ const (
 	timeout = 10 * time.Minute
 )
 
-// Definitions gives access to the definitions of all logical clusters of the shard through its custom resource server. In
-// contrast to an informer, it does not keep decoded definitions in memory.
+// Definitions gives access to all definitions of the shard, without keeping them in memory as an informer does.
 type Definitions interface {
-	// Follow calls f with the definitions that need to be reconciled: existing ones before it returns, and later ones until stop is
-	// called.
+	// Follow calls f with definitions to reconcile: existing ones before it returns, later ones until stop is called.
 	Follow(f func(cluster logicalcluster.Name, name string)) (stop func())
 	// Get returns a definition, which must not be modified.
 	Get(ctx context.Context, cluster logicalcluster.Name, name string) (*apiextensions.CustomResourceDefinition, error)

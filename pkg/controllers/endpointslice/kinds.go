@@ -125,8 +125,7 @@ func ofCached[T Slice, L runtime.Object](name, kind string, resource client.Reso
 	}
 }
 
-// refersBack returns a problem of the export of a cached resource's slice, which must contain the resource with a reference to the
-// slice.
+// refersBack returns a problem of an export, which must contain the cached resource with a reference to its slice.
 func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport) *problem {
 	invalid := &problem{cachev1alpha1.APIExportInvalidReferenceReason, "The APIExport does not exist: create it, with a resource whose storage.virtual refers to this slice, or delete the slice"}
 	if export == nil {

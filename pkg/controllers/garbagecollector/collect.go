@@ -94,8 +94,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	return reconcile.Result{}, err
 }
 
-// open breaks a cycle: if a dependent of an object waits for its own dependents, the object must not block its owners while
-// it waits for the dependent.
+// open breaks a cycle: an object must not block its owners while it waits for a dependent that waits, too.
 func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o object) error {
 	// Dependents that were observed to wait must not be read in an older state.
 	cycle, err := c.anyDependent(ctx, item, o, c.backend.read, func(_ dependent, of *object) bool { return of.waits() })

@@ -65,8 +65,7 @@ const (
 	maxKeys, maxNamespaces = 1000, 20
 )
 
-// requeueDelays are the delays at which parked items are requeued after the served APIs have changed, because components
-// observe such a change at different times.
+// requeueDelays are for parked items after a change of the APIs, which components observe at different times.
 var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 
 // Config configures the controller.
@@ -95,10 +94,7 @@ type Controller struct {
 func NewGarbageCollector(config Config) *Controller {
 	c := &Controller{config: config, collector: newCollector(config.Metrics)}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
-	c.collector.backend = &shard{
-		Kinds: config.Kinds, writer: &writer{deleting: config.Deleting, local: config.Local}, feed: c.feed,
-		caughtUp: newTogether(c.feed.catchUp),
-	}
+	c.collector.backend = &shard{Kinds: config.Kinds, writer: &writer{deleting: config.Deleting, local: config.Local}, feed: c.feed}
 	c.queue = reconcile.New(reconcile.Config[Item]{
 		Name: Name, Reconcile: c.collector.collect, Workers: workers, PerCluster: perCluster, MinBackoff: minBackoff,
 		MaxBackoff: maxBackoff, Timeout: timeout, Sources: []reconcile.Source[Item]{c.source},
@@ -190,8 +186,7 @@ type shard struct {
 	Kinds
 	*writer
 
-	feed     *feed
-	caughtUp *together
+	feed *feed
 }
 
 func (s *shard) get(ctx context.Context, item Item) (object, error) { return s.feed.get(ctx, item) }
@@ -201,7 +196,7 @@ func (s *shard) read(ctx context.Context, item Item) (object, error) {
 	return objectOf(h), err
 }
 
-// catchUp implements backend. Concurrent calls share one wait.
+// catchUp implements backend. Only the workers call it, so there are few concurrent waits.
 func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 	version, err := strconv.ParseUint(o.version, 10, 64)
 	if err != nil {
@@ -210,7 +205,7 @@ func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 	if s.feed.caughtUp.Load() < version {
 		ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 		defer cancel()
-		if err := s.caughtUp.do(ctx); err != nil {
+		if err := s.feed.catchUp(ctx); err != nil {
 			return err
 		}
 	}
@@ -245,8 +240,7 @@ func (s *shard) inOtherNamespace(ctx context.Context, owner Item, uid types.UID)
 //reference:metadata LogicalCluster of `system:admin` | garbage collector
 const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
 
-// begin determines the garbage that existed before the first collector, and delays its deletion. It is repeated if the process is
-// restarted during the delay.
+// begin delays the deletion of garbage that existed before the first collector. A restart during the delay repeats it.
 func (c *Controller) begin(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	in := kinds.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
@@ -313,8 +307,8 @@ func summary(counts map[string]int) []string {
 	return out
 }
 
-// garbage returns the objects to delete, and those that cannot be judged now, which are retried individually: their deletion is
-// delayed, too. reads returns an error if reads fail in general, so that errors can be attributed to objects.
+// garbage returns the objects to delete, and those that cannot be judged now. reads returns an error if reads fail in
+// general, so that errors can be attributed to objects.
 func (c *Controller) garbage(ctx context.Context, reads func() error) (map[Item]types.UID, error) {
 	found := map[Item]types.UID{}
 	for _, item := range c.collector.graph.all() {

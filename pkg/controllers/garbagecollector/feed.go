@@ -52,13 +52,11 @@ type feed struct {
 
 	// caughtUp is a lower bound of the revision of the graph.
 	caughtUp atomic.Uint64
-	// read is the revision of the initial state. written contains the revision of the latest write since then by key prefix of
-	// the resource.
+	// read is the revision of the initial state, and written of the latest write since then, by key prefix of the resource.
 	read    atomic.Uint64
 	written sync.Map // string to uint64
 
-	// filling replaces the graph, and fresh replaces unreadable, after the initial state was reported. They are used only by the
-	// goroutine that calls the follower.
+	// filling replaces the graph, and fresh unreadable, after the initial state. Only the follower uses them.
 	filling *graph
 	fresh   map[Item]struct{}
 
@@ -87,8 +85,7 @@ func (f *feed) run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// begin starts a full resync, which complete ends. Until then, the graph keeps its state, because an incomplete graph would suggest
-// that owners have no dependents.
+// begin starts a full resync. Until complete, the graph keeps its state, because an incomplete one lacks dependents.
 func (f *feed) begin() { f.filling, f.fresh = newGraph(), map[Item]struct{}{} }
 
 func (f *feed) complete(revision uint64) {
@@ -211,36 +208,3 @@ func (f *feed) allReadable(cluster logicalcluster.Name) error {
 }
 
 var errUnreadable = errors.New("an object in the logical cluster, which may be a dependent, cannot be decoded")
-
-// together shares a wait between concurrent callers. Each caller gets the result of a wait that began after its call.
-type together struct {
-	wait func(ctx context.Context) error
-
-	begun atomic.Uint64
-	turn  chan struct{}
-	// done is the number of the last successful wait. It is guarded by turn.
-	done uint64
-}
-
-func newTogether(wait func(ctx context.Context) error) *together {
-	return &together{wait: wait, turn: make(chan struct{}, 1)}
-}
-
-func (t *together) do(ctx context.Context) error {
-	before := t.begun.Load()
-	select {
-	case t.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-t.turn }()
-	if t.done > before {
-		return nil
-	}
-	number := t.begun.Add(1)
-	err := t.wait(ctx)
-	if err == nil {
-		t.done = number
-	}
-	return err
-}

@@ -115,7 +115,7 @@ func TestUnreadableDependents(t *testing.T) {
 	s.follower.Begin()
 	s.follower.Changed("/core/secrets/c/n/a", nil, []byte("unreadable"), 1)
 	s.follower.Complete(1)
-	w := &shard{feed: f, caughtUp: newTogether(f.catchUp)}
+	w := &shard{feed: f}
 	catchUp := func(cluster string) error {
 		return w.catchUp(t.Context(), Item("/core/secrets/"+cluster+"/n/x"), object{version: "5"})
 	}

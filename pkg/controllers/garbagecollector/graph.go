@@ -14,20 +14,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// graph contains the dependents of each owner. Objects without owners and dependents are not included. It is notified of
-// all changes and determines the items to examine; decisions are based on the objects themselves.
+// graph contains the dependents of each owner, without objects that have neither owners nor dependents.
 type graph struct {
 	mu     sync.Mutex
 	owners map[owner]dependents
 	// waiting are the owners that wait for their dependents.
 	waiting map[owner]Item
-	// deleted are owners that were observed to be deleted while references to them exist: they are absent even if their kind is not
-	// served any more, because it may have been deleted with them.
+	// deleted are deleted owners with references to them: they are absent even if their kind was deleted with them.
 	deleted map[owner]struct{}
 	// added are the items with new references, which may be invalid.
-	added map[Item]struct{}
-	// references is the number of references.
-	references int
+	added      map[Item]struct{}
+	references int // their number
 
 	todo todo
 	wake chan struct{}
@@ -252,7 +249,7 @@ func (g *graph) take() todo {
 	return taken
 }
 
-// putAdded restores the state that takeAdded has cleared.
+// putAdded reverts takeAdded.
 func (g *graph) putAdded(item Item) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -328,8 +325,8 @@ func (i Item) place() storage.ObjectKey {
 // LogicalCluster returns the logical cluster of the object.
 func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
 
-// unowned reports whether the owner references of the item are ignored: a user with write access to the LogicalCluster must
-// not be able to delete it this way, because its deletion is restricted.
+// unowned reports whether owner references are ignored: the deletion of a LogicalCluster is restricted, so users with
+// write access must not cause it.
 func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }
 
 type object struct {
@@ -375,8 +372,7 @@ func sameReference(a, b metav1.OwnerReference) bool {
 	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name
 }
 
-// ownerOf returns the owner with a UID. UIDs that are not UUIDs are hashed. A collision only causes an unnecessary examination,
-// because decisions are based on the references.
+// ownerOf returns the owner with a UID; those that are not UUIDs are hashed. A collision only causes an examination.
 func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {
 	o := owner{cluster: cluster}
 	if id, err := uuid.Parse(string(uid)); err == nil {

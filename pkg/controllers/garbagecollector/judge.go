@@ -65,8 +65,7 @@ type Kinds interface {
 type backend interface {
 	Kinds
 
-	// get returns an object in the state of the graph or newer, and read the result of a quorum read. They return the zero value
-	// if the object does not exist.
+	// get returns an object in the state of the graph or newer, and read by a quorum read; the zero value if there is none.
 	get(ctx context.Context, item Item) (object, error)
 	read(ctx context.Context, item Item) (object, error)
 	// catchUp returns after the graph has processed all writes in the item's logical cluster up to the version of the object.
@@ -129,8 +128,7 @@ func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, er
 	return v, err
 }
 
-// below returns the policy for an object with a waiting owner. It waits, too, if it had dependents when the deletion of the owner
-// began.
+// below returns the policy for an object below a waiting owner. If it had dependents at that time, it waits, too.
 func (c *collector) below(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
 	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
 	for i := range lookups {
@@ -218,53 +216,45 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 type parked struct {
 	mu    sync.Mutex
 	items map[logicalcluster.Name]map[Item]struct{}
-	count int
 }
 
 func (p *parked) add(item Item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	cluster := item.LogicalCluster()
-	in := p.items[cluster]
-	if in == nil {
-		in = map[Item]struct{}{}
-		if p.items == nil {
-			p.items = map[logicalcluster.Name]map[Item]struct{}{}
-		}
-		p.items[cluster] = in
+	if p.items == nil {
+		p.items = map[logicalcluster.Name]map[Item]struct{}{}
 	}
-	before := len(in)
-	in[item] = struct{}{}
-	p.count += len(in) - before
+	cluster := item.LogicalCluster()
+	if p.items[cluster] == nil {
+		p.items[cluster] = map[Item]struct{}{}
+	}
+	p.items[cluster][item] = struct{}{}
 }
 
 func (p *parked) take(cluster logicalcluster.Name) []Item {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := p.items[cluster]
-	delete(p.items, cluster)
-	p.count -= len(in)
-	return slices.Collect(maps.Keys(in))
+	defer delete(p.items, cluster)
+	return slices.Collect(maps.Keys(p.items[cluster]))
 }
 
-func (p *parked) len() int {
+func (p *parked) len() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.count
+	for _, in := range p.items {
+		n += len(in)
+	}
+	return n
 }
 
 func (p *parked) remove(item Item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.count == 0 {
+	if len(p.items) == 0 {
 		return
 	}
 	cluster := item.LogicalCluster()
-	in := p.items[cluster]
-	before := len(in)
-	delete(in, item)
-	p.count -= before - len(in)
-	if len(in) == 0 {
+	if delete(p.items[cluster], item); len(p.items[cluster]) == 0 {
 		delete(p.items, cluster)
 	}
 }

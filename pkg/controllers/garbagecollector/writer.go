@@ -57,8 +57,7 @@ func (p patch) body(o object) ([]byte, error) {
 }
 
 type writer struct {
-	// deleting authenticates as the collector; webhooks and policies apply to its requests. local authenticates as the system;
-	// they do not apply to its requests.
+	// deleting authenticates as the collector, local as the system, to which webhooks and policies do not apply.
 	deleting, local *client.Factory
 	lanes           lanes
 }

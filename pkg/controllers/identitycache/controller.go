@@ -31,25 +31,18 @@ const (
 	ConfigMap = "apiexport-identity-cache"
 )
 
-// Config configures the controller.
-type Config struct {
-	Local *client.Factory
-	// Exports include those of other shards.
-	Exports *replicas.Dual[*apisv1alpha2.APIExport]
-}
-
-// NewIdentityCacheController returns the controller. Its only key is the logical cluster.
-func NewIdentityCacheController(cfg Config) *reconcile.Controller[logicalcluster.Name] {
-	scope := cfg.Local.Cluster(Cluster.Path())
+// NewIdentityCacheController returns the controller. The exports include those of other shards. Its only key is the logical cluster.
+func NewIdentityCacheController(local *client.Factory, exports *replicas.Dual[*apisv1alpha2.APIExport]) *reconcile.Controller[logicalcluster.Name] {
+	scope := local.Cluster(Cluster.Path())
 	r := &identityReconciler{
-		export:     func(name string) (*apisv1alpha2.APIExport, error) { return cfg.Exports.Get(core.RootCluster, "", name) },
+		export:     func(name string) (*apisv1alpha2.APIExport, error) { return exports.Get(core.RootCluster, "", name) },
 		namespaces: kinds.Namespaces.In(scope), configMaps: kinds.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
 	}
 	return reconcile.New(reconcile.Config[logicalcluster.Name]{
 		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[logicalcluster.Name]{
 			reconcile.Once(Cluster),
-			reconcile.FromInformer(cfg.Exports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name {
+			reconcile.FromInformer(exports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name {
 				if logicalcluster.From(export) != core.RootCluster || !config.IsRootExport(export.Name) {
 					return nil
 				}

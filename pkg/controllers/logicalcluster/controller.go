@@ -62,7 +62,7 @@ func NewLogicalClusterController(config Config) *reconcile.Controller[client.Key
 		Sources: append(sources, config.Unreadable.source,
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
-				if !isInitialNamespace(ns.Name) {
+				if ns.Name != metav1.NamespaceDefault && ns.Name != metav1.NamespaceSystem {
 					return nil
 				}
 				return keyOf(logicalcluster.From(ns))

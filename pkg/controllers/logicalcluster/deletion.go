@@ -30,8 +30,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// DeletionName is the name of the controller that deletes the content of logical clusters. It has a separate queue, so that the
-// deletion of a large tree does not delay the creation of workspaces.
+// DeletionName is the name of the controller that deletes content. It has its own queue, so that the deletion of a large
+// tree does not delay the creation of workspaces.
 const DeletionName = "logicalcluster-deletion"
 
 const (
@@ -127,8 +127,8 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	}
 }
 
-// lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round for
-// each object would still find others.
+// lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round
+// for each object would still find others.
 func lastOf[T client.Object](informer *client.Informer[T], clusters client.Lister[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
 	return reconcile.OnDelete(informer, func(object T) []client.Key {
 		cluster := logicalcluster.From(object)
@@ -174,17 +174,13 @@ func (r *deletionReconciler) delete(ctx context.Context, lc *corev1alpha1.Logica
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
-		waiting := result{reason: reasonTerminators, detail: fmt.Sprintf("waiting for terminators: %v", lc.Status.Terminators)}
-		_, err = r.write(ctx, lc, report(lc, waiting))
-		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
+		return reconcile.Result{}, r.reportWaiting(ctx, lc, reasonTerminators, fmt.Sprintf("waiting for terminators: %v", lc.Status.Terminators))
 	}
 
-	// If the finalizers belong to a provider that is authorized by a binding, it could not remove them after the binding
-	// was deleted.
+	// After the binding is deleted, its provider could not remove its finalizers any more.
 	if others := othersFinalizers(lc); len(others) > 0 && r.claimed(logicalcluster.From(lc)) {
-		waiting := result{reason: reasonFinalizers, detail: "the content is not deleted yet; waiting for finalizers of the LogicalCluster, which an APIBinding allows the provider to set: " + strings.Join(others, ", ")}
-		_, err = r.write(ctx, lc, report(lc, waiting))
-		return reconcile.Result{Backoff: true}, reconcile.IgnoreNotFound(err)
+		return reconcile.Result{Backoff: true}, r.reportWaiting(ctx, lc, reasonFinalizers,
+			"the content is not deleted yet; waiting for finalizers of the LogicalCluster, which an APIBinding allows the provider to set: "+strings.Join(others, ", "))
 	}
 
 	// The informer may be behind, and the content may belong to another LogicalCluster, e.g. a restored one.
@@ -227,8 +223,11 @@ func (r *deletionReconciler) reportFinalizers(ctx context.Context, lc *corev1alp
 	if lc == nil || len(lc.Finalizers) == 0 || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseDeleting {
 		return nil
 	}
-	waiting := result{reason: reasonFinalizers, detail: "the content is deleted; waiting for finalizers of the LogicalCluster: " + strings.Join(lc.Finalizers, ", ")}
-	_, err := r.write(ctx, lc, report(lc, waiting))
+	return r.reportWaiting(ctx, lc, reasonFinalizers, "the content is deleted; waiting for finalizers of the LogicalCluster: "+strings.Join(lc.Finalizers, ", "))
+}
+
+func (r *deletionReconciler) reportWaiting(ctx context.Context, lc *corev1alpha1.LogicalCluster, reason, detail string) error {
+	_, err := r.write(ctx, lc, report(lc, result{reason: reason, detail: detail}))
 	return reconcile.IgnoreNotFound(err)
 }
 
@@ -247,8 +246,7 @@ type stage int
 const (
 	children stage = iota // Workspaces; their content is deleted with them
 	content               // everything that is not in another stage
-	// Namespaces are terminated before their content is deleted and finalized after that, which is faster than deleting each of
-	// them separately.
+	// Namespaces are terminated before, and finalized after their content, which is faster than deleting each of them.
 	namespaces
 	// Definitions are deleted after the custom resources, because these are served only as long as the definition exists.
 	definitions

@@ -30,8 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// advance performs the next step of the status of a LogicalCluster that is not being deleted and whose initial objects
-// exist. Metadata does not change.
+// advance performs the next step of the status of a LogicalCluster with its initial objects. Metadata does not change.
 func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	lc.Status.URL = strings.TrimSuffix(externalURL, "/") + request.ClusterPath(tenancy.PathOf(lc).String())
@@ -66,8 +65,8 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 	return lc
 }
 
-// untilReported returns the time for which a new logical cluster does not report that it waits for its default bindings. Most get
-// them within milliseconds, which saves a write. next is the state to report.
+// untilReported returns how long next, which waits for default bindings, is not reported. Most logical clusters get them
+// within milliseconds, which saves a write.
 func untilReported(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	isNew := lc.Status.Phase == "" || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
 	alone := len(next.Status.Initializers) == 1 && next.Status.Initializers[0] == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
@@ -124,13 +123,11 @@ func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding
 	}, nil
 }
 
-// turnInterval is the time between two initialized logical clusters for which a missing namespace is created. After an
-// upgrade, these may be all. A namespace causes three writes with its initial objects, so the rate is 100 writes per
-// second.
+// turnInterval is the time between two initialized logical clusters, e.g. after an upgrade, that get a missing
+// namespace. With its initial objects it takes three writes, so the rate is 100 writes per second.
 const turnInterval = 30 * time.Millisecond
 
-// initialNamespaces creates the initial namespaces of logical clusters: default, and kube-system if the type is
-// root:universal or extends it.
+// initialNamespaces creates the namespaces default, and kube-system if the type is root:universal or extends it.
 type initialNamespaces struct {
 	has    func(cluster logicalcluster.Name, name string) bool
 	create func(ctx context.Context, cluster logicalcluster.Name, name string) error
@@ -164,10 +161,6 @@ func newInitialNamespaces(config Config) *initialNamespaces {
 		},
 		turns: reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
 	}
-}
-
-func isInitialNamespace(name string) bool {
-	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
 }
 
 // make creates the missing namespaces concurrently, or returns the delay after which it must be called again.
@@ -222,8 +215,7 @@ func isUp(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// untilObserved returns the time until a missing namespace of an initialized logical cluster is created, because the
-// informer may be behind.
+// untilObserved returns the time until a missing namespace is created, because the informer may be behind.
 func untilObserved(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
 	if initialized == nil {
@@ -232,8 +224,7 @@ func untilObserved(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration
 	return initialized.LastTransitionTime.Add(observeTimeout).Sub(now)
 }
 
-// Unserved deletes a limited number of stored objects of a logical cluster without a served API, regardless of finalizers, and
-// returns their number.
+// Unserved deletes some stored objects without a served API, regardless of finalizers, and returns their number.
 type Unserved func(ctx context.Context, cluster logicalcluster.Name) (int64, error)
 
 func keyOf(cluster logicalcluster.Name) []client.Key {
@@ -258,11 +249,7 @@ type Unreadable struct {
 }
 
 func (u Unreadable) source(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	return u.Follow(func(cluster logicalcluster.Name) {
-		for _, key := range keyOf(cluster) {
-			queue.Add(key)
-		}
-	}), nil
+	return u.Follow(func(cluster logicalcluster.Name) { queue.Add(keyOf(cluster)[0]) }), nil
 }
 
 // reportUnreadable sets the condition for unreadable objects. It is not added if there never were any.

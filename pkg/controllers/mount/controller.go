@@ -42,8 +42,7 @@ const Name = "mount"
 type Store interface {
 	// KindOf returns the resource of a kind; false if it is not served.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	// Listen calls changed with the key of each written object, or with an empty key if any object may have changed, until stop is
-	// called.
+	// Listen calls changed with the key of each written object, or empty if any may have changed, until stop is called.
 	Listen(changed func(key string)) (stop func())
 }
 
@@ -79,12 +78,7 @@ func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
 }
 
 func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (func(), error) {
-	changed := func(b *apisv1alpha2.APIBinding) { c.follower.redefined(logicalcluster.From(b)) }
-	return c.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
-		OnAdd:    func(b *apisv1alpha2.APIBinding, _ bool) { changed(b) },
-		OnUpdate: func(_, b *apisv1alpha2.APIBinding) { changed(b) },
-		OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { changed(last) },
-	}).Remove, nil
+	return c.Bindings.AddEventHandler(c.Bindings.KeyHandler(func(key client.Key) { c.follower.redefined(key.Cluster) })).Remove, nil
 }
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -189,8 +183,7 @@ func mounted(ws *tenancyv1alpha1.Workspace, url string, p *problem) *tenancyv1al
 // definitions is the key prefix of CustomResourceDefinitions.
 var definitions = storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/"
 
-// requeueDelays are the delays at which mounts are requeued after the served APIs have changed, because components observe such
-// a change at different times.
+// requeueDelays are for mounts after a change of the APIs, which components observe at different times.
 var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 
 // follower requeues mounts when the mounted objects change.
@@ -250,8 +243,8 @@ func (f *follower) enqueueLocked(mounts map[client.Key]struct{}, after ...time.D
 	}
 }
 
-// follow requeues a mount when the object with the key item is written, and when the served APIs change; item is empty if
-// the kind is not served. Changes after follow returned are not missed.
+// follow requeues a mount when the object item, or the served APIs change; item is empty if the kind is not served.
+// Changes after follow returned are not missed.
 func (f *follower) follow(mount client.Key, item string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -40,8 +40,7 @@ type Config struct {
 	Stored purge.Stored
 }
 
-// quietPeriod is the duration of the deletion of a logical cluster after which its namespaces are deleted, and report the remaining
-// content, individually.
+// quietPeriod is the duration of the deletion of a logical cluster after which its namespaces are deleted individually.
 const quietPeriod = 10 * time.Second
 
 // NewNamespaceController returns the controller.

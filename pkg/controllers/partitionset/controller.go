@@ -34,41 +34,33 @@ import (
 // Name is the name of the controller.
 const Name = "partitionset"
 
-// Config configures the controller. Sets and Partitions contain the objects of all logical clusters of the shard. Shards are the
-// registered shards.
-type Config struct {
-	Local      *client.Factory
-	Sets       *client.Informer[*topologyv1alpha1.PartitionSet]
-	Partitions *client.Informer[*topologyv1alpha1.Partition]
-	Shards     *client.Informer[*corev1alpha1.Shard]
-}
-
-// NewPartitionSetController returns the controller. Its keys are PartitionSets, including deleted ones.
-func NewPartitionSetController(config Config) *reconcile.Controller[client.Key] {
+// NewPartitionSetController returns the controller. Its keys are PartitionSets, including deleted ones. sets and existing contain the
+// objects of all logical clusters of the shard; shards are the registered shards.
+func NewPartitionSetController(local *client.Factory, sets *client.Informer[*topologyv1alpha1.PartitionSet], existing *client.Informer[*topologyv1alpha1.Partition], shards *client.Informer[*corev1alpha1.Shard]) *reconcile.Controller[client.Key] {
 	r := &partitionSetReconciler{
-		set: config.Sets.Lister().Get,
+		set: sets.Lister().Get,
 		partitions: func(cluster logicalcluster.Name) []*topologyv1alpha1.Partition {
-			return config.Partitions.Lister().Cluster(cluster).List(nil)
+			return existing.Lister().Cluster(cluster).List(nil)
 		},
-		shards: func() []*corev1alpha1.Shard { return config.Shards.Lister().Cluster(core.RootCluster).List(nil) },
-		commit: reconcile.Committer(config.Local, kinds.PartitionSets),
+		shards: func() []*corev1alpha1.Shard { return shards.Lister().Cluster(core.RootCluster).List(nil) },
+		commit: reconcile.Committer(local, kinds.PartitionSets),
 		in: func(cluster logicalcluster.Name) partitions {
-			return kinds.Partitions.In(config.Local.Cluster(cluster.Path()))
+			return kinds.Partitions.In(local.Cluster(cluster.Path()))
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.Keys(config.Sets),
-			reconcile.FromInformer(config.Partitions, func(p *topologyv1alpha1.Partition) []client.Key {
+			reconcile.Keys(sets),
+			reconcile.FromInformer(existing, func(p *topologyv1alpha1.Partition) []client.Key {
 				if name, _, ok := setOf(p); ok {
 					return []client.Key{{Cluster: logicalcluster.From(p), Name: name}}
 				}
 				return nil
 			}),
-			reconcile.FromChanges(config.Shards, func(old, shard *corev1alpha1.Shard) bool {
+			reconcile.FromChanges(shards, func(old, shard *corev1alpha1.Shard) bool {
 				return !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
-			}, func() []client.Key { return reconcile.KeysOf(config.Sets.Lister().List(nil)...) }),
+			}, func() []client.Key { return reconcile.KeysOf(sets.Lister().List(nil)...) }),
 		},
 	})
 }

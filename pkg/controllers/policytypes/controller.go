@@ -25,27 +25,20 @@ import (
 // Name is the name of the controller.
 const Name = "policy-types"
 
-// Config configures the controller.
-type Config struct {
-	Local *client.Factory
-	// Policies contains the Unchecked policies of all logical clusters of the shard.
-	Policies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
-}
-
 // Unchecked reports whether the current generation of a policy has not been checked.
 func Unchecked(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 	return policy.DeletionTimestamp == nil && policy.Generation > policy.Status.ObservedGeneration
 }
 
-// NewPolicyTypeController returns the controller.
-func NewPolicyTypeController(config Config) *reconcile.Controller[client.Key] {
+// NewPolicyTypeController returns the controller. The informer contains the Unchecked policies of all logical clusters of the shard.
+func NewPolicyTypeController(local *client.Factory, policies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]) *reconcile.Controller[client.Key] {
 	r := &policyReconciler{
-		get: config.Policies.Lister().Get,
+		get: policies.Lister().Get,
 		discover: func(key client.Key) (discovery.DiscoveryInterface, error) {
-			return documents.Of(config.Local.Cluster(key.Cluster.Path()))
+			return documents.Of(local.Cluster(key.Cluster.Path()))
 		},
 		updateStatus: func(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) error {
-			_, err := kinds.ValidatingAdmissionPolicies.In(config.Local.Cluster(key.Cluster.Path())).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
+			_, err := kinds.ValidatingAdmissionPolicies.In(local.Cluster(key.Cluster.Path())).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
 			return err
 		},
 	}
@@ -55,7 +48,7 @@ func NewPolicyTypeController(config Config) *reconcile.Controller[client.Key] {
 			return reconcile.Result{}, r.reconcile(ctx, key)
 		},
 		Workers: 1, // compiling expressions takes CPU time that requests need more urgently
-		Sources: []reconcile.Source[client.Key]{reconcile.Keys(config.Policies)},
+		Sources: []reconcile.Source[client.Key]{reconcile.Keys(policies)},
 	})
 }
 

@@ -84,8 +84,7 @@ func NewClusterRoleBindings(c Config) *reconcile.Controller[client.Key] {
 	return newController(c, kinds.ClusterRoleBindings, c.ClusterRoleBindings, c.ofBinding, more...)
 }
 
-// NewHooks returns the controller for a kind of webhooks, policies or policy bindings: those in the logical cluster of an
-// export apply to the bound resources.
+// NewHooks returns the controller for a kind of webhooks or policies, which apply to the consumers of local exports.
 func NewHooks[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T]) *reconcile.Controller[client.Key] {
 	return newController(c, resource, informer, func(why string, obj T) bool {
 		return why == apis.GroupName && c.applies(why, logicalcluster.From(obj))
@@ -119,8 +118,7 @@ func keysIn[T client.Object](informer *client.Informer[T]) func(logicalcluster.N
 	}
 }
 
-// accessDependent returns the sources of roles and their bindings, which depend on the content and on the replication of the
-// logical cluster.
+// accessDependent returns the sources of roles and bindings: contents and replication of the logical cluster.
 func (c *Config) accessDependent(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
 	return append(c.contentDependent(of), func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		enqueue := func(lc *corev1alpha1.LogicalCluster) {
@@ -247,8 +245,7 @@ type reason struct {
 	subject func(*rbacv1.Subject) bool
 }
 
-// reasons are all reasons that this package manages. Access to the content of a logical cluster is authorized on the shards
-// of its users.
+// reasons are those of this package. The shards of its users authorize access to the content of a logical cluster.
 var reasons = []reason{
 	{
 		name: apis.GroupName, // where there are exports

@@ -54,24 +54,18 @@ func limited(quota *corev1.ResourceQuota) namespace {
 	return namespace{Cluster: logicalcluster.From(quota), Name: tenancy.LimitedBy(quota)}
 }
 
-// Config configures the controller.
-type Config struct {
-	Local *client.Factory
-	// Quotas contains the quotas of all logical clusters of the shard.
-	Quotas *client.Informer[*corev1.ResourceQuota]
-}
-
-// NewResourceQuotaController returns the controller. Its keys are namespaces, or logical clusters.
-func NewResourceQuotaController(config Config) *reconcile.Controller[namespace] {
-	w := newWatches(config.Local)
+// NewResourceQuotaController returns the controller. The informer contains the quotas of all logical clusters of the shard. Its keys
+// are namespaces, or logical clusters.
+func NewResourceQuotaController(local *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *reconcile.Controller[namespace] {
+	w := newWatches(local)
 	r := &quotaReconciler{
 		quotas: func(in namespace) []*corev1.ResourceQuota {
-			stored := config.Quotas.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
+			stored := quotas.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
 			return slices.DeleteFunc(stored, func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
 		},
 		count: w.count,
 		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
-			in := kinds.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
+			in := kinds.ResourceQuotas.InNamespace(local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
 			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
 			return err
 		},
@@ -81,7 +75,7 @@ func NewResourceQuotaController(config Config) *reconcile.Controller[namespace] 
 		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[namespace]{
 			w.source, // must be first, because counting needs it
-			reconcile.FromInformer(config.Quotas, func(quota *corev1.ResourceQuota) []namespace {
+			reconcile.FromInformer(quotas, func(quota *corev1.ResourceQuota) []namespace {
 				in := []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
 				if quota.Namespace == tenancy.QuotaNamespace { // its previous state may have limited the logical cluster
 					in = append(in, namespace{Cluster: in[0].Cluster})
@@ -238,13 +232,9 @@ func countFor(quota *corev1.ResourceQuota, counts counts) usage {
 	return out
 }
 
-// observe returns the quota with the status for a count, and the usage of all entries that exceeds the count.
-//
-// before is the usage at a time when all admitted writes have been stored since: if there are fewer objects, the difference
-// is final. Writes that were admitted later may not be stored yet and stay included.
-//
-// An entry that could not be counted keeps its usage. Without any usage, admission denies writes for this entry, but not
-// for others.
+// observe returns the quota with the status for a count, and the usage of the entries that exceeds it. before is the
+// usage at a time when all admitted writes have been stored since: if there are fewer objects, the difference is final.
+// An entry that could not be counted keeps its usage; without one, admission denies writes for it.
 func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.ResourceQuota, above usage) {
 	updated = quota.DeepCopy()
 	updated.Status.Hard = quota.Spec.Hard.DeepCopy()

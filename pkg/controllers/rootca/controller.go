@@ -56,18 +56,7 @@ const (
 	maxBackoff = 5 * time.Minute
 )
 
-// Config configures the controller. The informers contain the objects of all logical clusters of the shard.
-type Config struct {
-	Local      *client.Factory
-	Namespaces *client.Informer[*corev1.Namespace]
-	// ConfigMaps is the result of NewInformer.
-	ConfigMaps *client.Informer[*corev1.ConfigMap]
-	// CA is the content of the ConfigMaps.
-	CA *File
-}
-
-// NewInformer returns an informer for the ConfigMaps. It keeps only a digest of the content, because there is one in each
-// namespace.
+// NewInformer returns an informer for the ConfigMaps, which keeps only a digest of the content.
 func NewInformer(local *client.Factory) *client.Informer[*corev1.ConfigMap] {
 	return kinds.ConfigMaps.Informer(local.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Name:          "configmaps " + ConfigMap,
@@ -85,25 +74,24 @@ func slim(m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	}}, nil
 }
 
-// NewRootCAController returns the controller. Its keys are namespaces.
-func NewRootCAController(config Config) *reconcile.Controller[client.Key] {
-	namespaces, configMaps := config.Namespaces.Lister(), config.ConfigMaps.Lister()
+// NewRootCAController returns the controller. Its keys are namespaces of the shard. configMaps is the result of NewInformer.
+func NewRootCAController(local *client.Factory, namespaces *client.Informer[*corev1.Namespace], configMaps *client.Informer[*corev1.ConfigMap], ca *File) *reconcile.Controller[client.Key] {
 	r := &configMapReconciler{
-		ca: config.CA, namespace: namespaces.Get, configMap: configMaps.Get,
+		ca: ca, namespace: namespaces.Lister().Get, configMap: configMaps.Lister().Get,
 		at: func(key client.Key) configMapClient {
-			return kinds.ConfigMaps.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
+			return kinds.ConfigMaps.InNamespace(local.Cluster(key.Cluster.Path()), key.Name)
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile, MaxBackoff: maxBackoff,
 		Sources: []reconcile.Source[client.Key]{
-			changes(config.Namespaces, func(ns *corev1.Namespace) client.Key { return client.KeyOf(ns) }),
-			changes(config.ConfigMaps, func(m *corev1.ConfigMap) client.Key {
+			changes(namespaces, func(ns *corev1.Namespace) client.Key { return client.KeyOf(ns) }),
+			changes(configMaps, func(m *corev1.ConfigMap) client.Key {
 				key := client.KeyOf(m)
 				return client.Key{Cluster: key.Cluster, Name: key.Namespace}
 			}),
 			// This must be the last source, so that no change is missed.
-			sweepSource(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.List(nil) }, wait: newLimit().Wait}),
+			sweepSource(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.Lister().List(nil) }, wait: newLimit().Wait}),
 		},
 	})
 }
@@ -142,7 +130,7 @@ func (r *configMapReconciler) reconcile(ctx context.Context, key client.Key) (re
 	return reconcile.Result{}, r.repair(ctx, key, missing, wrong)
 }
 
-// inspect reports whether the ConfigMap of a namespace is missing or has another content according to the informers.
+// inspect reports whether the ConfigMap is missing or wrong according to the informers.
 func (r *configMapReconciler) inspect(key client.Key) (missing, wrong bool) {
 	namespace, err := r.namespace(key)
 	if err != nil || namespace.DeletionTimestamp != nil {
@@ -285,8 +273,7 @@ const dataKey = "ca.crt"
 // pollInterval is a fallback for missing file system events, as in kube-apiserver.
 const pollInterval = time.Minute
 
-// File is a PEM file with certificates, which may change while it is used. If the new content is invalid, the previous one
-// stays in use.
+// File is a PEM file with certificates. If it changes and is invalid, the previous content stays in use.
 type File struct {
 	path    string
 	current atomic.Pointer[bundle]

@@ -31,24 +31,17 @@ const (
 	DefaultAccount = "default"
 )
 
-// Config configures the controller of default accounts. The informers contain the objects of all logical clusters of the shard.
-type Config struct {
-	Local      *client.Factory
-	Namespaces *client.Informer[*corev1.Namespace]
-	Accounts   *client.Informer[*corev1.ServiceAccount]
-}
-
-// NewServiceAccountController returns the controller of default accounts. Its keys are namespaces.
-func NewServiceAccountController(config Config) *reconcile.Controller[client.Key] {
-	namespaces, accounts := config.Namespaces.Lister(), config.Accounts.Lister()
+// NewServiceAccountController returns the controller of default accounts. The informers contain the objects of all logical clusters of
+// the shard. Its keys are namespaces.
+func NewServiceAccountController(local *client.Factory, namespaces *client.Informer[*corev1.Namespace], accounts *client.Informer[*corev1.ServiceAccount]) *reconcile.Controller[client.Key] {
 	r := &accountReconciler{
-		namespace: namespaces.Get,
+		namespace: namespaces.Lister().Get,
 		exists: func(key client.Key) bool {
-			_, err := accounts.Get(accountIn(key))
+			_, err := accounts.Lister().Get(client.Key{Cluster: key.Cluster, Namespace: key.Name, Name: DefaultAccount})
 			return err == nil
 		},
 		create: func(ctx context.Context, key client.Key) error {
-			accounts := kinds.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
+			accounts := kinds.ServiceAccounts.InNamespace(local.Cluster(key.Cluster.Path()), key.Name)
 			_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: key.Name}}, metav1.CreateOptions{})
 			switch {
 			case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -61,8 +54,8 @@ func NewServiceAccountController(config Config) *reconcile.Controller[client.Key
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: r.reconcile,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.Keys(config.Namespaces),
-			reconcile.OnDelete(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
+			reconcile.Keys(namespaces),
+			reconcile.OnDelete(accounts, func(account *corev1.ServiceAccount) []client.Key {
 				if account.Name != DefaultAccount {
 					return nil
 				}
@@ -90,10 +83,6 @@ func (r *accountReconciler) reconcile(ctx context.Context, key client.Key) (reco
 	return reconcile.Result{}, r.create(ctx, key)
 }
 
-func accountIn(namespace client.Key) client.Key {
-	return client.Key{Cluster: namespace.Cluster, Namespace: namespace.Name, Name: DefaultAccount}
-}
-
 // TokensName is the name of the controller of tokens in secrets.
 const TokensName = "serviceaccount-tokens"
 
@@ -105,8 +94,7 @@ type Issuer interface {
 	IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
 }
 
-// TokensConfig configures the controller of tokens in secrets. The informers contain the objects of all logical clusters of
-// the shard.
+// TokensConfig configures the controller of tokens. The informers contain all objects of the shard.
 type TokensConfig struct {
 	Local    *client.Factory
 	Accounts *client.Informer[*corev1.ServiceAccount]

@@ -48,7 +48,6 @@ func TestDefaultAccounts(t *testing.T) {
 			require.Equal(t, tc.creates, created)
 		})
 	}
-	require.Equal(t, client.Key{Cluster: "one", Namespace: "ns", Name: "default"}, accountIn(key))
 }
 
 func TestTokens(t *testing.T) {

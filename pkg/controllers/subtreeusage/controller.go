@@ -22,8 +22,7 @@ import (
 const Name = "subtreeusage"
 
 const (
-	// part is the fraction of a limit by which the usage may differ from the last report, so that busy subtrees do not
-	// cause a write each second.
+	// part is the fraction of a limit by which the usage may change without a report, so that there are fewer writes.
 	part = 1000
 	// unknownWait is the delay before an unknown usage is checked again.
 	unknownWait = time.Second

@@ -56,8 +56,7 @@ type Config struct {
 	// Peers are all shards.
 	Peers *peers.Book
 
-	// Workspaces and LogicalClusters contain the objects of all logical clusters of this shard. LogicalClusters must have
-	// OwnerIndex.
+	// Workspaces and LogicalClusters contain all objects of this shard. LogicalClusters must have OwnerIndex.
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Shards are the registered shards.
@@ -117,8 +116,7 @@ func NewWorkspaceController(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// mayFit reports whether a changed shard may accept Workspaces that it has rejected before. Changes of the load matter only
-// if they make the shard eligible.
+// mayFit reports whether a changed shard may accept Workspaces that it has rejected before.
 func (r *workspaceReconciler) mayFit(old, shard *corev1alpha1.Shard) bool {
 	before := rejectionReason(old, labels.Everything(), r.observed(old).claims)
 	r.dropClaims(old, shard)

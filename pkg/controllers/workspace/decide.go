@@ -41,8 +41,7 @@ func claimed(ws *tenancyv1alpha1.Workspace) bool {
 		ws.Spec.Cluster != "" && ws.Spec.URL != "" && slices.Contains(ws.Finalizers, workspaceFinalizer)
 }
 
-// claim assigns a logical cluster, a shard, a type and a URL to a Workspace. Values that an earlier claim has assigned do not
-// change.
+// claim assigns a logical cluster, a shard, a type and a URL to a Workspace. Assigned values do not change.
 func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace, *problem) {
 	types, err := in.types.Allowed(ws, in.parent)
 	if err != nil {
@@ -245,9 +244,9 @@ func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
+func deleting(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
-	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, format, args...)
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
 	return ws
 }
 
@@ -262,7 +261,7 @@ func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-// shortenOwner keeps only the user name in the owner annotation. The LogicalCluster contains all attributes.
+// shortenOwner keeps only the user name in the owner annotation.
 func shortenOwner(ws *tenancyv1alpha1.Workspace) {
 	owner := struct {
 		Username string `json:"username"`
@@ -320,8 +319,7 @@ func isRequested(ws *tenancyv1alpha1.Workspace, self string) bool {
 	return !isRemote(ws, self) || ws.Labels[tenancy.TargetLabel] != "" && ws.Annotations[tenancy.PlacementAnnotation] != ""
 }
 
-// requestPlacement adds the request for its LogicalCluster to a claimed Workspace. The owner's shard computes the
-// LogicalCluster, so that the target shard needs neither the parent nor the types.
+// requestPlacement adds the LogicalCluster to a Workspace, so that the target shard needs neither parent nor types.
 func requestPlacement(ws *tenancyv1alpha1.Workspace, in facts, self string) (*tenancyv1alpha1.Workspace, *problem) {
 	if !isRemote(ws, self) {
 		return ws, nil

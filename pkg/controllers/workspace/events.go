@@ -59,8 +59,7 @@ func notices(ws *tenancyv1alpha1.Workspace, now time.Time) (all []notice, next t
 	return all, next
 }
 
-// reported contains the last reported notices of each Workspace. It only saves requests, because repeated Events have no
-// effect.
+// reported contains the last notices of each Workspace, to save requests: repeated Events have no effect.
 type reported struct {
 	mu sync.Mutex
 	by map[client.Key]map[notice]types.UID

@@ -3,6 +3,7 @@ package workspace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// PlacementName is the name of the controller that creates and deletes logical clusters on this shard for Workspaces of other
-// shards, which do not write to this one.
+// PlacementName is the controller of logical clusters for Workspaces of other shards, which do not write to this one.
 const PlacementName = "placement"
 
 // NewPlacement returns the controller. Its keys are Workspaces with their shards. Of the configuration, it only uses the name of the
@@ -191,16 +191,11 @@ func (a *requesters) at(shard string) (*requestingShard, bool) {
 }
 
 // owned returns the LogicalClusters of this shard that belong to a Workspace of another shard.
-func (a *requesters) owned(key client.Key) (found []*corev1alpha1.LogicalCluster) {
+func (a *requesters) owned(key client.Key) []*corev1alpha1.LogicalCluster {
 	shard := key.Shard
 	key.Shard = ""
 	all, _ := a.clusters.ByIndex(OwnerIndex, key.String()) // fails only if the index does not exist
-	for _, lc := range all {
-		if lc.Labels[tenancy.OwnerShardLabel] == shard {
-			found = append(found, lc)
-		}
-	}
-	return found
+	return slices.DeleteFunc(all, func(lc *corev1alpha1.LogicalCluster) bool { return lc.Labels[tenancy.OwnerShardLabel] != shard })
 }
 
 // watch is a reconcile.Source of the requests of all registered shards.
@@ -224,8 +219,7 @@ func (a *requesters) follow(ctx context.Context, shard *peers.Peer, queue reconc
 		if informer.WaitForSync(ctx) != nil {
 			return // ctx is done
 		}
-		// A LogicalCluster may have lost its Workspace without an event. Requests that arrived before the informer had
-		// synced were not processed.
+		// There may be no event for a lost Workspace. Requests from before the informer had synced were not processed.
 		for _, lc := range a.clusters.List(nil) {
 			if key, ok := requesterOf(lc, a.self); ok && key.Shard == shard.Name {
 				queue.Add(key)

@@ -26,8 +26,7 @@ import (
 const (
 	// observeTimeout is the time after which a created LogicalCluster that the watch has not reported is read live.
 	observeTimeout = 5 * time.Second
-	// quietPeriod is the time that a logical cluster may need to become Ready before the phase of its Workspace is set to
-	// Initializing.
+	// quietPeriod is the time to become Ready before the phase of the Workspace is set to Initializing.
 	quietPeriod = 250 * time.Millisecond
 )
 
@@ -85,11 +84,9 @@ func (r *workspaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 	return result, err
 }
 
-// removeOrphans deletes LogicalClusters of deleted Workspaces with this key, e.g. because the create request arrived after the
-// Workspace was deleted. uid is the UID of the current Workspace with this key, if any.
-//
-// An orphan is deleted only if a live read confirms that the Workspace does not exist, and if the logical cluster is new and
-// empty. The shards of remote logical clusters apply the same rules.
+// removeOrphans deletes LogicalClusters of deleted Workspaces with this key, e.g. because the create request arrived
+// after the deletion; uid is the UID of the current one, if any. An orphan is deleted only if a live read finds no
+// Workspace, and if it is new and empty. The shards of remote logical clusters apply the same rules.
 func (r *workspaceReconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	kept := 0
 	for _, lc := range r.owned(key) {
@@ -218,9 +215,9 @@ func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.
 	return reconcile.Result{RequeueAfter: quietPeriod}, nil // the watch requeues it when it is Ready
 }
 
-// await waits for the logical cluster that another shard creates. If the watch does not report it, await reads it live to find
-// out whether the shard responds and whether another Workspace owns the name. The result is final, because the shard only
-// creates logical clusters that do not exist.
+// await waits for the logical cluster that another shard creates. If the watch does not report it, a live read finds out
+// whether the shard responds, and who owns the name: this is final, because the shard only creates logical clusters that
+// do not exist.
 func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
 	key := client.KeyOf(ws)
 	if _, requested := r.starts.of(key, ws.UID); !requested {
@@ -277,12 +274,8 @@ func (r *workspaceReconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Wo
 		}
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{}, r.reflect(ctx, ws, lc)
-}
-
-func (r *workspaceReconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
-	_, err := r.write(ctx, ws, label(mirror(ws, lc)))
-	return err
+	_, err = r.write(ctx, ws, label(mirror(ws, lc)))
+	return reconcile.Result{}, err
 }
 
 // missing handles a LogicalCluster that the watch has not reported.
@@ -301,7 +294,8 @@ func (r *workspaceReconciler) missing(ctx context.Context, ws *tenancyv1alpha1.W
 		return retry(err)
 	default:
 		// The watch is broken, or a user removed the label that it selects.
-		return reconcile.Result{RequeueAfter: observeTimeout}, r.reflect(ctx, ws, lc)
+		_, err = r.write(ctx, ws, label(mirror(ws, lc)))
+		return reconcile.Result{RequeueAfter: observeTimeout}, err
 	}
 }
 
@@ -367,27 +361,29 @@ func (r *workspaceReconciler) observed(shard *corev1alpha1.Shard) shardObservati
 
 // creationFailed sets the reason why the logical cluster could not be created, and retries.
 func (r *workspaceReconciler) creationFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
-	p := problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot create the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
-	if errors.Is(cause, peers.ErrUnreachable) {
-		// The cause is omitted, because it may differ each time and every change of the message is a write.
-		p = problemf(reasonShardUnreachable, "shard %q does not respond, retrying", ws.Annotations[shardAnnotation])
-	}
-	if _, err := r.write(ctx, ws, unscheduled(ws, p)); err != nil {
+	return r.failed(ctx, ws, cause, unscheduled(ws, problemOf("create", ws, cause)))
+}
+
+// deletionFailed sets the reason why the logical cluster could not be deleted, and retries.
+func (r *workspaceReconciler) deletionFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+	return r.failed(ctx, ws, cause, deleting(ws, problemOf("delete", ws, cause)))
+}
+
+// failed writes the reason of a failure, and retries.
+func (r *workspaceReconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error, updated *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	if _, err := r.write(ctx, ws, updated); err != nil {
 		return reconcile.Result{}, err
 	}
 	return retry(cause)
 }
 
-// deletionFailed sets the reason why the logical cluster could not be deleted, and retries.
-func (r *workspaceReconciler) deletionFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
-	updated := deleting(ws, tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot delete the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
+// problemOf omits the cause if the shard is unreachable, because it may differ each time and every change of the message is a write.
+func problemOf(action string, ws *tenancyv1alpha1.Workspace, cause error) *problem {
+	shard := ws.Annotations[shardAnnotation]
 	if errors.Is(cause, peers.ErrUnreachable) {
-		updated = deleting(ws, reasonShardUnreachable, "shard %q does not respond, retrying", ws.Annotations[shardAnnotation])
+		return problemf(reasonShardUnreachable, "shard %q does not respond, retrying", shard)
 	}
-	if _, err := r.write(ctx, ws, updated); err != nil {
-		return reconcile.Result{}, err
-	}
-	return retry(cause)
+	return problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot %s the logical cluster on shard %q: %v", action, shard, cause)
 }
 
 // retry requeues the Workspace after an error. If a shard is unreachable, this is not reported as a failure of each Workspace
@@ -403,8 +399,7 @@ func (r *workspaceReconciler) write(ctx context.Context, old, updated *tenancyv1
 	return r.latest.Commit(ctx, r.commit, old, address(updated, r.self))
 }
 
-// starts caches the Workspaces with a logical cluster that was created or requested recently. It only saves writes: without
-// an entry, the controller reads the state from the shard.
+// starts are the recently created or requested logical clusters of Workspaces. They only save reads and writes.
 type starts struct {
 	mu sync.Mutex
 	at map[client.Key]started

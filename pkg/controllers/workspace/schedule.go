@@ -132,11 +132,9 @@ func externalURL(shard *corev1alpha1.Shard) string {
 }
 
 const (
-	// claimTTL is the maximum time for which a claim is added to the reported load of a shard. After this time, the
-	// report includes the logical cluster.
+	// claimTTL is the time after which the reported load of a shard includes the logical cluster of a claim.
 	claimTTL = time.Minute
-	// loadStep is the difference of utilization in percent below which two shards are compared by their number of
-	// workspaces.
+	// loadStep is the difference of utilization in percent below which the numbers of workspaces are compared.
 	loadStep = 5
 )
 
@@ -219,8 +217,8 @@ func (c *claims) drop(shard string, n int64, now time.Time) {
 	}
 }
 
-// rankOf returns the rank of a shard for a logical cluster (rendezvous hashing): each shard is equally likely to have the
-// highest rank, and adding or removing a shard does not change the order of the others.
+// rankOf returns the rank of a shard for a logical cluster (rendezvous hashing): each shard is equally likely to have
+// the highest rank, and adding or removing a shard does not change the order of the others.
 func rankOf(cluster logicalcluster.Name, shard string) uint64 {
 	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
 	return binary.BigEndian.Uint64(sum[:])

@@ -27,8 +27,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// sites gives access to the LogicalClusters of all registered shards. It watches the other shards for LogicalClusters of local
-// Workspaces.
+// sites gives access to the LogicalClusters of all shards. It watches those of local Workspaces on other shards.
 type sites struct {
 	self   string
 	local  *site
@@ -164,8 +163,7 @@ func (s *site) client(cluster logicalcluster.Name) *client.Client[*corev1alpha1.
 	return kinds.LogicalClusters.In(s.Clients.Cluster(cluster.Path()))
 }
 
-// orphanAge is the maximum age at which a LogicalCluster without a Workspace is deleted. A delayed create request arrives
-// within moments. An older LogicalCluster without a Workspace is probably a sign of data loss on this shard.
+// orphanAge is the maximum age of an orphan to delete. An older one is probably a sign of data loss on this shard.
 const orphanAge = 24 * time.Hour
 
 var initialObjects = map[schema.GroupResource][]string{
@@ -178,8 +176,7 @@ var initialObjects = map[schema.GroupResource][]string{
 
 const maxInitialObjects = 2
 
-// removeOrphan deletes a LogicalCluster without a Workspace, or returns true if it must be retained. exists reads the
-// Workspace from its shard.
+// removeOrphan deletes a LogicalCluster without a Workspace, which exists reads, or returns true if it is retained.
 func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
 	cluster := logicalcluster.From(seen)
 	lc, err := here.get(ctx, cluster)
@@ -255,8 +252,7 @@ func newOrphans(registerer prometheus.Registerer) *orphans {
 		"Logical clusters without a Workspace that are not deleted because they are old or not empty. Only on the leader of their shard.")}
 }
 
-// orphans counts the retained logical clusters without a Workspace, by the key of the Workspace. The workspace controller and
-// the placement controller use the same gauge.
+// orphans counts the retained logical clusters by the key of the Workspace, for both controllers.
 type orphans struct {
 	gauge prometheus.Gauge
 

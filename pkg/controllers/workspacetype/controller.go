@@ -24,8 +24,7 @@ import (
 // Name is the name of the controller.
 const Name = "workspacetype"
 
-// Config configures the controller. Types contains the objects of all logical clusters of the shard. Shards are the
-// registered shards.
+// Config configures the controller. Types contains all objects of the shard. Shards are the registered shards.
 type Config struct {
 	Local  *client.Factory
 	Types  *client.Informer[*tenancyv1alpha1.WorkspaceType]

@@ -62,8 +62,7 @@ type Config struct {
 
 // Binder creates bindings that are bound from the start.
 type Binder interface {
-	// Bind creates a binding and returns it after its resources are served. It returns nil without creating one if this takes more
-	// than one write.
+	// Bind creates a binding and returns it after its resources are served, or nil if this takes more than one write.
 	Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error)
 	// Note records the resources of a binding in the LogicalCluster.
 	Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster
@@ -180,8 +179,7 @@ func (b *Bindings) take(cluster logicalcluster.Name) (made []*apisv1alpha2.APIBi
 	return made, adopted
 }
 
-// Note records the bindings that were created since the last call. If the result is not written, the controller of bindings records
-// them.
+// Note records the bindings since the last call. If the result is not written, the controller of bindings records them.
 func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	made, adopted := b.take(logicalcluster.From(lc))
 	for _, binding := range made {
@@ -194,8 +192,7 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 	return lc
 }
 
-// makeDefaults is Make for the bindings of the type. watched is set if the logical cluster depends on its bindings for
-// another reason.
+// makeDefaults is Make for the bindings of the type. watched is set if another reason requires events of bindings.
 func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	waiting := waits(lc)
@@ -351,8 +348,7 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	return nil
 }
 
-// makeNew creates a binding and reports whether it is bound. In existing logical clusters it uses a request, so that quotas
-// and webhooks of the users apply.
+// makeNew creates a binding and reports whether it is bound. In existing logical clusters it is a request, as by users.
 func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
 	ref := binding.Spec.Reference.Export
 	if waits(lc) || (tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}).IsSystem() {
@@ -400,18 +396,16 @@ func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBin
 	return export, err
 }
 
-// Make creates the default bindings of a LogicalCluster that is not being deleted, and updates its conditions. It removes the
-// initializer when all of them are bound. If an error is returned, it is also reported in the conditions. Then, or if again is
-// set, the call must be retried.
+// Make creates the default bindings of a LogicalCluster, updates its conditions, and removes the initializer when all
+// are bound. After an error, which the conditions report, or if again is set, the call must be retried.
 func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	adopting, later, failed := b.adopt(ctx, lc)
 	updated, again, err = b.makeDefaults(ctx, lc, adopting)
 	return updated, again || later, errors.Join(failed, err)
 }
 
-// adopt creates the bindings to the system exports of root: those of the type for a new logical cluster, and those for all
-// existing APIs for a logical cluster from an earlier release, so that restricting it to its bindings removes nothing. It
-// returns true until all of them are bound. Note records the completion.
+// adopt creates the bindings to the system exports of root: those of the type for a new logical cluster, and all for one
+// from an earlier release, which then loses nothing. It returns true until all of them are bound.
 func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
@@ -441,8 +435,7 @@ func wantedOfSystem(lc *corev1alpha1.LogicalCluster) []string {
 	return config.SystemBindings(logicalcluster.From(lc))
 }
 
-// adoptOne creates a binding to an export of root if there is none. It reports whether the export is bound, and whether it has been
-// observed.
+// adoptOne creates a binding to an export of root, and reports whether the export is bound, and whether it is known.
 func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, name string) (bound, known bool, err error) {
 	cluster := logicalcluster.From(lc)
 	found := false
