@@ -178,6 +178,7 @@ func setDefaults(cfg *Config) {
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
 	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
+	cfg.Unreadable = cmp.Or(cfg.Unreadable, unreadable.NewRecord(nil))
 	cfg.Webhooks = cmp.Or(cfg.Webhooks, &webhooktransport.Tenants{})
 }
 

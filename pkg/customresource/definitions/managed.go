@@ -192,7 +192,7 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 
 // reserveFor reserves names for a source, unless one is in use.
 func (n *names) reserveFor(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
-	taken := newClaims()
+	taken := claims{}
 	if _, err := n.collect(ctx, taken, scope, source); err != nil {
 		return nil, namesUnknown(err.Error())
 	}
@@ -221,8 +221,8 @@ func (c *Storage) storedConflict(ctx context.Context, cluster logicalcluster.Nam
 	taken := map[string]claims{}
 	for i := range list.Items {
 		crd := &list.Items[i]
-		if taken[crd.Spec.Group].kinds == nil {
-			taken[crd.Spec.Group] = newClaims()
+		if taken[crd.Spec.Group] == nil {
+			taken[crd.Spec.Group] = claims{}
 		}
 		taken[crd.Spec.Group].add(&crd.Status.AcceptedNames, "CustomResourceDefinition "+crd.Name)
 	}
