@@ -35,8 +35,8 @@ type responseError string
 
 func (e responseError) Error() string { return string(e) }
 
-// Operator bounds the responses of the service of c, which the administrator has configured in a file: an attacker who
-// controls it must not exhaust the server's memory, or redirect its credentials.
+// Operator bounds the responses of the service of c, which the administrator has configured in a file: the service
+// must not exhaust the server's memory, or redirect its credentials.
 func Operator(c *rest.Config) {
 	if c.Proxy == nil {
 		c.Proxy = http.ProxyFromEnvironment // the default, but client-go does not share transports with a Proxy function
@@ -113,10 +113,10 @@ var (
 	errHidden  = errors.New("calling the webhook failed; see the server's log at -v=2")
 )
 
-// publicError returns the information about an error that tenants may see. Errors of connections contain addresses,
-// including local ones and those of resolvers; other errors quote responses. Therefore only errors that are known to
-// be harmless are returned.
-func publicError(err error, host string) error {
+// harmless returns the information about an error that tenants may see. Errors of connections contain addresses,
+// including local ones and those of resolvers; other errors quote responses. If the host cannot be called, it is
+// errRefused, whether or not its name exists, because names of the administrator's network are confidential.
+func harmless(err error) error {
 	var (
 		ofName  *net.DNSError
 		ofNet   net.Error
@@ -127,7 +127,7 @@ func publicError(err error, host string) error {
 	)
 	switch {
 	case errors.Is(err, errRefused), errors.As(err, &ofName):
-		return unreachable(host)
+		return errRefused
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
@@ -153,9 +153,12 @@ func publicError(err error, host string) error {
 	}
 }
 
-// unreachable returns the error for hosts that cannot be called. It does not reveal whether a name exists, because
-// names of the administrator's network are confidential.
-func unreachable(host string) error {
+// publicError returns the information about an error of a webhook that tenants may see.
+func publicError(err error, host string) error {
+	err = harmless(err)
+	if !errors.Is(err, errRefused) {
+		return err
+	}
 	const rest = "which the server's " + flagAllowedCIDRs + " does not allow: use a public address, or ask the operator to allow this one"
 	if _, err := netip.ParseAddr(host); err == nil {
 		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved address, %s", host, rest)
@@ -219,21 +222,15 @@ func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
 	return readLimited(response.Body, "server", DocumentBytes)
 }
 
-// public returns the information about an error that tenants may see; see publicError.
+// public returns the information about an error that tenants may see; see harmless.
 func (d *Documents) public(err error, host string) error {
-	var (
-		ofName  *net.DNSError
-		ofNet   net.Error
-		invalid *tls.CertificateVerificationError
-	)
+	err = harmless(err)
 	switch {
-	case errors.Is(err, errRefused), errors.As(err, &ofName):
+	case errors.Is(err, errRefused):
 		return fmt.Errorf("the host %q cannot be resolved, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
-	case errors.As(err, new(responseError)):
+	case errors.As(err, new(responseError)), errors.As(err, new(*tls.CertificateVerificationError)):
 		return err
-	case errors.As(err, &invalid):
-		return invalid
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ofNet) && ofNet.Timeout():
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTimeout):
 		return errors.New("the server did not respond in time")
 	default:
 		return errors.New("the document could not be read; see the server's log at -v=2")

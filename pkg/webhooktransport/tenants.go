@@ -12,7 +12,7 @@
 //	errors              no addresses, no resolvers              unchanged
 //
 // An address is checked when a connection is made, after the name was resolved, so that every result of DNS is
-// checked. Tenants' webhooks are called without proxies, because a proxy would resolve names by itself.
+// checked. A proxy would resolve names by itself.
 //
 // Documents reads the keys of tenants' issuers by the rules of the first column, and their content is never shown.
 // Front-proxies use NewDialer for mounted servers, which applies the rule about addresses only.
@@ -65,8 +65,7 @@ func NewTenants(o Options) (*Tenants, error) {
 }
 
 // Resolver is a webhook.AuthenticationInfoResolverWrapper. It ignores the wrapped resolver, because webhooks of
-// tenants never get credentials. The service default/kubernetes, to which Kubernetes sends its own credentials, is not
-// special.
+// tenants never get credentials, not even default/kubernetes.
 func (t *Tenants) Resolver(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc:        func(string) (*rest.Config, error) { return t.config(), nil },

@@ -38,8 +38,7 @@ type names struct {
 
 // accept sets accepted names and conditions of a definition before it is written, and reserves the names for
 // the reservation of ctx, if any. It rejects new definitions of a resource that another source serves in the
-// logical cluster, because they would never be served. Other errors mean that the names in use cannot be
-// determined.
+// logical cluster. Other errors mean that the names in use cannot be determined.
 func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok || !crd.DeletionTimestamp.IsZero() {
@@ -125,8 +124,7 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	return lost
 }
 
-// lostToSource reports whether another source serves, or is about to serve, an accepted name of a definition,
-// because another server of the shard accepted the definition at the same time. The source wins on all
+// lostToSource is lost for sources that serve, or are about to serve, an accepted name. The source wins on all
 // servers, because it was requested before the definition was written.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
 	others := claims{}
@@ -214,19 +212,15 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
 	}
-	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
-	condition := newCondition(apiextensions.KubernetesAPIApprovalPolicyConformant, apiextensions.ConditionUnknown, "UnknownAnnotation", reason)
-	switch state {
-	case apihelpers.APIApproved:
-		condition.Status, condition.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
-	case apihelpers.APIApprovalBypassed:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "UnapprovedAnnotation"
-	case apihelpers.APIApprovalMissing:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
-	case apihelpers.APIApprovalInvalid:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "InvalidAnnotation"
+	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
+	status, reason := apiextensions.ConditionFalse, map[apihelpers.APIApprovalState]string{
+		apihelpers.APIApproved: "ApprovedAnnotation", apihelpers.APIApprovalBypassed: "UnapprovedAnnotation",
+		apihelpers.APIApprovalMissing: "MissingAnnotation", apihelpers.APIApprovalInvalid: "InvalidAnnotation",
+	}[state]
+	if state == apihelpers.APIApproved {
+		status = apiextensions.ConditionTrue
 	}
-	setCondition(crd, condition)
+	setCondition(crd, newCondition(apiextensions.KubernetesAPIApprovalPolicyConformant, status, reason, message))
 }
 
 // reservation reserves names for a definition that a request writes, or for a source that is about to serve

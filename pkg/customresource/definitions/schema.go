@@ -30,8 +30,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
-// Convert converts an object to another API version, without changing in. It must support concurrent calls and
-// any object that a client may have written. Of the metadata, only changed labels and annotations are used.
+// Convert converts any object that a client may have written to another API version, without changing in. It must
+// support concurrent calls. Of the metadata, only changed labels and annotations are used.
 type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
 
 // ConvertHost is the host in the conversion webhook of schemas with Convert. Its calls stay in this process.
@@ -51,7 +51,6 @@ func conversionFor(hash string) *apiextensionsv1.CustomResourceConversion {
 // Projection serves the objects of a stored resource as read-only objects of another resource, from the same
 // watch cache and with the same resource versions. Its functions must support concurrent calls.
 type Projection struct {
-	// Stored is the resource that is stored.
 	Stored schema.GroupResource
 	// Show converts a stored object, which it may keep and change.
 	Show func(stored *unstructured.Unstructured) (*unstructured.Unstructured, error)
@@ -64,9 +63,7 @@ type Projection struct {
 // Schema contains the spec and accepted names of a CustomResourceDefinition, which determine how a custom
 // resource is served. It is immutable and shared by all logical clusters with equal definitions.
 type Schema struct {
-	// Hash identifies the schema.
-	Hash string
-	// Resource is the served resource.
+	Hash     string // identifies the schema
 	Resource schema.GroupResource
 	// MetadataOnly is set for the schema of wildcard requests for metadata of any schema.
 	MetadataOnly bool

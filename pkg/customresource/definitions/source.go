@@ -20,7 +20,6 @@ import (
 
 // Definition is a custom resource as served in one logical cluster, or to wildcard requests.
 type Definition struct {
-	// Schema is the schema of the resource.
 	Schema *Schema
 	// Identity separates APIs of the same resource, because it is part of the storage keys of their objects
 	// (request.ValidIdentity). It is empty for CustomResourceDefinitions and system definitions.
@@ -44,6 +43,9 @@ type Definition struct {
 	Verbs *Verbs
 }
 
+// Stored reports whether this server stores the objects under the name of the resource.
+func (d *Definition) Stored() bool { return d.Schema.Projection == nil && d.Objects == nil }
+
 // Objects serves objects that this server does not store. Its methods may be called concurrently.
 type Objects interface {
 	// In returns a reader of the objects in a version of a schema, in one logical cluster or in all. The error
@@ -60,12 +62,9 @@ type Reader interface {
 
 // Lookup identifies the custom resource of a request.
 type Lookup struct {
-	// Cluster is the logical cluster, or the wildcard.
-	Cluster request.Cluster
-	// Resource is the group and resource name.
+	Cluster  request.Cluster
 	Resource schema.GroupResource
-	// Version is the API version of the request.
-	Version string
+	Version  string
 	// Identity is the suffix after the colon of a wildcard request's resource, or the identity of a virtual
 	// workspace's objects.
 	Identity string
@@ -77,8 +76,7 @@ type Lookup struct {
 type Change struct {
 	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have
 	// changed.
-	Schema *Schema
-	// Identity is the identity under which the schema was served.
+	Schema   *Schema
 	Identity string
 	// Cluster is the affected logical cluster or the wildcard; the zero value stands for all in which the
 	// source served the schema.
@@ -87,10 +85,8 @@ type Change struct {
 	Removed bool
 }
 
-// Source provides definitions, e.g. of bound APIs.
-//
-// A Source keeps its schemas for as long as the definition exists. The server takes its own reference while it
-// serves a request. Methods may be called concurrently.
+// Source provides definitions, e.g. of bound APIs. It keeps its schemas for as long as the definition exists.
+// Methods may be called concurrently.
 type Source interface {
 	// Resolve returns the definition for a request, or nil.
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
@@ -113,9 +109,8 @@ type System struct {
 	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// NewSystem returns a source for the definitions, which must be unique. identity returns the identity under
-// which wildcards and virtual workspaces also find a resource, or "". bound reports whether a logical cluster
-// has a resource only through a binding. Both may be nil.
+// NewSystem returns a source for the definitions, which must be unique. identity may return another name for
+// wildcards and virtual workspaces, and bound reports whether a resource must be bound. Both may be nil.
 func NewSystem(
 	table *Table, crds []*apiextensionsv1.CustomResourceDefinition,
 	identity func(ctx context.Context, resource schema.GroupResource) (string, error),
@@ -184,8 +179,7 @@ func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {
 
 // Verbs restricts the served verbs of a resource. Discovery lists them.
 type Verbs struct {
-	// Object are the verbs of the objects.
-	Object []string
+	Object []string // of the objects
 	// Status is set if the status subresource is served. Other subresources are not.
 	Status bool
 }
@@ -265,8 +259,7 @@ type Sources struct {
 	mu    sync.Mutex // guards updates of added
 	added atomic.Pointer[[]*Source]
 
-	changes      Listeners[Change] // of all sources
-	addedChanges Listeners[Change] // of added sources
+	changes Listeners[Change] // of all sources
 }
 
 // NewSources returns sources with only the system definitions.
@@ -277,17 +270,17 @@ func NewSources(system *System) *Sources {
 }
 
 // Add adds a source, until remove is called. The caller must ensure that its names are free. When Add or
-// remove returns, watches of resources that are now served by another source have ended.
+// remove returns, watches of resources with another source have ended.
 func (s *Sources) Add(source Source) (remove func()) {
 	s.set(func(all []*Source) []*Source { return append(all, &source) })
-	stop := source.Subscribe(s.notifyAdded)
-	s.notifyAdded(Change{})
+	stop := source.Subscribe(s.changes.Notify)
+	s.changes.Notify(Change{})
 	return sync.OnceFunc(func() {
 		stop()
 		s.set(func(all []*Source) []*Source {
 			return slices.DeleteFunc(all, func(other *Source) bool { return other == &source })
 		})
-		s.notifyAdded(Change{})
+		s.changes.Notify(Change{})
 	})
 }
 
@@ -296,11 +289,6 @@ func (s *Sources) set(change func([]*Source) []*Source) {
 	defer s.mu.Unlock()
 	all := change(slices.Clone(*s.added.Load()))
 	s.added.Store(&all)
-}
-
-func (s *Sources) notifyAdded(c Change) {
-	s.changes.Notify(c)
-	s.addedChanges.Notify(c)
 }
 
 // Subscribe calls f for every change, until stop is called.

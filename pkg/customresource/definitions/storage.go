@@ -56,12 +56,10 @@ var (
 
 // Config configures a Storage.
 type Config struct {
-	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
 	// Unreadable records the definitions that cannot be served.
 	Unreadable *unreadable.Record
-	// Table interns the schemas.
-	Table *Table
+	Table      *Table
 	// Sources are the sources that take precedence. New adds the index to them.
 	Sources *Sources
 	// BuiltInNames returns the names of the built-in resources of a group.
@@ -229,8 +227,7 @@ func (c *Storage) Delete(ctx context.Context, name string, validate rest.Validat
 	return out, deleted, err
 }
 
-// DeleteCollection implements rest.CollectionDeleter. Each definition goes
-// through Delete, which upstream's does not do: its instances would be left.
+// DeleteCollection calls Delete for each definition. Upstream's does not, so that instances would be left.
 func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
 	obj, err := c.List(ctx, list)
 	if err != nil {

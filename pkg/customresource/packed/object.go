@@ -15,11 +15,7 @@ import (
 
 // Object is a packed object; the zero value is none. Copies share immutable content, so that copying the
 // struct copies the object. It can be read concurrently.
-type Object struct {
-	layout          *layout
-	values          []any
-	resourceVersion string
-}
+type Object struct{ content }
 
 var _ runtime.Object = (*Object)(nil)
 
@@ -42,7 +38,7 @@ func (l *List) DeepCopyObject() runtime.Object {
 func (o *Object) IsZero() bool { return o.layout == nil }
 
 // Unstructured returns the unpacked object, which the caller may change and keep.
-func (o *Object) Unstructured() *unstructured.Unstructured {
+func (o *content) Unstructured() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	if o.layout != nil {
 		u.Object = o.layout.object(o.values)
@@ -63,7 +59,7 @@ func (o *Object) DeepCopyObject() runtime.Object {
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
 
 // Value returns the content of the object without the resource version.
-func (o *Object) Value() Value {
+func (o *content) Value() Value {
 	if o.layout == nil {
 		return Value{}
 	}

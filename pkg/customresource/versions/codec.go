@@ -149,9 +149,9 @@ func (c packedCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return c.rawCodec.Encode(obj, w)
 }
 
-// conversionCheck converts objects before they are written if the schema has a conversion function. An object
-// that cannot be converted would break every list in the other version, including lists by identity of other
-// logical clusters. It does not call webhooks. A nil check accepts everything.
+// conversionCheck converts objects before they are written if the schema has a conversion function, because an
+// object that cannot be converted would break lists in other versions, also of other logical clusters. A nil check
+// accepts everything.
 type conversionCheck struct {
 	convert definitions.Convert
 	stored  string

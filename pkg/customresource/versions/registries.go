@@ -244,8 +244,7 @@ func (s coreStatus) Update(ctx context.Context, name string, info rest.UpdatedOb
 }
 
 // Modify updates an object of a schema in the logical cluster of ctx in its stored version, without validation
-// or admission. It calls change again after a conflict, and returns its errors. The error is NotFound if the
-// object does not exist.
+// or admission. It calls change again after a conflict, and returns its errors.
 func (s *Stores) Modify(ctx context.Context, sch *definitions.Schema, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	v, key, done, err := s.storageOf(ctx, sch, name)
 	defer done()
@@ -314,8 +313,7 @@ func (s *Stores) storageOf(ctx context.Context, sch *definitions.Schema, name st
 
 // Empty deletes all objects of a schema, with its identity, in the logical cluster of ctx, and returns the
 // remaining ones. It bypasses admission but respects finalizers. It uses only keys and metadata, so that it
-// also deletes objects that cannot be read with the schema, e.g. because their version cannot be converted or
-// their scope has changed.
+// also deletes objects that cannot be read with the schema.
 func (s *Stores) Empty(ctx context.Context, sch *definitions.Schema) (definitions.Remaining, error) {
 	ctx = genericapirequest.WithNamespace(ctx, metav1.NamespaceNone)
 	v, root, done, err := s.storageOf(ctx, sch, "")

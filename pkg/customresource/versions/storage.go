@@ -216,8 +216,7 @@ func (v *versionStore) GuaranteedUpdate(ctx context.Context, key string, out run
 
 // unchanged returns a function that reports whether an update did not change the object. The object must then
 // be stored as it was, because converting it to the stored version may yield different content and thereby a
-// new resource version. It is converted anyway if it is not stored in the version in which it would be
-// written, or if this is the version of the store.
+// new resource version, unless it is not stored in this version, or this is the version of the store.
 func (v *versionStore) unchanged(stored *packed.Object, current *unstructured.Unstructured) func(updated runtime.Object) bool {
 	if version := v.gvk.GroupVersion(); version == v.stored || stored.GroupVersionKind().GroupVersion() != v.stored {
 		return func(runtime.Object) bool { return false }

@@ -73,7 +73,6 @@ type Stores struct {
 
 // Config configures Stores.
 type Config struct {
-	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
 	// Building returns the schema for which the upstream handler is creating serving info.
 	Building func() *definitions.Schema
@@ -84,8 +83,8 @@ type Config struct {
 	Replicas bool
 	// Unreadable records the objects that cannot be read with their definition.
 	Unreadable *unreadable.Record
-	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the concurrent
-	// updates that may call one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
+	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the updates that may call
+	// one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
 	Calls int
 	// Hooks finds the webhooks that are functions of this process.
 	Hooks *Hooks
@@ -154,8 +153,7 @@ func (s *Stores) EvictIdle() {
 	}
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
-// which calls it under its lock for the schema that it has just requested.
+// GetRESTOptions is called by the upstream handler under its lock for the schema that it has just requested.
 func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	sch := s.config.Building()
 	if sch == nil || sch.Resource != resource {
@@ -315,7 +313,6 @@ func (s *Stores) Close() {
 	s.stores = nil
 }
 
-// keyFunc returns the storage key of an object of any scope.
 func keyFunc(prefix string) func(runtime.Object) (string, error) {
 	return func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)

@@ -46,9 +46,8 @@ type rawStore struct {
 
 // calls limits the concurrent calls of conversion webhooks.
 type calls struct {
-	// conversions limits conversions of objects that are read and written, and updates the updates in which
-	// the library may convert an object for its managed fields. They are separate, because readers should not
-	// wait for the few updates that need it.
+	// conversions limits conversions of objects that are read and written, and updates the few updates in which
+	// the library may convert an object for its managed fields, for which readers should not wait.
 	conversions, updates *webhooktransport.Calls
 }
 

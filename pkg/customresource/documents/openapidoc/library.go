@@ -31,11 +31,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// sized is an entry of a Library.
-type sized interface {
-	// size estimates its memory in bytes.
-	size() int64
-}
+// sized is an entry of a Library. size estimates its memory in bytes.
+type sized interface{ size() int64 }
 
 // Library caches documents and their parts. It is safe for concurrent use.
 type Library struct {
@@ -243,7 +240,6 @@ type Spec struct {
 
 // format is a version of OpenAPI.
 type format interface {
-	// name identifies the format.
 	name() string
 	// newBase creates the base of the documents of builtIn.
 	newBase(builtIn []byte, scale bool) (*base, error)
