@@ -22,6 +22,8 @@ package webhooktransport
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,12 +31,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
@@ -207,89 +207,73 @@ func (c caller) public(r *http.Request, err error) error {
 	return shown
 }
 
-// flagAllowedCIDRs is the flag in errors.
-const flagAllowedCIDRs = "--webhook-allowed-cidrs"
+// DocumentBytes bounds a document, after decompression.
+//
+//reference:limit issuer | size of a response, decompressed | 401
+const DocumentBytes = 1 << 20
 
-// Options restrict the addresses of tenants' webhooks.
-type Options struct {
-	// AllowedCIDRs are ranges of addresses, e.g. 10.96.0.0/12, that webhooks of tenants may have besides public ones.
-	// Any user who may write webhook configurations or CustomResourceDefinitions in a workspace can make the server
-	// call any port in these ranges.
-	//
-	//reference:limit server --webhook-allowed-cidrs =public | addresses of webhooks of tenants | the call fails
-	AllowedCIDRs []string
+// Documents reads URLs that tenants have configured, e.g. the keys of their issuers, with GET and without credentials.
+// It is safe for concurrent use.
+type Documents struct {
+	flag   string
+	dialer *net.Dialer
 }
 
-// DefaultCallsPerCluster is the default number of concurrent calls. Each call holds the written object and a response
-// of at most MaxResponseBytes in memory, sometimes twice.
-const DefaultCallsPerCluster = 64
-
-// AddFlags adds the flags of o to fs.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.AllowedCIDRs, "webhook-allowed-cidrs", o.AllowedCIDRs,
-		"CIDRs, e.g. 10.96.0.0/12, that admission and conversion webhooks may use in addition to public addresses; "+
-			"loopback, link-local, private and reserved addresses are rejected otherwise. Every tenant can make the server send requests to these addresses")
+// NewDocuments returns a Documents for public addresses and allowed ranges. Errors contain the name of the flag.
+func NewDocuments(flag string, allowed []string) (*Documents, error) {
+	dialer, err := NewDialer(flag, allowed)
+	return &Documents{flag: flag, dialer: dialer}, err
 }
 
-// Validate returns the errors in o.
-func (o *Options) Validate() []error {
-	_, errs := parsePrefixes(flagAllowedCIDRs, o.AllowedCIDRs)
-	return errs
-}
-
-func parsePrefixes(flag string, texts []string) (prefixes []netip.Prefix, errs []error) {
-	for _, text := range texts {
-		prefix, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %q is not a CIDR such as 10.96.0.0/12 or fd00::/8", flag, text))
-		case prefix.Addr().Is4In6():
-			errs = append(errs, fmt.Errorf("%s: write %q as an IPv4 CIDR", flag, text))
-		default:
-			prefixes = append(prefixes, prefix.Masked())
-		}
+// Get returns the document at a URL. The server's certificate must be signed by roots or, if nil, the CAs of the
+// system. The error contains only information that tenants may see.
+func (d *Documents) Get(ctx context.Context, url string, roots *x509.CertPool) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil || r.URL.Scheme != "https" || r.URL.User != nil {
+		return nil, errors.New("must be a URL that starts with https://, without credentials")
 	}
-	return prefixes, errs
-}
-
-// Public addresses are in neither list of reserved ranges (the special-purpose address registries of IANA), and IPv6
-// addresses must be in the range of global unicast.
-var (
-	reserved4 = prefixes(
-		"0.0.0.0/8",       // this network; the unspecified address is the local host
-		"10.0.0.0/8",      // private
-		"100.64.0.0/10",   // carrier-grade NAT, also used by clusters
-		"127.0.0.0/8",     // loopback
-		"169.254.0.0/16",  // link-local, including metadata services of cloud machines
-		"172.16.0.0/12",   // private
-		"192.0.0.0/24",    // protocol assignments
-		"192.0.2.0/24",    // documentation
-		"192.88.99.0/24",  // relays of 6to4
-		"192.168.0.0/16",  // private
-		"198.18.0.0/15",   // benchmarks
-		"198.51.100.0/24", // documentation
-		"203.0.113.0/24",  // documentation
-		"224.0.0.0/3",     // multicast, reserved, broadcast
-	)
-	global6   = netip.MustParsePrefix("2000::/3")
-	reserved6 = prefixes(
-		"2001::/23",     // protocol assignments, with Teredo, which carries IPv4
-		"2001:db8::/32", // documentation
-		"2002::/16",     // 6to4, which carries IPv4
-		"3fff::/20",     // documentation
-	)
-	// nat64 addresses contain an IPv4 address in the last four bytes.
-	nat64 = netip.MustParsePrefix("64:ff9b::/96")
-)
-
-func prefixes(texts ...string) []netip.Prefix {
-	all := make([]netip.Prefix, 0, len(texts))
-	for _, text := range texts {
-		all = append(all, netip.MustParsePrefix(text))
+	r.Header.Set("Accept", "application/json")
+	transport := &http.Transport{
+		DialContext:         d.dialer.DialContext,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: connectTimeout, MaxResponseHeaderBytes: headerBytes,
+		DisableKeepAlives: true, // documents are read every few minutes
 	}
-	return all
+	data, err := document(transport, r)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Failed to read a document at a tenant's URL", "url", r.URL.Redacted(), "err", err)
+		return nil, d.public(err, r.URL.Hostname())
+	}
+	return data, nil
 }
 
-func within(ranges []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+// document does not follow redirects, because a transport does not.
+func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch code := response.StatusCode; {
+	case code >= 300 && code < 400:
+		return nil, responseError(fmt.Sprintf("the server returned a redirect (%d), and redirects are not followed", code))
+	case code != http.StatusOK:
+		return nil, responseError(fmt.Sprintf("the server returned status %d", code))
+	}
+	return readLimited(response.Body, "server", DocumentBytes)
+}
+
+// public returns the information about an error that tenants may see; see harmless.
+func (d *Documents) public(err error, host string) error {
+	err = harmless(err)
+	switch {
+	case errors.Is(err, errRefused):
+		return fmt.Errorf("the host %q cannot be resolved, or has only loopback, link-local, private or reserved addresses, which the server's %s does not allow", host, d.flag)
+	case errors.As(err, new(responseError)), errors.As(err, new(*tls.CertificateVerificationError)):
+		return err
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTimeout):
+		return errors.New("the server did not respond in time")
+	default:
+		return errors.New("the document could not be read; see the server's log at -v=2")
+	}
 }

@@ -7,13 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// content is the content of an Object. It implements metav1.Object and schema.ObjectKind.
-type content struct {
-	layout          *layout
-	values          []any
-	resourceVersion string
-}
-
 var _ metav1.Object = (*content)(nil)
 
 const metadataField = "metadata"

@@ -17,6 +17,13 @@ import (
 // struct copies the object. It can be read concurrently.
 type Object struct{ content }
 
+// content is the content of an Object. It implements metav1.Object and schema.ObjectKind.
+type content struct {
+	layout          *layout
+	values          []any
+	resourceVersion string
+}
+
 var _ runtime.Object = (*Object)(nil)
 
 // List is a list of packed objects.
