@@ -257,10 +257,9 @@ func difference(before, after map[string]any) map[string]any {
 	return changes
 }
 
-// managed restricts managed fields in writes of objects that a webhook converts. The library may call the
-// webhook for managed fields only in stored updates, which are limited per logical cluster. Therefore new
-// objects have no managed fields in other versions, and a dry run treats them as fields of the request's
-// version.
+// managed restricts managed fields in writes of objects that a webhook converts, because the library must call
+// the webhook for them only in stored updates, which are limited per logical cluster. New objects have no managed
+// fields in other versions, and a dry run treats them as fields of the request's version.
 func (s *Server) managed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	dryRun := r.URL.Query().Has("dryRun")
 	if dryRun {

@@ -49,7 +49,7 @@ func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) boo
 // in, and the prefix of the keys of its objects.
 func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (d *definitions.Definition, prefix string, err error) {
 	d, err = s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource.GroupResource(), Version: resource.Version})
-	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || d.Schema.Projection != nil || d.Objects != nil {
+	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || !d.Stored() {
 		return nil, "", err
 	}
 	return d, multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, "", ""), nil
@@ -92,9 +92,8 @@ func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resource
 	return s.documents.ServeOnly(w, r, resources, all)
 }
 
-// Modify updates an object of a system definition in a logical cluster in its stored version, without
-// admission, validation, audit and managed fields. The server uses it for updates of many similar objects. It
-// calls change again after a conflict, and returns its errors.
+// Modify updates an object of a system definition in a logical cluster, see versions.Stores.Modify. The server
+// uses it for updates of many similar objects, because it bypasses audit and managed fields.
 func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	d := s.system.Of(resource)
 	if d == nil {
@@ -104,9 +103,7 @@ func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resour
 	return s.stores.Modify(ctx, d.Schema, name, change)
 }
 
-// Create stores a new object of a system definition in its stored version in a logical cluster, including
-// status and finalizers, without admission, validation, audit and managed fields. The error is AlreadyExists
-// if an object has the name.
+// Create stores a new object of a system definition in a logical cluster, see versions.Stores.Create.
 func (s *Server) Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	d := s.system.Of(resource)
 	if d == nil {
@@ -178,14 +175,14 @@ func (s *Server) KeysOf(ctx context.Context, cluster logicalcluster.Name, namesp
 		return multitenant.Key(documents.KeyPrefix(resource), "", cluster, namespace, ""), true, nil
 	}
 	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
-	if err != nil || d == nil || d.Schema.Projection != nil || d.Objects != nil {
+	if err != nil || d == nil || !d.Stored() {
 		return "", false, err
 	}
 	return multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, namespace, ""), true, nil
 }
 
 func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {
-	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil && d.Objects == nil
+	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Stored()
 }
 
 func (s *Server) kind(d *definitions.Definition, version string) multitenant.Kind {

@@ -44,9 +44,8 @@ import (
 )
 
 // The upstream handler serves objects of the core group except for creates and updates, because its validation
-// rejects an apiVersion without a group. These requests are served here with the same functions and the
-// upstream handler's scope, but with another validation. So are all writes of a server of replicas, which
-// preserve more metadata.
+// rejects an apiVersion without a group. These requests, and all writes of a server of replicas, which preserve
+// more metadata, are served here with the same functions and the upstream handler's scope.
 
 // serveCoreWrite serves writes that the upstream handler cannot serve, and reports whether it did. All other
 // requests, including invalid ones, are left to the upstream handler.
@@ -126,9 +125,8 @@ func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWrite
 	return handlers.PatchResource(updated, scope, admit, patches)
 }
 
-// captureScope returns the upstream handler's scope for a resource or subresource, which decodes, converts and
-// encodes objects and manages their fields. The handler passes the scope to admission. Therefore it receives
-// an update of a nonexistent object, which admission rejects.
+// captureScope returns the upstream handler's scope for a resource or subresource. The handler passes it to
+// admission. Therefore it receives an update of a nonexistent object, which admission rejects.
 func (s *Server) captureScope(ctx context.Context, like *genericapirequest.RequestInfo, sch *definitions.Schema) (*handlers.RequestScope, error) {
 	trial := *like
 	trial.Verb, trial.Name = "update", "trial"

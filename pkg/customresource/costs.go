@@ -157,10 +157,11 @@ func checkRules(ctx context.Context, a admission.Attributes, known *written, obj
 			validated["status"] = value
 		}
 	}
-	errs, err := known.schema.RuleErrors(ctx, a.GetKind().Version, validated, old)
+	rules, err := known.schema.Rules(a.GetKind().Version)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
+	errs := rules.Errors(ctx, validated, old)
 	if len(errs) <= request.MaxErrors {
 		return nil
 	}

@@ -25,10 +25,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Most lists of custom resources are read by controllers as plain JSON. They are served here, because the
-// upstream handler copies and encodes every object for each request: version stores cache the JSON of objects,
-// and a list concatenates it. All other lists, e.g. tables, metadata, pretty-printed lists and deprecated
-// versions, are left to the upstream handler.
+// Most lists of custom resources are read by controllers as plain JSON. The upstream handler copies and encodes
+// every object for each request. Here, a list concatenates the JSON of objects, which version stores cache. All
+// other lists, e.g. tables, metadata and deprecated versions, are left to the upstream handler.
 
 // wantsPlainJSON reports whether the client accepts a list as plain JSON.
 func wantsPlainJSON(r *http.Request) bool {

@@ -48,16 +48,16 @@ const (
 type Config struct {
 	// Storage returns the multi-tenant storage options for a codec, e.g. (*storage.Backend).RESTOptionsGetter.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Unreadable records the objects that cannot be read with their definition; nil creates a record.
+	// Unreadable records the objects that cannot be read with their definition. It is optional.
 	Unreadable *unreadable.Record
 	// System are definitions that are served in every logical cluster, and to wildcard requests with full
 	// content and without an identity.
 	System []*apiextensionsv1.CustomResourceDefinition
-	// SystemIdentity returns the identity that wildcards and virtual workspaces may use for a resource of
-	// System, or "". It is another name of the same objects. Nil means that none has an identity.
+	// SystemIdentity returns the identity, i.e. another name, that wildcards and virtual workspaces may use for the
+	// objects of a resource of System, or "". It is optional.
 	SystemIdentity func(ctx context.Context, resource schema.GroupResource) (string, error)
-	// SystemBound reports whether a logical cluster has a resource of System only if an added source serves it
-	// there. It is called for each request. Nil means that there is none.
+	// SystemBound reports for each request whether a logical cluster has a resource of System only if an added source
+	// serves it there. It is optional.
 	SystemBound func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// SystemOnly disables CustomResourceDefinitions, e.g. for a server of replicas with definitions returned
 	// by Opaque.
@@ -65,8 +65,7 @@ type Config struct {
 	// Replicas preserves the metadata, including UID, generation and managed fields, of objects with the
 	// annotation kcp.io/shard. Generations are not incremented, and deletions ignore finalizers.
 	Replicas bool
-	// Admission admits writes of custom resources and annotates dry runs. If it is nil, only the latter is
-	// done.
+	// Admission admits writes and annotates dry runs; nil does only the latter.
 	Admission admission.Interface
 	// Authorizer authorizes creation by update; nil allows everything.
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -80,12 +79,10 @@ type Config struct {
 
 	// Webhooks calls conversion webhooks; nil allows only public addresses.
 	Webhooks *webhooktransport.Tenants
-	// WebhookCalls limits the concurrent calls of conversion webhooks per logical cluster; 0 means
-	// webhooktransport.DefaultCallsPerCluster.
+	// WebhookCalls is versions.Config.Calls.
 	WebhookCalls int
-	// Convert are functions that replace conversion webhooks, by the host in their URLs. They are for
-	// definitions in System; a tenant's definition with the host can only get their results.
-	// Therefore they must reject unknown kinds, and must not do more than convert.
+	// Convert are functions that replace the conversion webhooks of System, by the host in their URLs. Because
+	// definitions of tenants may contain the host, they must reject unknown kinds, and must not do more than convert.
 	Convert map[string]definitions.Convert
 
 	// Metrics registers metrics; nil registers none.
@@ -178,6 +175,7 @@ func setDefaults(cfg *Config) {
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
 	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
+	cfg.Unreadable = cmp.Or(cfg.Unreadable, unreadable.NewRecord(nil))
 	cfg.Webhooks = cmp.Or(cfg.Webhooks, &webhooktransport.Tenants{})
 }
 

@@ -139,8 +139,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 }
 
 // withCreation makes writes check again, immediately before a new object is stored, whether the resource is
-// still served. While webhooks delayed the request, the definition may have been deleted with all its objects.
-// Nothing would delete another one.
+// still served. If the definition was deleted with its objects in the meantime, nothing would delete this one.
 func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lookup, before *definitions.Definition) context.Context {
 	if verb != "create" && verb != "update" && verb != "patch" {
 		return ctx
@@ -169,8 +168,8 @@ func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *generic
 	s.serveNext(w, r)
 }
 
-// mayQualify reports whether the resource in a request may have an identity. Wildcard requests may. In one
-// logical cluster, only requests for replicas, and requests of servers that compare replicas, may.
+// mayQualify reports whether the resource in a request may have an identity: in wildcard requests, requests for
+// replicas, and requests of servers that compare replicas.
 func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb string) bool {
 	if cluster.Wildcard || s.replicas {
 		return true
@@ -212,9 +211,8 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 	s.serveUpstream(w, r, info, crd)
 }
 
-// pauseIfSlow pauses a request if it is slow, see request.Pause, until end is called. The library converts
-// objects for managed fields without a context, so that it is unknown when such a request waits for a webhook.
-// Requests of many logical clusters could otherwise take all seats.
+// pauseIfSlow pauses a request if it is slow, see request.Pause, until end is called. It is unknown when the
+// request waits for a webhook, because the library converts objects for managed fields without a context.
 func pauseIfSlow(ctx context.Context) (end func()) {
 	resume := make(chan func(), 1)
 	timer := time.AfterFunc(pauseAfter, func() { resume <- request.Pause(ctx) })
@@ -273,10 +271,9 @@ func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *g
 	}
 }
 
-// refuseIdentity returns an error for requests with an unknown or invalid identity: wildcard requests with
-// one, wildcard requests that require one, and requests to virtual workspaces. It returns nil for other
-// requests. The error does not disclose bindings of other tenants: only administrators of the shard send
-// wildcard requests, and only virtual workspaces of exports have identities, with the consent of consumers.
+// refuseIdentity returns an error for wildcard requests, and requests to virtual workspaces, with an unknown,
+// invalid or missing identity. It does not disclose bindings of other tenants: only administrators of the shard
+// send wildcard requests, and only virtual workspaces of exports have identities, with the consent of consumers.
 func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definitions.Definition) error {
 	var why string
 	switch {

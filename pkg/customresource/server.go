@@ -157,8 +157,7 @@ func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *gen
 // definition that was resolved for a request.
 //
 // The handler requests "<resource>.<group>" without a context. Therefore the group in its request info is
-// replaced by a one-time key. The lister invalidates the key, restores the group, or its name in metrics, and
-// returns the definition.
+// replaced by a one-time key, for which the lister restores the group, or its name in metrics.
 type syntheticLister struct {
 	servingInfos                           prometheus.Counter
 	listers.CustomResourceDefinitionLister // methods that the handler does not call
@@ -189,7 +188,7 @@ type oneTime struct {
 }
 
 // issue sets a one-time key for crd in info, which must be private to the request and will contain resource
-// after the key is used. The returned function invalidates the key.
+// after the key is used.
 func (l *syntheticLister) issue(info *genericapirequest.RequestInfo, resource schema.GroupResource, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
 	t := &oneTime{info: info, resource: resource, crd: crd}
 	info.APIGroup = strconv.FormatUint(l.last.Add(1), 36)
@@ -221,8 +220,7 @@ func (l *syntheticLister) Informer() cache.SharedIndexInformer { return &l.infor
 
 func (l *syntheticLister) Lister() listers.CustomResourceDefinitionLister { return l }
 
-// removeDead makes the upstream handler remove the serving info of definitions that List does not return any
-// more.
+// removeDead makes the upstream handler remove the serving info of definitions that List no longer returns.
 func (l *syntheticLister) removeDead() {
 	l.informer.handler.OnDelete(nil)
 }

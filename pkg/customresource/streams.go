@@ -143,8 +143,8 @@ func (s *streams) checkAll() {
 	}
 }
 
-// endLocked ends a stream, or requests another resolve if it is not served yet. If the definition was deleted,
-// it waits, because clients cannot resume and should receive the deletions of its objects.
+// endLocked ends a stream, or requests another resolve if it is not served yet. If the definition was deleted, it
+// waits, so that clients receive the deletions of its objects.
 func (st *stream) endLocked(deleted bool) {
 	switch {
 	case st.served.hash == "":

@@ -275,7 +275,7 @@ var definitions = []Mutant{
 	{
 		Name: "decoded-deletion", Rule: "deletion of bound objects requires only keys and metadata",
 		Edits: []Edit{{
-			File: "pkg/customresource/versions/modify.go",
+			File: "pkg/customresource/versions/registries.go",
 			Before: `		key, err := keyOf(&all.Items[i])
 `,
 			After: `		key, err := keyOf(&all.Items[i])

@@ -227,7 +227,7 @@ func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 	defer o.mu.RUnlock()
 	var all []string
 	for name, e := range o.clusters[cluster] {
-		others := newClaims()
+		others := claims{}
 		others.add(&e.names, name)
 		if !e.deleting && slices.ContainsFunc(wanted, func(w Wanted) bool {
 			return w.Group == apis.DefinitionGroup(name) && w.conflict(others) != nil

@@ -73,10 +73,10 @@ func TestSystemOnlyIfBound(t *testing.T) {
 	require.True(t, sources.Defined("has", widgets))
 
 	n := &names{sources: sources, builtIn: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) { return nil, nil }}
-	taken := newClaims()
+	taken := claims{}
 	_, err = n.collect(t.Context(), taken, nameScope{cluster: "binds", group: "example.org"}, nil)
 	require.NoError(t, err)
-	require.True(t, taken.resources.Has("widgets"))
+	require.True(t, taken.has(claim{name: "widgets"}))
 }
 
 // TestFaultyDefinition: a stored definition for which the index panics is recorded.

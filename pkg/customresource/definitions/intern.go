@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -154,7 +155,7 @@ func interned(s string) string { return unique.Make(s).Value() }
 
 // shareWith shares status and managed fields with other definitions of the spec.
 func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
-	if sameNames(&crd.Status.AcceptedNames, &s.internal.Names) {
+	if apiequality.Semantic.DeepEqual(crd.Status.AcceptedNames, s.internal.Names) {
 		crd.Status.AcceptedNames = s.internal.Names
 	}
 	for i := range crd.Status.Conditions {
@@ -202,12 +203,6 @@ func (i *interner) specOf(crd *apiextensions.CustomResourceDefinition) *interned
 		}
 	}
 	return &internedSpec{internal: crd.Spec}
-}
-
-// sameNames compares names including their order.
-func sameNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
-	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
-		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
 }
 
 // schemaOf interns the schema of a definition in table, with an additional reference.

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 const (
@@ -59,9 +60,10 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 	t.Helper()
 	backend := data.Backend(t, false)
 	s, err := NewDefinitionStorage(Config{
-		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, wrap),
-		Table:   NewTable(),
-		Sources: NewSources(&System{}),
+		Storage:    customresourcetest.Wrapped(backend.RESTOptionsGetter, wrap),
+		Unreadable: unreadable.NewRecord(nil),
+		Table:      NewTable(),
+		Sources:    NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
 			return nil, nil
 		},

@@ -31,10 +31,8 @@ type Managed struct {
 
 // Remaining counts the remaining objects of a custom resource in a logical cluster.
 type Remaining struct {
-	// Objects is the number of objects.
-	Objects int
-	// Finalizers is the number of objects by finalizer.
-	Finalizers map[string]int
+	Objects    int
+	Finalizers map[string]int // number of objects by finalizer
 }
 
 // NewManaged returns the storage for the controller. empty deletes the custom resources of a schema in the
@@ -43,16 +41,15 @@ func NewManaged(s *Storage, empty func(ctx context.Context, of *Schema) (Remaini
 	return &Managed{storage: s, empty: empty}
 }
 
-// Follow calls f for each definition that needs a reconcile, now and on changes until stop is called: if it
-// has instances to clean up, if its NonStructuralSchema condition is out of date, or if it wants names that
-// may be free. It also calls f for definitions that get names from then on, because another server
-// may have given the same names to another source. f must not block.
+// Follow calls f for each definition that needs a reconcile, now and on changes until stop is called. It also
+// calls f for definitions that get names from then on, because another server may have given the same names to
+// another source. f must not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
 	offer := func(cluster logicalcluster.Name, group string) {
 		m.storage.objects.rejected(nameScope{cluster, group}, f)
 	}
 	stopNames := m.storage.FollowNames(offer)
-	stopSources := m.storage.names.sources.addedChanges.Add(func(c Change) {
+	stopSources := m.storage.names.sources.Subscribe(func(c Change) {
 		switch {
 		case c.Schema == nil:
 			offer("", "")
@@ -192,7 +189,7 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 
 // reserveFor reserves names for a source, unless one is in use.
 func (n *names) reserveFor(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
-	taken := newClaims()
+	taken := claims{}
 	if _, err := n.collect(ctx, taken, scope, source); err != nil {
 		return nil, namesUnknown(err.Error())
 	}
@@ -221,8 +218,8 @@ func (c *Storage) storedConflict(ctx context.Context, cluster logicalcluster.Nam
 	taken := map[string]claims{}
 	for i := range list.Items {
 		crd := &list.Items[i]
-		if taken[crd.Spec.Group].kinds == nil {
-			taken[crd.Spec.Group] = newClaims()
+		if taken[crd.Spec.Group] == nil {
+			taken[crd.Spec.Group] = claims{}
 		}
 		taken[crd.Spec.Group].add(&crd.Status.AcceptedNames, "CustomResourceDefinition "+crd.Name)
 	}

@@ -38,8 +38,7 @@ type names struct {
 
 // accept sets accepted names and conditions of a definition before it is written, and reserves the names for
 // the reservation of ctx, if any. It rejects new definitions of a resource that another source serves in the
-// logical cluster, because they would never be served. Other errors mean that the names in use cannot be
-// determined.
+// logical cluster. Other errors mean that the names in use cannot be determined.
 func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok || !crd.DeletionTimestamp.IsZero() {
@@ -55,7 +54,7 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 
 	// Reservations must be read before the other names: a stored definition was reserved until it was stored.
 	// Reserving the requested names at once makes later requests see them.
-	taken := newClaims()
+	taken := claims{}
 	n.mu.Lock()
 	n.othersLocked(taken, scope, crd.Name, &crd.Spec.Names)
 	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
@@ -119,17 +118,16 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	if err != nil {
 		return false
 	}
-	others := newClaims()
+	others := claims{}
 	n.objects.claims(others, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
 	_, _, lost := others.conflict(&crd.Status.AcceptedNames)
 	return lost
 }
 
-// lostToSource reports whether another source serves, or is about to serve, an accepted name of a definition,
-// because another server of the shard accepted the definition at the same time. The source wins on all
+// lostToSource is lost for sources that serve, or are about to serve, an accepted name. The source wins on all
 // servers, because it was requested before the definition was written.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
-	others := newClaims()
+	others := claims{}
 	n.mu.Lock() // reservations first, as in accept
 	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
 		if r.forSource {
@@ -173,18 +171,18 @@ func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
 	conflict := func(reason, message string) {
 		condition = newCondition(apiextensions.NamesAccepted, apiextensions.ConditionFalse, reason, message)
 	}
-	one := func(reason, want string, have *string, used owners) {
-		if want != *have && used.Has(want) {
+	one := func(reason, want string, have *string, isKind bool) {
+		if want != *have && taken.has(claim{isKind, want}) {
 			conflict(reason, fmt.Sprintf("%q is already in use", want))
 			return
 		}
 		*have = want
 	}
-	one("PluralConflict", requested.Plural, &accepted.Plural, taken.resources)
-	one("SingularConflict", requested.Singular, &accepted.Singular, taken.resources)
+	one("PluralConflict", requested.Plural, &accepted.Plural, false)
+	one("SingularConflict", requested.Singular, &accepted.Singular, false)
 	var inUse []string
 	for _, short := range requested.ShortNames {
-		if taken.resources.Has(short) && !slices.Contains(accepted.ShortNames, short) {
+		if taken.has(claim{name: short}) && !slices.Contains(accepted.ShortNames, short) {
 			inUse = append(inUse, short)
 		}
 	}
@@ -193,8 +191,8 @@ func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
 	} else {
 		accepted.ShortNames = slices.Clone(requested.ShortNames)
 	}
-	one("KindConflict", requested.Kind, &accepted.Kind, taken.kinds)
-	one("ListKindConflict", requested.ListKind, &accepted.ListKind, taken.kinds)
+	one("KindConflict", requested.Kind, &accepted.Kind, true)
+	one("ListKindConflict", requested.ListKind, &accepted.ListKind, true)
 	accepted.Categories = slices.Clone(requested.Categories)
 
 	setCondition(crd, condition)
@@ -214,19 +212,15 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
 	}
-	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
-	condition := newCondition(apiextensions.KubernetesAPIApprovalPolicyConformant, apiextensions.ConditionUnknown, "UnknownAnnotation", reason)
-	switch state {
-	case apihelpers.APIApproved:
-		condition.Status, condition.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
-	case apihelpers.APIApprovalBypassed:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "UnapprovedAnnotation"
-	case apihelpers.APIApprovalMissing:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
-	case apihelpers.APIApprovalInvalid:
-		condition.Status, condition.Reason = apiextensions.ConditionFalse, "InvalidAnnotation"
+	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
+	status, reason := apiextensions.ConditionFalse, map[apihelpers.APIApprovalState]string{
+		apihelpers.APIApproved: "ApprovedAnnotation", apihelpers.APIApprovalBypassed: "UnapprovedAnnotation",
+		apihelpers.APIApprovalMissing: "MissingAnnotation", apihelpers.APIApprovalInvalid: "InvalidAnnotation",
+	}[state]
+	if state == apihelpers.APIApproved {
+		status = apiextensions.ConditionTrue
 	}
-	setCondition(crd, condition)
+	setCondition(crd, newCondition(apiextensions.KubernetesAPIApprovalPolicyConformant, status, reason, message))
 }
 
 // reservation reserves names for a definition that a request writes, or for a source that is about to serve
@@ -256,7 +250,7 @@ func (n *names) othersLocked(taken claims, scope nameScope, definition string, w
 		if r.definition == definition {
 			continue
 		}
-		others := newClaims()
+		others := claims{}
 		others.add(&r.names, r.definition)
 		if _, _, found := others.conflict(wanted); found {
 			r.denied = true

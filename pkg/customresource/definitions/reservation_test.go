@@ -315,7 +315,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 func acceptedElsewhere(ctx context.Context, t *testing.T, s *testServer, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	t.Helper()
 	internal, out := internalCRD(t, crd), &apiextensions.CustomResourceDefinition{}
-	accept(internal, newClaims())
+	accept(internal, claims{})
 	key, err := s.Storage.KeyFunc(ctx, crd.Name)
 	require.NoError(t, err)
 	require.NoError(t, withoutNames(t, s).Create(ctx, key, internal, out, 0))

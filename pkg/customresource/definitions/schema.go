@@ -30,8 +30,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
-// Convert converts an object to another API version, without changing in. It must support concurrent calls and
-// any object that a client may have written. Of the metadata, only changed labels and annotations are used.
+// Convert converts any object that a client may have written to another API version, without changing in. It must
+// support concurrent calls. Of the metadata, only changed labels and annotations are used.
 type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
 
 // ConvertHost is the host in the conversion webhook of schemas with Convert. Its calls stay in this process.
@@ -51,7 +51,6 @@ func conversionFor(hash string) *apiextensionsv1.CustomResourceConversion {
 // Projection serves the objects of a stored resource as read-only objects of another resource, from the same
 // watch cache and with the same resource versions. Its functions must support concurrent calls.
 type Projection struct {
-	// Stored is the resource that is stored.
 	Stored schema.GroupResource
 	// Show converts a stored object, which it may keep and change.
 	Show func(stored *unstructured.Unstructured) (*unstructured.Unstructured, error)
@@ -64,9 +63,7 @@ type Projection struct {
 // Schema contains the spec and accepted names of a CustomResourceDefinition, which determine how a custom
 // resource is served. It is immutable and shared by all logical clusters with equal definitions.
 type Schema struct {
-	// Hash identifies the schema.
-	Hash string
-	// Resource is the served resource.
+	Hash     string // identifies the schema
 	Resource schema.GroupResource
 	// MetadataOnly is set for the schema of wildcard requests for metadata of any schema.
 	MetadataOnly bool
@@ -78,13 +75,9 @@ type Schema struct {
 	// crd is the synthetic definition for the upstream handler. Its name and UID are the hash, and its
 	// conditions have no times.
 	crd *apiextensionsv1.CustomResourceDefinition
-	// terminating is crd with the condition that forbids creation.
-	terminating *apiextensionsv1.CustomResourceDefinition
-
-	// costs is the cost of objects by version.
+	// costs and rules are the costs of objects, and the validation rules, by version.
 	costs map[string]*schemacosts.Lazy
-	// rules are the validation rules by version.
-	rules map[string]func() rules
+	rules map[string]func() (*Rules, error)
 
 	// refs and idleSince are guarded by the table.
 	refs      int
@@ -94,8 +87,14 @@ type Schema struct {
 // CRD returns the synthetic definition for the upstream handler. It is shared and must not be changed.
 func (s *Schema) CRD() *apiextensionsv1.CustomResourceDefinition { return s.crd }
 
-// TerminatingCRD is CRD for a definition that is being deleted, which forbids creation.
-func (s *Schema) TerminatingCRD() *apiextensionsv1.CustomResourceDefinition { return s.terminating }
+// TerminatingCRD returns CRD with the condition of a definition that is being deleted, which forbids creation.
+func (s *Schema) TerminatingCRD() *apiextensionsv1.CustomResourceDefinition {
+	crd := *s.crd
+	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue,
+	})
+	return &crd
+}
 
 // Spec returns the spec. It is shared and must not be changed.
 func (s *Schema) Spec() *apiextensionsv1.CustomResourceDefinitionSpec { return &s.crd.Spec }
@@ -130,13 +129,12 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 // Costs returns the cost of objects in a version, or nil if there is no such version.
 func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
 
-// RuleErrors returns the violated validation rules of a version for an object; old is nil for a new object.
-func (s *Schema) RuleErrors(ctx context.Context, version string, object, old map[string]any) (field.ErrorList, error) {
-	of := s.rules[version]
-	if of == nil {
-		return nil, nil
+// Rules returns the validation rules of a version, or nil if it has no schema.
+func (s *Schema) Rules(version string) (*Rules, error) {
+	if of := s.rules[version]; of != nil {
+		return of()
 	}
-	return of().errors(ctx, object, old)
+	return nil, nil
 }
 
 type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
@@ -184,11 +182,6 @@ func (in hashInput) newSchema() (*Schema, error) {
 // newSchema returns the schema of a spec and accepted names, both of which it keeps. It removes printer
 // columns above the limits.
 func newSchema(hash string, in hashInput) *Schema {
-	conditions := []apiextensionsv1.CustomResourceDefinitionCondition{
-		{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue},
-		{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue},
-		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
-	}
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: in.Names.Plural + "." + in.Spec.Group + "#" + hash[:16],
@@ -197,7 +190,10 @@ func newSchema(hash string, in hashInput) *Schema {
 		Spec: *in.Spec,
 		Status: apiextensionsv1.CustomResourceDefinitionStatus{
 			AcceptedNames: *in.Names,
-			Conditions:    slices.Clone(conditions[:2]),
+			Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
+				{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue},
+				{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue},
+			},
 		},
 	}
 	crd.Spec.Versions = slices.Clone(crd.Spec.Versions)
@@ -208,25 +204,22 @@ func newSchema(hash string, in hashInput) *Schema {
 	if in.convert != nil {
 		crd.Spec.Conversion = conversionFor(hash)
 	}
-	terminating := *crd
-	terminating.Status.Conditions = conditions
-	costs := make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions))
-	rulesOf := make(map[string]func() rules, len(crd.Spec.Versions))
-	for i := range crd.Spec.Versions {
-		version := &crd.Spec.Versions[i]
-		costs[version.Name], rulesOf[version.Name] = schemacosts.NewLazy(version), lazyRules(version)
-	}
-	return &Schema{
-		costs:        costs,
-		rules:        rulesOf,
+	s := &Schema{
+		costs:        make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions)),
+		rules:        make(map[string]func() (*Rules, error), len(crd.Spec.Versions)),
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,
 		Convert:      in.convert,
 		Projection:   in.projection,
 		crd:          crd,
-		terminating:  &terminating,
 	}
+	for i := range crd.Spec.Versions {
+		version := &crd.Spec.Versions[i]
+		// Compiled on first use, because rules are rarely used and upstream compiles them as well.
+		s.costs[version.Name], s.rules[version.Name] = schemacosts.NewLazy(version), sync.OnceValues(func() (*Rules, error) { return newRules(version) })
+	}
+	return s
 }
 
 // addDeprecationWarnings sets the warnings of deprecated versions in the core group, because upstream's
@@ -390,42 +383,53 @@ func (t *Table) Converts(path string) Convert {
 	return nil
 }
 
-// rules are the validation rules of a version of a custom resource.
-type rules struct {
-	structural *structuralschema.Structural
+// Rules are the validation rules of a version of a custom resource; nil has none.
+type Rules struct {
+	Structural *structuralschema.Structural
 	validator  *cel.Validator // nil if there are no rules
-	err        error
 }
 
-// lazyRules compiles the rules of a version on first use, because they are rarely used and upstream compiles
-// them as well.
-func lazyRules(version *apiextensionsv1.CustomResourceDefinitionVersion) func() rules {
-	return sync.OnceValue(func() rules {
-		if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-			return rules{}
-		}
-		var internal apiextensions.JSONSchemaProps
-		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
-			return rules{err: fmt.Errorf("converting a schema: %w", err)}
-		}
-		structural, err := structuralschema.NewStructural(&internal)
-		if err != nil {
-			return rules{err: fmt.Errorf("making a structural schema: %w", err)}
-		}
-		return rules{structural: structural, validator: cel.NewValidator(structural, true, celconfig.PerCallLimit)}
-	})
+// InternalSchema returns the internal schema of a version, or nil if it has none.
+func InternalSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
+	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+		return nil, nil
+	}
+	internal := &apiextensions.JSONSchemaProps{}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, internal, nil); err != nil {
+		return nil, fmt.Errorf("converting the schema of version %s: %w", version.Name, err)
+	}
+	return internal, nil
 }
 
-// errors returns the violated rules for an object; old is nil for a new object.
-func (r rules) errors(ctx context.Context, object, old map[string]any) (field.ErrorList, error) {
-	if r.validator == nil || r.err != nil {
-		return nil, r.err
+func newRules(version *apiextensionsv1.CustomResourceDefinitionVersion) (*Rules, error) {
+	internal, err := InternalSchema(version)
+	if err != nil || internal == nil {
+		return nil, err
 	}
-	if old == nil {
-		errs, _ := r.validator.Validate(ctx, nil, r.structural, object, nil, celconfig.RuntimeCELCostBudget)
-		return errs, nil
+	structural, err := structuralschema.NewStructural(internal)
+	if err != nil {
+		return nil, fmt.Errorf("the schema of version %s is not structural: %w", version.Name, err)
 	}
-	ratcheting := cel.WithRatcheting(common.NewCorrelatedObject(object, old, &model.Structural{Structural: r.structural}))
-	errs, _ := r.validator.Validate(ctx, nil, r.structural, object, old, celconfig.RuntimeCELCostBudget, ratcheting)
-	return errs, nil
+	return &Rules{structural, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
+}
+
+// Empty reports whether there are no rules.
+func (r *Rules) Empty() bool { return r == nil || r.validator == nil }
+
+// Errors returns the violated rules for an object; old is nil for a new object.
+func (r *Rules) Errors(ctx context.Context, object, old map[string]any) field.ErrorList {
+	if r.Empty() {
+		return nil
+	}
+	var options []cel.Option
+	if old != nil {
+		options = append(options, cel.WithRatcheting(r.Correlated(object, old)))
+	}
+	errs, _ := r.validator.Validate(ctx, nil, r.Structural, object, old, celconfig.RuntimeCELCostBudget, options...)
+	return errs
+}
+
+// Correlated pairs an object with its old state for ratcheting.
+func (r *Rules) Correlated(object, old map[string]any) *common.CorrelatedObject {
+	return common.NewCorrelatedObject(object, old, &model.Structural{Structural: r.Structural})
 }

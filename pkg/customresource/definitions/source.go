@@ -19,7 +19,6 @@ import (
 
 // Definition is a custom resource as served in one logical cluster, or to wildcard requests.
 type Definition struct {
-	// Schema is the schema of the resource.
 	Schema *Schema
 	// Identity separates APIs of the same resource, because it is part of the storage keys of their objects
 	// (request.ValidIdentity). It is empty for CustomResourceDefinitions and system definitions.
@@ -43,6 +42,9 @@ type Definition struct {
 	Verbs *Verbs
 }
 
+// Stored reports whether this server stores the objects under the name of the resource.
+func (d *Definition) Stored() bool { return d.Schema.Projection == nil && d.Objects == nil }
+
 // Objects serves objects that this server does not store. Its methods may be called concurrently.
 type Objects interface {
 	// In returns a reader of the objects in a version of a schema, in one logical cluster or in all. The error
@@ -59,12 +61,9 @@ type Reader interface {
 
 // Lookup identifies the custom resource of a request.
 type Lookup struct {
-	// Cluster is the logical cluster, or the wildcard.
-	Cluster request.Cluster
-	// Resource is the group and resource name.
+	Cluster  request.Cluster
 	Resource schema.GroupResource
-	// Version is the API version of the request.
-	Version string
+	Version  string
 	// Identity is the suffix after the colon of a wildcard request's resource, or the identity of a virtual
 	// workspace's objects.
 	Identity string
@@ -76,8 +75,7 @@ type Lookup struct {
 type Change struct {
 	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have
 	// changed.
-	Schema *Schema
-	// Identity is the identity under which the schema was served.
+	Schema   *Schema
 	Identity string
 	// Cluster is the affected logical cluster or the wildcard; the zero value stands for all in which the
 	// source served the schema.
@@ -86,10 +84,8 @@ type Change struct {
 	Removed bool
 }
 
-// Source provides definitions, e.g. of bound APIs.
-//
-// A Source keeps its schemas for as long as the definition exists. The server takes its own reference while it
-// serves a request. Methods may be called concurrently.
+// Source provides definitions, e.g. of bound APIs. It keeps its schemas for as long as the definition exists.
+// Methods may be called concurrently.
 type Source interface {
 	// Resolve returns the definition for a request, or nil.
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
@@ -112,9 +108,8 @@ type System struct {
 	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// NewSystem returns a source for the definitions, which must be unique. identity returns the identity under
-// which wildcards and virtual workspaces also find a resource, or "". bound reports whether a logical cluster
-// has a resource only through a binding. Both may be nil.
+// NewSystem returns a source for the definitions, which must be unique. identity may return another name for
+// wildcards and virtual workspaces, and bound reports whether a resource must be bound. Both may be nil.
 func NewSystem(
 	table *Table, crds []*apiextensionsv1.CustomResourceDefinition,
 	identity func(ctx context.Context, resource schema.GroupResource) (string, error),
@@ -183,8 +178,7 @@ func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {
 
 // Verbs restricts the served verbs of a resource. Discovery lists them.
 type Verbs struct {
-	// Object are the verbs of the objects.
-	Object []string
+	Object []string // of the objects
 	// Status is set if the status subresource is served. Other subresources are not.
 	Status bool
 }

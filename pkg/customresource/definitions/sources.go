@@ -21,8 +21,7 @@ type Sources struct {
 	mu    sync.Mutex // guards updates of added
 	added atomic.Pointer[[]*Source]
 
-	changes      Listeners[Change] // of all sources
-	addedChanges Listeners[Change] // of added sources
+	changes Listeners[Change] // of all sources
 }
 
 // NewSources returns sources with only the system definitions.
@@ -33,17 +32,17 @@ func NewSources(system *System) *Sources {
 }
 
 // Add adds a source, until remove is called. The caller must ensure that its names are free. When Add or
-// remove returns, watches of resources that are now served by another source have ended.
+// remove returns, watches of resources with another source have ended.
 func (s *Sources) Add(source Source) (remove func()) {
 	s.set(func(all []*Source) []*Source { return append(all, &source) })
-	stop := source.Subscribe(s.notifyAdded)
-	s.notifyAdded(Change{})
+	stop := source.Subscribe(s.changes.Notify)
+	s.changes.Notify(Change{})
 	return sync.OnceFunc(func() {
 		stop()
 		s.set(func(all []*Source) []*Source {
 			return slices.DeleteFunc(all, func(other *Source) bool { return other == &source })
 		})
-		s.notifyAdded(Change{})
+		s.changes.Notify(Change{})
 	})
 }
 
@@ -52,11 +51,6 @@ func (s *Sources) set(change func([]*Source) []*Source) {
 	defer s.mu.Unlock()
 	all := change(slices.Clone(*s.added.Load()))
 	s.added.Store(&all)
-}
-
-func (s *Sources) notifyAdded(c Change) {
-	s.changes.Notify(c)
-	s.addedChanges.Notify(c)
 }
 
 // Subscribe calls f for every change, until stop is called.

@@ -2,7 +2,6 @@ package definitions
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,54 +18,47 @@ type nameScope struct {
 	group   string
 }
 
-// claims are the names in use in a scope.
-type claims struct {
-	resources, kinds owners
+// claim is a name of a resource, or of a kind.
+type claim struct {
+	isKind bool
+	name   string
 }
 
-// owners maps names to their owners, for messages.
-type owners map[string]string
+// claims maps the names in use in a scope to their owners, for messages.
+type claims map[claim]string
 
-func newClaims() claims { return claims{resources: owners{}, kinds: owners{}} }
+// claimsOf returns the names, with those of resources first.
+func claimsOf(n *apiextensions.CustomResourceDefinitionNames) []claim {
+	var all []claim
+	for _, name := range slices.Sorted(slices.Values(slices.Concat([]string{n.Plural, n.Singular}, n.ShortNames))) {
+		all = append(all, claim{name: name})
+	}
+	all = append(all, claim{true, min(n.Kind, n.ListKind)}, claim{true, max(n.Kind, n.ListKind)})
+	return slices.DeleteFunc(all, func(c claim) bool { return c.name == "" })
+}
 
 // add adds names that are not yet in use.
 func (c claims) add(n *apiextensions.CustomResourceDefinitionNames, owner string) {
-	c.resources.add(owner, n.Plural, n.Singular)
-	c.resources.add(owner, n.ShortNames...)
-	c.kinds.add(owner, n.Kind, n.ListKind)
-}
-
-func (u owners) add(owner string, names ...string) {
-	for _, name := range names {
-		if name != "" && !u.Has(name) {
-			u[name] = owner
+	for _, name := range claimsOf(n) {
+		if !c.has(name) {
+			c[name] = owner
 		}
 	}
 }
 
-func (u owners) Has(name string) bool {
-	_, used := u[name]
+func (c claims) has(name claim) bool {
+	_, used := c[name]
 	return used
 }
 
-// conflict returns a name that is in both, and its owner in u.
-func (u owners) conflict(other owners) (name, owner string, found bool) {
-	for _, name := range slices.Sorted(maps.Keys(other)) {
-		if owner, used := u[name]; used {
-			return name, owner, true
+// conflict returns the first of the names that is in use, and its owner.
+func (c claims) conflict(n *apiextensions.CustomResourceDefinitionNames) (name, owner string, found bool) {
+	for _, wanted := range claimsOf(n) {
+		if owner, used := c[wanted]; used {
+			return wanted.name, owner, true
 		}
 	}
 	return "", "", false
-}
-
-// conflict returns one of the names that is in use, and its owner.
-func (c claims) conflict(n *apiextensions.CustomResourceDefinitionNames) (name, owner string, found bool) {
-	wanted := newClaims()
-	wanted.add(n, "")
-	if name, owner, found = c.resources.conflict(wanted.resources); found {
-		return name, owner, true
-	}
-	return c.kinds.conflict(wanted.kinds)
 }
 
 // Wanted are names that a source other than CustomResourceDefinitions is about to serve.

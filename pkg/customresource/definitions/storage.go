@@ -1,7 +1,6 @@
 package definitions
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -16,12 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -59,12 +56,10 @@ var (
 
 // Config configures a Storage.
 type Config struct {
-	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Unreadable records the definitions that cannot be served; nil creates a record.
+	// Unreadable records the definitions that cannot be served.
 	Unreadable *unreadable.Record
-	// Table interns the schemas.
-	Table *Table
+	Table      *Table
 	// Sources are the sources that take precedence. New adds the index to them.
 	Sources *Sources
 	// BuiltInNames returns the names of the built-in resources of a group.
@@ -84,7 +79,7 @@ func NewDefinitionStorage(cfg Config) (*Storage, error) {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)
 	}
 	store := *upstream.Store // a copy, because upstream counts objects with its own
-	objects := newIndex(&store, cfg.Table, interner, cmp.Or(cfg.Unreadable, unreadable.NewRecord(nil)))
+	objects := newIndex(&store, cfg.Table, interner, cfg.Unreadable)
 	cfg.Sources.index = objects
 	objects.Subscribe(cfg.Sources.changes.Notify)
 	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
@@ -92,15 +87,8 @@ func NewDefinitionStorage(cfg Config) (*Storage, error) {
 	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
 	store.CreateStrategy = strategy
 	store.UpdateStrategy = strategy
-
-	statusStore := store
-	statusStrategy := customresourcedefinition.NewStatusStrategy(apiextensionsserver.Scheme)
-	statusStore.CreateStrategy = nil
-	statusStore.DeleteStrategy = nil
-	statusStore.UpdateStrategy = definitionStatusStrategy{statusStrategy}
-	statusStore.ResetFieldsStrategy = statusStrategy
 	c := &Storage{REST: &customresourcedefinition.REST{Store: &store}, objects: objects, names: naming}
-	c.status = &crdStatusStorage{store: &statusStore, crds: c}
+	c.status = &crdStatusStorage{customresourcedefinition.NewStatusREST(apiextensionsserver.Scheme, c.REST), c}
 	return c, nil
 }
 
@@ -152,20 +140,6 @@ func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorL
 	}
 	if len(*errs) == 0 {
 		*errs = field.ErrorList{field.Invalid(spec, field.OmitValueType{}, "is malformed and cannot be validated")}
-	}
-}
-
-// definitionStatusStrategy prevents clients from setting accepted names.
-type definitionStatusStrategy struct {
-	rest.RESTUpdateStrategy
-}
-
-func (s definitionStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
-	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
-	crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
-	before, wasCRD := old.(*apiextensions.CustomResourceDefinition)
-	if isCRD && wasCRD {
-		crd.Status.AcceptedNames = before.Status.AcceptedNames
 	}
 }
 
@@ -253,8 +227,7 @@ func (c *Storage) Delete(ctx context.Context, name string, validate rest.Validat
 	return out, deleted, err
 }
 
-// DeleteCollection implements rest.CollectionDeleter. Each definition goes
-// through Delete, which upstream's does not do: its instances would be left.
+// DeleteCollection calls Delete for each definition. Upstream's does not, so that instances would be left.
 func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
 	obj, err := c.List(ctx, list)
 	if err != nil {
@@ -277,33 +250,28 @@ func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateOb
 }
 
 type crdStatusStorage struct {
-	store *genericregistry.Store
-	crds  *Storage
+	*customresourcedefinition.StatusREST
+	crds *Storage
 }
 
-func (*crdStatusStorage) New() runtime.Object { return &apiextensions.CustomResourceDefinition{} }
-
-// Destroy implements rest.Storage; the store belongs to Storage.
-func (*crdStatusStorage) Destroy() {}
-
-func (s *crdStatusStorage) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
-	return s.store.Get(ctx, name, options)
-}
-
+// Update implements rest.Updater. Clients cannot set accepted names.
 func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
+	info = rest.WrapUpdatedObjectInfo(info, func(_ context.Context, obj, old runtime.Object) (runtime.Object, error) {
+		crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
+		if before, wasCRD := old.(*apiextensions.CustomResourceDefinition); isCRD && wasCRD {
+			crd.Status.AcceptedNames = before.Status.AcceptedNames
+		}
+		return obj, nil
+	})
 	out, err = s.crds.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
-		out, created, err = s.store.Update(ctx, name, info, create, update, false, options)
+		out, created, err = s.StatusREST.Update(ctx, name, info, create, update, false, options)
 		return out, err
 	})
 	return out, created, err
 }
 
-func (s *crdStatusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return s.store.GetResetFields()
-}
-
 func (s *crdStatusStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return s.store.ConvertToTable(ctx, obj, options)
+	return s.crds.ConvertToTable(ctx, obj, options)
 }
 
 // namingStorage accepts names in the write itself, so that definitions rejected by validation or admission

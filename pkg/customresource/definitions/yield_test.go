@@ -64,7 +64,7 @@ func TestSourceBegins(t *testing.T) {
 		},
 		"accepted definition": func(ctx context.Context, t *testing.T, s *testServer) bool {
 			crd := internalCRD(t, widgetCRD(nil))
-			accept(crd, newClaims())
+			accept(crd, claims{})
 			lost, err := s.names.lostToSource(ctx, "one", crd)
 			require.NoError(t, err)
 			return lost
@@ -165,7 +165,7 @@ func (s *testServer) established(t *testing.T, name string) bool {
 
 // TestDocumented: the documentation contains all reasons of rejected names.
 func TestDocumented(t *testing.T) {
-	taken, reported := newClaims(), map[string]bool{}
+	taken, reported := claims{}, map[string]bool{}
 	taken.add(&apiextensions.CustomResourceDefinitionNames{Plural: "as", Kind: "A"}, "another")
 	for _, names := range []apiextensions.CustomResourceDefinitionNames{
 		{Plural: "as"}, {Singular: "as"}, {ShortNames: []string{"as"}}, {Kind: "A"}, {ListKind: "A"},

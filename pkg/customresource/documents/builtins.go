@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -51,10 +50,9 @@ const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 // do not change while the server runs.
 type BuiltIns struct {
 	// Next is the wrapped handler. It must be set before the first request.
-	Next   http.Handler
-	mu     sync.Mutex
-	loaded atomic.Pointer[builtInDiscovery]
-
+	Next http.Handler
+	// Both are read when they are first used, possibly by several requests at the same time.
+	loaded    atomic.Pointer[builtInDiscovery]
 	documents atomic.Pointer[builtInOpenAPI]
 }
 
@@ -114,13 +112,8 @@ func KeyPrefix(resource schema.GroupResource) string {
 	return storage.ResourcePrefix(resource) + "/"
 }
 
-// load reads the wrapped handler's discovery once.
+// load returns the wrapped handler's discovery.
 func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
-	if loaded := b.loaded.Load(); loaded != nil {
-		return loaded, nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if loaded := b.loaded.Load(); loaded != nil {
 		return loaded, nil
 	}
@@ -299,7 +292,7 @@ type builtInOpenAPI struct {
 	hash string
 }
 
-// openapi reads the index of the wrapped handler's documents once.
+// openapi returns the index of the wrapped handler's documents.
 func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
 	if known := b.documents.Load(); known != nil {
 		return known, nil

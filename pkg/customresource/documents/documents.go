@@ -39,9 +39,8 @@ const (
 	documentBytes = 64 << 20
 )
 
-// Lister lists definitions.
+// Lister lists all definitions of a logical cluster.
 type Lister interface {
-	// List returns all definitions of a logical cluster.
 	List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error)
 }
 

@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-var _ metav1.Object = (*Object)(nil)
+var _ metav1.Object = (*content)(nil)
 
 const metadataField = "metadata"
 
-func (o *Object) field(name string) Value { return o.Value().Field(metadataField).Field(name) }
+func (o *content) field(name string) Value { return o.Value().Field(metadataField).Field(name) }
 
 // only returns an object with only one field of the metadata, if it exists.
-func (o *Object) only(name string) *unstructured.Unstructured {
+func (o *content) only(name string) *unstructured.Unstructured {
 	field := o.field(name)
 	if field.IsZero() {
 		return &unstructured.Unstructured{}
@@ -22,142 +22,113 @@ func (o *Object) only(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{metadataField: map[string]any{name: field.Any()}}}
 }
 
-// GetNamespace implements metav1.Object.
-func (o *Object) GetNamespace() string { return o.field("namespace").Text() }
+func (o *content) GetNamespace() string { return o.field("namespace").Text() }
 
-// GetName implements metav1.Object.
-func (o *Object) GetName() string { return o.field("name").Text() }
+func (o *content) GetName() string { return o.field("name").Text() }
 
-// GetGenerateName implements metav1.Object.
-func (o *Object) GetGenerateName() string { return o.field("generateName").Text() }
+func (o *content) GetGenerateName() string { return o.field("generateName").Text() }
 
-// GetUID implements metav1.Object.
-func (o *Object) GetUID() types.UID { return types.UID(o.field("uid").Text()) }
+func (o *content) GetUID() types.UID { return types.UID(o.field("uid").Text()) }
 
-// GetResourceVersion implements metav1.Object.
-func (o *Object) GetResourceVersion() string { return o.resourceVersion }
+func (o *content) GetResourceVersion() string { return o.resourceVersion }
 
-// GetGeneration implements metav1.Object.
-func (o *Object) GetGeneration() int64 { return o.only("generation").GetGeneration() }
+func (o *content) GetGeneration() int64 { return o.only("generation").GetGeneration() }
 
-// GetSelfLink implements metav1.Object.
-func (o *Object) GetSelfLink() string { return o.field("selfLink").Text() }
+func (o *content) GetSelfLink() string { return o.field("selfLink").Text() }
 
-// GetCreationTimestamp implements metav1.Object.
-func (o *Object) GetCreationTimestamp() metav1.Time {
+func (o *content) GetCreationTimestamp() metav1.Time {
 	return o.only("creationTimestamp").GetCreationTimestamp()
 }
 
-// GetDeletionTimestamp implements metav1.Object.
-func (o *Object) GetDeletionTimestamp() *metav1.Time {
+func (o *content) GetDeletionTimestamp() *metav1.Time {
 	return o.only("deletionTimestamp").GetDeletionTimestamp()
 }
 
-// GetDeletionGracePeriodSeconds implements metav1.Object.
-func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
+func (o *content) GetDeletionGracePeriodSeconds() *int64 {
 	return o.only("deletionGracePeriodSeconds").GetDeletionGracePeriodSeconds()
 }
 
-// GetLabels implements metav1.Object.
-func (o *Object) GetLabels() map[string]string { return o.field("labels").Texts() }
+func (o *content) GetLabels() map[string]string { return o.field("labels").Texts() }
 
-// GetAnnotations implements metav1.Object.
-func (o *Object) GetAnnotations() map[string]string { return o.field("annotations").Texts() }
+func (o *content) GetAnnotations() map[string]string { return o.field("annotations").Texts() }
 
 // Annotation returns one annotation without creating a map of all.
-func (o *Object) Annotation(name string) string { return o.field("annotations").Field(name).Text() }
+func (o *content) Annotation(name string) string { return o.field("annotations").Field(name).Text() }
 
-// GetFinalizers implements metav1.Object.
-func (o *Object) GetFinalizers() []string { return o.only("finalizers").GetFinalizers() }
+func (o *content) GetFinalizers() []string { return o.only("finalizers").GetFinalizers() }
 
-// GetOwnerReferences implements metav1.Object.
-func (o *Object) GetOwnerReferences() []metav1.OwnerReference {
+func (o *content) GetOwnerReferences() []metav1.OwnerReference {
 	return o.only("ownerReferences").GetOwnerReferences()
 }
 
-// GetManagedFields implements metav1.Object.
-func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
+func (o *content) GetManagedFields() []metav1.ManagedFieldsEntry {
 	return o.only("managedFields").GetManagedFields()
 }
 
-// SetNamespace implements metav1.Object.
-func (o *Object) SetNamespace(namespace string) { change(o, (*content).SetNamespace, namespace) }
+func (o *content) SetNamespace(namespace string) { change(o, (*unpacked).SetNamespace, namespace) }
 
-// SetName implements metav1.Object.
-func (o *Object) SetName(name string) { change(o, (*content).SetName, name) }
+func (o *content) SetName(name string) { change(o, (*unpacked).SetName, name) }
 
-// SetGenerateName implements metav1.Object.
-func (o *Object) SetGenerateName(name string) { change(o, (*content).SetGenerateName, name) }
+func (o *content) SetGenerateName(name string) { change(o, (*unpacked).SetGenerateName, name) }
 
-// SetUID implements metav1.Object.
-func (o *Object) SetUID(uid types.UID) { change(o, (*content).SetUID, uid) }
+func (o *content) SetUID(uid types.UID) { change(o, (*unpacked).SetUID, uid) }
 
-// SetResourceVersion implements metav1.Object.
-func (o *Object) SetResourceVersion(version string) { o.resourceVersion = version }
+func (o *content) SetResourceVersion(version string) { o.resourceVersion = version }
 
-// SetGeneration implements metav1.Object.
-func (o *Object) SetGeneration(generation int64) { change(o, (*content).SetGeneration, generation) }
+func (o *content) SetGeneration(generation int64) { change(o, (*unpacked).SetGeneration, generation) }
 
 // SetSelfLink implements metav1.Object. Storage clears the link of each object that it reads, which
 // seldom has one.
-func (o *Object) SetSelfLink(link string) {
+func (o *content) SetSelfLink(link string) {
 	if link != "" || !o.field("selfLink").IsZero() {
-		change(o, (*content).SetSelfLink, link)
+		change(o, (*unpacked).SetSelfLink, link)
 	}
 }
 
-// SetCreationTimestamp implements metav1.Object.
-func (o *Object) SetCreationTimestamp(timestamp metav1.Time) {
-	change(o, (*content).SetCreationTimestamp, timestamp)
+func (o *content) SetCreationTimestamp(timestamp metav1.Time) {
+	change(o, (*unpacked).SetCreationTimestamp, timestamp)
 }
 
-// SetDeletionTimestamp implements metav1.Object.
-func (o *Object) SetDeletionTimestamp(timestamp *metav1.Time) {
-	change(o, (*content).SetDeletionTimestamp, timestamp)
+func (o *content) SetDeletionTimestamp(timestamp *metav1.Time) {
+	change(o, (*unpacked).SetDeletionTimestamp, timestamp)
 }
 
-// SetDeletionGracePeriodSeconds implements metav1.Object.
-func (o *Object) SetDeletionGracePeriodSeconds(seconds *int64) {
-	change(o, (*content).SetDeletionGracePeriodSeconds, seconds)
+func (o *content) SetDeletionGracePeriodSeconds(seconds *int64) {
+	change(o, (*unpacked).SetDeletionGracePeriodSeconds, seconds)
 }
 
-// SetLabels implements metav1.Object.
-func (o *Object) SetLabels(labels map[string]string) { change(o, (*content).SetLabels, labels) }
+func (o *content) SetLabels(labels map[string]string) { change(o, (*unpacked).SetLabels, labels) }
 
-// SetAnnotations implements metav1.Object.
-func (o *Object) SetAnnotations(annotations map[string]string) {
-	change(o, (*content).SetAnnotations, annotations)
+func (o *content) SetAnnotations(annotations map[string]string) {
+	change(o, (*unpacked).SetAnnotations, annotations)
 }
 
-// SetFinalizers implements metav1.Object.
-func (o *Object) SetFinalizers(finalizers []string) { change(o, (*content).SetFinalizers, finalizers) }
-
-// SetOwnerReferences implements metav1.Object.
-func (o *Object) SetOwnerReferences(references []metav1.OwnerReference) {
-	change(o, (*content).SetOwnerReferences, references)
+func (o *content) SetFinalizers(finalizers []string) {
+	change(o, (*unpacked).SetFinalizers, finalizers)
 }
 
-// SetManagedFields implements metav1.Object.
-func (o *Object) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
-	change(o, (*content).SetManagedFields, fields)
+func (o *content) SetOwnerReferences(references []metav1.OwnerReference) {
+	change(o, (*unpacked).SetOwnerReferences, references)
 }
 
-// GroupVersionKind implements schema.ObjectKind.
-func (o *Object) GroupVersionKind() schema.GroupVersionKind {
+func (o *content) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
+	change(o, (*unpacked).SetManagedFields, fields)
+}
+
+func (o *content) GroupVersionKind() schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(o.Value().Field("apiVersion").Text(), o.Value().Field("kind").Text())
 }
 
-// SetGroupVersionKind implements schema.ObjectKind.
-func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
-	change(o, (*content).SetGroupVersionKind, gvk)
+func (o *content) SetGroupVersionKind(gvk schema.GroupVersionKind) {
+	change(o, (*unpacked).SetGroupVersionKind, gvk)
 }
 
-type content = unstructured.Unstructured
+type unpacked = unstructured.Unstructured
 
 // change replaces the object. It is meant for rare changes, because the result does not share anything with
 // other objects.
-func change[T any](o *Object, set func(*content, T), value T) {
+func change[T any](o *content, set func(*unpacked, T), value T) {
 	u := o.Unstructured()
 	set(u, value)
-	*o = *NewPacker().Pack(u)
+	*o = NewPacker().Pack(u).content
 }

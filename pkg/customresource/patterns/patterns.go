@@ -1,10 +1,8 @@
 // Package patterns limits the memory of patterns that the validation of custom resources compiles.
 //
-// k8s.io/kube-openapi compiles the pattern of a schema when it validates the first value, and keeps the result
-// forever in a global map, even if the definition was deleted or changed. Its API allows replacing neither the
-// map nor the compiler, and a fork would be too expensive for one variable. Therefore this package accesses
-// the map by its symbol and empties it when it is too large. Patterns in use are then compiled again. Readers
-// never see a change, because the map is replaced as a whole under the library's mutex.
+// k8s.io/kube-openapi keeps each compiled pattern forever in a global map, even if the definition was deleted or
+// changed, and has no API for it. Therefore this package accesses the map by its symbol, and replaces it by an
+// empty one under the library's mutex when it is too large. Patterns in use are then compiled again.
 //
 // Patterns in CEL expressions need no limit: constant ones belong to compiled programs, which are removed with
 // their definitions, and others are not kept.

@@ -10,11 +10,8 @@ import (
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
@@ -28,8 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -38,6 +33,7 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
@@ -47,25 +43,20 @@ const coreStandIn = "core.invalid"
 
 // coreSchema validates objects with the schema of a version.
 type coreSchema struct {
-	structural     *structuralschema.Structural
+	rules          *definitions.Rules         // nil if there is no schema
 	object, status validation.SchemaValidator // nil if there is no schema
-	rules          *cel.Validator             // nil if there are no rules
 }
 
-func newCoreSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*coreSchema, error) {
-	s := &coreSchema{}
-	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-		return s, nil
+func newCoreSchema(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (s *coreSchema, err error) {
+	internal, err := definitions.InternalSchema(version)
+	if err != nil || internal == nil {
+		return &coreSchema{}, err
 	}
-	var internal apiextensions.JSONSchemaProps
-	err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, &internal, nil)
-	if err != nil {
-		return nil, fmt.Errorf("converting the schema of version %s: %w", version.Name, err)
+	s = &coreSchema{}
+	if s.rules, err = sch.Rules(version.Name); err != nil {
+		return nil, err
 	}
-	if s.structural, err = structuralschema.NewStructural(&internal); err != nil {
-		return nil, fmt.Errorf("the schema of version %s is not structural: %w", version.Name, err)
-	}
-	if s.object, _, err = validation.NewSchemaValidator(&internal); err != nil {
+	if s.object, _, err = validation.NewSchemaValidator(internal); err != nil {
 		return nil, fmt.Errorf("the schema of version %s: %w", version.Name, err)
 	}
 	if status, ok := internal.Properties["status"]; ok {
@@ -73,7 +64,6 @@ func newCoreSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*c
 			return nil, fmt.Errorf("the schema of the status in version %s: %w", version.Name, err)
 		}
 	}
-	s.rules = cel.NewValidator(s.structural, true, celconfig.PerCallLimit)
 	return s, nil
 }
 
@@ -161,60 +151,47 @@ func (s *coreStrategy) standIn(u *unstructured.Unstructured) *unstructured.Unstr
 	return &unstructured.Unstructured{Object: shown}
 }
 
-// correlated pairs an object with its old state for ratcheting; nil if there is none.
-func (s *coreSchema) correlated(u, old *unstructured.Unstructured) *common.CorrelatedObject {
-	if old == nil || s.structural == nil {
-		return nil
-	}
-	return common.NewCorrelatedObject(u.Object, old.Object, &model.Structural{Structural: s.structural})
-}
-
 func (s *coreSchema) shapeErrors(u, old *unstructured.Unstructured, status bool) field.ErrorList {
 	if old == nil {
 		return validation.ValidateCustomResource(nil, u.Object, s.object)
 	}
-	var ratchet []validation.ValidationOption
-	both := s.correlated(u, old)
+	if s.rules == nil {
+		return nil
+	}
+	both := s.rules.Correlated(u.Object, old.Object)
 	if !status {
-		if both != nil {
-			ratchet = append(ratchet, validation.WithRatcheting(both))
-		}
-		return validation.ValidateCustomResourceUpdate(nil, u.Object, old.Object, s.object, ratchet...)
+		return validation.ValidateCustomResourceUpdate(nil, u.Object, old.Object, s.object, validation.WithRatcheting(both))
 	}
 	now, ok := u.Object["status"]
 	if !ok {
 		return nil
 	}
-	if both != nil {
-		ratchet = append(ratchet, validation.WithRatcheting(both.Key("status")))
-	}
-	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), now, old.Object["status"], s.status, ratchet...)
+	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), now, old.Object["status"], s.status, validation.WithRatcheting(both.Key("status")))
 }
 
 // ruleErrors validates everything beyond the shape; known are earlier errors.
 func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstructured, known field.ErrorList, status bool) field.ErrorList {
+	var structural *structuralschema.Structural
+	if s.rules != nil {
+		structural = s.rules.Structural
+	}
 	var errs field.ErrorList
 	if !status {
-		errs = objectmeta.Validate(ctx, nil, u.Object, s.structural, false)
+		errs = objectmeta.Validate(ctx, nil, u.Object, structural, false)
 	}
 	var before map[string]any
-	var options []cel.Option
 	if old != nil {
 		before = old.Object
 	}
-	if both := s.correlated(u, old); both != nil {
-		options = append(options, cel.WithRatcheting(both))
-	}
-	if len(listtype.ValidateListSetsAndMaps(nil, s.structural, before)) == 0 {
-		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, u.Object)...)
+	if len(listtype.ValidateListSetsAndMaps(nil, structural, before)) == 0 {
+		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, u.Object)...)
 	}
 	switch {
-	case s.rules == nil:
+	case s.rules.Empty():
 	case hasShapeErrors(known) || hasShapeErrors(errs):
 		errs = append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
 	default:
-		broken, _ := s.rules.Validate(ctx, nil, s.structural, u.Object, before, celconfig.RuntimeCELCostBudget, options...)
-		errs = append(errs, broken...)
+		errs = append(errs, s.rules.Errors(ctx, u.Object, before)...)
 	}
 	return errs
 }

@@ -234,8 +234,7 @@ func (v *versionStore) limitedUpdate(ctx context.Context, update storage.UpdateF
 type dryRunKey struct{}
 
 // WithDryRun marks the context of a dry run. Objects that a webhook converts are then read as if their managed
-// fields had the same names in all versions. A dry run does not update the storage, so the end of conversions
-// for managed fields would not be noticed.
+// fields had the same names in all versions, because only updates of the storage limit conversions for them.
 func WithDryRun(ctx context.Context) context.Context {
 	return context.WithValue(ctx, dryRunKey{}, true)
 }
@@ -254,10 +253,9 @@ func SameManagers(object *unstructured.Unstructured, groupVersion string) (chang
 }
 
 // Stored objects may be unreadable with their current definition. Requests for all logical clusters skip them,
-// because they serve controllers of a provider and informers of the shard, which one tenant must not be able
-// to stop. Requests for one logical cluster fail as in kube-apiserver. Deletions and metadata requests return
-// the object as stored, so that it can be deleted. An error of a conversion webhook does not belong to an
-// object: it fails all of these requests, because readers would take skipped objects for deleted ones.
+// because one tenant must not be able to stop controllers of a provider and informers of the shard. Requests for
+// one logical cluster fail as in kube-apiserver. Deletions and metadata requests return the object as stored. An
+// error of a conversion webhook fails all of these, because readers would take skipped objects for deleted ones.
 
 // recordRead records that a stored object could not be read, or that it can be read again.
 func (v *versionStore) recordRead(stored *packed.Object, err error) {

@@ -42,8 +42,8 @@ func claimsOn(o *packed.Object) string {
 // sampleSize is the number of caches among which the largest is evicted from.
 const sampleSize = 16
 
-// budget limits the bytes of several caches together. If it is exhausted, a large cache evicts entries, so
-// that a busy cache does not displace the others.
+// budget limits the bytes of several caches together. A large cache evicts entries first, so that a busy cache
+// does not displace the others.
 type budget struct {
 	mu        sync.Mutex
 	limit     int64

@@ -2,6 +2,7 @@ package versions
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -200,110 +201,86 @@ func add(a, b int64) int64 {
 // isPlainMetadata reports whether metadata would not change if it was decoded to a metav1.ObjectMeta and
 // encoded again, as upstream's codec does with every object.
 func isPlainMetadata(metadata map[string]any) bool {
-	if metadata["creationTimestamp"] == nil {
-		return false
+	return metadata["creationTimestamp"] != nil && plainMetadata.accept(metadata)
+}
+
+// fieldChecks are the allowed fields of an object, each with a function that reports whether a value is allowed.
+type fieldChecks map[string]func(value any) bool
+
+func (c fieldChecks) accept(value any) bool {
+	fields, ok := value.(map[string]any)
+	for name, field := range fields {
+		check := c[name]
+		ok = ok && check != nil && check(field)
 	}
-	return eachField(metadata, func(name string, value any) bool {
-		switch name {
-		case "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion":
-			return isText(value)
-		case "generation":
-			number, ok := value.(int64)
-			return ok && number != 0
-		case "deletionGracePeriodSeconds":
-			_, ok := value.(int64)
-			return ok
-		case "creationTimestamp", "deletionTimestamp":
-			return isTime(value)
-		case "labels", "annotations":
-			texts, ok := value.(map[string]any)
-			return ok && len(texts) > 0 && eachField(texts, func(_ string, value any) bool { return isString(value) })
-		case "finalizers":
-			return isFilled(value, isString)
-		case "ownerReferences":
-			return isFilled(value, isPlainOwner)
-		case "managedFields":
-			return isFilled(value, isPlainManager)
-		default:
-			return false
-		}
-	})
-}
-
-func isPlainOwner(value any) bool {
-	const required = 4
-	owner, ok := value.(map[string]any)
-	found := 0
-	return ok && eachField(owner, func(name string, value any) bool {
-		switch name {
-		case "apiVersion", "kind", "name", "uid":
-			found++
-			return isString(value)
-		case "controller", "blockOwnerDeletion":
-			_, ok := value.(bool)
-			return ok
-		default:
-			return false
-		}
-	}) && found == required
-}
-
-func isPlainManager(value any) bool {
-	manager, ok := value.(map[string]any)
-	return ok && eachField(manager, func(name string, value any) bool {
-		switch name {
-		case "manager", "operation", "apiVersion", "fieldsType", "subresource":
-			return isText(value)
-		case "time":
-			return isTime(value)
-		case "fieldsV1":
-			fields, ok := value.(map[string]any)
-			return ok && areFields(fields)
-		default:
-			return false
-		}
-	})
-}
-
-func areFields(fields map[string]any) bool {
-	return eachField(fields, func(_ string, value any) bool {
-		below, ok := value.(map[string]any)
-		return ok && areFields(below)
-	})
-}
-
-func eachField(fields map[string]any, ok func(name string, value any) bool) bool {
-	for name, value := range fields {
-		if !ok(name, value) {
-			return false
-		}
-	}
-	return true
-}
-
-// isFilled reports whether a value is a list of at least one valid item.
-func isFilled(value any, ok func(any) bool) bool {
-	items, isList := value.([]any)
-	if !isList || len(items) == 0 {
-		return false
-	}
-	for _, item := range items {
-		if !ok(item) {
-			return false
-		}
-	}
-	return true
-}
-
-func isString(value any) bool {
-	_, ok := value.(string)
 	return ok
 }
 
-func isText(value any) bool {
-	text, ok := value.(string)
-	return ok && text != ""
+var (
+	plainMetadata = fieldChecks{
+		"name": isText, "generateName": isText, "namespace": isText, "selfLink": isText, "uid": isText, "resourceVersion": isText,
+		"generation":                 func(value any) bool { return is[int64](value) && value != int64(0) },
+		"deletionGracePeriodSeconds": is[int64],
+		"creationTimestamp":          isTime,
+		"deletionTimestamp":          isTime,
+		"labels":                     areStrings,
+		"annotations":                areStrings,
+		"finalizers":                 listOf(is[string]),
+		"ownerReferences":            listOf(isPlainOwner),
+		"managedFields":              listOf(plainManager.accept),
+	}
+	plainOwner = fieldChecks{
+		"apiVersion": is[string], "kind": is[string], "name": is[string], "uid": is[string],
+		"controller": is[bool], "blockOwnerDeletion": is[bool],
+	}
+	plainManager = fieldChecks{
+		"manager": isText, "operation": isText, "apiVersion": isText, "fieldsType": isText, "subresource": isText,
+		"time": isTime, "fieldsV1": areFields,
+	}
+)
+
+func isPlainOwner(value any) bool {
+	owner, _ := value.(map[string]any)
+	for _, required := range []string{"apiVersion", "kind", "name", "uid"} {
+		if owner[required] == nil {
+			return false
+		}
+	}
+	return plainOwner.accept(owner)
 }
+
+func areStrings(value any) bool {
+	texts, _ := value.(map[string]any)
+	for _, text := range texts {
+		if !is[string](text) {
+			return false
+		}
+	}
+	return len(texts) > 0
+}
+
+func areFields(value any) bool {
+	fields, ok := value.(map[string]any)
+	for _, below := range fields {
+		ok = ok && areFields(below)
+	}
+	return ok
+}
+
+// listOf returns a function that reports whether a value is a list of at least one valid item.
+func listOf(isItem func(any) bool) func(any) bool {
+	return func(value any) bool {
+		items, _ := value.([]any)
+		return len(items) > 0 && !slices.ContainsFunc(items, func(item any) bool { return !isItem(item) })
+	}
+}
+
+func is[T any](value any) bool {
+	_, ok := value.(T)
+	return ok
+}
+
+func isText(value any) bool { return is[string](value) && value != "" }
 
 // isTime reports whether a value is a non-zero time in the format of metav1.Time.
 func isTime(value any) bool {

@@ -216,8 +216,7 @@ func (v *versionStore) GuaranteedUpdate(ctx context.Context, key string, out run
 
 // unchanged returns a function that reports whether an update did not change the object. The object must then
 // be stored as it was, because converting it to the stored version may yield different content and thereby a
-// new resource version. It is converted anyway if it is not stored in the version in which it would be
-// written, or if this is the version of the store.
+// new resource version, unless it is not stored in this version, or this is the version of the store.
 func (v *versionStore) unchanged(stored *packed.Object, current *unstructured.Unstructured) func(updated runtime.Object) bool {
 	if version := v.gvk.GroupVersion(); version == v.stored || stored.GroupVersionKind().GroupVersion() != v.stored {
 		return func(runtime.Object) bool { return false }
@@ -263,22 +262,24 @@ type versionWatch struct {
 	store  *versionStore
 	stored watch.Interface
 	events chan watch.Event
-
-	stop     chan struct{}
-	stopOnce sync.Once
-	worker   sync.WaitGroup
+	cancel context.CancelFunc
+	worker sync.WaitGroup
 }
 
 func newVersionWatch(ctx context.Context, v *versionStore, stored watch.Interface) *versionWatch {
-	w := &versionWatch{store: v, stored: stored, events: make(chan watch.Event), stop: make(chan struct{})}
-	w.worker.Go(func() { w.run(ctx) })
+	ctx, cancel := context.WithCancel(ctx)
+	w := &versionWatch{store: v, stored: stored, events: make(chan watch.Event), cancel: cancel}
+	w.worker.Go(func() {
+		defer context.AfterFunc(v.open, cancel)()
+		w.run(ctx)
+	})
 	return w
 }
 
 func (w *versionWatch) ResultChan() <-chan watch.Event { return w.events }
 
 func (w *versionWatch) Stop() {
-	w.stopOnce.Do(func() { close(w.stop) })
+	w.cancel()
 	w.stored.Stop()
 	w.worker.Wait()
 }
@@ -287,23 +288,22 @@ func (w *versionWatch) run(ctx context.Context) {
 	defer close(w.events)
 	for {
 		select {
-		case <-w.stop:
-			return
-		case <-w.store.done:
+		case <-ctx.Done():
 			return
 		case event, ok := <-w.stored.ResultChan():
 			if !ok {
 				return
 			}
 			shown := w.store.event(ctx, event)
+			if ctx.Err() != nil {
+				return
+			}
 			if shown.Type == "" { // skipped
 				continue
 			}
 			select {
 			case w.events <- shown:
-			case <-w.stop:
-				return
-			case <-w.store.done:
+			case <-ctx.Done():
 				return
 			}
 			if shown.Type == watch.Error {

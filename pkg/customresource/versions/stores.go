@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
@@ -67,13 +68,11 @@ type Stores struct {
 
 	// opened receives resources that should be counted immediately. If it is full, they are counted with the
 	// others.
-	opened  chan schema.GroupResource
-	tallies tallies
+	opened chan schema.GroupResource
 }
 
 // Config configures Stores.
 type Config struct {
-	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
 	// Building returns the schema for which the upstream handler is creating serving info.
 	Building func() *definitions.Schema
@@ -82,10 +81,10 @@ type Config struct {
 	Instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 	// Replicas is set if objects are replicas of other servers' objects.
 	Replicas bool
-	// Unreadable records the objects that cannot be read with their definition; nil creates a record.
+	// Unreadable records the objects that cannot be read with their definition.
 	Unreadable *unreadable.Record
-	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the concurrent
-	// updates that may call one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
+	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the updates that may call
+	// one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
 	Calls int
 	// Hooks finds the webhooks that are functions of this process.
 	Hooks *Hooks
@@ -95,9 +94,6 @@ type Config struct {
 
 // NewVersionStores returns empty Stores.
 func NewVersionStores(cfg Config) *Stores {
-	if cfg.Unreadable == nil {
-		cfg.Unreadable = unreadable.NewRecord(nil)
-	}
 	packer := packed.NewPacker()
 	codec := packedCodec{newRawCodec(), packer}
 	return &Stores{
@@ -112,8 +108,6 @@ func NewVersionStores(cfg Config) *Stores {
 
 		decoded: newBudget(decodedBytes),
 		encoded: newBudget(encodedBytes),
-
-		tallies: tallies{perResource: map[schema.GroupResource]tally{}, sums: map[schema.GroupResource]tally{}},
 	}
 }
 
@@ -159,8 +153,7 @@ func (s *Stores) EvictIdle() {
 	}
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
-// which calls it under its lock for the schema that it has just requested.
+// GetRESTOptions is called by the upstream handler under its lock for the schema that it has just requested.
 func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	sch := s.config.Building()
 	if sch == nil || sch.Resource != resource {
@@ -296,7 +289,7 @@ func (s *Stores) endLocked(v *versionStore) (destroy func()) {
 		return func() {}
 	}
 	delete(s.stores, v.raw.resource)
-	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.resource, tally{})
+	s.publishLocked(s.config.MetricName(v.raw.resource))
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
@@ -315,12 +308,11 @@ func (s *Stores) Close() {
 	}
 	for resource, raw := range s.stores {
 		raw.destroy()
-		s.tallies.set(s.config.MetricName(resource), resource, tally{})
+		metrics.DeleteStoreStats(s.config.MetricName(resource))
 	}
 	s.stores = nil
 }
 
-// keyFunc returns the storage key of an object of any scope.
 func keyFunc(prefix string) func(runtime.Object) (string, error) {
 	return func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)
@@ -343,40 +335,30 @@ func (s *Stores) attributes(obj runtime.Object) (labels.Set, fields.Set, error) 
 // errUncounted lets a metric report that its value is unknown.
 var errUncounted = errors.New("not all objects could be counted")
 
-// tally counts some resources.
-type tally struct {
-	resources, failed, objects, bytes int64
-}
-
-func (t tally) plus(o tally, sign int64) tally {
-	return tally{t.resources + sign*o.resources, t.failed + sign*o.failed, t.objects + sign*o.objects, t.bytes + sign*o.bytes}
-}
-
-// tallies are counts per resource, and their sums by the name used in metrics.
-type tallies struct {
-	perResource, sums map[schema.GroupResource]tally
-}
-
-// set replaces the count of a resource; the zero tally removes it.
-func (t tallies) set(name, resource schema.GroupResource, counted tally) {
-	sum := t.sums[name].plus(t.perResource[resource], -1).plus(counted, 1)
-	t.perResource[resource], t.sums[name] = counted, sum
-	if counted == (tally{}) {
-		delete(t.perResource, resource)
+// publishLocked updates the metrics with a name, which several resources may share.
+func (s *Stores) publishLocked(name schema.GroupResource) {
+	var sum storage.Stats
+	var err error
+	counted, bytes := false, int64(0)
+	for resource, raw := range s.stores {
+		if raw.stats == nil || s.config.MetricName(resource) != name {
+			continue
+		}
+		counted = true
+		sum.ObjectCount += raw.stats.ObjectCount
+		bytes += raw.stats.ObjectCount * raw.stats.EstimatedAverageObjectSizeBytes
+		if raw.uncounted {
+			err = errUncounted
+		}
 	}
-	if sum.resources == 0 {
-		delete(t.sums, name)
+	if !counted {
 		metrics.DeleteStoreStats(name)
 		return
 	}
-	stats, err := storage.Stats{ObjectCount: sum.objects}, error(nil)
-	if sum.objects > 0 {
-		stats.EstimatedAverageObjectSizeBytes = sum.bytes / sum.objects
+	if sum.ObjectCount > 0 {
+		sum.EstimatedAverageObjectSizeBytes = bytes / sum.ObjectCount
 	}
-	if sum.failed > 0 {
-		err = errUncounted
-	}
-	metrics.UpdateStoreStats(name, stats, err)
+	metrics.UpdateStoreStats(name, sum, err)
 }
 
 // countPeriod is the same as upstream's.
@@ -391,36 +373,38 @@ func (s *Stores) Count(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case key := <-s.opened:
-			s.countOne(ctx, key)
+		case resource := <-s.opened:
+			s.count(ctx, resource)
 		case <-ticker.C:
 			s.mu.Lock()
-			keys := slices.Collect(maps.Keys(s.stores))
+			resources := slices.Collect(maps.Keys(s.stores))
 			s.mu.Unlock()
-			for _, key := range keys {
-				s.countOne(ctx, key)
-			}
+			s.count(ctx, resources...)
 		}
 	}
 }
 
-func (s *Stores) countOne(ctx context.Context, key schema.GroupResource) {
-	s.mu.Lock()
-	raw := s.stores[key]
-	s.mu.Unlock()
-	if raw == nil {
-		return
-	}
-	sum := tally{resources: 1}
-	if stats, err := raw.Stats(ctx); err != nil {
-		sum.failed = 1
-	} else {
-		sum.objects = stats.ObjectCount
-		sum.bytes = stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
+func (s *Stores) count(ctx context.Context, resources ...schema.GroupResource) {
+	names := sets.Set[schema.GroupResource]{}
+	for _, resource := range resources {
+		s.mu.Lock()
+		raw := s.stores[resource]
+		s.mu.Unlock()
+		if raw == nil {
+			continue
+		}
+		stats, err := raw.Stats(ctx)
+		if err != nil {
+			stats = storage.Stats{}
+		}
+		s.mu.Lock()
+		raw.stats, raw.uncounted = &stats, err != nil
+		s.mu.Unlock()
+		names.Insert(s.config.MetricName(resource))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stores[key] != nil {
-		s.tallies.set(s.config.MetricName(raw.resource), key, sum)
+	for name := range names {
+		s.publishLocked(name)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,13 +39,15 @@ type rawStore struct {
 	unreadable *unreadable.Record
 	destroy    factory.DestroyFunc
 	users      int
+	// stats is the last count of its objects, or nil; uncounted is set if they could not be counted.
+	stats     *storage.Stats
+	uncounted bool
 }
 
 // calls limits the concurrent calls of conversion webhooks.
 type calls struct {
-	// conversions limits conversions of objects that are read and written, and updates the updates in which
-	// the library may convert an object for its managed fields. They are separate, because readers should not
-	// wait for the few updates that need it.
+	// conversions limits conversions of objects that are read and written, and updates the few updates in which
+	// the library may convert an object for its managed fields, for which readers should not wait.
 	conversions, updates *webhooktransport.Calls
 }
 
@@ -81,8 +82,8 @@ type versionStore struct {
 	// writer is the writer for the core group; nil before its first use.
 	writer atomic.Pointer[CoreWriter]
 
-	done     chan struct{}
-	doneOnce sync.Once
+	open context.Context //nolint:containedctx // ends when the store is closed
+	end  context.CancelFunc
 
 	// uses is the number of users, and dropped is set when upstream does not need the store any more.
 	// Stores.mu guards both.
@@ -92,6 +93,7 @@ type versionStore struct {
 
 func newVersionStore(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *calls, decoded, encoded *budget) *versionStore {
 	stored := schema.GroupVersion{Group: gvk.Group, Version: sch.StoredVersion()}
+	open, end := context.WithCancel(context.Background())
 	v := &versionStore{
 		Interface:    raw.Interface,
 		raw:          raw,
@@ -104,14 +106,15 @@ func newVersionStore(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVer
 		check:        newConversionCheck(sch, stored),
 		decoded:      newResultCache[*unstructured.Unstructured](decoded),
 		encoded:      newResultCache[json.RawMessage](encoded),
-		done:         make(chan struct{}),
+		open:         open,
+		end:          end,
 	}
 	v.shape = v.shapes[gvk.Version]
 	return v
 }
 
 func (v *versionStore) close() {
-	v.doneOnce.Do(func() { close(v.done) })
+	v.end()
 	v.decoded.close()
 	v.encoded.close()
 }

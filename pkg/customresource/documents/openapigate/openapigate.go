@@ -10,14 +10,9 @@ import (
 
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/featuregate"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
-
-var gated = map[string]featuregate.Feature{
-	shardSelector: features.ShardedListAndWatch,
-}
 
 const (
 	shardSelector = "shardSelector"
@@ -33,15 +28,13 @@ func described(name, description string) string {
 	return strings.Replace(description, upstreamPaths, ourPaths, 1)
 }
 
-// off returns the parameters with a disabled feature gate.
-func off() []string {
-	var names []string
-	for name, gate := range gated {
-		if !utilfeature.DefaultFeatureGate.Enabled(gate) {
-			names = append(names, name)
-		}
+// off reports whether a parameter has a disabled feature gate. It may be a reference to a shared parameter, with
+// a name and a hash as its key.
+func off(name, ref string) bool {
+	if utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
+		return false
 	}
-	return names
+	return name == shardSelector || strings.Contains(ref, "/parameters/"+shardSelector+"-")
 }
 
 // V2 adapts a document of OpenAPI v2, as a PostProcessSpec function.
@@ -49,8 +42,7 @@ func V2(document *spec.Swagger) (*spec.Swagger, error) {
 	if document == nil || document.Paths == nil {
 		return document, nil
 	}
-	names := off()
-	maps.DeleteFunc(document.Parameters, func(key string, p spec.Parameter) bool { return slices.Contains(names, p.Name) })
+	maps.DeleteFunc(document.Parameters, func(_ string, p spec.Parameter) bool { return off(p.Name, "") })
 	for key, p := range document.Parameters {
 		p.Description = described(p.Name, p.Description)
 		document.Parameters[key] = p
@@ -59,9 +51,7 @@ func V2(document *spec.Swagger) (*spec.Swagger, error) {
 		for i := range list {
 			list[i].Description = described(list[i].Name, list[i].Description)
 		}
-		return slices.DeleteFunc(list, func(p spec.Parameter) bool {
-			return slices.Contains(names, p.Name) || refersTo(p.Ref.String(), names)
-		})
+		return slices.DeleteFunc(list, func(p spec.Parameter) bool { return off(p.Name, p.Ref.String()) })
 	}
 	for path, item := range document.Paths.Paths {
 		item.Parameters = fit(item.Parameters)
@@ -80,9 +70,8 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	if document == nil || document.Paths == nil {
 		return document, nil
 	}
-	names := off()
 	if document.Components != nil {
-		maps.DeleteFunc(document.Components.Parameters, func(key string, p *spec3.Parameter) bool { return slices.Contains(names, p.Name) })
+		maps.DeleteFunc(document.Components.Parameters, func(_ string, p *spec3.Parameter) bool { return off(p.Name, "") })
 		for _, p := range document.Components.Parameters {
 			p.Description = described(p.Name, p.Description)
 		}
@@ -91,9 +80,7 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 		for _, p := range list {
 			p.Description = described(p.Name, p.Description)
 		}
-		return slices.DeleteFunc(list, func(p *spec3.Parameter) bool {
-			return slices.Contains(names, p.Name) || refersTo(p.Ref.String(), names)
-		})
+		return slices.DeleteFunc(list, func(p *spec3.Parameter) bool { return off(p.Name, p.Ref.String()) })
 	}
 	for _, item := range document.Paths.Paths {
 		item.Parameters = fit(item.Parameters)
@@ -104,11 +91,4 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 		}
 	}
 	return document, nil
-}
-
-// refersTo reports whether ref points to one of the shared parameters, which have a name and a hash as key.
-func refersTo(ref string, names []string) bool {
-	key := ref[strings.LastIndexByte(ref, '/')+1:]
-	name, _, hashed := strings.Cut(key, "-")
-	return hashed && strings.Contains(ref, "/parameters/") && slices.Contains(names, name)
 }
