@@ -306,7 +306,6 @@ const (
 	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
 )
 
-// webSocketToken returns the bearer token among the subprotocols of a WebSocket request.
 func webSocketToken(header http.Header) (string, bool) {
 	for _, protocol := range protocols(header) {
 		if encoded, ok := strings.CutPrefix(protocol, tokenProtocol); ok {
@@ -317,8 +316,7 @@ func webSocketToken(header http.Header) (string, bool) {
 	return "", false
 }
 
-// DropWebSocketTokens removes bearer tokens from the WebSocket subprotocols, so that the next server does not
-// receive them.
+// DropWebSocketTokens hides bearer tokens in WebSocket subprotocols from the next server.
 func DropWebSocketTokens(header http.Header) {
 	all := protocols(header)
 	header.Del(protocolHeader)

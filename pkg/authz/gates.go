@@ -143,8 +143,7 @@ func onMetrics(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// WithoutCluster calls next for requests without a logical cluster: about the process itself, or on a path
-// that does not exist.
+// WithoutCluster calls next for requests about the process itself, or on a path that does not exist.
 func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if _, ok := request.ClusterFrom(ctx); ok {
@@ -161,8 +160,7 @@ func impersonates(a authorizer.Attributes) bool {
 	return a.IsResourceRequest() && (a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":"))
 }
 
-// isLifecycle reports whether u is a server that creates and deletes logical clusters, and has access to them
-// before and after they have users.
+// isLifecycle reports whether u is a server with access to logical clusters before and after they have users.
 func isLifecycle(ctx context.Context, u user.Info) bool {
 	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin)
 }

@@ -70,43 +70,28 @@ type registrationV1 struct {
 }
 
 func (v registrationV1) MutatingWebhookConfigurations() admissionregistrationinformers.TypedMutatingWebhookConfigurationInformer {
-	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(mutatingWebhooks{all: v.f.MutatingWebhooks})
+	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(
+		fixed[admissionregistrationlisters.MutatingWebhookConfigurationLister]{admissionregistrationlisters.NewMutatingWebhookConfigurationLister(indexerOf(v.f.MutatingWebhooks))})
 }
 
 func (v registrationV1) ValidatingWebhookConfigurations() admissionregistrationinformers.TypedValidatingWebhookConfigurationInformer {
-	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(validatingWebhooks{all: v.f.ValidatingWebhooks})
+	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(
+		fixed[admissionregistrationlisters.ValidatingWebhookConfigurationLister]{admissionregistrationlisters.NewValidatingWebhookConfigurationLister(indexerOf(v.f.ValidatingWebhooks))})
 }
 
-type mutatingWebhooks struct {
-	admissionregistrationlisters.MutatingWebhookConfigurationLister
-	all []*admissionregistrationv1.MutatingWebhookConfiguration
-}
+// fixed is a lister whose content does not change, as an informer.
+type fixed[L any] struct{ lister L }
 
-func (mutatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
+func (fixed[L]) Informer() cache.SharedIndexInformer { return Synced }
 
-func (w mutatingWebhooks) Lister() admissionregistrationlisters.MutatingWebhookConfigurationLister {
-	return w
-}
+func (f fixed[L]) Lister() L { return f.lister }
 
-// List implements MutatingWebhookConfigurationLister for the selector of everything.
-func (w mutatingWebhooks) List(labels.Selector) ([]*admissionregistrationv1.MutatingWebhookConfiguration, error) {
-	return w.all, nil
-}
-
-type validatingWebhooks struct {
-	admissionregistrationlisters.ValidatingWebhookConfigurationLister
-	all []*admissionregistrationv1.ValidatingWebhookConfiguration
-}
-
-func (validatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
-
-func (w validatingWebhooks) Lister() admissionregistrationlisters.ValidatingWebhookConfigurationLister {
-	return w
-}
-
-// List implements ValidatingWebhookConfigurationLister for the selector of everything.
-func (w validatingWebhooks) List(labels.Selector) ([]*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	return w.all, nil
+func indexerOf[T any](all []T) cache.Indexer {
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	for _, obj := range all {
+		utilruntime.Must(indexer.Add(obj)) // they have metadata
+	}
+	return indexer
 }
 
 // Synced is a synced informer without events. It is used with listers whose content does not change.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -85,7 +83,6 @@ func (p *Params) Run(ctx context.Context) {
 type param struct {
 	meta.RESTMapper
 
-	scope   meta.RESTScope
 	cluster logicalcluster.Name
 	// shard is the other shard of the policies, or "". reads is used to read parameters on demand.
 	shard string
@@ -120,11 +117,7 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	if ctx == nil || ctx.Err() != nil {
 		return nil, errStopped
 	}
-	open := p.open
-	if shard != "" {
-		open = p.openRemote
-	}
-	opened, err := open(ctx, cluster, gvk, shard)
+	opened, err := p.open(ctx, cluster, gvk, shard)
 	if err != nil && !isUnserved(err) {
 		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
@@ -159,43 +152,35 @@ func (p *Params) use(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	}
 }
 
-// openRemote determines the resource of a kind on another shard. A kind that all logical clusters have is the
-// same on this shard.
-func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, shard string) (*param, error) {
-	if p.remote == nil {
+// open determines the resource of a kind. A kind that all logical clusters have is the same on another shard.
+func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, shard string) (*param, error) {
+	if shard != "" && p.remote == nil {
 		return nil, errors.New("parameters on other shards are not supported")
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
-	at := remoteparams.Location{Shard: shard, Cluster: cluster}
-	var kind *remoteparams.Kind
-	if mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk); err == nil {
-		kind = p.remote.Known(at, mapping)
-	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil { //nolint:contextcheck // the read is shared by several requests
-		return nil, err
-	}
-	return &param{scope: kind.Scope, cluster: cluster, shard: shard, reads: kind, unwatch: func() {}, users: sets.New[string]()}, nil
-}
-
-func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, _ string) (*param, error) {
-	ctx, cancel := context.WithTimeout(ctx, syncWait)
-	defer cancel()
 	scope := p.clients.Cluster(cluster.Path())
+	at := remoteparams.Location{Shard: shard, Cluster: cluster}
+	opened := &param{cluster: cluster, shard: shard, unwatch: func() {}, users: sets.New[string]()}
 	mapping, err := resourceOf(ctx, scope, gvk)
+	if shard != "" {
+		if err == nil {
+			opened.reads = p.remote.Known(at, mapping)
+			return opened, nil
+		}
+		opened.reads, err = p.remote.Kind(at, gvk) //nolint:contextcheck // the read is shared by several requests
+		return opened, err
+	}
 	if err != nil {
 		return nil, err
 	}
-	clients, err := scope.Dynamic()
-	if err != nil {
+	opened.mapping, opened.reads = mapping, p.own.Known(at, mapping)
+	if opened.dynamic, err = scope.Dynamic(); err != nil {
 		return nil, err
 	}
 	informer, err := client.NewDynamicInformer(scope, mapping.Resource, client.InformerOptions[*unstructured.Unstructured]{})
 	if err != nil {
 		return nil, err
-	}
-	opened := &param{
-		scope: mapping.Scope, mapping: mapping, cluster: cluster, dynamic: clients, unwatch: func() {}, users: sets.New[string](),
-		reads: p.own.Known(remoteparams.Location{Cluster: cluster}, mapping),
 	}
 	opened.informer.Store(informer)
 	p.weigh(opened, informer)
@@ -208,7 +193,7 @@ func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersion
 	if err != nil {
 		return nil, err
 	}
-	r := watchable(list, gvk.Kind)
+	r := remoteparams.Watchable(list, gvk.Kind)
 	if r == nil {
 		return nil, fmt.Errorf("%s %w: %s", gvk.GroupVersion(), errNoKind, gvk.Kind)
 	}
@@ -217,17 +202,6 @@ func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersion
 		mapping.Scope = meta.RESTScopeNamespace
 	}
 	return mapping, nil
-}
-
-// watchable returns the resource of a kind that can be watched, or nil.
-func watchable(list *metav1.APIResourceList, kind string) *metav1.APIResource {
-	for i := range list.APIResources {
-		r := &list.APIResources[i]
-		if r.Kind == kind && slices.Contains(r.Verbs, "watch") && slices.Contains(r.Verbs, "get") {
-			return r
-		}
-	}
-	return nil
 }
 
 // start runs the informer, if there is one, unless a concurrent request has started it.
@@ -305,7 +279,7 @@ func (s paramSynced) HasSynced() bool {
 }
 
 // unknownParam returns a kind of parameters that never syncs, because it is not known whether it exists.
-func unknownParam() *param { return &param{scope: meta.RESTScopeRoot} }
+func unknownParam() *param { return &param{} }
 
 func (p *param) Lister() cache.GenericLister {
 	if informer := p.informer.Load(); informer != nil {

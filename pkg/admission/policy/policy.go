@@ -186,7 +186,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 				// The failure policy of the policy applies.
 				hook.ConfigurationError, retry = err, retryAfter
 			default:
-				hook.ParamInformer, hook.ParamScope = param, param.scope
+				hook.ParamInformer, hook.ParamScope = param, param.reads.Scope
 				hook.DynamicClient, hook.RESTMapper = param.dynamic, param
 				s.params = true
 			}

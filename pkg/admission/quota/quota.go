@@ -171,8 +171,7 @@ const (
 
 var errStopped = errors.New("quotas cannot be updated: the server is not running")
 
-// join returns the namespace for the evaluator, and split reverses it. Neither name can contain the
-// separator.
+// join returns the namespace for the evaluator. Neither name can contain the separator.
 func join(cluster logicalcluster.Name, namespace string) string {
 	return cluster.String() + "|" + namespace
 }
@@ -193,8 +192,7 @@ type accessor struct {
 
 var _ resourcequota.QuotaAccessor = &accessor{}
 
-// GetQuotas implements resourcequota.QuotaAccessor. The namespace of the returned quotas is that of the
-// evaluator.
+// GetQuotas implements resourcequota.QuotaAccessor. The quotas have the namespace of the evaluator.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	cluster, bare := split(namespace)
 	found := a.quotas.Lister().Cluster(cluster).ListNamespace(tenancy.QuotasIn(bare), nil)

@@ -90,8 +90,7 @@ func checkScope(a admission.Attributes) error {
 	}
 }
 
-// checkShard rejects writes of another shard, except of its own Shard, and of the Lease that shows that it is
-// alive.
+// checkShard rejects writes of another shard, except of its own Shard and Lease.
 func checkShard(ctx context.Context, a admission.Attributes) error {
 	shard, ok := identity.ShardOf(ctx, a.GetUserInfo())
 	if !ok || slices.Contains(reviews, a.GetResource().Group) {

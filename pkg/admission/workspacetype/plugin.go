@@ -89,8 +89,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. It checks a new Workspace again, because webhooks may
-// have changed it.
+// Validate implements admission.ValidationInterface. Webhooks may have changed a Workspace since Admit.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
 		return checkType(ctx, a)
@@ -277,8 +276,7 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 
 var workspaceTypes = tenancyv1alpha1.Resource("workspacetypes")
 
-// checkType rejects WorkspaceTypes that kcp rejects: reserved names, and references to other types without a
-// path. Unchanged references are accepted.
+// checkType rejects reserved names and, like kcp, new references to other types without a path.
 func checkType(ctx context.Context, a admission.Attributes) error {
 	now, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || now == nil {

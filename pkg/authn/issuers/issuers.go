@@ -178,7 +178,6 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 	return nil, false, errors.Join(errs...)
 }
 
-// authenticate authenticates a token by an entry.
 func (i *Issuers) authenticate(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
 	key := remembering{digestOf(entry), sum}
 	if known, ok := i.remembered.Get(key); ok {
@@ -225,7 +224,6 @@ func size(u user.Info) int {
 	return bytes
 }
 
-// provider returns the provider of an entry, and creates it if necessary.
 func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *provider {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -240,8 +238,7 @@ func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1
 	return p
 }
 
-// keysOf returns the keys of an entry's issuer, which entries with different rules share. The lock must be
-// held.
+// keysOf returns the keys of an issuer, which entries with other rules share. The lock must be held.
 func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *keySet {
 	issuer := tenancyv1alpha1.Issuer{URL: entry.Issuer.URL, DiscoveryURL: entry.Issuer.DiscoveryURL, CertificateAuthority: entry.Issuer.CertificateAuthority}
 	of := digestOf(issuer)

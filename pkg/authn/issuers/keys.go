@@ -107,8 +107,7 @@ type keySet struct {
 	fetched chan struct{}
 }
 
-// newer waits until the version of the keys is higher than the given one, and returns it. It fails if a fetch
-// fails, or is not permitted yet.
+// newer waits for a higher version of the keys. It fails if a fetch fails, or is not permitted yet.
 func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 	for {
 		k.mu.Lock()
@@ -232,8 +231,7 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 	return keys, nil
 }
 
-// VerifySignature implements the key set of the OIDC library, which has checked the algorithm. It uses the
-// fetched keys only.
+// VerifySignature implements the key set of the OIDC library, which has checked the algorithm.
 func (k *keySet) VerifySignature(_ context.Context, token string) ([]byte, error) {
 	signed, err := jose.ParseSigned(token)
 	if err != nil || len(signed.Signatures) != 1 {

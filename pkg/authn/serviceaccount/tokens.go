@@ -89,8 +89,7 @@ func unverified(token string) (anyClaims, *jwt.JSONWebToken, error) {
 	return claims, parsed, nil
 }
 
-// ClaimedCluster returns the logical cluster that a token claims. It is not verified and must be used only to
-// route the request.
+// ClaimedCluster returns the unverified logical cluster of a token, which must be used for routing only.
 func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	claims, _, err := unverified(token)
 	if err != nil {
@@ -99,8 +98,7 @@ func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	return claims.cluster()
 }
 
-// cluster returns the logical cluster that a token claims, in either of two claims. A token whose claims
-// differ has none.
+// cluster returns the logical cluster that either of two claims names. A token whose claims differ has none.
 func (c *anyClaims) cluster() (logicalcluster.Name, bool) {
 	name := c.Kubernetes.ClusterName
 	if name == "" {
@@ -139,8 +137,7 @@ func (i *Issuer) Reload() error {
 	return nil
 }
 
-// Issue issues a token for an account, bound to a Secret unless that is nil. It also returns the ID of the
-// token.
+// Issue returns a token for an account, bound to a Secret unless that is nil, and the ID of the token.
 func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error) {
 	if cluster == "" {
 		return "", "", errors.New("the logical cluster of the account is required")

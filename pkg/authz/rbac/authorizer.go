@@ -209,7 +209,7 @@ func (z *Authorizer) waitFresh(ctx context.Context) (logicalcluster.Name, error)
 	return name, nil
 }
 
-// visit visits the index, and the replicas unless f has stopped. It fails if ctx ends.
+// visit visits the index, and the replicas unless f has stopped.
 func (z *Authorizer) visit(ctx context.Context, name logicalcluster.Name, identities []user.Info, namespace string, f visitor) error {
 	more, err := z.Index.visit(ctx, name, z.System, identities, namespace, f)
 	if !more || z.Global == nil || z.Local != nil && z.Local(name) {

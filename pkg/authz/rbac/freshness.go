@@ -126,8 +126,7 @@ func (f *freshness) forget(name logicalcluster.Name) {
 	f.count.Add(-1)
 }
 
-// pendingIn reports whether the informers have not seen a write in a logical cluster yet, and its timeout has
-// not expired.
+// pendingIn reports whether wait would wait for a logical cluster.
 func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
 	if f.count.Load() == 0 {
 		return false
@@ -138,8 +137,7 @@ func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
 	return writes != nil && now.Before(writes.until)
 }
 
-// wait returns when the informers have seen the current pending writes in a logical cluster, or after the
-// timeout.
+// wait returns when the informers have seen the pending writes of a logical cluster, or after the timeout.
 func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {
 	if f.count.Load() == 0 {
 		return

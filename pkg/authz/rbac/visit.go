@@ -388,7 +388,6 @@ func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace strin
 // errNotFound is used for missing roles beyond maxFailures.
 var errNotFound = errors.New("a bound role does not exist")
 
-// notFound returns the error of a binding whose role does not exist.
 func notFound(ref rbacv1.RoleRef) error {
 	switch ref.Kind {
 	case "Role", "ClusterRole":
@@ -398,7 +397,7 @@ func notFound(ref rbacv1.RoleRef) error {
 	}
 }
 
-// rulesIn returns the rules of the role that a binding in a namespace of a logical cluster refers to.
+// rulesIn implements Authorizer.RulesIn.
 func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	own, ofSystem := i.pair(name, system)
 	c := own

@@ -85,15 +85,6 @@ func (s *shard) read(ctx context.Context, _ Location, path string, query url.Val
 	}
 }
 
-func first(list *metav1.APIResourceList, kind string) *metav1.APIResource {
-	for i := range list.APIResources {
-		if list.APIResources[i].Kind == kind {
-			return &list.APIResources[i]
-		}
-	}
-	return nil
-}
-
 func configMap(value string) string {
 	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"most":"` + value + `"}}`
 }
@@ -135,7 +126,7 @@ func newCache(t *testing.T) (*shard, *Cache, *Kind) {
 
 func kindOf(t *testing.T, c *Cache) *Kind {
 	t.Helper()
-	k, err := c.Kind(place, configMaps, first)
+	k, err := c.Kind(place, configMaps)
 	require.NoError(t, err)
 	return k
 }
@@ -251,7 +242,7 @@ func TestBounds(t *testing.T) {
 		far.takes = 0
 
 		// One provider does not evict the entries of another.
-		other, err := c.Kind(Location{Shard: "far", Cluster: "other"}, configMaps, first)
+		other, err := c.Kind(Location{Shard: "far", Cluster: "other"}, configMaps)
 		require.NoError(t, err)
 		far.set(pathOfA, configMap("1"), nil)
 		requireValue(t, other, "1")
@@ -269,7 +260,7 @@ func TestBounds(t *testing.T) {
 
 		// The total.
 		for i := range 12 {
-			k, err := c.Kind(Location{Shard: "far", Cluster: place.Cluster + "x"}, configMaps, first)
+			k, err := c.Kind(Location{Shard: "far", Cluster: place.Cluster + "x"}, configMaps)
 			require.NoError(t, err)
 			k.at.Cluster = place.Cluster + "y"
 			k.at.Shard = fmt.Sprint("far-", i)
@@ -316,7 +307,7 @@ func TestPaths(t *testing.T) {
 	before := far.count()
 	for _, name := range []string{"", ".", "..", "../secrets/s", "a/b", "a%2Fb"} {
 		requireNone(t, k, name)
-		_, err := c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"}, first)
+		_, err := c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"})
 		require.ErrorIs(t, err, ErrNotServed)
 	}
 	_, err := k.ByNamespace("..").List(labels.Everything())

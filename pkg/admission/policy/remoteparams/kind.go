@@ -38,11 +38,11 @@ var _ cache.GenericLister = &Kind{}
 var ErrNotServed = errors.New("the kind is not served")
 
 // Kind determines the resource of a kind from the discovery of its shard, or returns ErrNotServed.
-func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kind, error) {
+func (c *Cache) Kind(at Location, kind schema.GroupVersionKind) (*Kind, error) {
 	if !segments(kind.Group, kind.Version) {
 		return nil, ErrNotServed
 	}
-	found, err := c.get(key{Location: at, Kind: kind, Path: versionPath(kind)}, parseKind(kind, find))
+	found, err := c.get(key{Location: at, Kind: kind, Path: versionPath(kind)}, parseKind(kind))
 	if err != nil {
 		return nil, err
 	}

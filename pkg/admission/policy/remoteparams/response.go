@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -30,9 +31,6 @@ const (
 	//reference:limit request | admission policies: size of parameters that are read from another shard | the policy fails
 	maxRead = 2 << 20
 )
-
-// Find returns the resource of a kind that can be used for parameters, or nil.
-type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 
 var (
 	// ErrTooMany means that a selector selects more than MaxObjects parameters.
@@ -123,14 +121,25 @@ func parseList(content []byte) (*response, error) {
 	return found, nil
 }
 
+// Watchable returns the resource of a kind that can be watched, or nil.
+func Watchable(list *metav1.APIResourceList, kind string) *metav1.APIResource {
+	for i := range list.APIResources {
+		r := &list.APIResources[i]
+		if r.Kind == kind && slices.Contains(r.Verbs, "watch") && slices.Contains(r.Verbs, "get") {
+			return r
+		}
+	}
+	return nil
+}
+
 // parseKind returns a function that finds a kind in the resources of a group version.
-func parseKind(kind schema.GroupVersionKind, find Find) func([]byte) (*response, error) {
+func parseKind(kind schema.GroupVersionKind) func([]byte) (*response, error) {
 	return func(content []byte) (*response, error) {
 		list := &metav1.APIResourceList{}
 		if err := json.Unmarshal(content, list); err != nil {
 			return nil, fmt.Errorf("decoding the resources of %s: %w", kind.GroupVersion(), err)
 		}
-		if r := find(list, kind.Kind); r != nil {
+		if r := Watchable(list, kind.Kind); r != nil {
 			return &response{Resource: r.Name, Namespaced: r.Namespaced}, nil
 		}
 		return &response{Missing: true}, nil
