@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -69,15 +68,15 @@ func (r *Ring) end() {
 	r.publish()
 }
 
-// Begin begins work on a hash, e.g. of an object's logical cluster (client.HashOf). ok is false if this member does
-// not own the hash, or cannot renew its Lease. Otherwise the work must use the returned context, which ends when the
-// hash moves away, and call end when it has ended, at most GracePeriod after the end of the context.
+// Begin begins work on a hash (client.HashOf). ok is false if this member does not own the hash, or cannot renew its
+// Lease. Otherwise the work must use the returned context, which ends when the hash moves away, and call end when it
+// has ended, at most GracePeriod after the end of the context.
 func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
 	return r.gate.begin(ctx, hash)
 }
 
-// Ranges returns the hashes on which this member may work, and those that it must load but not work on yet: because
-// they are about to move to it, or because the server is unreachable.
+// Ranges returns the hashes on which this member may work, and those that it must load but not work on: because they
+// are about to move to it, or the server is unreachable.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	v := r.current()
 	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)
@@ -93,7 +92,7 @@ func (r *Ring) current() part {
 	return r.published
 }
 
-// Changed returns a channel that is closed when Ranges no longer returns the same as at the time of this call.
+// Changed returns a channel that is closed when Ranges have changed since this call.
 func (r *Ring) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +128,8 @@ func (r *Ring) publish() {
 }
 
 // OnGain calls f with the owned ranges, and then with each gained range, even if it was owned a moment before: a
-// worker that drops the items that Begin rejects must then process all objects in the range. Calls are serialized, on
-// a separate goroutine, until remove is called, which waits for the last call and must not be called from f.
+// worker that drops the items that Begin rejects must process all objects in it. Calls are serialized, on a separate
+// goroutine, until remove is called, which waits for the last call and must not be called from f.
 func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 	g := &gain{wake: make(chan struct{}, 1)}
 	r.locked(func() {
@@ -158,22 +157,6 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 		close(stop)
 		<-stopped
 	})
-}
-
-// metrics are the metrics of a member. Fields that are not collectors are protected by the lock of the ring.
-type metrics struct {
-	ring *Ring
-
-	members, share, ranges, epoch, isolated *prometheus.Desc
-
-	moves            prometheus.Counter
-	seconds          prometheus.Histogram
-	unowned, overrun prometheus.Counter
-	// comingSince is when a slot was first observed to move to this member.
-	comingSince [slotCount]time.Duration
-	// updated is the time of the last update, and table the table at that time.
-	updated time.Duration
-	table   *table
 }
 
 // gain collects the gained slots for one caller of OnGain, with the lock of the ring held.
