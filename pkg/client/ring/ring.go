@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -157,6 +158,21 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 		close(stop)
 		<-stopped
 	})
+}
+
+// metrics are the metrics of a member. Fields that are not collectors are protected by the lock of the ring.
+type metrics struct {
+	ring *Ring
+	all  []prometheus.Collector
+
+	moves            prometheus.Counter
+	seconds          prometheus.Histogram
+	unowned, overrun prometheus.Counter
+	// comingSince is when a slot was first observed to move to this member.
+	comingSince [slotCount]time.Duration
+	// updated is the time of the last update, and table the table at that time.
+	updated time.Duration
+	table   *table
 }
 
 // gain collects the gained slots for one caller of OnGain, with the lock of the ring held.

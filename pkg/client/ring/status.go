@@ -159,21 +159,6 @@ func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(page.Bytes()) // the client may have disconnected
 }
 
-// metrics are the metrics of a member. Fields that are not collectors are protected by the lock of the ring.
-type metrics struct {
-	ring *Ring
-	all  []prometheus.Collector
-
-	moves            prometheus.Counter
-	seconds          prometheus.Histogram
-	unowned, overrun prometheus.Counter
-	// comingSince is when a slot was first observed to move to this member.
-	comingSince [slotCount]time.Duration
-	// updated is the time of the last update, and table the table at that time.
-	updated time.Duration
-	table   *table
-}
-
 func newMetrics(r *Ring) *metrics {
 	labels := prometheus.Labels{"ring": r.config.Name}
 	m := &metrics{
