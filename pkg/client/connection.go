@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,9 +35,8 @@ type connection struct {
 	// selected contains the selectors except the shard selector.
 	selected  metav1.ListOptions
 	pagesOnly bool
-	// requestRanges returns the ranges to request on a new connection; initial is set if it requests the complete
-	// state. completed is called at the end of the complete state, and reached with versions up to which all
-	// events were received.
+	// requestRanges returns the ranges to request on a new connection, anew if it requests the complete state.
+	// completed is called at the end of that, and reached with versions up to which all events were received.
 	requestRanges func(anew bool) Ranges
 	completed     func()
 	reached       func(resourceVersion string)
@@ -58,7 +58,7 @@ type connection struct {
 func newConnection(name string, source listerWatcher) connection {
 	return connection{
 		name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{}),
-		filterReport: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
+		filterReport: &filterReport{name: name}, counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
 	}
 }
 
@@ -99,10 +99,7 @@ func (c *connection) WaitForSync(ctx context.Context) error {
 	if c.HasSynced() {
 		return nil
 	}
-	if err := c.LastError(); err != nil {
-		return fmt.Errorf("informer %s has not synced: %w", c.name, err)
-	}
-	return fmt.Errorf("informer %s has not synced: %w", c.name, context.Cause(ctx))
+	return fmt.Errorf("informer %s has not synced: %w", c.name, cmp.Or(c.LastError(), context.Cause(ctx)))
 }
 
 // Current reports whether the complete state was received from the server since Run was called. A restored
@@ -138,16 +135,14 @@ func (c *connection) stale() time.Duration {
 	}
 }
 
-// ResourceVersion returns the resourceVersion up to which events were received; empty before the informer has
-// synced.
+// ResourceVersion returns the version up to which events were received; empty before the informer has synced.
 func (c *connection) ResourceVersion() string {
 	version, _ := c.version.Load().(string)
 	return version
 }
 
-// Disconnected returns a channel that receives a value when a connection has ended or failed; LastError returns
-// the reason. The server may be a different one after a reconnect. Pending values are merged. The channel supports
-// one receiver.
+// Disconnected returns a channel for one receiver, with a value after connections have ended or failed; LastError
+// returns the reason.
 func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 
 func (c *connection) lastBreak() time.Time {
@@ -227,20 +222,14 @@ type filterReport struct {
 	discarded atomic.Uint64
 }
 
-func newReport(name string) *filterReport {
-	r := &filterReport{name: name}
-	r.by.Store(FilteredUnknown)
-	return r
-}
-
 func (r *filterReport) filtered() Filtered {
 	by, _ := r.by.Load().(Filtered)
-	return by
+	return cmp.Or(by, FilteredUnknown)
 }
 
 func (r *filterReport) set(ctx context.Context, by Filtered, why error) {
-	before := r.by.Swap(by)
-	if before == by {
+	before := r.filtered()
+	if r.by.Swap(by) == by {
 		return
 	}
 	logger := klog.FromContext(ctx).WithValues("informer", r.name)

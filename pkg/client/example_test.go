@@ -7,14 +7,12 @@ import (
 	"net/http/httptest"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // Widget is a kind that only the example uses.
@@ -93,28 +91,4 @@ func ExampleWithScheme() {
 	// Output:
 	// one red
 	// there is no such thing
-}
-
-// A library that uses client-go's informers gets one logical cluster of a wildcard.
-func ExampleAsShared() {
-	factory, stop := answering(map[string]string{
-		"/clusters/*/api/v1/configmaps": `{"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[
-			{"metadata":{"name":"settings","namespace":"default","annotations":{"kcp.io/cluster":"one"}},"data":{"a":"1"}},
-			{"metadata":{"name":"settings","namespace":"default","annotations":{"kcp.io/cluster":"two"}},"data":{"a":"2"}}]}`,
-	})
-	defer stop()
-	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: true})
-	shared := client.AsShared(informer, "two")
-
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- informer.Run(ctx) }()
-	<-shared.HasSyncedChecker().Done()
-	obj, _, _ := shared.GetStore().GetByKey("default/settings")
-	fmt.Println(shared.GetStore().ListKeys(), obj.(*corev1.ConfigMap).Data["a"])
-	cancel()
-	fmt.Println(<-ended)
-	// Output:
-	// [default/settings] 2
-	// <nil>
 }

@@ -51,7 +51,7 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 		return nil, fmt.Errorf("cannot create an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
 	counting := *httpClient // it may be http.DefaultClient
-	counting.Transport = &countingTransport{RoundTripper: newFirstConnection(cmp.Or(httpClient.Transport, http.DefaultTransport))}
+	counting.Transport = newTransport(cmp.Or(httpClient.Transport, http.DefaultTransport))
 	f := &Factory{config: config, http: &counting}
 	for _, option := range options {
 		if err := option(f); err != nil {
@@ -73,9 +73,8 @@ func bareHost(config *rest.Config) (string, error) {
 	return bare.String(), nil
 }
 
-// Shard returns the factory for the replicas of one shard on a cache server, or of all shards for "*". Its
-// informers separate objects of different shards. The server of the configuration may be any URL of the cache
-// server's API.
+// Shard returns the factory for the replicas of one shard on a cache server, or of all shards for "*", whose objects
+// its informers separate. The server of the configuration may be any URL of the cache server's API.
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
@@ -104,8 +103,7 @@ func (f *Factory) Cluster(path logicalcluster.Path) Scope {
 // Wildcard returns the access to all logical clusters of the server. It supports LIST and WATCH only.
 func (f *Factory) Wildcard() Scope { return Scope{factory: f, segment: request.Wildcard} }
 
-// Admin returns read access to the Shards of the installation, which every shard serves to administrators and
-// other shards.
+// Admin returns read access to the Shard objects, which every shard serves to administrators and other shards.
 func (f *Factory) Admin() Scope {
 	config := rest.CopyConfig(f.config)
 	config.Host += request.AdminPath
@@ -125,8 +123,8 @@ func (f *Factory) HTTPClient() *http.Client { return f.http }
 // CloseIdleConnections closes the idle connections.
 func (f *Factory) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(f.http.Transport) }
 
-// Scope is the access to one logical cluster, or to all of a server. It is a small value, and making clients from
-// it takes microseconds: there is no need to cache clients by logical cluster.
+// Scope is the access to one logical cluster, or to all of a server. Making clients from it takes microseconds:
+// there is no need to cache them.
 type Scope struct {
 	factory *Factory
 	segment string
@@ -134,12 +132,10 @@ type Scope struct {
 	whole bool
 }
 
-// String returns the logical cluster as in URLs, "*", "admin", or an empty string for servers without logical
-// clusters.
+// String returns the logical cluster as in URLs, "*", "admin", or "" for servers without logical clusters.
 func (s Scope) String() string { return s.segment }
 
-// Config returns a client configuration for other libraries. They create a transport unless they are given
-// HTTPClient.
+// Config returns a client configuration for other libraries, which create a transport unless they use HTTPClient.
 func (s Scope) Config() *rest.Config {
 	config := rest.CopyConfig(s.factory.config)
 	if !s.whole {
@@ -213,16 +209,5 @@ func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 			}
 		}
 		return err
-	}
-}
-
-// WithByteCounter calls add, from many goroutines, with the numbers of bytes read from response bodies, after
-// decompression.
-func WithByteCounter(add func(bytes int)) FactoryOption {
-	return func(f *Factory) error {
-		if transport, ok := f.http.Transport.(*countingTransport); ok {
-			transport.add = add
-		}
-		return nil
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,8 +12,7 @@ import (
 
 // Sink receives the objects of a server, on one goroutine. It must not retain the objects, nor strings of them.
 type Sink[T Object] interface {
-	// Begin starts a full resync, which End completes. Objects that were not put in between have been deleted. A
-	// resync may be restarted.
+	// Begin starts, or restarts, a full resync. Objects that were not put before End have been deleted.
 	Begin()
 	End()
 	// Put is called with a new or changed object, Delete with a deleted one.
@@ -30,7 +28,6 @@ type Follower[T Object] struct {
 
 // Follower returns a follower of a resource. The name is used in logs.
 func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follower[T] {
-	r.identity = r.identity.fresh()
 	f, err := newFollower(scope, name, sink, r.sourceIn(""))
 	utilruntime.Must(err)
 	return f
@@ -39,11 +36,6 @@ func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follow
 // NewDynamicFollower returns a follower of a resource without Go types.
 func NewDynamicFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*unstructured.Unstructured]) (*Follower[*unstructured.Unstructured], error) {
 	return newFollower(scope, name, sink, dynamicSource(gvr, ""))
-}
-
-// NewMetadataFollower returns a follower of a resource's metadata.
-func NewMetadataFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*metav1.PartialObjectMetadata]) (*Follower[*metav1.PartialObjectMetadata], error) {
-	return newFollower(scope, name, sink, metadataSource(gvr, ""))
 }
 
 func newFollower[T Object](scope Scope, name string, sink Sink[T], source sourceAt) (*Follower[T], error) {

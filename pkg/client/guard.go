@@ -9,18 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Guard decides which changes from its server an informer applies. It is for servers whose data may be lost or
-// restored from a backup: without a guard, an informer deletes all objects that the server does not have. See
-// Factory.WithGuard.
+// Guard decides which changes from its server an informer applies, for servers whose data may be lost or restored
+// from a backup. Without a guard, an informer deletes all objects that the server does not have.
 //
-// BeforeList and Run are called on their own goroutines. The other methods except Version are called with the
-// informer's lock held, in the order of the events.
+// All methods except BeforeList, Version and Run are called with the informer's lock held, in the order of the events.
 type Guard interface {
-	// BeforeList is called before the informer requests the complete state. If it fails, the informer retries.
-	// lastBreak is the time at which the last connection ended, or zero.
+	// BeforeList is called before the complete state is requested, and again after it failed. lastBreak is when the
+	// last connection ended, or zero.
 	BeforeList(ctx context.Context, lastBreak time.Time) error
-	// Version returns the resourceVersion that the informer sets on an object from the server; empty means that of
-	// the server.
+	// Version returns the resourceVersion that replaces that of the server, or "" to keep it.
 	Version(obj metav1.Object) string
 	// Put reports whether a new or changed object is stored. served is its version on the server.
 	Put(key Key, obj Object, served, version string) bool

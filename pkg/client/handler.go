@@ -19,14 +19,13 @@ type Handler[T Object] struct {
 	// OnAdd is called for a new object. initial is true for objects that existed before the informer had synced or
 	// the handler was added.
 	OnAdd func(obj T, initial bool)
-	// OnUpdate is called for a changed object. An object that was replaced by another one of the same name causes
-	// OnDelete and OnAdd instead.
+	// OnUpdate is called for a changed object. One that was replaced by another of its name causes OnDelete and OnAdd.
 	OnUpdate func(old, obj T)
-	// OnDelete is called for a deleted object. tombstone is true if the deletion itself was missed because the
-	// informer was disconnected: last is then the last observed state, not the final one.
+	// OnDelete is called for a deleted object. tombstone is true if the deletion itself was missed during a
+	// disconnection: last is then the last observed state, not the final one.
 	OnDelete func(last T, tombstone bool)
-	// OnLeave is called instead of OnDelete for an object that still exists but is no longer in the informer.
-	// Per-object state should be dropped, but not cleaned up as after a deletion.
+	// OnLeave is called for an object that still exists but is no longer in the informer. Its state should be dropped,
+	// but not cleaned up as after a deletion.
 	OnLeave func(last T, why Leave)
 
 	// changedKey is called with the key of an object that was added, changed or deleted.
@@ -45,15 +44,10 @@ const (
 )
 
 // HandlerOption configures how a handler is called.
-type HandlerOption func(*handlerOptions)
+type HandlerOption struct{ buffered bool }
 
-type handlerOptions struct {
-	buffered bool
-}
-
-// Buffered calls the handler on its own goroutine, so that it does not delay the informer and other handlers. If
-// 1,000 changes are pending, the informer waits.
-func Buffered() HandlerOption { return func(o *handlerOptions) { o.buffered = true } }
+// Buffered calls the handler on its own goroutine. If 1,000 changes are pending, the informer waits.
+func Buffered() HandlerOption { return HandlerOption{buffered: true} }
 
 // Registration is a registered handler.
 type Registration struct {
@@ -62,16 +56,14 @@ type Registration struct {
 	once   sync.Once
 }
 
-// Remove removes the handler. The handler is not called after Remove has returned. It must not be called from a
-// handler.
+// Remove removes the handler, which is not called afterwards. It must not be called from a handler.
 func (r *Registration) Remove() {
 	if r.remove != nil {
 		r.remove()
 	}
 }
 
-// Synced returns a channel that is closed when the handler was notified of all objects that existed when its
-// informer had synced and the handler was added.
+// Synced returns a channel that is closed when the handler was notified of all initial objects.
 func (r *Registration) Synced() <-chan struct{} { return r.synced }
 
 // HasSynced reports whether Synced is closed.
@@ -86,20 +78,20 @@ type Change[T Object] struct {
 	// whether both are the same object, i.e. have the same UID.
 	Old, New       T
 	Had, Has, Same bool
+	// Unseen is set if a deleted object was not in the store.
+	Unseen bool
 
 	// last is the final state of an object that was deleted or, if leave is set, left the informer.
 	last      T
 	tombstone bool
 	leave     Leave
 	initial   bool
-	// unseen is set if a deleted object was not in the store.
-	unseen bool
 	// synced is set instead of the other fields if all initial objects were delivered.
 	synced bool
 }
 
-// handlers are the handlers of an informer, or of several informers as if they were one. The latter share the lock, so
-// that each change is compared with the state of the others at that time.
+// handlers are the handlers of an informer, or of several informers that share the lock, so that each change is
+// compared with the state of the others at that time.
 type handlers[T Object] struct {
 	informer string
 	panics   *atomic.Uint64
@@ -120,17 +112,13 @@ type registered[T Object] struct {
 	queue *queue[T]
 }
 
-// AddEventHandler adds a handler, before or after the informer runs. It notifies the handler of all present
-// objects before it returns, or soon afterwards if the handler is buffered. It must not be called from a handler.
+// AddEventHandler adds a handler at any time, and notifies it of all present objects before it returns, or soon
+// afterwards if it is buffered. It must not be called from a handler.
 func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	var o handlerOptions
-	for _, option := range options {
-		option(&o)
-	}
 	a := &registered[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
-	if o.buffered {
+	if slices.Contains(options, Buffered()) {
 		a.queue = &queue[T]{to: a}
 		a.queue.changed.L = &a.queue.mu
 	}
@@ -152,8 +140,8 @@ func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *
 	return a.Registration
 }
 
-// AddKeyHandler adds a handler that is called with the key of each object that is added, changed or deleted and,
-// unless left is nil, of each object that leaves.
+// AddKeyHandler adds a handler of the keys of objects that are added, changed or deleted and, unless left is nil,
+// of those that leave.
 func (hs *handlers[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
 	return hs.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
 }
@@ -241,8 +229,7 @@ var errPanic = errors.New("a handler panicked")
 // buffer is the capacity of the queue of a buffered handler.
 const buffer = 1000
 
-// queue contains the pending changes of a buffered handler. Its goroutine runs while there are any. A nil queue is
-// empty.
+// queue contains the pending changes of a buffered handler. Its goroutine runs while there are any.
 type queue[T Object] struct {
 	to *registered[T]
 
@@ -295,7 +282,7 @@ func (q *queue[T]) wait() {
 	}
 }
 
-// close drops pending entries and waits until the handler has returned.
+// close drops pending changes and waits until the handler has returned.
 func (q *queue[T]) close() {
 	if q == nil {
 		return

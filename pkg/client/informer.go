@@ -17,35 +17,24 @@ type InformerOptions[T Object] struct {
 	Namespace string
 	// LabelSelector and FieldSelector restrict the objects.
 	LabelSelector, FieldSelector string
-	// Ranges are the parts of the objects to load, and may change while the informer runs; nil selects all. If the
-	// server does not support shard selectors, the informer discards the other objects.
+	// Ranges are the parts of the objects to load, and may change while the informer runs; nil selects all.
 	Ranges RangeSource
 	// Indexers are additional indexes, by name, for Informer.ByIndex.
 	Indexers map[string]IndexFunc[T]
 	// Transform changes each object before it is stored, e.g. to drop fields. It must not change name, namespace,
 	// the annotation kcp.io/cluster, and the UID if Ranges are by UID.
 	Transform func(obj T) (T, error)
-	// Keep selects the objects to store, before Transform; nil selects all. An object that is no longer selected
-	// counts as deleted. Keep is called at each event of the object. If its result depends on other state,
-	// handlers are notified at the next event of the object, even if that is its deletion.
+	// Keep selects the objects to store, before Transform; nil selects all. It is called at each event of the object,
+	// and an object that is no longer selected counts as deleted. If its result depends on other state, handlers are
+	// notified at the next event of the object, even if that is its deletion.
 	Keep func(obj T) bool
-	// KeepManagedFields keeps metadata.managedFields. They are dropped by default, because they often are half of
-	// an object, and an update without them does not change them.
+	// KeepManagedFields keeps metadata.managedFields, which often are half of an object. An update without them does
+	// not change them.
 	KeepManagedFields bool
 	// Name is used in logs and metrics; by default the resource and the logical cluster.
 	Name string
-	// DisableWatchList lists the initial state in pages instead of requesting it on the watch. This is also the
-	// fallback if the server rejects or does not complete the latter.
+	// DisableWatchList lists the initial state in pages instead of requesting it on the watch.
 	DisableWatchList bool
-}
-
-// KeyHandler returns a handler that calls f with the key of every object that is added, changed or deleted.
-func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
-	return Handler[T]{
-		OnAdd:    func(obj T, _ bool) { f(i.KeyOf(obj)) },
-		OnUpdate: func(_, obj T) { f(i.KeyOf(obj)) },
-		OnDelete: func(last T, _ bool) { f(i.KeyOf(last)) },
-	}
 }
 
 // Informer stores a copy of the objects of a resource, of one logical cluster or of all of a server, and notifies
@@ -70,8 +59,7 @@ type Informer[T Object] struct {
 	guard    Guard
 	// rangeState is nil for informers without ranges.
 	rangeState *rangeState
-	// everywhere is set for all logical clusters, and unnamed when an object without a logical cluster was
-	// received.
+	// everywhere is set for all logical clusters, and unnamed after an object without a logical cluster.
 	everywhere bool
 	unnamed    atomic.Bool
 }
@@ -108,8 +96,7 @@ func (i *Informer[T]) deliveredInitial() {
 	}
 }
 
-// AddIndexers adds indexes of all present and future objects, before or after the informer runs. It fails, and
-// adds none, if an index of that name exists.
+// AddIndexers adds indexes of all present and future objects. It fails, and adds none, if a name exists.
 func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
 	if err := i.store.addIndexers(indexers); err != nil {
 		return fmt.Errorf("informer %s: %w", i.name, err)
@@ -152,8 +139,7 @@ func (i *Informer[T]) upsert(key Key, obj T) {
 	i.notify(Change[T]{Key: key, Old: old, Had: replaced, New: obj, Has: true, Same: same, initial: !i.HasSynced()})
 }
 
-// remove removes the object of key, with the lock held. final is its final state, or nil if the deletion was
-// missed.
+// remove removes an object, with the lock held. final is its final state, or nil if the deletion was missed.
 func (i *Informer[T]) remove(key Key, final *T) {
 	old, removed := i.store.remove(key)
 	if !removed {
@@ -162,7 +148,7 @@ func (i *Informer[T]) remove(key Key, final *T) {
 		}
 		old = *final // it has been selected since its last event
 	}
-	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, unseen: !removed}
+	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, Unseen: !removed}
 	if final != nil {
 		c.last = *final
 	}
@@ -190,9 +176,9 @@ func (i *Informer[T]) notify(c Change[T]) {
 // Union is for informers of equal rank.
 type Composite[T Object] struct{ handlers[T] }
 
-// NewComposite returns a Composite that is synced when the main informer is. The main informer may be part of
-// other Composites and have handlers. changed is called with the changes of its objects before handlers are
-// notified. visible yields the visible objects. Both are called with the lock held.
+// NewComposite returns a Composite that is synced when the main informer is, which may be part of other Composites and
+// have handlers. changed is called with each change of its objects, and must notify handlers. visible yields the
+// visible objects. Both are called with the lock held.
 func NewComposite[T Object](main *Informer[T], changed func(Change[T]), visible iter.Seq2[Key, T]) *Composite[T] {
 	main.mu.Lock()
 	defer main.mu.Unlock()

@@ -25,8 +25,7 @@ type Key struct {
 	Name      string
 }
 
-// KeyOf returns the key of an object from a shard. Use Informer.KeyOf for objects from a cache server, whose keys
-// include the shard.
+// KeyOf returns the key of an object from a shard. Use Informer.KeyOf for objects from a cache server.
 func KeyOf(obj metav1.Object) Key {
 	return Key{Cluster: logicalcluster.From(obj), Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }

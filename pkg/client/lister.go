@@ -22,8 +22,7 @@ type Lister[T Object] struct {
 // Lister returns the lister of the informer's objects.
 func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
 
-// ErrNotOwned is returned for objects outside of the loaded ranges of an informer, because another replica owns
-// them or they are still being loaded. The object may or may not exist.
+// ErrNotOwned is returned for objects outside of the loaded ranges of an informer, which may or may not exist.
 var ErrNotOwned = errors.New("not in the loaded ranges of this replica")
 
 // ErrIncomplete is returned if no object was found but not everything has been loaded: retry later.
@@ -41,8 +40,7 @@ func (l Lister[T]) Get(key Key) (T, error) {
 // Lookup returns the object with the given key, and whether it was found.
 func (l Lister[T]) Lookup(key Key) (T, bool) { return l.informer.store.get(key) }
 
-// missed returns the error for an object that was not found. If ranges are by UID, the position of an unknown
-// object cannot be computed.
+// missed returns the error for an object that was not found. The position of an unknown object by UID is unknown.
 func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string) error {
 	if i.rangeState != nil {
 		holds := i.LoadedRanges()
@@ -57,8 +55,7 @@ func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string
 	return apierrors.NewNotFound(i.gvr.GroupResource(), name)
 }
 
-// List returns all objects that match, in no particular order. A nil selector
-// matches everything.
+// List returns all objects that match, in no particular order. A nil selector matches everything.
 func (l Lister[T]) List(selector labels.Selector) []T {
 	objs := l.informer.store.list()
 	if selector == nil || selector.Empty() {

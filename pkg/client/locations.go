@@ -8,9 +8,9 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// locations records which members of a Union have the objects of a logical cluster. Nearly all logical clusters
-// are on one shard and have one entry, independent of the number of their objects. An entry per object exists only
-// while several shards have objects, e.g. during a migration.
+// locations records which members of a Union have the objects of a logical cluster. Nearly all logical clusters are
+// on one shard and have one entry. Entries per object exist only while several shards have objects, e.g. during a
+// migration.
 type locations struct {
 	// in calls visit with the objects of a logical cluster in a member.
 	in func(member uint32, cluster logicalcluster.Name, visit func(local))
@@ -60,8 +60,8 @@ func (p *locations) add(cluster logicalcluster.Name, l local, member uint32) (be
 	return others[len(others)-1], true
 }
 
-// renew replaces the key of a logical cluster by that of the newest object, so that the old one is not kept in
-// memory. It reports whether the member's copy of the object is valid.
+// renew replaces the name of a logical cluster by that of the newest object, so that the old one is not kept in
+// memory. It reports whether the member's copy is valid.
 func (p *locations) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,14 +119,13 @@ func (p *locations) superseded(cluster logicalcluster.Name, l local, member uint
 	return len(copies) > 0 && copies[len(copies)-1] != member
 }
 
-// members returns the members with objects of a logical cluster, most objects first, with the lock held.
+// members returns the members with objects of a logical cluster, with the lock held.
 func (p *locations) members(cluster logicalcluster.Name) []uint32 {
 	if one, ok := p.single[cluster]; ok {
 		return []uint32{one.member}
 	}
-	s := p.several[cluster]
-	if s == nil {
-		return nil
+	if s := p.several[cluster]; s != nil {
+		return slices.Collect(maps.Keys(s.objects))
 	}
-	return slices.SortedFunc(maps.Keys(s.objects), func(a, b uint32) int { return int(s.objects[b]) - int(s.objects[a]) })
+	return nil
 }

@@ -18,8 +18,7 @@ func (i *Informer[T]) useRanges(source RangeSource) {
 	i.reached = func(version string) { i.Pause(func() { i.passed(version) }) }
 }
 
-// LoadedRanges returns the ranges of which the informer has all objects. Assigned ranges that are still being
-// loaded are not included.
+// LoadedRanges returns the ranges of which the informer has all objects.
 func (i *Informer[T]) LoadedRanges() Ranges {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -144,8 +143,7 @@ func (i *Informer[T]) followLoaded(ctx context.Context) {
 	}
 }
 
-// merge makes the next first stream include the ranges of the second one, up to the version that it reached. Both
-// have ended.
+// merge makes the next first stream include the ranges of the second one, which reached a version. Both have ended.
 func (i *Informer[T]) merge(reached string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

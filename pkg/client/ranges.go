@@ -23,8 +23,7 @@ const (
 	ByUID = hashrange.UID
 	// ByNamespace assigns all namespaces of one name, in all logical clusters, to the same part.
 	ByNamespace = hashrange.Namespace
-	// ByCluster assigns all objects of a logical cluster to the same part. It is for controllers. Other API
-	// servers do not support it and send everything.
+	// ByCluster assigns all objects of a logical cluster to the same part. It is for controllers.
 	ByCluster = hashrange.Cluster
 )
 
@@ -34,8 +33,7 @@ func HashOf(value string) uint64 { return hashrange.Hash(value) }
 // Range is an interval of the ring of hashes, including both ends.
 type Range = hashrange.Interval
 
-// Ranges are a subset of the objects: those whose hash, by one key, is in one of the ranges. The zero value is
-// empty. Ranges are immutable, and are a RangeSource.
+// Ranges are the objects whose hash, by one key, is in one of the ranges. They are immutable, and a RangeSource.
 type Ranges struct {
 	key ShardKey
 	// intervals are sorted and neither overlap nor touch.
@@ -46,8 +44,7 @@ type Ranges struct {
 type RangeSource interface {
 	// Ranges returns the assigned ranges.
 	Ranges() Ranges
-	// Changed returns a channel that is closed when Ranges no longer returns the same as at the time of this call;
-	// nil if that never happens.
+	// Changed returns a channel that is closed when the ranges have changed since this call; nil if they never do.
 	Changed() <-chan struct{}
 }
 
@@ -55,8 +52,7 @@ type RangeSource interface {
 type LoadedRanges interface {
 	RangeSource
 
-	// Follow is called by a running informer; holds returns the ranges of which it has all objects. The informer
-	// calls stop when it ends.
+	// Follow is called by a running informer, which calls stop when it ends. holds returns the loaded ranges.
 	Follow(holds func() Ranges) (stop func())
 }
 
@@ -67,8 +63,7 @@ var (
 	errSyntax  = errors.New("want shardRange(object.metadata.cluster, '0x…', '0x…') || …")
 )
 
-// NewRanges returns the union of ranges. Adjacent ranges are joined. It fails if ranges overlap, if there are
-// none, or if there are too many for a server.
+// NewRanges returns the union of ranges. It fails if they overlap, if there are none, or too many for a server.
 func NewRanges(key ShardKey, ranges ...Range) (Ranges, error) {
 	if len(ranges) == 0 {
 		return Ranges{}, errNoRange

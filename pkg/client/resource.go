@@ -13,19 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
-
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Resource is a resource with its Go types, of which typed clients and informers are made. T and L are pointers to
-// the kind and to its list.
+// Resource is a resource with its Go types, of which typed clients and informers are made.
 type Resource[T Object, L runtime.Object] struct {
 	schema.GroupVersionResource
 
 	newObject  func() T
 	newList    func() L
 	protobuf   bool
-	identity   *exportIdentity
 	codecs     serializer.CodecFactory
 	parameters runtime.ParameterCodec
 }
@@ -36,11 +32,9 @@ type ResourceOption func(*resourceOptions)
 type resourceOptions struct {
 	scheme   *runtime.Scheme
 	protobuf bool
-	identity *exportIdentity
 }
 
-// WithScheme takes the names of the kinds from a scheme, which is not changed. Without it, kinds are named like
-// their Go types.
+// WithScheme takes the names of the kinds from a scheme. Without it, kinds are named like their Go types.
 func WithScheme(scheme *runtime.Scheme) ResourceOption {
 	return func(o *resourceOptions) { o.scheme = scheme }
 }
@@ -103,7 +97,7 @@ func (r *Resource[T, L]) configure(options []ResourceOption) error {
 	if err != nil {
 		return err
 	}
-	r.protobuf, r.identity = o.protobuf, o.identity
+	r.protobuf = o.protobuf
 	r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
 	return nil
 }
@@ -144,28 +138,14 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 	config.GroupVersion = &gv
 	config.APIPath = apiPath(gv.Group)
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
-	plural, sender := r.Resource, scope.factory.http
-	if r.identity != nil && scope.segment == request.Wildcard {
-		plural += identityPlaceholder
-		identifying := *sender
-		identifying.Transport = &identityTransport{sender.Transport, r.identity}
-		sender = &identifying
-	}
-	c, err := rest.RESTClientForConfigAndClient(config, sender)
+	c, err := rest.RESTClientForConfigAndClient(config, scope.factory.http)
 	// NewFactory has parsed the host, the segment of a Scope is escaped, and everything else is set here.
 	utilruntime.Must(err)
 	var options []gentype.Option[T]
 	if r.protobuf {
 		options = append(options, gentype.PrefersProtobuf[T]())
 	}
-	return gentype.NewClientWithList[T, L](plural, c, r.parameters, namespace, r.newObject, r.newList, options...)
-}
-
-// WithIdentity makes requests for all logical clusters include the identity of the APIExport of the resource
-// (<resource>:<identity>). Without it, a server supports a bound resource in one logical cluster only. identity is
-// called for the first request, and after a 404, e.g. because the APIExport was replaced.
-func WithIdentity(identity func(ctx context.Context) (string, error)) ResourceOption {
-	return func(o *resourceOptions) { o.identity = &exportIdentity{fetch: identity} }
+	return gentype.NewClientWithList[T, L](r.Resource, c, r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
 // sourceAt returns the requests for one resource at a scope.

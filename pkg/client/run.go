@@ -51,8 +51,7 @@ func newInformer[T Object](scope Scope, gvr schema.GroupVersionResource, options
 	return i, nil
 }
 
-// Run follows the resource until ctx is done and all its goroutines have ended. It fails only if the informer runs
-// already.
+// Run follows the resource until ctx is done and its goroutines have ended. It fails only if the informer runs already.
 func (i *Informer[T]) Run(ctx context.Context) error {
 	end, err := i.begin()
 	if err != nil {
@@ -77,8 +76,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	return nil
 }
 
-// MoveTo makes an informer that does not run use another scope, e.g. after the address of a server changed. The
-// next Run lists the complete state and notifies handlers of the differences.
+// MoveTo makes an informer that does not run use another scope, e.g. after the address of a server changed.
 func (i *Informer[T]) MoveTo(scope Scope) error {
 	if i.sharded != scope.factory.sharded {
 		return fmt.Errorf("informer %s cannot move between a shard and a cache server", i.name)
@@ -117,10 +115,8 @@ func (i *Informer[T]) measure(report func(metric string, value float64, by ...st
 	report("handler_panics_total", float64(i.counts.panics.Load()))
 }
 
-// Informer returns an informer of the resource; use Informer.Run or a Group to run it. An empty namespace in
-// options means all.
+// Informer returns an informer of the resource; use Informer.Run or a Group to run it.
 func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
-	r.identity = r.identity.fresh()
 	i, err := newInformer(scope, r.GroupVersionResource, options, r.sourceIn(options.Namespace))
 	utilruntime.Must(err)
 	return i
@@ -220,8 +216,8 @@ func (i *Informer[T]) Save() ([]json.RawMessage, error) {
 	return saved, nil
 }
 
-// Restore makes an informer that has not run start with the result of Save, synced but not Current. Objects that
-// no longer exist are removed when the server responds. If it fails, the informer is empty.
+// Restore makes an informer that has not run start with the result of Save, synced but not Current. If it fails, the
+// informer is empty.
 func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 	objs := make([]T, 0, len(saved))
 	for _, text := range saved {

@@ -59,7 +59,7 @@ func TestSavedInformers(t *testing.T) {
 	server.Delete(t, gvr, "", "c", "n", "deleted")
 	later := informer(server.ClientConfig())
 	notified := map[string]int{}
-	later.AddEventHandler(later.KeyHandler(func(key client.Key) { notified[key.Name]++ }))
+	later.AddKeyHandler(func(key client.Key) { notified[key.Name]++ }, nil)
 	require.NoError(t, later.Restore(saved))
 	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "deleted": 1}, notified)
 	run(t, later)

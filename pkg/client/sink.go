@@ -116,8 +116,7 @@ func (s *informerSink[T]) positionOf(obj metav1.Object) position {
 	return position{key, key.Hash(obj)}
 }
 
-// wants reports whether the stream accepts a position; the lock need not be held. If the position was not
-// requested, the server does not filter.
+// wants reports whether the stream accepts a position. If that was not requested, the server does not filter.
 func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 	if s.part == nil || s.part.covers.Load().has(at.key, at.hash) {
 		return true
@@ -143,10 +142,9 @@ func (i *Informer[T]) admits(p *part, e event) bool {
 
 // delivered reports whether an event was delivered by a stream that was merged into this one.
 //
-// If the merged stream did not leave the object of the event in the store, the object was deleted in the meantime
-// and its deletion follows, which is dropped, too. If no deletion follows, the event is not an old one, e.g.
-// because a virtual workspace sends an object that becomes visible with its old resourceVersion. Then everything
-// is listed again.
+// If the merged stream did not leave the object in the store, the object was deleted since, and its deletion follows,
+// which is dropped, too. If none follows, the event is not an old one, e.g. because a virtual workspace sends an object
+// that becomes visible with its old resourceVersion. Then everything is listed again.
 func (i *Informer[T]) delivered(e event) bool {
 	old := false
 	for _, f := range i.rangeState.floors {

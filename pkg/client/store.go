@@ -2,7 +2,6 @@ package client
 
 import (
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -177,7 +176,7 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 }
 
 // groups are objects by logical cluster, or by the value of an index.
-type groups[G comparable, K hashable, T Object] map[G]*objects[K, T]
+type groups[G, K comparable, T Object] map[G]*objects[K, T]
 
 func (g groups[G, K, T]) get(group G, key K) (obj T, found bool) {
 	if in := g[group]; in != nil {
@@ -209,7 +208,7 @@ func (g groups[G, K, T]) remove(group G, key K) {
 
 // objects are the objects of one logical cluster, at least one. Many resources have one object per logical
 // cluster, which is stored in place.
-type objects[K hashable, T Object] struct {
+type objects[K comparable, T Object] struct {
 	key     K
 	one     T
 	several *several[K, T]
@@ -217,31 +216,15 @@ type objects[K hashable, T Object] struct {
 
 const few = 16
 
-// several are two or more objects. Up to few are found by the hashes of their names, which are adjacent in memory:
-// a map would take 50% more memory and more time. A map is used for more than that.
-type several[K hashable, T Object] struct {
-	hashes  [few]uint32
+// several are two or more objects. Up to few are in a slice, because a map would take 50% more memory.
+type several[K comparable, T Object] struct {
 	entries []keyed[K, T]
 	many    map[K]T
 }
 
-type keyed[K hashable, T Object] struct {
+type keyed[K comparable, T Object] struct {
 	key K
 	obj T
-}
-
-var seed = maphash.MakeSeed()
-
-// hashable is a key with a hash that distinguishes nearly all keys.
-type hashable interface {
-	comparable
-	hash() uint32
-}
-
-func (k Key) hash() uint32 { return k.local().hash() }
-
-func (l local) hash() uint32 {
-	return uint32(maphash.String(seed, l.name)) //nolint:gosec // a part of it
 }
 
 func (o *objects[K, T]) len() int {
@@ -276,10 +259,7 @@ func (o *objects[K, T]) set(key K, obj T) {
 	case key == o.key:
 		o.key, o.one = key, obj
 	default:
-		s := &several[K, T]{}
-		s.set(o.key, o.one)
-		s.set(key, obj)
-		*o = objects[K, T]{several: s}
+		*o = objects[K, T]{several: &several[K, T]{entries: []keyed[K, T]{{o.key, o.one}, {key, obj}}}}
 	}
 }
 
@@ -313,25 +293,22 @@ func (o *objects[K, T]) all(visit func(K, T) bool) {
 }
 
 func (s *several[K, T]) find(key K) int {
-	hash := key.hash()
-	for i := range s.entries {
-		if s.hashes[i] == hash && s.entries[i].key == key {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(s.entries, func(e keyed[K, T]) bool { return e.key == key })
 }
 
 func (s *several[K, T]) set(key K, obj T) {
-	if s.many == nil {
-		if at := s.find(key); at >= 0 {
-			s.entries[at] = keyed[K, T]{key, obj}
-			return
+	n := len(s.entries)
+	switch at := s.find(key); {
+	case at >= 0:
+		s.entries[at] = keyed[K, T]{key, obj}
+		return
+	case s.many == nil && n < few:
+		if n == cap(s.entries) { // the spare capacity is small, because most logical clusters will not have more objects
+			s.entries = append(make([]keyed[K, T], 0, min(n+4, few)), s.entries...)
 		}
-		if len(s.entries) < few {
-			s.add(keyed[K, T]{key, obj})
-			return
-		}
+		s.entries = append(s.entries, keyed[K, T]{key, obj})
+		return
+	case s.many == nil:
 		s.many = make(map[K]T, few+1)
 		for _, e := range s.entries {
 			s.many[e.key] = e.obj
@@ -342,28 +319,12 @@ func (s *several[K, T]) set(key K, obj T) {
 	s.many[key] = obj
 }
 
-// add adds an entry. The spare capacity is small, because most logical clusters will not have more objects.
-func (s *several[K, T]) add(e keyed[K, T]) {
-	n := len(s.entries)
-	if n == cap(s.entries) {
-		capacity := 2
-		if n > 0 {
-			capacity = min(n+4, few)
-		}
-		s.entries = append(make([]keyed[K, T], 0, capacity), s.entries...)
-	}
-	s.hashes[n], s.entries = e.key.hash(), append(s.entries, e)
-}
-
 func (s *several[K, T]) remove(key K) {
-	if s.many != nil {
-		delete(s.many, key)
-		return
-	}
 	if at := s.find(key); at >= 0 {
 		last := len(s.entries) - 1
-		s.hashes[at], s.entries[at] = s.hashes[last], s.entries[last]
+		s.entries[at] = s.entries[last]
 		s.entries[last] = keyed[K, T]{}
 		s.entries = s.entries[:last]
 	}
+	delete(s.many, key)
 }

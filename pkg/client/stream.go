@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -22,8 +24,7 @@ import (
 const (
 	// pageSize is the limit of lists.
 	pageSize = 500
-	// firstWatch is the timeout of the first watch that resumes in a new process. Servers send a bookmark 2 s
-	// before the end.
+	// firstWatch is the timeout of the first watch that resumes in a new process.
 	firstWatch = 3 * time.Second
 	minWatch   = 5 * time.Minute
 	maxWatch   = 10 * time.Minute
@@ -36,14 +37,30 @@ const (
 )
 
 var (
-	// errInitialEvents means that the server did not complete the initial events in time.
 	errInitialEvents = errors.New("the server did not complete the initial events of the watch")
-	// errEndedEarly means that the watch ended before the initial events were complete, e.g. because the server
-	// stopped.
-	errEndedEarly = errors.New("the watch ended before the initial events were complete")
-	errWrongType  = errors.New("unexpected object from the server")
-	errRolledBack = errors.New("the server's data was restored from an older backup")
+	errEndedEarly    = errors.New("the watch ended before the initial events were complete")
+	errWrongType     = errors.New("unexpected object from the server")
+	errRolledBack    = errors.New("the server's data was restored from an older backup")
 )
+
+// stream follows a resource: it receives the initial state, on the watch if the server supports it, and then watches,
+// resuming at the last received version. It restarts only if the server no longer has the history.
+type stream struct {
+	*connection
+	sink sink
+
+	// pages is set if the server rejected the initial state on a watch or did not complete it, until the next complete
+	// state, because the server may just have been slow.
+	pages    bool
+	failures int
+	// resumed counts watches that resumed before the informer was current.
+	resumed int
+	// progress is set when a connection delivered a complete initial state or an event after it.
+	progress bool
+	// requested are the ranges of the current connection. unsharded is set if the server rejected their selector.
+	requested Ranges
+	unsharded bool
+}
 
 // connect makes one connection and follows it to its end.
 func (s *stream) connect(ctx context.Context) error {
@@ -78,8 +95,7 @@ func (s *stream) connect(ctx context.Context) error {
 	return err
 }
 
-// ended handles the end of a connection: it may reset the resourceVersion or switch to pages, and returns the
-// delay before the next attempt.
+// ended handles the end of a connection, and returns the delay before the next attempt.
 func (s *stream) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
 	defer s.disconnected()
@@ -124,8 +140,7 @@ func (s *stream) list(ctx context.Context) (string, error) {
 	for {
 		page, err := send(ctx, s, opts, s.source.list)
 		if err != nil && opts.Continue != "" && apierrors.IsResourceExpired(err) {
-			// The history was compacted while pages were read: list without a limit. Objects of previous pages may
-			// have been deleted.
+			// The history was compacted while pages were read. Objects of previous pages may have been deleted.
 			opts.Continue, opts.Limit = "", 0
 			s.sink.begin()
 			continue
@@ -185,8 +200,8 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 	return s.consume(ctx, w, rv == "")
 }
 
-// watchFor returns the timeout of a watch from rv. Because servers send a bookmark before the end, a watch that
-// resumes in a new process is short: the bookmark makes it current.
+// watchFor returns the timeout of a watch from rv. A watch that resumes in a new process is short, because the bookmark
+// that servers send 2 s before the end makes it current.
 func (s *stream) watchFor(rv string) time.Duration {
 	if rv == "" || s.Current() {
 		return minWatch + rand.N(maxWatch-minWatch)
@@ -282,8 +297,7 @@ func (s *stream) complete(ctx context.Context, rv string) {
 }
 
 // checkRollback returns errRolledBack if the server's data is older than rv, which the server has rejected as too
-// large: its data was restored from a backup. Otherwise the replica of the server that responded lags behind, and
-// the informer must wait for it.
+// large. Otherwise the replica of the server that responded lags behind, and the informer must wait for it.
 func (s *stream) checkRollback(ctx context.Context, rv string) error {
 	opts := s.selected // any subset returns the version
 	opts.Limit = 1
@@ -302,14 +316,12 @@ func (s *stream) checkRollback(ctx context.Context, rv string) error {
 	return nil
 }
 
-// historyCompacted reports whether the server cannot continue from a resourceVersion, because it is too old or from
-// before a restore.
+// historyCompacted reports whether the server cannot continue from a resourceVersion.
 func historyCompacted(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errRolledBack)
 }
 
-// watchListRefused reports whether a server does not support watches with initial events, or did not complete
-// them.
+// watchListRefused reports whether a server does not support watches with initial events, or did not complete them.
 func watchListRefused(err error) bool {
 	return errors.Is(err, errInitialEvents) || errors.Is(err, errEndedEarly) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
@@ -341,4 +353,96 @@ func (c *connection) follow(ctx context.Context, to sink) {
 		}
 		timer.Reset(s.ended(ctx, err))
 	}
+}
+
+func (s *stream) options() metav1.ListOptions {
+	opts := s.selected
+	if !s.unsharded {
+		opts.ShardSelector = s.requested.String()
+	}
+	return opts
+}
+
+// send sends a request, and repeats it without the shard selector if the server rejects the selector.
+func send[R any](ctx context.Context, s *stream, opts metav1.ListOptions, request func(context.Context, metav1.ListOptions) (R, error)) (R, error) {
+	response, err := request(ctx, opts)
+	if opts.ShardSelector == "" || opts.Continue != "" || !selectorRefused(err) {
+		return response, err
+	}
+	opts.ShardSelector = ""
+	plain, plainErr := request(ctx, opts)
+	if plainErr == nil {
+		s.unsharded = true
+		s.filterReport.set(ctx, FilteredByClient, err)
+	}
+	return plain, plainErr
+}
+
+// selectorRefused reports whether a server may have rejected a request because of its selector: kube-apiserver
+// returns 500 for selectors that it does not understand.
+func selectorRefused(err error) bool {
+	code := statusCode(err)
+	return code == http.StatusBadRequest || code == http.StatusInternalServerError
+}
+
+// statusCode returns the HTTP status code of an error response, or 0.
+func statusCode(err error) int32 {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return 0
+	}
+	return status.Status().Code
+}
+
+func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
+	if s.requestRanges == nil || s.unsharded {
+		return nil
+	}
+	if sharded, ok := list.(metav1.ShardedListInterface); ok && sharded.GetShardInfo() != nil {
+		return s.checkSelector(ctx, sharded.GetShardInfo().Selector)
+	}
+	// Lists without Go types have it in their content.
+	if untyped, ok := list.(*unstructured.UnstructuredList); ok {
+		if selector, ok, _ := unstructured.NestedString(untyped.Object, "metadata", "shardInfo", "selector"); ok {
+			return s.checkSelector(ctx, selector)
+		}
+	}
+	return nil
+}
+
+// checkInitialEvents evaluates the selector in the bookmark at the end of the initial events. kube-apiserver does
+// not set it there, but in lists.
+func (s *stream) checkInitialEvents(ctx context.Context, selector string) error {
+	if s.requestRanges == nil || s.unsharded {
+		return nil
+	}
+	if selector == "" {
+		return s.probe(ctx)
+	}
+	return s.checkSelector(ctx, selector)
+}
+
+// checkSelector records that the server has filtered by a selector, which must include all requested ranges, because
+// missing objects would be handled as deleted.
+func (s *stream) checkSelector(ctx context.Context, selector string) error {
+	if served, err := ParseRanges(selector); err != nil || !s.requested.minus(served).Empty() {
+		return fmt.Errorf("the server has applied another shardSelector than requested, check for proxies that change requests: requested %s, got %s", s.requested, cmp.Or(selector, "none"))
+	}
+	s.filterReport.set(ctx, FilteredByServer, nil)
+	return nil
+}
+
+// probe lists one object to determine whether the server supports shard selectors, which the response to a resumed
+// watch does not contain.
+func (s *stream) probe(ctx context.Context) error {
+	if s.requestRanges == nil || s.filterReport.filtered() == FilteredByServer {
+		return nil
+	}
+	opts := s.options()
+	opts.Limit = 1
+	page, err := s.source.list(ctx, opts)
+	if err != nil {
+		return nil //nolint:nilerr // the watch returns the error, if any
+	}
+	return s.checkList(ctx, page)
 }

@@ -14,15 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Union combines the objects of a resource on several shards, each followed by an informer that can be added and
-// removed. Package shards maintains one according to the Shard objects.
+// Union combines the objects of a resource on several shards, each followed by an informer. Package shards maintains
+// one according to the Shard objects.
 //
 // While several shards have an object, e.g. while its logical cluster is migrated, the copy that was received last
 // is the valid one. Handlers are notified of it as an update, and not of the end of other copies. If the valid
 // copy is deleted, the previous one becomes valid. resourceVersions of different shards are never compared.
 type Union[T Object] struct {
-	name string
-	// complete returns an error while informers may still have to be added.
+	name     string
 	complete func() error
 
 	handlers[T]
@@ -38,8 +37,8 @@ type unionMember[T Object] struct {
 	informer *Informer[T]
 }
 
-// NewUnion returns a union without informers. complete returns an error while informers may still have to be
-// added, which is part of the error of Get for objects that were not found; nil means that all have been added.
+// NewUnion returns a union without informers. While informers may still have to be added, complete returns an error,
+// which becomes part of the error for objects that were not found.
 func NewUnion[T Object](name string, complete func() error) *Union[T] {
 	if complete == nil {
 		complete = func() error { return nil }
@@ -168,35 +167,33 @@ func (u *Union[T]) changed(m *unionMember[T], c Change[T]) {
 	cluster, l := c.Key.Cluster, c.Key.local()
 	c.Key.Shard = m.shard
 	switch {
-	case c.unseen:
-		if _, _, hidden := u.Lister().find(c.Key); !hidden {
-			u.handlers.notify(c)
+	case c.Unseen:
+		if _, _, hidden := u.Lister().find(c.Key); hidden {
+			return
 		}
 	case c.Had && c.Has:
-		if u.locations.renew(cluster, l, m.id) {
-			u.handlers.notify(c)
+		if !u.locations.renew(cluster, l, m.id) {
+			return
 		}
 	case c.Has:
 		if before, hidden := u.locations.add(cluster, l, m.id); hidden {
 			c.Old, c.Had = u.copyOf(before, cluster, l)
 			c.Same = c.Had && c.Old.GetUID() == c.New.GetUID()
 		}
-		u.handlers.notify(c)
 	case c.Had:
 		counted, now, left := u.locations.remove(cluster, l, m.id)
+		if !counted {
+			return
+		}
 		if left {
 			c.New, c.Has = u.copyOf(now, cluster, l)
 		}
-		switch {
-		case !counted:
-		case c.Has:
+		if c.Has {
 			c.Key.Shard, c.leave = (*u.members.Load())[now].shard, ""
 			c.Same = c.Old.GetUID() == c.New.GetUID()
-			u.handlers.notify(c)
-		default:
-			u.handlers.notify(c)
 		}
 	}
+	u.handlers.notify(c)
 }
 
 func (u *Union[T]) copyOf(member uint32, cluster logicalcluster.Name, l local) (T, bool) {
@@ -221,8 +218,7 @@ func (u *Union[T]) missed(key Key) error {
 	return err
 }
 
-// UnionLister reads a Union: for objects on several shards, it returns the valid copy. The returned objects are
-// shared: copy them before changing them.
+// UnionLister reads the valid copies of a Union. They are shared: copy them before changing them.
 type UnionLister[T Object] struct {
 	union *Union[T]
 }
@@ -230,9 +226,8 @@ type UnionLister[T Object] struct {
 // Lister returns the lister of the objects of all shards.
 func (u *Union[T]) Lister() UnionLister[T] { return UnionLister[T]{u} }
 
-// Get returns the object with the given key on any shard. The shard of the key is ignored, because the object may
-// have moved. It returns NotFound, ErrNotOwned as Lister.Get does, or ErrIncomplete while a shard that may have
-// the object has not been read.
+// Get returns the object with the given key on any shard, or NotFound, ErrNotOwned as Lister.Get does, or ErrIncomplete
+// while a shard that may have the object has not been read. The shard of the key is ignored.
 func (l UnionLister[T]) Get(key Key) (T, error) {
 	obj, _, err := l.Find(key)
 	return obj, err
@@ -268,17 +263,6 @@ func (l UnionLister[T]) find(key Key) (T, *unionMember[T], bool) {
 	}
 	var none T
 	return none, nil, false
-}
-
-// ShardOf returns the shard with the most objects of a logical cluster, or "".
-func (l UnionLister[T]) ShardOf(cluster logicalcluster.Name) string {
-	u := l.union
-	u.locations.mu.RLock()
-	defer u.locations.mu.RUnlock()
-	if in := u.locations.members(cluster); len(in) > 0 {
-		return (*u.members.Load())[in[0]].shard
-	}
-	return ""
 }
 
 // Len returns the number of objects.

@@ -77,12 +77,12 @@ func NewPeerBook(config Config) *Book {
 // Run follows the Shard objects until ctx is done. It returns when all followers have ended and the connections are
 // closed.
 func (b *Book) Run(ctx context.Context) error {
-	defer b.config.Shards.AddEventHandler(b.config.Shards.KeyHandler(func(client.Key) {
+	defer b.config.Shards.AddKeyHandler(func(client.Key) {
 		select {
 		case b.wake <- struct{}{}:
 		default:
 		}
-	})).Remove()
+	}, nil).Remove()
 	defer func() {
 		for _, e := range b.entries() {
 			b.remove(e, context.Canceled)

@@ -74,8 +74,7 @@ func pathIn(url string) (path logicalcluster.Path, ok bool) {
 	return path, request.ValidPath(path)
 }
 
-// resolve returns the path for an argument. With a colon, or if it is root, it is an absolute path; ".." is the parent;
-// others are relative to the current workspace.
+// resolve returns the path for an argument: absolute with a colon or if it is root, otherwise relative, or "..".
 func (s *session) resolve(arg string) (logicalcluster.Path, error) {
 	path := logicalcluster.NewPath(strings.TrimPrefix(arg, ":"))
 	switch {

@@ -18,8 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// The contexts and clusters that are written to the kubeconfig. They are those of kcp's plugin, so that both can be used
-// with one kubeconfig.
+// The contexts and clusters that are written to the kubeconfig are those of kcp's plugin.
 const (
 	currentContext  = "workspace.kcp.io/current"
 	previousContext = "workspace.kcp.io/previous"
@@ -29,8 +28,7 @@ const (
 type Use struct {
 	*Options
 
-	// Path is the workspace, in the format of resolve. ~ is the home workspace, and - the previous one. If it is
-	// empty, the kubeconfig is unchanged.
+	// Path is the workspace, in the format of resolve; ~ the home workspace; - the previous one; "" changes nothing.
 	Path string
 }
 
@@ -147,8 +145,7 @@ func (s *session) kubeconfig() (*clientcmdapi.Config, *clientcmdapi.Context, err
 	return &config, old, nil
 }
 
-// replace makes a context and its cluster the current ones, saves the old ones as the previous ones, and writes the
-// kubeconfig.
+// replace makes a context and its cluster the current ones, and the old ones the previous ones.
 func (s *session) replace(config *clientcmdapi.Config, old, fresh *clientcmdapi.Context, cluster *clientcmdapi.Cluster) error {
 	kept := old.DeepCopy()
 	kept.Cluster, fresh.Cluster = previousContext, currentContext

@@ -52,7 +52,7 @@ type walker struct {
 	events bool
 
 	mu sync.Mutex
-	// unreachable are the errors of shards that failed to respond. No more requests are sent to them.
+	// unreachable are the errors of shards that failed to respond, to which no more requests are sent.
 	unreachable map[string]error
 }
 
@@ -170,8 +170,7 @@ func (w *walker) recordError(shard string, err error) error {
 	return err
 }
 
-// addEvents adds the latest Events to workspaces that are not ready. It ignores errors, because the conditions suffice if
-// the user has no access to Events.
+// addEvents adds the latest Events to workspaces that are not ready, if the user has access to Events.
 func (w *walker) addEvents(ctx context.Context, scope client.Scope, nodes []*node) {
 	events, err := eventsOf(ctx, scope, "")
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// updateInterval is the minimum interval of updates. It is at least restFactor times the duration of an update, so
-	// that large trees are updated less often.
+	// updateInterval is the minimum interval of updates, which is at least restFactor times the duration of an update.
 	updateInterval = 2 * time.Second
 	restFactor     = 10
 	// clearScreen clears a terminal.

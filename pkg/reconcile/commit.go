@@ -27,12 +27,10 @@ type Patcher[T client.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Commit writes the difference between two states of an object and returns the object as stored.
-// If there is no difference, it sends no request and returns updated.
+// Commit writes the difference between two states of an object, if any, and returns the object as stored.
 //
-// Metadata and spec are written by one request and the status by a second one. Each request carries the UID and
-// resourceVersion on which it is based, so the server returns a conflict if the object was changed or replaced.
-// If the second request fails, Commit returns its error and the result of the first one.
+// Metadata and spec are written by one request and the status by a second one, each with the UID and resourceVersion
+// on which it is based as preconditions. If the second one fails, Commit returns its error and the result of the first.
 func Commit[T client.Object](ctx context.Context, patcher Patcher[T], old, updated T) (T, error) {
 	diff, status, err := changes(old, updated)
 	if err != nil {
@@ -155,11 +153,9 @@ type Objects interface {
 	Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error)
 }
 
-// CommitStored is like Commit, but uses a single write that bypasses the API, which is much cheaper. A server uses it for
-// its own statements about objects in thousands of logical clusters. Admission is skipped and managed fields are not
-// updated. The resource must have only one version.
-//
-// Changes that may delete the object, or that change its owner references, are written by requests.
+// CommitStored is like Commit, but uses a single write that bypasses the API, which is much cheaper for objects in
+// thousands of logical clusters. Admission is skipped and managed fields are not updated. The resource must have only
+// one version. Changes that may delete the object, or that change its owner references, are written by requests.
 func CommitStored[T client.Object](ctx context.Context, objects Objects, resource schema.GroupResource, patcher Patcher[T], old, updated T) (T, error) {
 	if mayEnd(old, updated) || !equality.Semantic.DeepEqual(old.GetOwnerReferences(), updated.GetOwnerReferences()) {
 		return Commit(ctx, patcher, old, updated)
@@ -220,10 +216,7 @@ func merge(object, patch map[string]any) {
 }
 
 // Latest caches the objects that a controller has written until an informer has observed them. Otherwise a fast
-// controller would decide on stale state and run into conflicts.
-//
-// The zero value is ready to use. All objects must come from one server, because resource versions of different servers
-// cannot be compared.
+// controller would decide on stale state and run into conflicts. All objects must come from one server.
 type Latest[T client.Object] struct {
 	mu      sync.Mutex
 	objects map[client.Key]T
@@ -243,8 +236,7 @@ func (l *Latest[T]) Wrote(obj T) {
 	l.objects[key] = obj
 }
 
-// Of returns the newer of the cached and the last written object. An object that is missing in the informer was
-// deleted, because it must have existed when it was written.
+// Of returns the newer of the cached and the last written object. One that is missing in the informer was deleted.
 func (l *Latest[T]) Of(key client.Key, cached T, exists bool) (T, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

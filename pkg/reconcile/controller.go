@@ -32,20 +32,17 @@ var ErrPanic = errors.New("panic")
 type Result struct {
 	// RequeueAfter, if positive, is the time after which the key is reconciled again.
 	RequeueAfter time.Duration
-	// Backoff requeues the key with exponential backoff, as after an error. It is intended for conditions that cannot
-	// be watched.
+	// Backoff requeues the key with exponential backoff, for conditions that cannot be watched.
 	Backoff bool
 }
 
-// Queue accepts keys from sources. A key that is already queued is not added twice. A key that is being processed is
-// processed again afterwards.
+// Queue accepts keys from sources. A queued key is not added twice. One that is being processed is processed again.
 type Queue[K comparable] interface {
 	// Add adds a key immediately.
 	Add(key K)
 	// AddAfter adds a key after a delay.
 	AddAfter(key K, after time.Duration)
-	// Drop discards a key until it is added again, e.g. because this process no longer watches the object. It does not
-	// interrupt a Reconcile call.
+	// Drop discards a key until it is added again. It does not interrupt a Reconcile call.
 	Drop(key K)
 }
 
@@ -54,8 +51,8 @@ type Source[K comparable] func(ctx context.Context, queue Queue[K]) (stop func()
 
 // Gate restricts a process to its part of the keys if several processes share the work, e.g. a ring.Ring.
 type Gate interface {
-	// Begin starts work on a key with the given hash; ok is false if this process must not work on it. Otherwise the
-	// work must stop soon after the returned context is done, and end must be called.
+	// Begin starts work on a key with the given hash, unless ok is false. The work must stop soon after the returned
+	// context is done, and end must be called.
 	Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool)
 }
 
@@ -63,8 +60,7 @@ type Gate interface {
 type Config[K comparable] struct {
 	// Name is used in logs and metrics.
 	Name string
-	// Reconcile performs one step towards the desired state of key. It is never called concurrently for the same key,
-	// and is retried with backoff after an error.
+	// Reconcile is never called concurrently for the same key, and is retried with backoff after an error.
 	Reconcile func(ctx context.Context, key K) (Result, error)
 	// Sources feed the queue while the controller is running.
 	Sources []Source[K]
@@ -101,8 +97,8 @@ func New[K comparable](config Config[K]) *Controller[K] {
 // Name returns the controller's name.
 func (c *Controller[K]) Name() string { return c.config.Name }
 
-// Run processes keys until ctx is done, and returns after all of its goroutines have exited. It returns an error only
-// if a source cannot be started. Run may be called again after it returned.
+// Run processes keys until ctx is done, and returns after all of its goroutines have exited. It fails only if a source
+// cannot be started. It may be called again.
 func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)

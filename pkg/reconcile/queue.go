@@ -109,16 +109,14 @@ func (f *keyQueue[K]) done(key K) {
 // metricsInterval is roughly the usual scrape interval.
 const metricsInterval = 10 * time.Second
 
-// slowTicker reduces the frequency of the tickers of workqueues. Queues use tickers to update metrics twice a second,
-// which wakes an idle process for each queue, and as a fallback for lost timers of delayed keys.
+// slowTicker reduces the frequency of tickers. Workqueues update metrics twice a second, which wakes an idle process.
 type slowTicker struct{ clock.RealClock }
 
 func (c slowTicker) NewTicker(d time.Duration) clock.Ticker {
 	return c.RealClock.NewTicker(max(d, metricsInterval))
 }
 
-// Turns assigns time slots to keys, so that work which is needed for all existing objects, e.g. after an upgrade, does not
-// delay other work.
+// Turns assigns time slots to keys, so that work for all existing objects, e.g. after an upgrade, delays no other work.
 type Turns[K comparable] struct {
 	// Interval is the time between two slots.
 	Interval time.Duration
@@ -221,8 +219,7 @@ func (s *shares[K]) queueLocked(l *clusterQueue[K]) {
 	}
 }
 
-// Len implements workqueue.Queue. It returns a lower bound of the keys that can be processed now, which is 0 only if
-// there are none.
+// Len implements workqueue.Queue. It is a lower bound, which is 0 only if no key can be processed now.
 func (s *shares[K]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,8 +241,7 @@ func (s *shares[K]) Pop() (key K) {
 	return key
 }
 
-// Done must be called after the key that Pop returned was processed. It does not need to wake a worker, because the
-// worker that processed the key dequeues the next one.
+// Done must be called after a key was processed, by the worker that then dequeues the next one.
 func (s *shares[K]) Done(key K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

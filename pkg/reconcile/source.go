@@ -15,8 +15,7 @@ type Watched[T client.Object] interface {
 	AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration
 }
 
-// FromInformer adds the keys that keysOf returns for each object that exists, or is added, changed or deleted. For a
-// changed object it includes the keys of its previous state.
+// FromInformer adds the keys of each object that exists, or is added, changed or deleted, and of its previous state.
 func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		enqueue := func(obj T) { addAll(queue, keysOf(obj)) }
@@ -42,8 +41,7 @@ type Keyed interface {
 	AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration
 }
 
-// Keys adds the keys of the objects of an informer, and drops the keys of objects that the informer no longer contains
-// although they were not deleted.
+// Keys adds the keys of the objects of an informer, and drops those of objects that leave it without being deleted.
 func Keys(informer Keyed) Source[client.Key] {
 	return func(_ context.Context, queue Queue[client.Key]) (func(), error) {
 		return informer.AddKeyHandler(queue.Add, queue.Drop).Remove, nil
@@ -78,8 +76,7 @@ func FromChanges[K comparable, T client.Object](informer Watched[T], changed fun
 const (
 	// burst is the number of keys that Spread adds immediately.
 	burst = 50
-	// spreadInterval is the delay between two of the remaining keys: 10,000 keys take 25 s and leave enough capacity for
-	// other tenants.
+	// spreadInterval is the delay between two of the remaining keys: 10,000 keys take 25 s.
 	spreadInterval = 2500 * time.Microsecond
 )
 
@@ -94,8 +91,7 @@ func Spread[K comparable](queue Queue[K], keys []K) {
 	}
 }
 
-// SpreadFromInformer is FromInformer for objects with many keys, which it adds with Spread. For a changed object it
-// ignores the previous state.
+// SpreadFromInformer is FromInformer for objects with many keys, but ignores the previous state.
 func SpreadFromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return informer.AddEventHandler(client.Handler[T]{
@@ -125,8 +121,7 @@ func Once[K comparable](key K) Source[K] {
 
 // Gains reports the ranges that are assigned to this process, e.g. a ring.Ring.
 type Gains interface {
-	// OnGain calls f with the assigned ranges and then with each addition, sequentially, until remove is called. remove
-	// waits for a running call of f.
+	// OnGain calls f with the assigned ranges and then with each addition, until remove, which waits for a running call.
 	OnGain(f func(gained client.Ranges)) (remove func())
 }
 
@@ -135,8 +130,7 @@ type Lister[T client.Object] interface {
 	List(selector labels.Selector) []T
 }
 
-// Gained adds the keys that keysOf returns for each object in newly assigned ranges, because the Gate rejected them
-// before.
+// Gained adds the keys of each object in newly assigned ranges, because the Gate rejected them before.
 func Gained[K comparable, T client.Object, L Lister[T]](informer interface{ Lister() L }, gains Gains, keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return gains.OnGain(func(gained client.Ranges) {

@@ -24,9 +24,8 @@ const checkpointTimeout = 30 * time.Second
 // support them.
 type ReadCheckpoints func(ctx context.Context, cache *client.Factory) (map[string]Checkpoint, error)
 
-// Cache is a cache server from which the replicas of other shards are read, and whose data may be lost or restored
-// from a backup. Informers of its Factory compare the checkpoints on the cache server with the known ones, and keep
-// objects that are missing only because the cache server lags behind.
+// Cache is a cache server from which the replicas of other shards are read. Informers of its Factory keep objects that
+// are missing only because the cache server lags behind.
 type Cache struct {
 	name            string
 	factory         *client.Factory
@@ -51,8 +50,7 @@ func NewCache(name string, cache *client.Factory, checkpoints ReadCheckpoints) *
 	}
 }
 
-// SetRemoved sets a function that reports whether a shard was removed permanently, so that its missing replicas and
-// checkpoints are deleted. It must be called before informers run.
+// SetRemoved sets a function, before informers run, that reports whether a shard was removed permanently.
 func (c *Cache) SetRemoved(removed func(shard string) bool) { c.removed = removed }
 
 // Note records a checkpoint of a shard that was received from the cache server.
@@ -95,9 +93,9 @@ func (c *Cache) naming(resource string) []string {
 	return shards
 }
 
-// currentCheckpoints returns the checkpoints on the cache server. They were read at most checkpointMaxAge before the
-// call and after a time since which the data may have been replaced, and are not older than the known ones. Calls
-// during a read share the next one, because a slow cache server takes longer than checkpointMaxAge.
+// currentCheckpoints returns the checkpoints on the cache server, read at most checkpointMaxAge before the call, and
+// after a time since which the data may have been replaced. They are not older than the known ones. Calls during a
+// read share the next one, because a slow cache server takes longer than checkpointMaxAge.
 func (c *Cache) currentCheckpoints(ctx context.Context, after time.Time) (map[string]Checkpoint, error) {
 	called, known := time.Now(), c.checkpoints()
 	select {
@@ -137,13 +135,11 @@ func (c *Cache) allReached(checkpoints, others map[string]Checkpoint) bool {
 
 // Checkpoint is written by a shard: the cache contains everything up to these versions.
 type Checkpoint struct {
-	// Epoch distinguishes versions that cannot be compared because the shard was restored from an older backup between
-	// them.
+	// Epoch changes when the shard is restored from an older backup: versions of two epochs cannot be compared.
 	Epoch string
 	// Versions are resourceVersions of the shard, by resource and group.
 	Versions map[string]string
-	// Partial is set for shards in another region, of which the cache has global objects only. A missing object need
-	// not be deleted then.
+	// Partial is set for shards in another region, of which the cache has global objects only.
 	Partial bool
 }
 

@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,34 +11,82 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// DualOptions define which objects are valid. The functions are called at each lookup, so that their results may
-// change. They must be safe for concurrent use and must not block.
+// DualOptions define which objects are valid. The functions are called at each lookup, and must not block.
 type DualOptions struct {
-	// Owns reports whether the own shard has a logical cluster, so that replicas of it are obsolete. The default is
-	// false.
+	// Owns reports whether the own shard has a logical cluster, so that replicas of it are obsolete.
 	Owns func(cluster logicalcluster.Name) bool
 	// ShardState returns the state of a shard. By default all shards are Active.
 	ShardState func(shard string) ShardState
-	// Checkpointed returns the other shards that write checkpoints. Complete waits for one checkpoint of each. By
-	// default there are none.
+	// Checkpointed returns the other shards that write checkpoints, of which Complete waits for one each.
 	Checkpointed func() ([]string, error)
+}
+
+// ShardState is the state of a shard.
+type ShardState int
+
+const (
+	// Removed is a shard that does not exist: its replicas are invalid.
+	Removed ShardState = iota
+	// Draining is a shard that is being removed: other shards are preferred.
+	Draining
+	// Active is any other shard.
+	Active
+)
+
+func allActive(string) ShardState { return Active }
+
+type copyOf[T client.Object] struct {
+	obj   T
+	own   bool
+	shard string
+	state ShardState
+}
+
+// compareCopies orders copies, of one object or of several, by preference.
+func compareCopies[T client.Object](a, b copyOf[T]) int {
+	return cmp.Or(
+		trueFirst(a.own, b.own),
+		cmp.Compare(b.state, a.state),
+		ComparePreferred(a.obj, b.obj),
+		cmp.Compare(a.shard, b.shard),
+		cmp.Compare(client.KeyFor(a.obj), client.KeyFor(b.obj)),
+	)
+}
+
+// ComparePreferred orders objects for slices.SortFunc if only one of them can be valid: objects that are not being
+// deleted first, then the youngest.
+func ComparePreferred(a, b metav1.Object) int {
+	return cmp.Or(
+		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
+		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
+	)
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
+		return 1
+	}
 }
 
 // Dual combines the objects of the own shard with the replicas of other shards.
 //
 // An object of the own shard is preferred to all replicas with the same logical cluster, namespace and name. If
-// several other shards have one, e.g. during a migration, the order is: objects of Active shards before those of
-// Draining shards, objects that are not being deleted first, then the youngest one, then that of the first shard by
-// name.
+// several other shards have one, e.g. during a migration, the order is: objects of Active shards first, objects that
+// are not being deleted, the youngest one, that of the first shard by name.
 //
 // A Dual is synced when the own shard was read, because a shard works while the cache server is unavailable. Until
 // both sides were read and each checkpointed shard is covered by a checkpoint, lookups return client.ErrIncomplete
-// instead of NotFound; Complete returns the reason. After that, the last state is served if the cache server becomes
-// unavailable.
+// instead of NotFound.
 type Dual[T client.Object] struct {
 	own, others *client.Informer[T]
 	options     DualOptions
@@ -49,8 +98,8 @@ type Dual[T client.Object] struct {
 	shards atomic.Pointer[[]string]
 }
 
-// NewDual combines two informers that have not run; Run runs both. The own informer may have handlers and be part of
-// other Duals. others must have the options of OfOthers; nil means that there are no replicas.
+// NewDual combines two informers that have not run. own may be part of other Duals. others must have the options of
+// OfOthers; nil means that there are no replicas.
 func NewDual[T client.Object](own, others *client.Informer[T], options DualOptions) *Dual[T] {
 	if options.Owns == nil {
 		options.Owns = func(logicalcluster.Name) bool { return false }
@@ -70,8 +119,7 @@ func NewDual[T client.Object](own, others *client.Informer[T], options DualOptio
 // Own returns the informer of the own shard.
 func (d *Dual[T]) Own() *client.Informer[T] { return d.own }
 
-// Others returns the informer of the replicas, which contains each copy, including those of removed shards; it may be
-// nil.
+// Others returns the informer of all replicas, including those of removed shards; it may be nil.
 func (d *Dual[T]) Others() *client.Informer[T] { return d.others }
 
 // Owns reports whether the own shard has a logical cluster.
@@ -92,8 +140,7 @@ func (d *Dual[T]) Run(ctx context.Context) error {
 	return err
 }
 
-// HasSynced reports whether the objects of the own shard were read and handlers were notified. See Complete for
-// replicas.
+// HasSynced reports whether the objects of the own shard were read and handlers were notified.
 func (d *Dual[T]) HasSynced() bool { return d.own.HasSynced() }
 
 // WaitForSync waits until HasSynced.
@@ -114,8 +161,8 @@ func (d *Dual[T]) Read() error {
 	return nil
 }
 
-// Complete returns nil if both sides were read, and a checkpoint of each shard was reached. Otherwise it returns a
-// client.ErrIncomplete with the reason. With names of shards, it checks only these.
+// Complete returns nil if both sides were read, and a checkpoint of each shard, or of the named ones, was reached.
+// Otherwise it returns a client.ErrIncomplete with the reason.
 func (d *Dual[T]) Complete(shards ...string) error {
 	if err := d.Read(); err != nil || d.others == nil || d.options.Checkpointed == nil {
 		return err
@@ -137,8 +184,7 @@ func (d *Dual[T]) Complete(shards ...string) error {
 		client.ErrIncomplete, d.own.Resource(), len(names), names[0], since.UTC().Format(time.RFC3339), readFrom(d.others))
 }
 
-// Get returns an object. If it was not found, the error is NotFound or, if the replicas are incomplete,
-// client.ErrIncomplete.
+// Get returns an object, or NotFound or, if the replicas are incomplete, client.ErrIncomplete.
 func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, error) {
 	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
 	obj, found := d.own.Lister().Lookup(key)
@@ -161,8 +207,7 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 	return obj, err
 }
 
-// Current returns nil if both sides are complete and current. Otherwise it returns a client.ErrIncomplete: objects
-// that were created after the snapshot was saved may be missing.
+// Current returns nil if both sides are complete and current, i.e. not restored from a snapshot.
 func (d *Dual[T]) Current() error {
 	if err := d.Complete(); err != nil {
 		return err
@@ -185,8 +230,7 @@ func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string
 	return d.Get(cluster, namespace, name) // it may have been received since
 }
 
-// In returns the objects of a logical cluster, as Get returns them, in no particular order. It does not check whether
-// they are complete; use Complete.
+// In returns the objects of a logical cluster, in no particular order. It does not check whether they are complete.
 func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	var replicas []T
 	if d.others != nil && !d.options.Owns(cluster) {
@@ -202,8 +246,8 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	return all
 }
 
-// ByIndex returns the objects with a value of the named index, which both informers must have: those of the own shard
-// first, then the others in order of preference. It does not check whether they are complete; use Complete.
+// ByIndex returns the objects with a value of the named index, which both informers must have, in order of preference.
+// It does not check whether they are complete.
 func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	var replicas []T
 	if d.others != nil {
@@ -212,7 +256,6 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 			return nil, err
 		}
 	}
-	// The own shard is read last, so that an object that moved here in the meantime is not missed.
 	found := make(map[client.Key]copyOf[T], len(replicas))
 	readOwn := func() error {
 		objs, err := d.own.Lister().ByIndex(index, value)
@@ -282,9 +325,8 @@ func (d *Dual[T]) preferred(replica T, stateOf func(string) ShardState) (client.
 	return key, found && best.shard == shard
 }
 
-// AddEventHandler adds a handler, as Informer.AddEventHandler does. It is notified of the preferred copy of each
-// object. If another copy becomes the preferred one, e.g. because the object moved to another shard, that is an
-// update, or a deletion and an addition if the UIDs differ.
+// AddEventHandler adds a handler of the preferred copy of each object. If another copy becomes the preferred one, that
+// is an update, or a deletion and an addition if the UIDs differ.
 //
 // ShardState and Owns are not evaluated for handlers: they must look objects up instead of keeping them.
 func (d *Dual[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
@@ -326,7 +368,9 @@ func (d *Dual[T]) ownChanged(c client.Change[T]) {
 // othersChanged notifies the handlers of a change of the other informer, with the lock held.
 func (d *Dual[T]) othersChanged(c client.Change[T]) {
 	shard := c.Key.Shard
-	d.count(shard, c)
+	if !c.Unseen {
+		d.count(shard, c)
+	}
 	c.Key.Shard = ""
 	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
 		return
@@ -362,18 +406,16 @@ func (d *Dual[T]) replaced(c client.Change[T], before, after copyOf[T]) {
 }
 
 func (d *Dual[T]) count(shard string, c client.Change[T]) {
-	switch before := d.counts[shard]; {
-	case c.Had == c.Has:
-		return
-	case c.Has:
+	before := d.counts[shard]
+	if c.Has {
 		d.counts[shard]++
-		if before > 0 {
-			return
-		}
-	case before > 1:
+	}
+	if c.Had {
 		d.counts[shard]--
+	}
+	if after := d.counts[shard]; (before > 0) == (after > 0) {
 		return
-	default:
+	} else if after == 0 {
 		delete(d.counts, shard)
 	}
 	shards := slices.Collect(maps.Keys(d.counts))

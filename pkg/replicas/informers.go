@@ -32,9 +32,8 @@ func OfOthers[T client.Object](self string, options client.InformerOptions[T]) c
 	return options
 }
 
-// ShowDeletion is an InformerOptions.Transform for replicas. If the object is being deleted on its shard, it sets
-// metadata.deletionTimestamp from an annotation, because a replica cannot have a deletionTimestamp. Readers need not
-// distinguish replicas from objects.
+// ShowDeletion is an InformerOptions.Transform for replicas. It sets metadata.deletionTimestamp from an annotation if
+// the object is being deleted on its shard, because a replica cannot have a deletionTimestamp.
 func ShowDeletion[T client.Object](replica T) (T, error) {
 	since := replica.GetAnnotations()[request.DeletingAnnotation]
 	if since == "" || replica.GetDeletionTimestamp() != nil {
@@ -96,8 +95,8 @@ func Lacks[T client.Object](informer *client.Informer[T], shards []string) map[s
 	return nil
 }
 
-// readFrom describes the cache server of an informer of replicas for errors. The reason of an outage is logged only,
-// because the error may be returned to a tenant.
+// readFrom describes the cache server of an informer for errors, without the reason of an outage, because the error may
+// be returned to a tenant.
 func readFrom[T client.Object](informer *client.Informer[T]) string {
 	r, ok := informer.Guard().(*reader)
 	if !ok {

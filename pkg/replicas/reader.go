@@ -108,8 +108,7 @@ func (r *reader) target(shard string) (Checkpoint, bool) {
 	return checkpoint, ok
 }
 
-// known returns the latest checkpoint of a shard, restricted to the resource. If it does not contain the resource, it
-// is compared as a whole.
+// known returns the latest checkpoint of a shard, restricted to the resource if it contains that.
 func (r *reader) known(shard string) (Checkpoint, bool) {
 	checkpoint, ok := r.cache.checkpoint(shard)
 	if version, named := checkpoint.Versions[r.resource]; named {
@@ -200,8 +199,7 @@ func (r *reader) restored() {
 	}
 }
 
-// keepsSilent stores an object without notifying handlers if it is not a replica and differs only in fields that the
-// cache server assigns, and reports whether it did.
+// keepsSilent stores an object without notifying handlers if it differs only in fields that the cache server assigns.
 func (r *reader) keepsSilent(key client.Key, obj client.Object) bool {
 	old, ok := r.informer.Get(key)
 	if !ok || !equality.Semantic.DeepEqual(bare(old), bare(obj)) {
@@ -222,8 +220,7 @@ func bare(obj client.Object) client.Object {
 	return plain
 }
 
-// coverage records the shards of which an informer has everything up to a checkpoint. It has its own lock because
-// handlers of the informer use it.
+// coverage records the shards of which an informer has everything up to a checkpoint. Handlers of the informer use it.
 type coverage struct {
 	mu sync.Mutex
 	// unmarked is set if the cache server does not support checkpoints.

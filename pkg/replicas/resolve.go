@@ -18,8 +18,7 @@ func (c *Cache) Factory() *client.Factory {
 	return c.factory.WithGuard(func(informer client.Guarded) client.Guard { return newReader(c, informer) })
 }
 
-// Run implements client.Guard: it checks, until ctx is done, whether the cache has caught up, and whether new shards
-// are covered.
+// Run implements client.Guard: it checks whether the cache has caught up, and whether new shards are covered.
 func (r *reader) Run(ctx context.Context) {
 	for {
 		// All informers check at the same moment, so that an idle process wakes up only once.
@@ -76,8 +75,7 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, chec
 	var present map[client.Key]client.Object
 	var version string
 	if !removed {
-		// The shard may have written later checkpoints since the cache was found to lag behind, and the cache may have
-		// been restored again.
+		// Since then, the shard may have written later checkpoints, and the cache may have been restored again.
 		known, _ := r.known(shard)
 		if l == nil && !named || l != nil && !checkpoint.reaches(l.target) || !checkpoint.reaches(known) {
 			return nil
@@ -106,8 +104,7 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, chec
 	return nil
 }
 
-// apply removes the objects of a shard that are not listed, and stores the suspect objects that are listed, with the
-// informer's lock held.
+// apply removes the objects of a shard that are not listed, and stores the suspect ones that are, with the lock held.
 func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.Key]client.Object) {
 	marked, named := checkpoint.Versions[r.resource]
 	var deleted []client.Key

@@ -139,14 +139,10 @@ func useKCP(t *testing.T, base, shard *rest.Config) {
 	options.Ranges, err = client.NewRanges(client.ByCluster, client.Range{First: first, Last: first})
 	require.NoError(t, err)
 	part := configMaps.Informer(all, options)
-	byIdentity := client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces",
-		client.WithIdentity(func(ctx context.Context) (string, error) {
-			export, err := exports.In(root).Get(ctx, "tenancy.kcp.io", metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			return export.Status.IdentityHash, nil
-		})).Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
+	export, err := exports.In(root).Get(t.Context(), "tenancy.kcp.io", metav1.GetOptions{})
+	require.NoError(t, err)
+	byIdentity := client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion,
+		"workspaces:"+export.Status.IdentityHash).Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
 	group := &client.Group{}
 	group.Add(whole, part, byIdentity)
 	ctx, stop := context.WithCancel(t.Context())

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	defaultMaxRanges = 16
-
 	defaultLeaseDuration  = 15 * time.Second
 	defaultRebalanceDelay = 2 * time.Second
 
@@ -30,8 +28,7 @@ type Isolation int
 const (
 	// Stop stops the work after RenewDeadline.
 	Stop Isolation = iota
-	// Continue continues the work until the member observes that others own it. Two members may then work on one hash:
-	// use it if that is better than no work.
+	// Continue continues the work until the member observes that others own it. Two members may then work on one hash.
 	Continue
 )
 
@@ -40,22 +37,16 @@ const (
 type Config struct {
 	// Name is the name of the ring, and of its Lease.
 	Name string
-	// ID identifies the member for users; the default is the host name. It need not be unique, because each start adds
-	// random characters.
+	// ID identifies the member for users; the default is the host name. It need not be unique.
 	ID string
-	// Leases is the logical cluster of the Leases, and Namespace their namespace. Members need permission to get,
-	// list, watch, create, update and delete Leases there.
+	// Leases is the logical cluster of the Leases, and Namespace their namespace.
 	Leases    client.Scope
 	Namespace string
 	// Key is the property by which objects are divided: client.ByCluster for controllers.
 	Key client.ShardKey
 	// Weight is the relative capacity of the member; 1 by default.
 	Weight int
-	// MaxRanges is the maximum number of ranges of hashes of a member, if that can be achieved by moving one more slot
-	// of 256 with each change; 16 by default.
-	MaxRanges int
-	// LeaseDuration is the time after which others expel a member that does not renew its Lease; 15 s by default. The
-	// defaults of the next three fields depend on it.
+	// LeaseDuration is the time after which others expel a member that does not renew its Lease; 15 s by default.
 	LeaseDuration time.Duration
 	// RenewDeadline is the time for which a member works after it sent the last successful renewal; 3/5 of
 	// LeaseDuration (9 s) by default. RenewDeadline and GracePeriod must not exceed 4/5 of LeaseDuration.
@@ -67,8 +58,7 @@ type Config struct {
 	GracePeriod time.Duration
 	// RebalanceDelay is the time for which joins and leaves are collected into one change; 2 s by default.
 	RebalanceDelay time.Duration
-	// LoadTimeout is the time for which a member continues work that moves away until the new owner has loaded it;
-	// LeaseDuration by default.
+	// LoadTimeout limits the time for which a member continues work that moves away; LeaseDuration by default.
 	LoadTimeout time.Duration
 	// Isolation is the behavior while the Leases are unreachable.
 	Isolation Isolation
@@ -77,11 +67,10 @@ type Config struct {
 }
 
 var (
-	// ErrConfig is wrapped by errors of New about invalid configurations, and by errors of Run if the configuration
-	// differs from that of other members.
+	// ErrConfig is wrapped by errors about configurations that are invalid, or differ from that of other members.
 	ErrConfig = errors.New("invalid configuration of ring")
 	// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process
-	// must exit immediately, because other members are about to begin that work.
+	// must exit immediately.
 	ErrOverrun = errors.New("work did not end in time")
 	// ErrNotOwned is the cause of the cancellation of work that the member no longer owns.
 	ErrNotOwned = errors.New("the hash is no longer owned by this member")
@@ -96,7 +85,6 @@ func (c Config) complete() (Config, error) {
 		c.ID = strings.ToLower(host)
 	}
 	c.Weight = cmp.Or(c.Weight, 1)
-	c.MaxRanges = cmp.Or(c.MaxRanges, defaultMaxRanges)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, defaultLeaseDuration)
 	c.RenewDeadline = cmp.Or(c.RenewDeadline, c.LeaseDuration/5*3)
 	c.RenewInterval = cmp.Or(c.RenewInterval, c.LeaseDuration/5)
@@ -140,8 +128,6 @@ func (c Config) problem() string {
 		return "Namespace is required, and all members must be allowed to write Leases in it"
 	case c.Weight < 0 || c.Weight > maxWeight:
 		return fmt.Sprintf("Weight is %d: must be 1 to %d, relative to other members", c.Weight, maxWeight)
-	case c.MaxRanges < 0:
-		return fmt.Sprintf("MaxRanges is %d: must be 1 or more, or 0 for the default of %d", c.MaxRanges, defaultMaxRanges)
 	case c.RenewDeadline >= c.LeaseDuration:
 		return fmt.Sprintf("RenewDeadline is %s and LeaseDuration is %s: RenewDeadline must be lower, because a member must stop before others take over", c.RenewDeadline, c.LeaseDuration)
 	case c.RenewDeadline+c.GracePeriod > c.LeaseDuration/5*4:
@@ -158,8 +144,6 @@ func (c Config) problem() string {
 func (c Config) digest() string {
 	return fmt.Sprintf("1 %s lease=%s deadline=%s grace=%s", c.Key.Path(), c.LeaseDuration, c.RenewDeadline, c.GracePeriod)
 }
-
-func (c Config) retryInterval() time.Duration { return c.RenewInterval / 6 }
 
 // requestTimeout bounds a request, so that there is time for others before RenewDeadline.
 func (c Config) requestTimeout() time.Duration { return c.RenewDeadline / 4 }

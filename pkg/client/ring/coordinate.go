@@ -53,7 +53,6 @@ func (m *machine) stateOf(id string) state {
 
 // coordinates reports whether this member considers itself the coordinator: the writer of the last table if it is
 // alive and stays, or else the first such member by id, or else the first that is alive, or else the first that joins.
-// If two members are mistaken, the server accepts one table only.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
 		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {
@@ -121,28 +120,22 @@ func (m *machine) coordinate(now time.Duration) *request {
 
 // threshold returns the next time at which the passing of time changes the result of coordinate.
 func (m *machine) threshold(now time.Duration) time.Duration {
-	at := never
-	soonest := func(t time.Duration) {
-		if t > now {
-			at = min(at, t)
-		}
-	}
+	var times []time.Duration
 	for _, o := range m.seen {
 		if !o.state.ended() || m.expired(now, o) {
-			soonest(o.since + m.RenewDeadline)
-			soonest(o.since + m.LeaseDuration)
+			times = append(times, o.since+m.RenewDeadline, o.since+m.LeaseDuration)
 		}
 	}
 	for _, since := range m.missingSince {
-		soonest(since + m.RenewDeadline)
+		times = append(times, since+m.RenewDeadline)
 	}
 	if m.voluntary {
-		soonest(m.voluntarySince + m.RebalanceDelay)
+		times = append(times, m.voluntarySince+m.RebalanceDelay)
 	}
 	if m.noTable {
-		soonest(m.noTableSince + m.LeaseDuration)
+		times = append(times, m.noTableSince+m.LeaseDuration)
 	}
-	return at
+	return soonest(now, times)
 }
 
 // firstTable creates the first table after LeaseDuration, when no member can be working by a deleted one: a new ring
@@ -151,13 +144,12 @@ func (m *machine) firstTable(now time.Duration) *request {
 	if !m.noTable || now < m.noTableSince+m.LeaseDuration {
 		return nil
 	}
-	next := plan(&table{config: m.configDigest}, m.memberStatuses(now), m.MaxRanges, true)
+	next := plan(&table{config: m.configDigest}, m.memberStatuses(now), true)
 	next.coordinator = m.id
 	return &request{verb: writeTable, table: next}
 }
 
-// replaceMissing creates a Lease in place of a deleted one. It is not renewed: the member is expelled in time, or
-// finds it and joins again.
+// replaceMissing creates a Lease in place of a deleted one: its member is expelled in time, or finds it and rejoins.
 func (m *machine) replaceMissing(now time.Duration, id string) *request {
 	since, known := m.missingSince[id]
 	if !known {
@@ -202,9 +194,9 @@ func (m *machine) planned(now time.Duration) *table {
 	for _, s := range all {
 		whole = whole && s.state != missing
 	}
-	next := plan(current, all, m.MaxRanges, false)
+	next := plan(current, all, false)
 	if whole {
-		next = m.withVoluntary(now, current, next, plan(current, all, m.MaxRanges, true))
+		next = m.withVoluntary(now, current, next, plan(current, all, true))
 	}
 	if next == current {
 		return m.table.table
@@ -213,8 +205,7 @@ func (m *machine) planned(now time.Duration) *table {
 	return next
 }
 
-// withVoluntary returns the table with voluntary changes if RebalanceDelay has passed, and the table without them
-// otherwise.
+// withVoluntary returns the table with voluntary changes if RebalanceDelay has passed, or else the one without.
 func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *table {
 	if all == current || due != current && all.equal(due) {
 		m.voluntary = false

@@ -21,15 +21,13 @@
 //     new owner loads the slot and reports that in its Lease. Then, or after LoadTimeout, the old owner
 //     begins no work in it, waits for running work for GracePeriod, ends its contexts, and reports in
 //     its Lease that it has released the moves up to this table. The second write completes the move.
-//     If a move is canceled or gets another target, the slot must be loaded and released again.
 //  3. A member is expelled by a member that has observed its Lease at one version for LeaseDuration of
 //     its own monotonic clock, with an update of that version. If that conflicts, the member is alive. A
 //     member that finds itself expelled joins under a new id.
 //  4. A table replaces the version from which it was computed, so one of two coordinators fails. The
 //     coordinator is the writer of the last table while it is alive, and then the first member by id. All
 //     its state is in the Leases; without a coordinator, members continue their work.
-//  5. A join moves the part of the new member, and a leave that of the leaving one. One more slot may
-//     move to reduce the number of ranges.
+//  5. A join moves the part of the new member, and a leave that of the leaving one.
 //
 // Guarantee: no hash has two workers at a time, even if members crash, freeze or lose the connection, if work ends
 // within GracePeriod after its context, the rates of clocks differ by at most a tenth, and only members write these
@@ -40,8 +38,7 @@
 //     after others have taken over. Preconditions on resourceVersion make most of these writes harmless.
 //   - On most systems the monotonic clock stops while a machine is suspended.
 //   - Work that does not end within GracePeriod after its context is detected, but cannot be stopped: Run
-//     returns ErrOverrun, and the process must exit. Until it has exited, others may begin that work, but
-//     not before LeaseDuration after the last renewal: the member neither releases nor renews anything.
+//     returns ErrOverrun, and the process must exit before LeaseDuration after the last renewal.
 //   - If the server is restored from an older backup, later agreements are lost. All members join again
 //     when they detect it; until then, for at most RenewDeadline and GracePeriod, two may work on one hash.
 //     Deleted Leases are detected and safe, unless the ring's Lease is deleted within two LeaseDuration
@@ -49,7 +46,6 @@
 //     for LeaseDuration, and creates another one.
 //   - Isolation Continue gives up the guarantee for a member that cannot reach the server.
 //
-// The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go).
-// TestModel runs it in simulated time with drifting clocks, a lossy server, stale watches, crashes, freezes and
-// partitions.
+// The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go), which
+// TestModel runs in simulated time with drifting clocks, lost messages, crashes, freezes and partitions.
 package ring

@@ -54,8 +54,7 @@ func (d *driver) loop(ctx, working context.Context) error {
 	}
 }
 
-// step executes a step of the machine. It returns the time until the next step is due if no event occurs; negative if
-// the member has ended.
+// step executes a step of the machine. It returns the time until the next step, or -1 if the member has ended.
 func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,11 +133,10 @@ func New(config Config) (*Ring, error) {
 }
 
 // Run takes part in the ring, and runs parts that work on the owned hashes, e.g. informers and controllers. When ctx
-// ends, the member gives its slots to others, which takes a few seconds during which the parts continue; then it ends
-// the contexts of the parts, and returns when they have returned. If a part returns earlier, the member leaves. Run
-// fails if a part does, if the member has no access to Leases, or if its configuration differs from that of other
-// members. It returns ErrOverrun without waiting for the parts: the process must exit immediately. After Run has
-// returned, no work begins, and the contexts of all work have ended.
+// ends, or a part returns, the member gives its slots to others, which takes a few seconds during which the parts
+// continue; then it ends the contexts of the parts, and returns when they have returned. Run fails if a part does, or
+// if the member has no access to Leases or another configuration than the others. It returns ErrOverrun without
+// waiting for the parts. After Run has returned, no work begins, and the contexts of all work have ended.
 func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error) error {
 	ran := false
 	r.locked(func() { ran, r.ran = r.ran, true })
@@ -169,10 +167,12 @@ func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error
 
 func (r *Ring) take(ctx context.Context) error {
 	if r.config.Metrics != nil {
-		if err := r.config.Metrics.Register(r.metrics); err != nil {
-			return fmt.Errorf("ring %q: registering the metrics: %w", r.config.Name, err)
+		for _, c := range r.metrics.all {
+			if err := r.config.Metrics.Register(c); err != nil {
+				return fmt.Errorf("ring %q: registering the metrics: %w", r.config.Name, err)
+			}
+			defer r.config.Metrics.Unregister(c)
 		}
-		defer r.config.Metrics.Unregister(r.metrics)
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("ring", r.config.Name))
 	// Leaving takes requests after ctx has ended.
@@ -197,8 +197,8 @@ func (r *Ring) take(ctx context.Context) error {
 
 const checkInterval = 10 * time.Millisecond
 
-// checkLoaded updates the set of incoming slots that all informers have loaded, and returns the time until the next
-// check. Informers are called without the lock of the ring, because their handlers may call the ring.
+// checkLoaded updates the incoming slots that all informers have loaded, and returns the time until the next check. It
+// calls informers without the lock of the ring, because their handlers may call the ring.
 func (d *driver) checkLoaded() time.Duration {
 	var coming slots
 	var all []*func() client.Ranges

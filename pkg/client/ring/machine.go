@@ -38,10 +38,8 @@ type outcome int
 
 const (
 	done outcome = iota
-	// conflict means that the object has another version or UID.
+	// conflict means that the object has another version or UID, or exists if it was to be created.
 	conflict
-	// exists means that the object to create exists.
-	exists
 	notFound
 	// failed means that the result is unknown.
 	failed
@@ -81,8 +79,8 @@ type observed struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// machine is the state machine of a member, and implements the entire protocol. Its inputs are the time, the responses
-// of the server and the observed Leases. Its outputs are requests, one at a time, and the slots with permitted work.
+// machine is the state machine of a member. Its inputs are the time, the responses of the server and the observed
+// Leases, and its outputs are requests, one at a time, and the slots with permitted work.
 type machine struct {
 	Config
 
@@ -187,8 +185,7 @@ func (m *machine) open() slots {
 	return m.mine.outgoing.minus(closed)
 }
 
-// closed returns the outgoing slots in which no work begins. unreported is set if the member's Lease does not yet
-// report all of them as released.
+// closed returns the outgoing slots in which no work begins, and whether the Lease must report more as released.
 func (m *machine) closed() (closed slots, unreported bool) {
 	for slot := range m.mine.outgoing.all {
 		if since := m.table.slots[slot].since; since <= m.closedUpTo {
@@ -227,8 +224,7 @@ func (m *machine) loadedBy(a assignment) bool {
 	return o != nil && o.loaded >= a.since
 }
 
-// loadedUpTo returns the epoch up to which all incoming slots are loaded, or the epoch in the Lease if that reports
-// all of them.
+// loadedUpTo returns the epoch up to which incoming slots are loaded, or that in the Lease if it reports all of them.
 func (m *machine) loadedUpTo() int64 {
 	upTo := m.epoch()
 	for slot := range m.mine.incoming.minus(m.ready).all {
@@ -307,23 +303,26 @@ func (m *machine) incoming() slots {
 
 // nextWake returns the time of the next step if no event occurs.
 func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
-	at := never
-	soonest := func(times ...time.Duration) {
-		for _, t := range times {
-			if t > now {
-				at = min(at, t)
-			}
-		}
-	}
-	soonest(m.checkAt, m.renewAt, m.retryAt, m.until())
+	times := []time.Duration{m.checkAt, m.renewAt, m.retryAt, m.until()}
 	for slot := range m.open().all {
-		soonest(m.leaveBy[slot])
+		times = append(times, m.leaveBy[slot])
 	}
 	if m.draining {
-		soonest(m.drainBy)
+		times = append(times, m.drainBy)
 	}
 	for slot := range busy.all {
-		soonest(m.stopAt[slot])
+		times = append(times, m.stopAt[slot])
+	}
+	return soonest(now, times)
+}
+
+// soonest returns the first of the times that is in the future, or never.
+func soonest(now time.Duration, times []time.Duration) time.Duration {
+	at := never
+	for _, t := range times {
+		if t > now {
+			at = min(at, t)
+		}
 	}
 	return at
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
@@ -48,8 +49,10 @@ func TestRangesAfterAFreeze(t *testing.T) {
 		first, second := m.mine.owned.ranges(client.ByCluster), m.mine.incoming.ranges(client.ByCluster)
 		owned, coming := r.Ranges()
 		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(r.metrics.all...)
 		share := func(slots int) {
-			require.NoError(t, testutil.CollectAndCompare(r.metrics, strings.NewReader(fmt.Sprintf(`
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`
 # HELP shardplane_ring_share Fraction of all hashes that this member may work on.
 # TYPE shardplane_ring_share gauge
 shardplane_ring_share{ring="frozen"} %v

@@ -11,8 +11,7 @@ type memberStatus struct {
 
 	// joining is set if the member is not in the table.
 	joining bool
-	// silent is set if the member must have stopped working because it did not renew its Lease. It keeps its slots and
-	// gets no others.
+	// silent is set if the member did not renew its Lease in time. It keeps its slots and gets no others.
 	silent bool
 }
 
@@ -22,7 +21,7 @@ func (s *memberStatus) stays() bool { return s.state == active || s.state == mis
 //
 // It always completes released moves, removes the slots of ended members, and assigns slots without owners. If
 // voluntary is set, members join, draining members give away their slots, and slots are balanced.
-func plan(current *table, members map[string]*memberStatus, maxRanges int, voluntary bool) *table {
+func plan(current *table, members map[string]*memberStatus, voluntary bool) *table {
 	next := *current
 	next.epoch++
 	next.members = nil
@@ -42,7 +41,7 @@ func plan(current *table, members map[string]*memberStatus, maxRanges int, volun
 	slices.SortFunc(shares, func(a, b *share) int { return cmp.Compare(a.id, b.id) })
 
 	next.advance(members)
-	next.assign(newBalance(&next, shares, maxRanges), voluntary)
+	next.assign(newBalance(&next, shares), voluntary)
 	next.dropDrained(members)
 	if next.slots == current.slots && slices.Equal(next.members, current.members) && next.config == current.config {
 		return current
@@ -69,7 +68,6 @@ func (t *table) advance(members map[string]*memberStatus) {
 
 // assign assigns slots without owners and, if voluntary, surplus slots.
 func (t *table) assign(b *balance, voluntary bool) {
-	before := t.slots
 	for n := range t.slots {
 		a := t.slots[n]
 		staying := b.shares[a.future()] != nil
@@ -77,12 +75,8 @@ func (t *table) assign(b *balance, voluntary bool) {
 			b.give(n, "")
 		}
 	}
-	if !voluntary {
-		return
-	}
-	b.level()
-	if t.slots != before {
-		b.reduceRanges()
+	if voluntary {
+		b.level()
 	}
 }
 
@@ -100,8 +94,7 @@ func (t *table) dropDrained(members map[string]*memberStatus) {
 type share struct {
 	id     string
 	weight int
-	// count is the number of slots that it has, or will have after the moves. target is its part by weight, rounded
-	// down to floor or up to ceiling.
+	// count is its number of slots after the moves. target is its part by weight, rounded to floor or ceiling.
 	count, target             int
 	floor, ceiling, remainder int
 	// receives is false for a member whose Lease is not renewed.
@@ -110,8 +103,7 @@ type share struct {
 
 func (s *share) surplus() int { return s.count - s.target }
 
-// setTargets divides the slots among the members so that as few as possible move: a member that has its part, rounded
-// down or up, keeps it if possible.
+// setTargets divides the slots so that as few as possible move: a member that has its rounded part tends to keep it.
 func setTargets(shares []*share) {
 	weights := 0
 	for _, s := range shares {
@@ -154,11 +146,10 @@ type balance struct {
 	// shares are the shares of the members that stay, by id.
 	shares map[string]*share
 	list   []*share
-	ranges int
 }
 
-func newBalance(next *table, shares []*share, maxRanges int) *balance {
-	b := &balance{next: next, shares: map[string]*share{}, list: shares, ranges: maxRanges}
+func newBalance(next *table, shares []*share) *balance {
+	b := &balance{next: next, shares: map[string]*share{}, list: shares}
 	for _, s := range shares {
 		b.shares[s.id] = s
 	}
@@ -201,8 +192,7 @@ func (b *balance) give(slot int, to string) {
 	}
 }
 
-// place gives a slot to the member that lacks most, or to a neighbor that lacks some, so that there are few ranges. It
-// reports whether any member receives slots.
+// place gives a slot to a neighbor that lacks some, or else to the member that lacks most, if any receives slots.
 func (b *balance) place(slot int) bool {
 	var best *share
 	for _, s := range b.list {
@@ -236,8 +226,8 @@ func (b *balance) level() {
 	}
 }
 
-// pick returns the best slot for a member among the surplus slots of others: preferably adjacent to its own slots, and
-// at the end of a range that borders on another surplus.
+// pick returns the best slot for a member among the surplus slots of others, so that there are few ranges: preferably
+// adjacent to its own slots, and at the end of a range that borders on another surplus.
 func (b *balance) pick(to string) (slot int, found bool) {
 	best := -1
 	for n := range slotCount {
@@ -265,25 +255,4 @@ func (b *balance) pick(to string) (slot int, found bool) {
 		}
 	}
 	return slot, best >= 0
-}
-
-// reduceRanges moves one slot more if a member has too many ranges: a slot that is a range by itself, to the owner of
-// both neighbors, if both members still have their parts then.
-func (b *balance) reduceRanges() {
-	count := map[string]int{}
-	for n := range slotCount {
-		if b.future(n) != b.future(n-1) || n == 0 {
-			count[b.future(n)]++
-		}
-	}
-	for n := 1; n < slotCount-1; n++ {
-		from, to := b.shares[b.future(n)], b.shares[b.future(n-1)]
-		if from == nil || to == nil || from == to || b.future(n+1) != to.id || b.next.slots[n].moving() {
-			continue
-		}
-		if max(count[from.id], count[to.id]) > b.ranges && from.count > from.floor && to.count < to.ceiling && to.receives {
-			b.give(n, to.id)
-			return
-		}
-	}
 }

@@ -69,15 +69,15 @@ func (r *Ring) end() {
 	r.publish()
 }
 
-// Begin begins work on a hash, e.g. of an object's logical cluster (client.HashOf). ok is false if this member does
-// not own the hash, or cannot renew its Lease. Otherwise the work must use the returned context, which ends when the
-// hash moves away, and call end when it has ended, at most GracePeriod after the end of the context.
+// Begin begins work on a hash (client.HashOf). ok is false if this member does not own the hash, or cannot renew its
+// Lease. Otherwise the work must use the returned context, which ends when the hash moves away, and call end when it
+// has ended, at most GracePeriod after the end of the context.
 func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
 	return r.gate.begin(ctx, hash)
 }
 
-// Ranges returns the hashes on which this member may work, and those that it must load but not work on yet: because
-// they are about to move to it, or because the server is unreachable.
+// Ranges returns the hashes on which this member may work, and those that it must load but not work on: because they
+// are about to move to it, or the server is unreachable.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	v := r.current()
 	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)
@@ -93,7 +93,7 @@ func (r *Ring) current() part {
 	return r.published
 }
 
-// Changed returns a channel that is closed when Ranges no longer returns the same as at the time of this call.
+// Changed returns a channel that is closed when Ranges have changed since this call.
 func (r *Ring) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +129,8 @@ func (r *Ring) publish() {
 }
 
 // OnGain calls f with the owned ranges, and then with each gained range, even if it was owned a moment before: a
-// worker that drops the items that Begin rejects must then process all objects in the range. Calls are serialized, on
-// a separate goroutine, until remove is called, which waits for the last call and must not be called from f.
+// worker that drops the items that Begin rejects must process all objects in it. Calls are serialized, on a separate
+// goroutine, until remove is called, which waits for the last call and must not be called from f.
 func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 	g := &gain{wake: make(chan struct{}, 1)}
 	r.locked(func() {
@@ -163,8 +163,7 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 // metrics are the metrics of a member. Fields that are not collectors are protected by the lock of the ring.
 type metrics struct {
 	ring *Ring
-
-	members, share, ranges, epoch, isolated *prometheus.Desc
+	all  []prometheus.Collector
 
 	moves            prometheus.Counter
 	seconds          prometheus.Histogram

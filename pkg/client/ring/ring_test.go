@@ -312,7 +312,6 @@ func TestConfig(t *testing.T) {
 		"Namespace is required":                     func(c *ring.Config) { c.Namespace = "" },
 		"Weight is -1: must be 1 to 1000":           func(c *ring.Config) { c.Weight = -1 },
 		"Weight is 1001":                            func(c *ring.Config) { c.Weight = 1001 },
-		"MaxRanges is -1":                           func(c *ring.Config) { c.MaxRanges = -1 },
 		"GracePeriod is -1ns: must be positive":     func(c *ring.Config) { c.GracePeriod = -1 },
 		"RebalanceDelay is -1s":                     func(c *ring.Config) { c.RebalanceDelay = -time.Second },
 		"RenewDeadline must be lower":               func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },

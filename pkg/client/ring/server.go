@@ -85,10 +85,8 @@ func outcomeOf(v verb, err error) outcome {
 	switch {
 	case err == nil:
 		return done
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return conflict
-	case apierrors.IsAlreadyExists(err):
-		return exists
 	case apierrors.IsNotFound(err) && !creates:
 		return notFound
 	default:

@@ -161,13 +161,8 @@ func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 func newMetrics(r *Ring) *metrics {
 	labels := prometheus.Labels{"ring": r.config.Name}
-	return &metrics{
-		ring:     r,
-		members:  prometheus.NewDesc("shardplane_ring_members", "Members in the newest table that this member has read.", nil, labels),
-		share:    prometheus.NewDesc("shardplane_ring_share", "Fraction of all hashes that this member may work on.", nil, labels),
-		ranges:   prometheus.NewDesc("shardplane_ring_ranges", "Ranges of hashes that this member may work on.", nil, labels),
-		epoch:    prometheus.NewDesc("shardplane_ring_epoch", "Epoch of the newest table that this member has read.", nil, labels),
-		isolated: prometheus.NewDesc("shardplane_ring_isolated", "1 if this member cannot renew its Lease.", nil, labels),
+	m := &metrics{
+		ring: r,
 		moves: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "shardplane_ring_moves_total", Help: "Slots, of 256, that moved to this member from live members.", ConstLabels: labels,
 		}),
@@ -183,6 +178,30 @@ func newMetrics(r *Ring) *metrics {
 			ConstLabels: labels, Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}
+	m.all = []prometheus.Collector{
+		m.moves, m.unowned, m.overrun, m.seconds,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_ring_members", Help: "Members in the newest table that this member has read.", ConstLabels: labels,
+		}, func() float64 { return float64(len(r.Status().Members)) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_ring_share", Help: "Fraction of all hashes that this member may work on.", ConstLabels: labels,
+		}, func() float64 { return float64(r.current().owned.len()) / slotCount }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_ring_ranges", Help: "Ranges of hashes that this member may work on.", ConstLabels: labels,
+		}, func() float64 { return float64(r.current().owned.runs()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_ring_epoch", Help: "Epoch of the newest table that this member has read.", ConstLabels: labels,
+		}, func() float64 { return float64(r.Status().Epoch) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_ring_isolated", Help: "1 if this member cannot renew its Lease.", ConstLabels: labels,
+		}, func() float64 {
+			if r.Status().Isolated {
+				return 1
+			}
+			return 0
+		}),
+	}
+	return m
 }
 
 // update updates the metrics after a step, with the lock held.
@@ -223,34 +242,4 @@ func (m *machine) idleShare(now time.Duration) float64 {
 		}
 	}
 	return float64(idle) / slotCount
-}
-
-func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.members, m.share, m.ranges, m.epoch, m.isolated} {
-		descriptions <- d
-	}
-	for _, c := range m.counted() {
-		c.Describe(descriptions)
-	}
-}
-
-func (m *metrics) counted() []prometheus.Collector {
-	return []prometheus.Collector{m.moves, m.seconds, m.unowned, m.overrun}
-}
-
-func (m *metrics) Collect(collected chan<- prometheus.Metric) {
-	s := m.ring.Status()
-	isolated := 0.0
-	if s.Isolated {
-		isolated = 1
-	}
-	owned := m.ring.current().owned
-	for desc, value := range map[*prometheus.Desc]float64{
-		m.members: float64(len(s.Members)), m.share: float64(owned.len()) / slotCount, m.ranges: float64(owned.runs()), m.epoch: float64(s.Epoch), m.isolated: isolated,
-	} {
-		collected <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
-	}
-	for _, c := range m.counted() {
-		c.Collect(collected)
-	}
 }

@@ -111,7 +111,7 @@ func (m *machine) renewal(l lease) *request {
 func (m *machine) handle(now time.Duration, r *request, a response) {
 	if a.outcome == failed {
 		m.lastErr = a.err
-		m.retryAt = now + m.retryInterval()
+		m.retryAt = now + m.RenewInterval/6
 		m.dirty = true
 		if r.verb == writeTable {
 			m.stale = true // the table may have been written

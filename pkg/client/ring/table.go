@@ -185,8 +185,7 @@ func (t *table) String() string {
 	return string(raw)
 }
 
-// parseTable parses the result of String. It rejects everything that a coordinator would not write, so that all
-// members that accept a table agree on its contents.
+// parseTable parses the result of String, and rejects everything that a coordinator would not write.
 func parseTable(raw string) (*table, error) {
 	var text tableText
 	if err := json.Unmarshal([]byte(raw), &text); err != nil {
@@ -276,13 +275,11 @@ const (
 	//
 	//reference:metadata Lease of a member | the member; coordinator of the ring
 	stateAnnotation = "ring.shardplane.io/state"
-	// releasedAnnotation is the epoch of the table up to which the member has ended its work in slots that move
-	// to other members.
+	// releasedAnnotation is the epoch of the table up to which the member has ended its work in outgoing slots.
 	//
 	//reference:metadata Lease of a member | the member
 	releasedAnnotation = "ring.shardplane.io/released"
-	// loadedAnnotation is the epoch of the table up to which the member has loaded the objects of its new
-	// slots.
+	// loadedAnnotation is the epoch of the table up to which the member has loaded its incoming slots.
 	//
 	//reference:metadata Lease of a member | the member
 	loadedAnnotation = "ring.shardplane.io/loaded"
@@ -320,11 +317,9 @@ type lease struct {
 	weight   int
 	config   string
 	state    state
-	// released is the epoch of a table: the member has ended its work in all slots that move away according to it, and
-	// begins none before a later table assigns them again.
-	released int64
-	// loaded is the epoch of a table: the member has loaded all incoming slots of moves up to it.
-	loaded int64
+	// released and loaded are epochs of tables. The member has ended its work in all slots that move away up to
+	// released, and begins none before a later table assigns them again.
+	released, loaded int64
 }
 
 func leaseName(ring, id string) string { return ring + "-" + id }

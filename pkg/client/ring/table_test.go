@@ -67,7 +67,6 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 30 {
-		const maxRanges = 4
 		current := &table{config: "c"}
 		members := map[string]*memberStatus{}
 		names := "abcdefghijklmnop"
@@ -81,7 +80,7 @@ func TestPlan(t *testing.T) {
 				s.state = []state{draining, expelled}[random.IntN(2)]
 			}
 			before := current
-			current = afterMoves(current, members, maxRanges)
+			current = afterMoves(current, members)
 			for member, s := range members {
 				if s.joining = false; s.state != active {
 					delete(members, member)
@@ -104,12 +103,12 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func afterMoves(current *table, members map[string]*memberStatus, maxRanges int) *table {
+func afterMoves(current *table, members map[string]*memberStatus) *table {
 	for {
 		for _, s := range members {
 			s.released = current.epoch
 		}
-		next := plan(current, members, maxRanges, true)
+		next := plan(current, members, true)
 		if next == current {
 			return current
 		}

@@ -83,7 +83,7 @@ func newWorld(seed uint64) *world {
 		rand: rand.New(rand.NewPCG(seed, 7)), leases: map[string]lease{}, orphans: map[int]time.Duration{}, delay: 20 * time.Millisecond,
 		settings: Config{
 			LeaseDuration: defaultLeaseDuration, RenewDeadline: defaultRenewDeadline, RenewInterval: defaultRenewInterval,
-			GracePeriod: defaultGracePeriod, RebalanceDelay: defaultRebalanceDelay, LoadTimeout: defaultLeaseDuration, Weight: 1, MaxRanges: defaultMaxRanges,
+			GracePeriod: defaultGracePeriod, RebalanceDelay: defaultRebalanceDelay, LoadTimeout: defaultLeaseDuration, Weight: 1,
 		},
 	}
 	if seed%4 == 3 {

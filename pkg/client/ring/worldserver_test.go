@@ -39,7 +39,7 @@ func (w *world) serveMember(r *request) response {
 	switch r.verb {
 	case createOwn, replace:
 		if found {
-			return response{outcome: exists}
+			return response{outcome: conflict}
 		}
 	case readOwn:
 		if !found {

@@ -38,7 +38,8 @@ func ExampleMulti() {
 		go func() { ended <- multi.Run(ctx) }()
 		which := shards.Reachable // or All
 		fmt.Println(multi.WaitForSync(ctx, which))
-		fmt.Println(multi.Lister().ShardOf("2x1k"))
+		_, shard, err := multi.Lister().Find(client.Key{Cluster: "2x1k", Namespace: "default", Name: "settings"})
+		fmt.Println(shard, err)
 		missing := multi.Missing()
 		fmt.Println(missing[0].Shard)
 		cancel()
@@ -46,7 +47,7 @@ func ExampleMulti() {
 	})
 	// Output:
 	// <nil>
-	// blue
+	// blue <nil>
 	// green
 	// <nil>
 }

@@ -55,7 +55,7 @@ type Multi[T client.Object] struct {
 	registry *registry
 	union    *client.Union[T]
 	factory  []client.FactoryOption
-	metrics  *metrics
+	metrics  []prometheus.Collector
 	// wake wakes Run when Shard objects have changed.
 	wake chan struct{}
 
@@ -80,13 +80,13 @@ func (m *Multi[T]) all() []*shard[T] {
 // Name returns the name of the set of shards.
 func (m *Multi[T]) Name() string { return m.name }
 
-// AddEventHandler adds a handler, as client.Informer.AddEventHandler does; see client.Union for objects that are on
-// two shards. The handler is Synced when all reachable shards were read.
+// AddEventHandler adds a handler; see client.Union for objects on two shards. It is Synced when all reachable shards
+// were read.
 func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
 	return m.union.AddEventHandler(h, options...)
 }
 
-// AddKeyHandler adds a handler of keys, as client.Informer.AddKeyHandler does. The keys contain the shard.
+// AddKeyHandler adds a handler of keys, which contain the shard.
 func (m *Multi[T]) AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration {
 	return m.union.AddKeyHandler(changed, left, options...)
 }
@@ -118,20 +118,7 @@ func (m *Multi[T]) Lister() client.UnionLister[T] { return m.union.Lister() }
 // Of returns the informer of one shard, or nil.
 func (m *Multi[T]) Of(shard string) *client.Informer[T] { return m.union.Of(shard) }
 
-// Versions returns the resourceVersion of each shard up to which events were received, for diagnosis. Versions of
-// different shards are not comparable.
-func (m *Multi[T]) Versions() map[string]string {
-	versions := map[string]string{}
-	for _, s := range m.all() {
-		if informer := m.Of(s.name); informer != nil {
-			versions[s.name] = informer.ResourceVersion()
-		}
-	}
-	return versions
-}
-
-// shard is a shard and, if it has a usable address, its informer. All methods except unusable and unreachable must be
-// called on the goroutine of Multi.Run.
+// shard is a shard. All methods except unusable and unreachable must be called on the goroutine of Multi.Run.
 type shard[T client.Object] struct {
 	name  string
 	of    *Multi[T]
@@ -293,8 +280,7 @@ type Missing struct {
 	Why   error
 }
 
-// Missing returns the shards that are unreachable or cannot be followed, sorted by name, after the Shard objects if
-// these cannot be followed.
+// Missing returns the Shard objects and then the shards, sorted by name, that are unreachable or cannot be followed.
 func (m *Multi[T]) Missing() []Missing {
 	var missing []Missing
 	if since, why := m.registry.unreachable(); why != nil {
@@ -353,17 +339,6 @@ func (m *Multi[T]) missingFor(which Which) error {
 	return errors.Join(errs...)
 }
 
-func (m *Multi[T]) count() (connected, missing int) {
-	for _, s := range m.all() {
-		if _, why := s.unreachable(); why != nil {
-			missing++
-		} else {
-			connected++
-		}
-	}
-	return connected, missing
-}
-
 // notify wakes callers of WaitForSync.
 func (m *Multi[T]) notify() {
 	if m.missingFor(Reachable) == nil {
@@ -375,27 +350,24 @@ func (m *Multi[T]) notify() {
 	m.changed = make(chan struct{})
 }
 
-type metrics struct {
-	connected, missing *prometheus.Desc
-	count              func() (connected, missing int)
-}
-
-func newMetrics(set string, count func() (int, int)) *metrics {
-	labels := prometheus.Labels{"set": set}
-	return &metrics{
-		connected: prometheus.NewDesc("shardplane_shards_connected", "Connected shards, by name of the set of shards.", nil, labels),
-		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be watched, by name of the set of shards.", nil, labels),
-		count:     count,
+func (m *Multi[T]) gauges() []prometheus.Collector {
+	labels := prometheus.Labels{"set": m.name}
+	count := func(connected bool) float64 {
+		n := 0.0
+		for _, s := range m.all() {
+			if _, why := s.unreachable(); (why == nil) == connected {
+				n++
+			}
+		}
+		return n
 	}
-}
-
-func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- m.connected
-	descriptions <- m.missing
-}
-
-func (m *metrics) Collect(collected chan<- prometheus.Metric) {
-	connected, missing := m.count()
-	collected <- prometheus.MustNewConstMetric(m.connected, prometheus.GaugeValue, float64(connected))
-	collected <- prometheus.MustNewConstMetric(m.missing, prometheus.GaugeValue, float64(missing))
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_shards_connected", Help: "Connected shards, by name of the set of shards.", ConstLabels: labels,
+		}, func() float64 { return count(true) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "shardplane_shards_missing", ConstLabels: labels,
+			Help: "Shards that are unreachable or cannot be watched, by name of the set of shards.",
+		}, func() float64 { return count(false) }),
+	}
 }

@@ -29,9 +29,6 @@ func New[T client.Object, L runtime.Object](source Source, resource client.Resou
 // client.NewMetadataInformer.
 func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (*Multi[T], error) {
 	options.Name = cmp.Or(options.Name, "objects of all shards")
-	if options.Dial == nil {
-		options.Dial = source.dial()
-	}
 	if options.Partition == nil {
 		options.Partition = labels.Everything()
 	}
@@ -45,12 +42,17 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 	if m.registry, err = source.open(m.name, m.wakeUp); err != nil {
 		return nil, err
 	}
+	if options.Dial == nil {
+		m.options.Dial = source.dial()
+	}
 	if options.Metrics == nil {
 		return m, nil
 	}
-	m.metrics = newMetrics(m.name, m.count)
-	if err := options.Metrics.Register(m.metrics); err != nil {
-		return nil, fmt.Errorf("registering the metrics of %s: %w", m.name, err)
+	m.metrics = m.gauges()
+	for _, gauge := range m.metrics {
+		if err := options.Metrics.Register(gauge); err != nil {
+			return nil, fmt.Errorf("registering the metrics of %s: %w", m.name, err)
+		}
 	}
 	m.factory = append(m.factory, client.WithMetrics(options.Metrics))
 	return m, nil
@@ -67,8 +69,8 @@ func (m *Multi[T]) wakeUp() {
 func (m *Multi[T]) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { m.registry.run(ctx) })
-	if m.metrics != nil {
-		defer m.options.Metrics.Unregister(m.metrics)
+	for _, gauge := range m.metrics {
+		defer m.options.Metrics.Unregister(gauge)
 	}
 	defer m.union.Wait()
 	defer following.Wait()

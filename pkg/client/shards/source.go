@@ -44,8 +44,8 @@ func FromCache(factory *client.Factory) Source {
 	return FromRoot(factory.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path()))
 }
 
-// FromAny follows the Shard objects that one of several shards serves, and fails over to the next one. A client can
-// therefore start while the root shard is unreachable. Failover may go back in time.
+// FromAny follows the Shard objects that one of several shards serves, and fails over to the next one, which may go
+// back in time. A client can therefore start while the root shard is unreachable.
 func FromAny(factories ...*client.Factory) Source {
 	s := Source{}
 	for _, factory := range factories {
@@ -72,18 +72,14 @@ func Access(config *rest.Config) Dial {
 }
 
 func (s Source) dial() Dial {
-	switch {
-	case s.static != nil:
-		return func(shard *corev1alpha1.Shard) (*rest.Config, error) {
-			if config := s.static[shard.Name]; config != nil {
-				return config, nil
-			}
-			return nil, errNoConfig
-		}
-	case len(s.scopes) == 0:
-		return func(*corev1alpha1.Shard) (*rest.Config, error) { return nil, errNoSource }
-	default:
+	if s.static == nil {
 		return Access(s.scopes[0].Config())
+	}
+	return func(shard *corev1alpha1.Shard) (*rest.Config, error) {
+		if config := s.static[shard.Name]; config != nil {
+			return config, nil
+		}
+		return nil, errNoConfig
 	}
 }
 
@@ -157,8 +153,7 @@ func (k *registry) run(ctx context.Context) {
 	}
 }
 
-// follow follows the Shard objects of one server until it fails, if there are others. It reports whether they were
-// read.
+// follow follows the Shard objects of one server until it fails, if there are others. It reports whether it read them.
 func (k *registry) follow(ctx context.Context) (read bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

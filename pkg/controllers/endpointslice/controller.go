@@ -107,7 +107,7 @@ func NewEndpointSliceController[T Slice](config Config[T]) *reconcile.Controller
 	}
 	if config.Uses != nil {
 		sources = append(sources, func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-			return config.Uses.AddEventHandler(config.Uses.KeyHandler(func(key client.Key) { c.enqueue(queue, key) })).Remove, nil
+			return config.Uses.AddKeyHandler(func(key client.Key) { c.enqueue(queue, key) }, nil).Remove, nil
 		})
 	}
 	return reconcile.New(reconcile.Config[client.Key]{Name: config.Kind.Name, Reconcile: c.reconcile, Sources: sources})

@@ -226,7 +226,7 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 		return nil, err
 	}
 	c := &counter{informer: informer, users: sets.New(in.Name)}
-	informer.AddEventHandler(informer.KeyHandler(func(key client.Key) { w.notify(c, key) }))
+	informer.AddKeyHandler(func(key client.Key) { w.notify(c, key) }, nil)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()

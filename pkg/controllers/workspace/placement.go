@@ -207,10 +207,10 @@ func (a *requesters) follow(ctx context.Context, shard *peers.Peer, queue reconc
 	informer := kinds.Workspaces.Informer(shard.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
 		Name: "workspaces@" + shard.Name, LabelSelector: tenancy.TargetLabel + "=" + a.self, Transform: slimWorkspace,
 	})
-	informer.AddEventHandler(informer.KeyHandler(func(key client.Key) {
+	informer.AddKeyHandler(func(key client.Key) {
 		key.Shard = shard.Name
 		queue.Add(key)
-	}))
+	}, nil)
 	a.remote.Store(shard.Name, &requestingShard{Peer: shard, informer: informer})
 	defer a.remote.Delete(shard.Name)
 	var looking sync.WaitGroup

@@ -107,8 +107,7 @@ func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
 
 // Content gives access to the stored objects of a logical cluster or namespace.
 type Content struct {
-	// Present returns the resources that may have objects. Most have none, and one query for all is cheaper than a request for
-	// each.
+	// Present returns the resources that may have objects. One query for all is cheaper than a request for each.
 	Present Choose
 	// Free deletes objects without finalizers, and returns the resources that may have others.
 	Free Choose
@@ -149,8 +148,7 @@ func (o Outcome) WaitingFor() string {
 	return strings.Join(parts, ", ")
 }
 
-// Delete runs one round for the given resources in one namespace, or in all namespaces if namespace is empty. client and
-// content must belong to the logical cluster.
+// Delete runs one round for the given resources of a logical cluster in one namespace, or in all if namespace is empty.
 func Delete(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) Outcome {
 	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
 	touched, err := Remove(ctx, client, content, resources, namespace)
@@ -175,8 +173,7 @@ func Delete(ctx context.Context, client metadata.Interface, content Content, res
 	return outcome
 }
 
-// Remove is like Delete, but does not determine the remaining objects. It returns the resources that had, or may have had,
-// objects.
+// Remove is Delete without determining the remaining objects. It returns the resources that may have had objects.
 func Remove(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) (touched []Resource, err error) {
 	resources, err = content.Present(ctx, resources)
 	if err != nil {

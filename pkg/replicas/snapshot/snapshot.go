@@ -3,8 +3,7 @@
 //
 //	informers ─► store, at most every 30 s and at the end ─► informers of the next start
 //
-// A store contains one snapshot, which is replaced atomically. It is not used if it is damaged, of another server, of
-// other data of this server, or too old.
+// A snapshot is not used if it is damaged, of another server, of other data of this server, or too old.
 package snapshot
 
 import (
@@ -64,8 +63,7 @@ type Config struct {
 	Store Store
 	// Seal encrypts the content of a resource before it is stored, and Open decrypts it. Both may be nil.
 	Seal, Open func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error)
-	// Server is the name of the server, and Data the identity of its data, if any, because another installation may
-	// have a server of the same name.
+	// Server is the name of the server, and Data the identity of its data, if any.
 	Server, Data string
 	// MaxAge is the maximum age of a snapshot that is used; 0 means no limit.
 	MaxAge time.Duration
@@ -92,8 +90,7 @@ type header struct {
 	SHA256 string    `json:"sha256"`
 }
 
-// Restore loads the sources from the store. If there is no usable snapshot, the reason is logged and the sources start
-// empty.
+// Restore loads the sources from the store. Without a usable snapshot, they start empty and the reason is logged.
 func (s *Snapshot) Restore(ctx context.Context) {
 	if len(s.config.Sources) == 0 {
 		return
@@ -193,8 +190,7 @@ func (s *Snapshot) Run(ctx context.Context) error {
 	return nil
 }
 
-// Save stores a snapshot unless the stored one is up to date. It fails without changing the stored one if a source is
-// incomplete.
+// Save stores a snapshot unless the stored one is up to date. It fails if a source is incomplete.
 func (s *Snapshot) Save(ctx context.Context) error {
 	var changes uint64
 	for _, source := range s.config.Sources {

@@ -235,7 +235,7 @@ func (s *Sums) Run(ctx context.Context) error {
 		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { s.limited(last) },
 	}).Remove()
 	if s.c.Others != nil {
-		defer s.c.Others.AddEventHandler(s.c.Others.KeyHandler(func(client.Key) { s.Changed() })).Remove()
+		defer s.c.Others.AddKeyHandler(func(client.Key) { s.Changed() }, nil).Remove()
 	}
 	for {
 		select {
