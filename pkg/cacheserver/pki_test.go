@@ -14,7 +14,7 @@ import (
 // pki is a CA that signs everything a test needs, with the files of a server.
 type pki struct {
 	store                     *devpki.Store
-	ca                        *devpki.Authority
+	ca                        *devpki.Pair
 	caPEM                     []byte
 	caFile, certFile, keyFile string
 }

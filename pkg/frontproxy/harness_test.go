@@ -437,7 +437,7 @@ func (s *shards) complete() bool {
 
 // authority signs the certificates of a test.
 type authority struct {
-	*pki.Authority
+	*pki.Pair
 	file string
 }
 
@@ -445,7 +445,7 @@ func newAuthority(t testing.TB, dir, name string) *authority {
 	t.Helper()
 	ca, err := pki.NewStore(dir, time.Now).Authority(name)
 	require.NoError(t, err)
-	return &authority{Authority: ca, file: ca.CertFile}
+	return &authority{Pair: ca, file: ca.CertFile}
 }
 
 func (a *authority) pool() *x509.CertPool {
@@ -456,7 +456,7 @@ func (a *authority) pool() *x509.CertPool {
 
 func (a *authority) make(t testing.TB, dir, file string, spec pki.Spec) *pki.Pair {
 	t.Helper()
-	pair, err := pki.NewStore(dir, time.Now).Certificate(file, a.Authority, spec)
+	pair, err := pki.NewStore(dir, time.Now).Certificate(file, a.Pair, spec)
 	require.NoError(t, err)
 	return pair
 }

@@ -59,6 +59,15 @@ func (g *Group) Opened(undo func()) {
 	g.closers = append(g.closers, undo)
 }
 
+// Names returns the names of the parts, in order.
+func (g *Group) Names() []string {
+	names := make([]string, 0, len(g.parts))
+	for _, p := range g.parts {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // Close closes the opened resources once, in reverse order. A running group must be ended by the context of Run, which
 // closes it.
 func (g *Group) Close() {

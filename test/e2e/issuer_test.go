@@ -30,7 +30,7 @@ const audience = "shardplane"
 type issuer struct {
 	t       *testing.T
 	url     string
-	ca      *pki.Authority
+	ca      *pki.Pair
 	serving *pki.Pair
 	http    *http.Client
 	process *exec.Cmd

@@ -157,14 +157,14 @@ func (w *world) deletedAccountToken() string {
 	return response.Status.Token
 }
 
-func (w *world) certificateAuthority(dir, name string, now func() time.Time) *pki.Authority {
+func (w *world) certificateAuthority(dir, name string, now func() time.Time) *pki.Pair {
 	w.t.Helper()
 	ca, err := pki.NewStore(dir, now).Authority(name)
 	require.NoError(w.t, err)
 	return ca
 }
 
-func (w *world) cert(ca *pki.Authority, now func() time.Time, user string, groups ...string) *tls.Certificate {
+func (w *world) cert(ca *pki.Pair, now func() time.Time, user string, groups ...string) *tls.Certificate {
 	w.t.Helper()
 	pair, err := pki.NewStore(w.t.TempDir(), now).Certificate("person", ca, pki.Client(user, groups...))
 	require.NoError(w.t, err)

@@ -78,7 +78,7 @@ func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
 }
 
 func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (func(), error) {
-	return c.Bindings.AddEventHandler(c.Bindings.KeyHandler(func(key client.Key) { c.follower.redefined(key.Cluster) })).Remove, nil
+	return c.Bindings.AddKeyHandler(func(key client.Key) { c.follower.redefined(key.Cluster) }, nil).Remove, nil
 }
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

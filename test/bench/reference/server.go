@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) error {
 
 // certificates are those of the server and its only user.
 type certificates struct {
-	ca            *pki.Authority
+	ca            *pki.Pair
 	serving, user *pki.Pair
 	caFile        string
 }
