@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// formatVersion is the version of the data format, i.e. key layout and encoding. It is stored in the data
-	// directory of an embedded etcd, and with any etcd in the identity key. It must be increased by changes that a
-	// binary of an adjacent release cannot read. Version 1 and data without a version precede v0.1.0.
+	// formatVersion is the version of key layout and encoding, in the data directory of an embedded etcd and in the
+	// identity key. It must be increased by changes that a binary of an adjacent release cannot read. Version 1 and
+	// data without a version precede v0.1.0.
 	formatVersion = 2
 
 	formatFile = "shardplane-format"
@@ -176,8 +176,7 @@ func corrupt(path string, cause error) error {
 	return fmt.Errorf("%w: restore %s from a backup, or remove the data directory to start empty: %w", ErrDataDirCorrupt, path, cause)
 }
 
-// writeLockHolder writes the PID, which is used only in an error message. The kernel releases the lock when the process
-// ends.
+// writeLockHolder writes the PID, which is used only in an error message.
 func (d *dataDir) writeLockHolder() error {
 	err := d.lock.Truncate(0)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -92,12 +93,10 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
+var validPrefix = regexp.MustCompile(`^(/[a-zA-Z0-9._-]+)+$`)
+
 func validatePrefix(prefix string) error {
-	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
-	for _, r := range prefix {
-		ok = ok && (r == '/' || r == '.' || r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
-	}
-	if !ok {
+	if !validPrefix.MatchString(prefix) || path.Clean(prefix) != prefix {
 		return fmt.Errorf("--etcd-prefix %q is not of the form /name or /name/name: use letters, digits, dots, hyphens and underscores, without a slash at the end", prefix)
 	}
 	return nil
