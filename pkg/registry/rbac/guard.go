@@ -288,32 +288,22 @@ func coversWhole(own, rules []rbacv1.PolicyRule) bool {
 
 // describe formats rules for users. Rules that differ only in their verbs are combined.
 func describe(rules []rbacv1.PolicyRule) []string {
-	type group struct {
-		rule  rbacv1.PolicyRule
-		verbs []string
-	}
-	var groups []*group
-	byText := map[string]*group{}
+	byText := map[string]rbacv1.PolicyRule{}
 	for _, rule := range rules {
 		verbs := rule.Verbs
 		rule.Verbs = nil
 		text := describeRule(rule)
-		g := byText[text]
-		if g == nil {
-			g = &group{rule: rule}
-			byText[text] = g
-			groups = append(groups, g)
-		}
+		rule.Verbs = byText[text].Verbs
 		for _, verb := range verbs {
-			if !slices.Contains(g.verbs, verb) {
-				g.verbs = append(g.verbs, verb)
+			if !slices.Contains(rule.Verbs, verb) {
+				rule.Verbs = append(rule.Verbs, verb)
 			}
 		}
+		byText[text] = rule
 	}
-	texts := make([]string, 0, len(groups))
-	for _, g := range groups {
-		g.rule.Verbs = g.verbs
-		texts = append(texts, describeRule(g.rule))
+	texts := make([]string, 0, len(byText))
+	for _, rule := range byText {
+		texts = append(texts, describeRule(rule))
 	}
 	slices.Sort(texts)
 	return texts
