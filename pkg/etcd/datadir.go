@@ -43,7 +43,6 @@ var (
 	ErrDataDirCorrupt = errors.New("the data directory is corrupt")
 )
 
-// dataDir is a locked data directory.
 type dataDir struct {
 	path string
 	lock *fileutil.LockedFile
@@ -77,9 +76,8 @@ func (d *dataDir) close() {
 	_ = d.lock.Close()
 }
 
-// discardFirstStart removes the data of a first start that ended before etcd was ready. If etcd has written its log,
-// but not the entry that adds it to its own cluster, it never elects a leader. No data is lost, because the
-// client is not available before.
+// discardFirstStart removes the data of a first start that ended before etcd was ready, i.e. before there was a client.
+// If etcd has written its log, but not the entry that adds it to its own cluster, it never elects a leader.
 func (d *dataDir) discardFirstStart() error {
 	if _, err := os.Stat(filepath.Join(d.path, firstStartFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -141,8 +139,7 @@ func (d *dataDir) checkFormat() error {
 	return writeFileSync(path, []byte(strconv.Itoa(formatVersion)+"\n"))
 }
 
-// checkDatabase opens the database read-only, because etcd opens it in its own goroutine, where a damaged file would
-// crash the process.
+// checkDatabase opens the database read-only. In etcd's own goroutine, a damaged file would crash the process.
 func (d *dataDir) checkDatabase() (err error) {
 	path := filepath.Join(d.path, memberDir, "snap", "db")
 	info, err := os.Stat(path)

@@ -28,7 +28,6 @@ const (
 	dataIDKey   = "shardplane-data-id"
 	startsKey   = "shardplane-starts"
 
-	// maxStarts is the maximum number of recorded starts.
 	maxStarts = 64
 
 	// identityTimeout limits one request for the identity.
@@ -41,9 +40,8 @@ var ErrIdentity = errors.New("the data in etcd does not belong to this server")
 // Identity identifies the server that the data in etcd belongs to.
 type Identity struct {
 	// Format is the version of key layout and encoding, which Claim sets.
-	Format int `json:"format"`
-	// Kind is the kind of server.
-	Kind Kind `json:"kind"`
+	Format int  `json:"format"`
+	Kind   Kind `json:"kind"`
 	// Name is the name of the shard; a cache server has none.
 	Name string `json:"name,omitempty"`
 }
@@ -59,10 +57,9 @@ func (i Identity) String() string {
 // IdentityKey returns the key of the identity of the data below prefix.
 func IdentityKey(prefix string) string { return path.Join(prefix, identityKey) }
 
-// Claim compares the identity of the data below the prefix of h with want. It returns ErrIdentity
-// if the data belongs to another server, and ErrDataDirFormat if the data has another format
-// version or none. The first server to claim an empty prefix writes its identity there in a
-// transaction. Several replicas may claim at the same time.
+// Claim compares the identity of the data with want. It returns ErrIdentity if the data belongs to another server, and
+// ErrDataDirFormat if it has another format version or none. Without data, it writes the identity. Several replicas may
+// claim at the same time.
 func (h *Handle) Claim(ctx context.Context, want Identity) error {
 	for written := false; !written; {
 		found, err := h.identity(ctx, want)
@@ -153,8 +150,7 @@ func (h *Handle) writeIdentity(ctx context.Context, want Identity) (bool, error)
 	return resp.Succeeded, nil
 }
 
-// DataID returns the random ID of the data below the prefix, which the first server creates. Data that was lost and
-// created again has another ID, a copy has the same.
+// DataID returns the random ID of the data below the prefix. A copy has the same, data created again has not.
 func (h *Handle) DataID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
@@ -180,7 +176,6 @@ type Starts struct {
 	known []noted
 }
 
-// noted is a recorded start.
 type noted struct {
 	Name string `json:"name"`
 	// Revision is the revision of the record. It is not stored for the latest start, which has the key's revision.
@@ -216,8 +211,7 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 	}
 }
 
-// read returns the recorded starts and the revision of their key. If they cannot be decoded, it returns none, so
-// that clients read the data again.
+// read returns the recorded starts and the revision of their key. If they are invalid, clients read the data again.
 func (s *Starts) read(ctx context.Context) (starts []noted, revision int64, err error) {
 	resp, err := s.h.client.Client.Get(ctx, path.Join(s.h.prefix, startsKey))
 	if err != nil {
@@ -241,9 +235,8 @@ func (s *Starts) Latest() string {
 	return s.known[len(s.known)-1].Name
 }
 
-// Had reports whether the data up to a revision is part of the current data's history for a client that began
-// to read when the named start was the latest: no other start was recorded in between. It may be false if another
-// replica has started in the meantime.
+// Had reports whether the data up to a revision is part of the current data's history for a client that began to read
+// when the named start was the latest. It may be false if another replica has started in the meantime.
 func (s *Starts) Had(ctx context.Context, name string, revision int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -162,8 +162,7 @@ func (s *Server) Client() *kubernetes.Client { return s.client }
 // Done is closed when the server has stopped, by Stop or after an error.
 func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
 
-// Stop closes the client, stops the server and unlocks the data directory. Pending calls complete; later ones
-// fail. It may be called more than once.
+// Stop closes the client, stops the server and unlocks the data directory. Pending calls complete. It may be repeated.
 func (s *Server) Stop() {
 	s.stopOnce.Do(func() {
 		if s.client != nil {

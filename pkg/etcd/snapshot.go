@@ -28,8 +28,7 @@ type Snapshot struct {
 	calls    *callCounter
 }
 
-// Snapshot opens a snapshot of an embedded etcd while the server continues. ctx ends it. It returns ErrExternal if
-// the etcd is not embedded.
+// Snapshot opens a snapshot of an embedded etcd while the server continues, until ctx ends. Otherwise, see ErrExternal.
 func (h *Handle) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if h.embedded == nil {
 		return nil, ErrExternal
@@ -89,7 +88,6 @@ var ErrSnapshot = errors.New("the snapshot is damaged")
 
 // RestoreConfig configures a restore.
 type RestoreConfig struct {
-	// File is the snapshot.
 	File string
 	// DataDir is the data directory of the server. The subdirectory of the embedded etcd must be missing or empty.
 	DataDir string
@@ -104,13 +102,11 @@ type Restored struct {
 	From, To int64
 }
 
-// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot and its
-// identity, and that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
+// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot, its identity, and
+// that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
 //
-// The restored store starts at a revision that no client has seen, and without history. Earlier watches and
-// continue tokens get status 410, so that clients list again, and no resourceVersion is used twice. The
-// revision is the time in microseconds since 1970, so it is also greater than that of an earlier restore of the
-// same snapshot.
+// The restored store has no history. Its revision, the time in microseconds since 1970, is one that no client has seen,
+// so that no resourceVersion is used twice. Earlier watches and continue tokens get status 410.
 func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	if sum, err := Checksum(c.File); err != nil {
 		return r, fmt.Errorf("cannot read the snapshot: %w", err)
@@ -183,7 +179,6 @@ func stage(path string) (dir string, release func() error, err error) {
 	return path, release, nil
 }
 
-// unpack creates etcd's files in dir.
 func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 	defer func() {
 		if p := recover(); p != nil { // a fatal error of etcd

@@ -118,7 +118,6 @@ const (
 	maxParts = 120
 )
 
-// errBlobChanged is returned if another replica has replaced the blob concurrently.
 var errBlobChanged = errors.New("another server has replaced it concurrently")
 
 // Blob is a value of up to 120 MiB in etcd, which replicas share. It is stored in several keys below the server's

@@ -60,8 +60,7 @@ var (
 	ParameterCodec = runtime.NewParameterCodec(Scheme)
 )
 
-// groups returns the API groups in the order in which they are built. The core group must be first, because others serve
-// its resources.
+// groups returns the API groups. The core group must be built first, because others serve its resources.
 func groups(a Access) []resource.Group {
 	return []resource.Group{
 		core.Group(a.Identity.Tokens, events.Core()),
@@ -144,8 +143,7 @@ type Rules interface {
 	rbac.Rules
 }
 
-// Identity configures the resources that deal with the identity of users. The zero value identifies no user and issues
-// no tokens.
+// Identity configures resources that deal with the identity of users. The zero value identifies no user.
 type Identity struct {
 	// Reviewer authenticates tokens for TokenReviews.
 	Reviewer authenticator.Token
@@ -156,8 +154,7 @@ type Identity struct {
 }
 
 // Install serves the built-in resources from the server, which must have an OpenAPI configuration with a namer of
-// WireScheme. options configures the storage and must use StorageCodec. The server destroys the storages when it shuts
-// down.
+// WireScheme, and destroys the storages when it shuts down. options must use StorageCodec.
 func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter, access Access) (err error) {
 	groups := groups(access)
 	builder := &resource.Builder{Scheme: Scheme, RESTOptions: options}

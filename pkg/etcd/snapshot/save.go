@@ -35,8 +35,7 @@ const (
 
 // Source is the source of a snapshot: a running server, or the data directory of a stopped one.
 type Source struct {
-	// Kubeconfig and Context select a shard or cache server, not a front-proxy, and an administrator. Paths of
-	// logical clusters in the URL are ignored.
+	// Kubeconfig and Context select a shard or cache server, not a front-proxy, and an administrator.
 	Kubeconfig, Context string
 	// DataDir is the --data-dir of a stopped server.
 	DataDir string
@@ -173,7 +172,6 @@ func saveRunning(ctx context.Context, s Source, to *progressWriter) error {
 	return nil
 }
 
-// serverURL returns the URL of snapshots for the server URL of a kubeconfig.
 func serverURL(host string) (string, error) {
 	u, err := url.Parse(host)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// maxAuditAnnotations is the maximum number of audit annotations of a policy.
 const maxAuditAnnotations = 20
 const maxMessageExpression = 5 * 1024
 

@@ -117,8 +117,7 @@ func validateRule(rule *admissionregistrationv1.RuleWithOperations, path *field.
 	return append(errs, optional(rule.Scope, path.Child("scope"), scopes...)...)
 }
 
-// validateResources validates names such as "pods", "pods/log", "pods/*", "*", "*/scale" and "*/*". No name may include
-// another one.
+// validateResources validates names such as "pods", "pods/*", "*/scale" and "*/*". None may include another one.
 func validateResources(resources []string, path *field.Path) field.ErrorList {
 	if len(resources) == 0 {
 		return field.ErrorList{field.Required(path, "")}

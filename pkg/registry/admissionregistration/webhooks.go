@@ -81,8 +81,7 @@ func webhookColumns[T resource.Object](doc map[string]string, count func(T) int)
 	}
 }
 
-// commonForm returns a webhook in the form that is defaulted and validated: a mutating one has the same fields and a
-// ReinvocationPolicy. It shares memory with hook.
+// commonForm returns a webhook as a mutating one, for defaults and validation. It shares memory with hook.
 func commonForm(hook admissionregistrationv1.ValidatingWebhook) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
 		Name:                    hook.Name,

@@ -26,8 +26,7 @@ import (
 
 // Config configures the group.
 type Config struct {
-	// Authorizer is used for the verbs approve and sign on signers. Without it, only permissions on the subresources
-	// are required.
+	// Authorizer is used for the verbs approve and sign on signers. Without it, these are not required.
 	Authorizer authorizer.UnconditionalAuthorizer
 }
 

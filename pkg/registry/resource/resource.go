@@ -1,6 +1,5 @@
-// Package resource turns descriptions of API resources into storages that a generic API server can install. A Group
-// contains the resources of one API version and registers their types; a Builder creates the storages. This package does
-// not depend on any particular resource.
+// Package resource turns descriptions of API resources into storages that a generic API server can install. It does not
+// depend on any particular resource.
 package resource
 
 import (

@@ -67,9 +67,9 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate also sets the same apiVersion and kind on both objects. They could differ, because internal and served
-// versions are the same Go types here, and conversion changes the kind of an object in place. Then, the generic registry
-// would not ignore an update that only changes timestamps of field managers.
+// PrepareForUpdate also sets the same apiVersion and kind on both objects. They could differ, because internal and
+// served versions are the same Go types here, and conversion changes the kind of an object in place. Then, the generic
+// registry would not ignore an update that only changes timestamps of field managers.
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	fieldmanagers.KeepOrder(obj.(T), old.(T))

@@ -1,6 +1,5 @@
-// Package reviews describes the resources of authentication.k8s.io and authorization.k8s.io: token reviews, self subject
-// reviews and access reviews. Access reviews are evaluated by the authorizer of requests, in the logical cluster of the
-// review.
+// Package reviews describes the resources of authentication.k8s.io and authorization.k8s.io. The authorizer of requests
+// evaluates access reviews, in the logical cluster of the review.
 package reviews
 
 import (
@@ -36,8 +35,8 @@ type tokens struct {
 	audiences     authenticator.Audiences
 }
 
-// AuthenticationGroup returns authentication.k8s.io/v1. Without an authenticator, no token is valid. audiences are those of this
-// API, for reviews without audiences.
+// AuthenticationGroup returns authentication.k8s.io/v1. Without an authenticator, no token is valid. audiences are
+// those of this API, for reviews without audiences.
 func AuthenticationGroup(tokenAuthenticator authenticator.Token, audiences authenticator.Audiences) resource.Group {
 	return resource.Group{
 		GroupVersion: authenticationv1.SchemeGroupVersion,
