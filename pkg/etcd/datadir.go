@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// formatVersion is the version of the data format, i.e. key layout and encoding. It is stored in the data
-	// directory of an embedded etcd, and with any etcd in the identity key. It must be increased by changes that a
-	// binary of an adjacent release cannot read. Version 1 and data without a version precede v0.1.0.
+	// formatVersion is the version of key layout and encoding, in the data directory of an embedded etcd and in the
+	// identity key. It must be increased by changes that a binary of an adjacent release cannot read. Version 1 and
+	// data without a version precede v0.1.0.
 	formatVersion = 2
 
 	formatFile = "shardplane-format"
@@ -43,7 +43,6 @@ var (
 	ErrDataDirCorrupt = errors.New("the data directory is corrupt")
 )
 
-// dataDir is a locked data directory.
 type dataDir struct {
 	path string
 	lock *fileutil.LockedFile
@@ -77,9 +76,8 @@ func (d *dataDir) close() {
 	_ = d.lock.Close()
 }
 
-// discardFirstStart removes the data of a first start that ended before etcd was ready. If etcd has written its log,
-// but not the entry that adds it to its own cluster, it never elects a leader. No data is lost, because the
-// client is not available before.
+// discardFirstStart removes the data of a first start that ended before etcd was ready, i.e. before there was a client.
+// If etcd has written its log, but not the entry that adds it to its own cluster, it never elects a leader.
 func (d *dataDir) discardFirstStart() error {
 	if _, err := os.Stat(filepath.Join(d.path, firstStartFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -141,8 +139,7 @@ func (d *dataDir) checkFormat() error {
 	return writeFileSync(path, []byte(strconv.Itoa(formatVersion)+"\n"))
 }
 
-// checkDatabase opens the database read-only, because etcd opens it in its own goroutine, where a damaged file would
-// crash the process.
+// checkDatabase opens the database read-only. In etcd's own goroutine, a damaged file would crash the process.
 func (d *dataDir) checkDatabase() (err error) {
 	path := filepath.Join(d.path, memberDir, "snap", "db")
 	info, err := os.Stat(path)
@@ -176,8 +173,7 @@ func corrupt(path string, cause error) error {
 	return fmt.Errorf("%w: restore %s from a backup, or remove the data directory to start empty: %w", ErrDataDirCorrupt, path, cause)
 }
 
-// writeLockHolder writes the PID, which is used only in an error message. The kernel releases the lock when the process
-// ends.
+// writeLockHolder writes the PID, which is used only in an error message.
 func (d *dataDir) writeLockHolder() error {
 	err := d.lock.Truncate(0)
 	if err == nil {

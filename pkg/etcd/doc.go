@@ -2,14 +2,11 @@
 // for an external etcd cluster.
 //
 // The embedded server does not listen on any port. Its client calls the RPC handlers directly, which avoids
-// encoding and two socket hops for each request, and leaves no port to protect. Stop rejects new
-// calls, waits for pending ones, and then stops the server.
+// encoding and two socket hops for each request, and leaves no port to protect.
 //
 //	Start:  lock data directory → check it → etcd → in-process client → Ready
-//	Stop:   reject calls → close client → wait for calls → etcd → unlock
+//	Stop:   close client → reject calls and wait for pending ones → etcd → unlock
 //
 // Before other requests, Claim checks that the data belongs to the server. Snapshot and Restore are its backup;
 // package snapshot provides them for the command line.
-//
-// All resources of a process share the client. Only its owner may close it.
 package etcd

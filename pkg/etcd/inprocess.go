@@ -15,15 +15,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// leaseKeepAliveTimeout is how long the client waits for the first response to a keep-alive before it
-// considers a lease as lost.
+// leaseKeepAliveTimeout is how long the client waits for the first response to a keep-alive of a lease.
 const leaseKeepAliveTimeout = time.Second
 
 // errStopping is returned to calls when the server stops. A network client would also receive Unavailable.
 var errStopping = status.Error(codes.Unavailable, "the embedded etcd is stopping")
 
-// newInProcessClient returns a client that calls the handlers of s directly. It is like etcd's v3client, but
-// calls are counted.
+// newInProcessClient returns a client that calls the handlers of s directly, like etcd's v3client, and counts calls.
 func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *callCounter) *clientv3.Client {
 	c := clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(s.Logger()))
 	kv := countedKV{KVServer: v3rpc.NewQuotaKVServer(s), calls: calls}
@@ -37,35 +35,25 @@ func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *ca
 	return c
 }
 
-// callCounter counts pending calls, and rejects calls after it was closed, because reading from a closed database
-// would crash the process.
-type callCounter struct {
-	mu      sync.Mutex
-	closed  bool
-	pending sync.WaitGroup
-}
+// callCounter is locked for reading by each pending call. Stop locks it forever, which rejects further calls and waits
+// for pending ones, because reading from a closed database would crash the process.
+type callCounter struct{ sync.RWMutex }
 
+// begin must be followed by RUnlock. It fails as soon as Stop waits.
 func (c *callCounter) begin() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if !c.TryRLock() {
 		return errStopping
 	}
-	c.pending.Add(1)
 	return nil
-}
-
-func (c *callCounter) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
 }
 
 // stopping reports whether long calls should end.
 func (c *callCounter) stopping() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+	if c.begin() != nil {
+		return true
+	}
+	c.RUnlock()
+	return false
 }
 
 func counted[Request, Response any](
@@ -75,7 +63,7 @@ func counted[Request, Response any](
 	if err := calls.begin(); err != nil {
 		return nil, err
 	}
-	defer calls.pending.Done()
+	defer calls.RUnlock()
 	return call(ctx, r)
 }
 
@@ -125,7 +113,7 @@ func (s countedLease) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error
 	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.pending.Done()
+	defer s.calls.RUnlock()
 	return s.LeaseServer.LeaseKeepAlive(stream)
 }
 
@@ -139,13 +127,12 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 	if err := s.calls.begin(); err != nil {
 		return err
 	}
-	defer s.calls.pending.Done()
+	defer s.calls.RUnlock()
 	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
 }
 
-// withValuesBefore adds missing previous values to events. All watches request previous values except that of
-// compactions, which are few. etcd (v3rpc, recvLoop) records this request after it has started the watch. Events in
-// between have no previous value, as if it had been compacted, so that upstream's watches would fail.
+// withValuesBefore adds missing previous values to events. etcd (v3rpc, recvLoop) records that a watch requests them
+// after it has started the watch. Events in between have none, as if compacted, so that upstream's watches would fail.
 type withValuesBefore struct {
 	pb.Watch_WatchServer
 	kv pb.KVServer

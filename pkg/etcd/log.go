@@ -9,11 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newLogger returns a logger for etcd that writes to klog. etcd logs many messages, so its warnings need -v=2 and
-// its information -v=5. Errors are always logged.
-//
-// etcd ends the process after errors that it considers fatal. With this logger it panics instead, so that Start
-// can return an error.
+// newLogger returns a logger for etcd that writes to klog. After errors that etcd considers fatal, it panics instead of
+// ending the process, so that Start can return an error.
 func newLogger() *zap.Logger {
 	return zap.New(klogCore{}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
 }
@@ -33,6 +30,7 @@ type klogCore struct {
 	fields []zapcore.Field
 }
 
+// verbosity is high, because etcd logs many messages.
 func verbosity(level zapcore.Level) klog.Level {
 	switch level {
 	case zapcore.DebugLevel:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -18,8 +19,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
 
-// Options specify where a server stores its data: in an embedded etcd below DataDir or, if Servers are set, in an
-// external etcd cluster.
+// Options specify where a server stores its data: in an embedded etcd or, if Servers are set, in an external cluster.
 type Options struct {
 	// DataDir is the server's data directory. The data of the embedded etcd is in the subdirectory "etcd".
 	DataDir string
@@ -92,12 +92,10 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
+var validPrefix = regexp.MustCompile(`^(/[a-zA-Z0-9._-]+)+$`)
+
 func validatePrefix(prefix string) error {
-	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
-	for _, r := range prefix {
-		ok = ok && (r == '/' || r == '.' || r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
-	}
-	if !ok {
+	if !validPrefix.MatchString(prefix) || path.Clean(prefix) != prefix {
 		return fmt.Errorf("--etcd-prefix %q is not of the form /name or /name/name: use letters, digits, dots, hyphens and underscores, without a slash at the end", prefix)
 	}
 	return nil
@@ -158,10 +156,8 @@ const (
 	keepAliveTime    = 30 * time.Second
 	keepAliveTimeout = 10 * time.Second
 
-	// connectTimeout limits the first request.
 	connectTimeout = 20 * time.Second
 
-	// probeTimeout limits each step of probe.
 	probeTimeout = 2 * time.Second
 
 	// maxMessageSize allows lists of many large objects; it is also the default limit of etcd's client.
@@ -180,8 +176,7 @@ func (o *Options) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// connect connects to an external etcd cluster and returns after its first response. ctx limits the first request
-// only.
+// connect connects to an external etcd cluster and returns after its first response, which ctx limits.
 func (o *Options) connect(ctx context.Context) (*kubernetes.Client, error) {
 	for _, server := range o.Servers {
 		if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") && !strings.HasPrefix(server, "unix://") {
@@ -218,8 +213,7 @@ func (o *Options) connect(ctx context.Context) (*kubernetes.Client, error) {
 	return wrapClient(client), nil
 }
 
-// probe returns the reason why a server does not respond, or nil if it finds none. The client only retries until
-// its timeout and reports that.
+// probe returns the reason why a server does not respond, if it finds one. The client only reports its timeout.
 func probe(ctx context.Context, server string, tlsConfig *tls.Config) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "https" {

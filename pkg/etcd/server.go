@@ -19,27 +19,23 @@ import (
 )
 
 const (
-	// defaultQuotaBytes is the database size at which etcd rejects writes. It is the maximum that etcd
-	// recommends; a database of this size still opens in seconds.
+	// defaultQuotaBytes is the maximum that etcd recommends; a database of this size still opens in seconds.
 	//
 	//reference:limit shard --etcd-quota-backend-bytes | database of the embedded etcd | 507
 	defaultQuotaBytes = 8 << 30
 
-	// A single member cannot lose an election, so both values may be short: a start waits 1 to 5 ticks for
-	// the election. But ticks are the main reason for wake-ups of an idle process. etcd requires a factor of
-	// five between them.
+	// A start waits 1 to 5 ticks for the election, which a single member cannot lose. But ticks are the main reason
+	// for wake-ups of an idle process. etcd requires a factor of five between both values.
 	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
-	// A start reads and applies the entries since the latest snapshot. Entries are also kept in memory for slow
-	// followers, which a single member does not have. But it must keep more entries than there are since a
-	// snapshot: during its election, raft reads entries that were not reported as applied, and panics if
-	// one is missing.
+	// A start applies the entries since the latest snapshot. More entries than that must be kept in memory although
+	// there are no followers: during its election, raft reads entries that were not reported as applied, and panics
+	// if one is missing.
 	snapshotEntries = 1000
 	catchUpEntries  = 1500
 
-	// defragThreshold is the free space in the file, in MiB, at which a start defragments it. Otherwise the
-	// file never shrinks.
+	// defragThreshold is the free space in MiB at which a start defragments the file, which otherwise never shrinks.
 	defragThreshold = 512
 
 	memberName = "shardplane"
@@ -56,8 +52,7 @@ const (
 type Config struct {
 	// DataDir is the data directory. It is created if missing, and can be used by one process at a time.
 	DataDir string
-	// UnsafeNoFsync acknowledges writes before they are on disk, so a crash of the machine loses data. It is
-	// for tests only.
+	// UnsafeNoFsync acknowledges writes before they are on disk, so a crash of the machine loses data.
 	UnsafeNoFsync bool
 	// QuotaBytes is the database size at which etcd rejects writes; 0 means 8 GiB.
 	QuotaBytes int64
@@ -125,9 +120,8 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	return s, err
 }
 
-// writable disarms the alarm that was raised when etcd was full. etcd does not disarm it when space is available,
-// not even after a restart, and no other client can reach an embedded etcd. If there is still no space, the next
-// write raises it again.
+// writable disarms the alarm that was raised when etcd was full, because etcd never does this itself, and no other
+// client can reach an embedded etcd. If there is still no space, the next write raises it again.
 func (s *Server) writable(ctx context.Context) error {
 	raised, err := s.client.AlarmList(ctx)
 	if err != nil {
@@ -168,16 +162,14 @@ func (s *Server) Client() *kubernetes.Client { return s.client }
 // Done is closed when the server has stopped, by Stop or after an error.
 func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
 
-// Stop closes the client, stops the server and unlocks the data directory. Pending calls complete; later ones
-// fail. It may be called more than once.
+// Stop closes the client, stops the server and unlocks the data directory. Pending calls complete. It may be repeated.
 func (s *Server) Stop() {
 	s.stopOnce.Do(func() {
-		s.calls.close()
 		if s.client != nil {
 			// The error comes from the context that Close cancels.
 			_ = s.client.Close()
 		}
-		s.calls.pending.Wait()
+		s.calls.Lock() // forever
 		if s.etcd != nil {
 			s.etcd.Close()
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
@@ -30,8 +28,7 @@ type Snapshot struct {
 	calls    *callCounter
 }
 
-// Snapshot opens a snapshot of an embedded etcd while the server continues. ctx ends it. It returns ErrExternal if
-// the etcd is not embedded.
+// Snapshot opens a snapshot of an embedded etcd while the server continues, until ctx ends. Otherwise, see ErrExternal.
 func (h *Handle) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if h.embedded == nil {
 		return nil, ErrExternal
@@ -52,38 +49,35 @@ func (s *Snapshot) Size() int64 { return s.database.Size() + sha256.Size }
 
 // WriteTo writes the snapshot to w. It fails if the context of the snapshot ends, or etcd stops.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	sum := &summingWriter{Writer: w, snapshot: s, sum: sha256.New()}
-	n, err := s.database.WriteTo(sum)
+	sum := sha256.New()
+	n, err := s.database.WriteTo(io.MultiWriter(endingWriter{w, s}, sum))
 	if err != nil {
 		return n, fmt.Errorf("writing a snapshot: %w", err)
 	}
-	m, err := w.Write(sum.sum.Sum(nil))
+	m, err := w.Write(sum.Sum(nil))
 	return n + int64(m), err
 }
 
 // Close ends the snapshot.
 func (s *Snapshot) Close() error {
-	defer s.calls.pending.Done()
+	defer s.calls.RUnlock()
 	return s.database.Close()
 }
 
-// summingWriter computes the checksum, and fails when the snapshot has to end.
-type summingWriter struct {
+// endingWriter fails when the snapshot has to end.
+type endingWriter struct {
 	io.Writer
 	snapshot *Snapshot
-	sum      hash.Hash
 }
 
-func (w *summingWriter) Write(p []byte) (int, error) {
+func (w endingWriter) Write(p []byte) (int, error) {
 	if err := w.snapshot.ctx.Err(); err != nil {
 		return 0, err
 	}
 	if w.snapshot.calls.stopping() {
 		return 0, errStopping
 	}
-	n, err := w.Writer.Write(p)
-	w.sum.Write(p[:n]) // never fails
-	return n, err
+	return w.Writer.Write(p)
 }
 
 // minRevisionBump is the minimum difference of the revisions of a restored store and its snapshot.
@@ -94,7 +88,6 @@ var ErrSnapshot = errors.New("the snapshot is damaged")
 
 // RestoreConfig configures a restore.
 type RestoreConfig struct {
-	// File is the snapshot.
 	File string
 	// DataDir is the data directory of the server. The subdirectory of the embedded etcd must be missing or empty.
 	DataDir string
@@ -109,16 +102,16 @@ type Restored struct {
 	From, To int64
 }
 
-// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot and its
-// identity, and that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
+// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot, its identity, and
+// that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
 //
-// The restored store starts at a revision that no client has seen, and without history. Earlier watches and
-// continue tokens get status 410, so that clients list again, and no resourceVersion is used twice. The
-// revision is the time in microseconds since 1970, so it is also greater than that of an earlier restore of the
-// same snapshot.
+// The restored store has no history. Its revision, the time in microseconds since 1970, is one that no client has seen,
+// so that no resourceVersion is used twice. Earlier watches and continue tokens get status 410.
 func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
-	if err := verifySnapshot(c.File); err != nil {
-		return r, err
+	if sum, err := Checksum(c.File); err != nil {
+		return r, fmt.Errorf("cannot read the snapshot: %w", err)
+	} else if sum == nil {
+		return r, fmt.Errorf("%w: %s has no valid checksum at its end: restore another one", ErrSnapshot, c.File)
 	}
 	target := Directory(c.DataDir)
 	if !fileutil.DirEmpty(target) && fileutil.Exist(target) {
@@ -145,31 +138,25 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	return r, SyncDir(c.DataDir)
 }
 
-// verifySnapshot verifies the checksum at the end of a snapshot.
-func verifySnapshot(path string) (err error) {
+// Checksum returns the checksum at the end of a snapshot, or nil if it is not valid.
+func Checksum(path string) (sum []byte, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("cannot read the snapshot: %w", err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	info, err := file.Stat()
-	if err != nil {
-		return fmt.Errorf("cannot read the snapshot: %w", err)
+	if err != nil || info.Size() <= sha256.Size {
+		return nil, err
 	}
-	size := info.Size() - sha256.Size
-	sum, end := sha256.New(), make([]byte, sha256.Size)
-	if size > 0 {
-		if _, err := io.CopyN(sum, file, size); err != nil {
-			return fmt.Errorf("cannot read the snapshot: %w", err)
-		}
-		if _, err := io.ReadFull(file, end); err != nil {
-			return fmt.Errorf("cannot read the snapshot: %w", err)
-		}
+	hash, end := sha256.New(), make([]byte, sha256.Size)
+	if _, err := io.CopyN(hash, file, info.Size()-sha256.Size); err != nil {
+		return nil, err
 	}
-	if size <= 0 || string(sum.Sum(nil)) != string(end) {
-		return fmt.Errorf("%w: %s has no valid checksum at its end: restore another one", ErrSnapshot, path)
+	if _, err = io.ReadFull(file, end); err != nil || string(hash.Sum(nil)) != string(end) {
+		return nil, err
 	}
-	return nil
+	return end, nil
 }
 
 // stage creates an empty directory for a single restore. release removes it.
@@ -192,7 +179,6 @@ func stage(path string) (dir string, release func() error, err error) {
 	return path, release, nil
 }
 
-// unpack creates etcd's files in dir.
 func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 	defer func() {
 		if p := recover(); p != nil { // a fatal error of etcd
@@ -231,20 +217,16 @@ func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) erro
 		return fmt.Errorf("cannot open the restored data: %w", err)
 	}
 	defer server.Stop()
-	claimed := claim{kv: server.Client().KV, where: "the snapshot " + c.File, prefix: c.Prefix, want: c.Want}
-	some, err := server.Client().KV.Get(ctx, c.Prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	if err != nil {
-		return fmt.Errorf("reading the restored data: %w", err)
+	if found := server.etcd.Server.KV().Rev(); found < revision {
+		return fmt.Errorf("the restored data has revision %d instead of %d", found, revision)
 	}
-	if some.Header.Revision < revision {
-		return fmt.Errorf("the restored data has revision %d instead of %d", some.Header.Revision, revision)
-	}
-	if len(some.Kvs) == 0 {
-		return fmt.Errorf("%w: %s has no keys below %s, the prefix of the %s", ErrIdentity, claimed.where, c.Prefix, c.Want)
-	}
-	found, err := claimed.read(ctx)
+	h := &Handle{client: server.Client(), where: "the snapshot " + c.File, prefix: c.Prefix}
+	found, err := h.identity(ctx, c.Want)
 	if err != nil {
 		return err
 	}
-	return claimed.compare(*found) // not nil, because keys exist
+	if found == nil {
+		return fmt.Errorf("%w: %s has no keys below %s, the prefix of the %s", ErrIdentity, h.where, c.Prefix, c.Want)
+	}
+	return h.compare(*found, c.Want)
 }

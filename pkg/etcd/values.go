@@ -20,7 +20,7 @@ import (
 const notesTimeout = 10 * time.Second
 
 // Notes are small values in etcd, which can be modified in transactions with conditions on objects. Keys of objects
-// are without the server's prefix.
+// lack the server's prefix.
 //
 //	<prefix>/<name of the notes>/<name>
 type Notes struct {
@@ -33,11 +33,15 @@ func (h *Handle) Notes(name string) *Notes {
 	return &Notes{client: h.client.Client, prefix: h.prefix, below: path.Join(h.prefix, name) + "/"}
 }
 
-// Read returns all notes.
-func (n *Notes) Read(ctx context.Context) (map[string]string, error) {
+func (n *Notes) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
-	resp, err := n.client.Get(ctx, n.below, clientv3.WithPrefix())
+	return n.client.Get(ctx, key, options...)
+}
+
+// Read returns all notes.
+func (n *Notes) Read(ctx context.Context) (map[string]string, error) {
+	resp, err := n.get(ctx, n.below, clientv3.WithPrefix())
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +73,13 @@ func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 
 // There reports whether an object with the key exists.
 func (n *Notes) There(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
-	defer cancel()
-	resp, err := n.client.Get(ctx, n.prefix+key, clientv3.WithCountOnly())
+	resp, err := n.get(ctx, n.prefix+key, clientv3.WithCountOnly())
 	return err == nil && resp.Count > 0, err
 }
 
 // Names returns the parts of objects' keys after the prefix below.
 func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
-	defer cancel()
-	resp, err := n.client.Get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := n.get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,6 @@ const (
 	maxParts = 120
 )
 
-// errBlobChanged is returned if another replica has replaced the blob concurrently.
 var errBlobChanged = errors.New("another server has replaced it concurrently")
 
 // Blob is a value of up to 120 MiB in etcd, which replicas share. It is stored in several keys below the server's

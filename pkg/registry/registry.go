@@ -11,9 +11,8 @@
 //	├── coordination      leases
 //	├── rbac              roles and bindings, and privilege escalation prevention
 //	├── admissionregistration  webhook configurations, admission policies and their bindings
-//	├── authentication    token reviews and self subject reviews
 //	├── certificates      certificate signing requests
-//	├── authorization     subject access reviews
+//	├── reviews           token reviews, self subject reviews and access reviews
 //	├── resource          the description of a resource: names, behavior, columns
 //	├── validate          kube-apiserver's checks of metadata
 //	├── encoders          encodes long lists and watch events faster than upstream
@@ -42,8 +41,6 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"github.com/shardplane/shardplane/pkg/registry/admissionregistration"
-	"github.com/shardplane/shardplane/pkg/registry/authentication"
-	"github.com/shardplane/shardplane/pkg/registry/authorization"
 	"github.com/shardplane/shardplane/pkg/registry/certificates"
 	"github.com/shardplane/shardplane/pkg/registry/coordination"
 	"github.com/shardplane/shardplane/pkg/registry/core"
@@ -51,6 +48,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/events"
 	"github.com/shardplane/shardplane/pkg/registry/rbac"
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/reviews"
 )
 
 var (
@@ -62,8 +60,7 @@ var (
 	ParameterCodec = runtime.NewParameterCodec(Scheme)
 )
 
-// groups returns the API groups in the order in which they are built. The core group must be first, because others serve
-// its resources.
+// groups returns the API groups. The core group must be built first, because others serve its resources.
 func groups(a Access) []resource.Group {
 	return []resource.Group{
 		core.Group(a.Identity.Tokens, events.Core()),
@@ -71,9 +68,9 @@ func groups(a Access) []resource.Group {
 		coordination.Group(),
 		admissionregistration.Group(),
 		rbac.Group(rbac.Config{Authorizer: a.Authorizer, Rules: a.Rules, Wrote: a.Wrote}),
-		authentication.Group(authentication.Config{Tokens: a.Identity.Reviewer, Audiences: a.Identity.Audiences}),
+		reviews.AuthenticationGroup(a.Identity.Reviewer, a.Identity.Audiences),
 		certificates.Group(certificates.Config{Authorizer: a.Authorizer}),
-		authorization.Group(authorization.Config{Authorizer: a.Authorizer, Rules: a.Rules}),
+		reviews.AuthorizationGroup(a.Authorizer, a.Rules),
 	}
 }
 
@@ -112,9 +109,8 @@ func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
 	return codec, nil
 }
 
-// WireScheme returns a scheme with the types of Scheme and of other schemes that a server serves, without the internal
-// version. The namer of OpenAPI definitions must be created with it. With Scheme itself, the documents would contain the
-// internal version, which has the same Go types as the wire version.
+// WireScheme returns a scheme with the types of Scheme and of other schemes that a server serves, for the namer of
+// OpenAPI definitions. It lacks the internal version, which has the same Go types as the wire version.
 func WireScheme(more ...*runtime.Scheme) *runtime.Scheme {
 	wire := runtime.NewScheme()
 	for _, scheme := range append([]*runtime.Scheme{Scheme}, more...) {
@@ -147,8 +143,7 @@ type Rules interface {
 	rbac.Rules
 }
 
-// Identity configures the resources that deal with the identity of users. The zero value identifies no user and issues
-// no tokens.
+// Identity configures resources that deal with the identity of users. The zero value identifies no user.
 type Identity struct {
 	// Reviewer authenticates tokens for TokenReviews.
 	Reviewer authenticator.Token
@@ -159,20 +154,19 @@ type Identity struct {
 }
 
 // Install serves the built-in resources from the server, which must have an OpenAPI configuration with a namer of
-// WireScheme. options configures the storage and must use StorageCodec. The server destroys the storages when it shuts
-// down.
+// WireScheme, and destroys the storages when it shuts down. options must use StorageCodec.
 func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter, access Access) (err error) {
 	groups := groups(access)
 	builder := &resource.Builder{Scheme: Scheme, RESTOptions: options}
-	storages, err := builder.Build(groups)
-	if err != nil {
-		return fmt.Errorf("building the built-in resources: %w", err)
-	}
 	defer func() {
 		if err != nil {
 			builder.Destroy()
 		}
 	}()
+	storages, err := builder.Build(groups)
+	if err != nil {
+		return fmt.Errorf("building the built-in resources: %w", err)
+	}
 	named := make([]*genericapiserver.APIGroupInfo, 0, len(groups))
 	for i, group := range groups {
 		info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)

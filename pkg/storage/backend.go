@@ -37,8 +37,7 @@ const (
 	countPeriod = time.Minute
 )
 
-// Unnamed is the label in metrics of resources without series of their own. Kubernetes uses this word
-// for labels that are not allowed.
+// Unnamed is the label in metrics of resources without series of their own, as in Kubernetes.
 var Unnamed = schema.GroupResource{Group: "unexpected", Resource: "unexpected"}
 
 // BackendConfig configures a Backend.
@@ -47,22 +46,18 @@ type BackendConfig struct {
 	Client *kubernetes.Client
 	// Prefix is the prefix of all keys; the default is DefaultPrefix.
 	Prefix string
-	// CompactionInterval is the age at which history is compacted. If 0, the backend does not compact,
-	// e.g. because another process does.
+	// CompactionInterval is the age at which history is compacted; 0 if another process compacts.
 	CompactionInterval time.Duration
-	// ShardSegment adds the request's shard before the logical cluster in keys, for the cache server. If
-	// false, requests with a shard fail.
+	// ShardSegment adds the shard of requests before the logical cluster in keys, for the cache server.
 	ShardSegment bool
-	// Transformers encrypt stored values by resource; nil disables encryption.
+	// Transformers encrypt stored values; nil disables encryption.
 	Transformers value.ResourceTransformers
-	// ClaimLabels returns the labels that reads add to claimed objects. It is nil if there are none, and
-	// on the cache server.
+	// ClaimLabels returns the labels that reads add to claimed objects; nil if there are none.
 	ClaimLabels ClaimLabels
 	// Named are the resources with series of their own in metrics; others are Unnamed. If nil, all
 	// resources have their own. That memory is never released, so the set must not grow.
 	Named sets.Set[schema.GroupResource]
-	// EnableGarbageCollection allows deletions to orphan dependents or wait for them. It requires a
-	// garbage collector that removes the finalizers.
+	// EnableGarbageCollection allows deletions to orphan dependents or wait for them, which a garbage collector does.
 	EnableGarbageCollection bool
 	// Unreadable records the objects that cannot be read; the default is a new record.
 	Unreadable *unreadable.Record
@@ -196,11 +191,10 @@ func (b *Backend) Ready(ctx context.Context) error {
 	return nil
 }
 
-// healthTimeout is the same as in kube-apiserver.
+// healthTimeout is as in kube-apiserver. An etcd without quorum does not respond.
 const healthTimeout = 2 * time.Second
 
-// Health reports whether etcd is available. It has a timeout because an etcd without quorum does not
-// respond.
+// Health reports whether etcd is available.
 func (b *Backend) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -226,10 +220,9 @@ func (b *Backend) Close() {
 // inProcessClients counts clients without a network address, to give each a unique endpoint.
 var inProcessClients atomic.Int64
 
-// checkFeatures makes the global feature checker of upstream's storage layer check the client. It
-// checks each endpoint, but an in-process client has none. Without a check, consistent lists would not
-// be served from the watch cache, and streaming lists not at all. etcd3 does this for each store,
-// but a server may have none until it is ready.
+// checkFeatures makes the global feature checker of upstream's storage layer check the client. Otherwise consistent
+// lists would not be served from the watch cache, and streaming lists not at all. etcd3 does this for each store, but a
+// server may have none until it is ready. The checker requires an endpoint, which an in-process client does not have.
 func checkFeatures(client *kubernetes.Client) {
 	if len(client.Endpoints()) > 0 {
 		etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client.Client, storage.RequestWatchProgress)

@@ -49,8 +49,7 @@ func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, er
 	return hub.Claims{Set: set, Root: s.keys.prefix(tenant{identity: t.identity})}, nil
 }
 
-// claimedField is the field which claimed objects have when etcd serves a list or watch. It cannot be
-// the path of a real field.
+// claimedField is a field of claimed objects when etcd serves a list or watch. It cannot be the path of a real field.
 const claimedField = "shardplane.io/claimed"
 
 // restrict makes the predicate select the claimed objects only.
@@ -73,8 +72,7 @@ func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims
 	pred.Field = and(pred.Field, claimedField, claimedField)
 }
 
-// restrictAt restricts a list that etcd serves. caughtUp returns an error if the list lacks claims that
-// were accepted before its version.
+// restrictAt restricts a list that etcd serves. caughtUp returns an error if the list lacks claims accepted before.
 func (s *tenantStorage) restrictAt(c *collection) (caughtUp func(context.Context, runtime.Object) error, err error) {
 	set := c.claims.Set
 	if set == nil {

@@ -38,7 +38,12 @@ func newValuedPod(name, value string) *example.Pod {
 // one of the second.
 func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 	t.Helper()
-	s := open(t, backendOf(t, cfg), podsGR)
+	return claimedIn(t, backendOf(t, cfg))
+}
+
+func claimedIn(t *testing.T, b *Backend) (*tenantStorage, *claims.Set) {
+	t.Helper()
+	s := open(t, b, podsGR)
 	set := claims.NewSet(nil, podsGR, "", 1)
 	set.Allow("all", nil, 1)
 	set.Allow("part", valued("yes"), 1)
@@ -161,16 +166,16 @@ func requireExpired(t *testing.T, w watch.Interface) {
 // TestClaimsBelowTheHistory verifies that a watch from before the hub's history is served by etcd, and expires if the
 // set has changed in the meantime.
 func TestClaimsBelowTheHistory(t *testing.T) {
-	s, set := claimed(t, BackendConfig{})
+	b := backendOf(t, BackendConfig{})
+	s, set := claimedIn(t, b)
 	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
 	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
-	for i := range 200 {
+	for i, value := range []string{"yes", "gone"} {
 		touch(in(t.Context(), "none"), t, s, "/pods/ns/no", i)
-		if i%100 == 0 {
-			touch(in(t.Context(), "all"), t, s, "/pods/ns/no", i)
-			update(in(t.Context(), "part"), t, s, "/pods/ns/no", relabel([]string{"yes", "gone"}[i/100]))
-		}
+		touch(in(t.Context(), "all"), t, s, "/pods/ns/no", i)
+		update(in(t.Context(), "part"), t, s, "/pods/ns/no", relabel(value))
 	}
+	s = open(t, b, podsGR) // its history begins after the events
 	w := watchFrom(ctx, t, s, "/pods", at, listOpts())
 	var got []string
 	for range 4 {

@@ -31,10 +31,9 @@ type ClaimLabel struct {
 	On claims.Selection
 }
 
-// ClaimLabels returns the labels that reads add to the objects of a resource in a logical cluster; usually
-// none. The identity may be empty. It is called concurrently, for each object and while events are
-// pending. Therefore it must be quick, must not block, and must not take a lock under which a claim
-// set is changed. Neither it nor the caller may change the returned slice.
+// ClaimLabels returns the labels that reads add to the objects of a resource in a logical cluster; usually none. It
+// is called for each object, while events are pending: it must be quick, must not block, and must not take a lock
+// under which a claim set is changed. The slice must not be changed.
 type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel
 
 // claimLabels are the labels of one resource, or nil if there are none.
@@ -79,8 +78,7 @@ func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
 	return obj
 }
 
-// show adds labels to an object that was read, or to the items of a list. They may share memory with
-// the watch cache.
+// show adds labels to an object that was read, or to the items of a list.
 func (c *claimLabels) show(read runtime.Object) error {
 	switch {
 	case c == nil:

@@ -18,19 +18,16 @@ import (
 )
 
 const (
-	// noCluster is the key segment of objects without a logical cluster in the watch cache. It is not a
-	// valid name, so only wildcard requests return such objects.
+	// noCluster is the key segment of objects without a logical cluster in the watch cache. It is not a valid name.
 	noCluster = "~"
 
 	// identityPrefix is the prefix of an identity's key segment. No logical cluster or shard has such a name.
 	identityPrefix = ":"
 
-	// coreGroup is the key segment of the core group.
 	coreGroup = "core"
 )
 
-// ResourcePrefix returns the key prefix of a resource, /<group>/<resource>, without the prefix of the
-// backend. The core group is "core".
+// ResourcePrefix returns the key prefix of a resource, /<group>/<resource>, without the prefix of the backend.
 func ResourcePrefix(resource schema.GroupResource) string {
 	group := resource.Group
 	if group == "" {
@@ -45,8 +42,7 @@ type Kind struct {
 	Resource   schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
-	// Prefix is the key prefix of all objects of the resource, and Identity is the identity of those
-	// in the logical cluster.
+	// Prefix is the key prefix of all objects, Identity the identity of those in the logical cluster.
 	Prefix, Identity string
 }
 
@@ -58,8 +54,7 @@ type tenant struct {
 	cluster  logicalcluster.Name
 }
 
-// tenantFrom returns the tenant of a request for a resource. If sharded, keys have a shard segment, so
-// the request must specify a shard.
+// tenantFrom returns the tenant of a request for a resource. If sharded, the request must specify a shard.
 func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool) (tenant, error) {
 	cluster, ok := request.ClusterFrom(ctx)
 	if !ok {
@@ -92,8 +87,7 @@ func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool
 // keyspace maps the keys of one resource's registry to keys with a tenant.
 type keyspace struct {
 	// root is the resource's prefix, with a slash at its end.
-	root string
-	// sharded reports whether a shard segment precedes the cluster.
+	root    string
 	sharded bool
 }
 
@@ -105,8 +99,7 @@ func newKeyspace(resourcePrefix string, sharded bool) (keyspace, error) {
 	return keyspace{root: root, sharded: sharded}, nil
 }
 
-// prefix returns the key prefix of t, with a slash at its end. It is the resource's prefix if t
-// selects one cluster of all shards. Without a cluster and an identity, it includes all identities.
+// prefix returns the key prefix of t. It is the resource's prefix if t selects one cluster of all shards.
 func (k keyspace) prefix(t tenant) string {
 	root := k.root
 	if t.identity != "" {
@@ -158,9 +151,8 @@ func (k keyspace) object(t tenant, key string) (string, error) {
 	return k.prefix(t) + rest, nil
 }
 
-// Annotate sets the annotation kcp.io/cluster and, on the cache server, kcp.io/shard to those of the
-// request. The storage annotates each write, and also records the identity of a bound API, which readers
-// remove. Handlers that bypass the storage, e.g. for dry-run, must call Annotate.
+// Annotate sets the annotation kcp.io/cluster and, on the cache server, kcp.io/shard to those of the request. The
+// storage annotates each write, also with the identity. Handlers that bypass it, e.g. for dry-run, call Annotate.
 func Annotate(ctx context.Context, obj runtime.Object) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -196,8 +188,7 @@ func annotate(obj runtime.Object, t tenant) error {
 	return nil
 }
 
-// tenantOf returns the tenant in the annotations of an object. ok is false if they are missing or
-// invalid.
+// tenantOf returns the tenant in the annotations of an object, if they are valid.
 func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 	object, err := meta.Accessor(obj)
 	if err != nil {

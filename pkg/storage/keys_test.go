@@ -11,7 +11,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
@@ -156,21 +155,6 @@ func FuzzTokens(f *testing.F) {
 			require.ErrorContains(t, err, "invalid continue token: ")
 		}
 	})
-}
-
-func TestDispatchSelector(t *testing.T) {
-	pred := storage.SelectionPredicate{Field: fields.ParseSelectorOrDie("metadata.name=x"), IndexFields: []string{"other"}}
-	got := dispatchedBy(pred, "root")
-	value, ok := got.Field.RequiresExactMatch(clusterField)
-	require.True(t, ok)
-	require.Equal(t, "root", value)
-	value, ok = got.Field.RequiresExactMatch("metadata.name")
-	require.True(t, ok)
-	require.Equal(t, "x", value)
-	require.True(t, got.Field.Matches(fields.Set{"metadata.name": "x"}))
-	require.Equal(t, []string{"other", clusterField}, got.IndexFields)
-	require.Equal(t, []string{"other"}, pred.IndexFields, "the caller's predicate must not change")
-	require.True(t, dispatchedBy(storage.SelectionPredicate{}, "root").Field.Empty())
 }
 
 func TestResourcePrefix(t *testing.T) {

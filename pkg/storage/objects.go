@@ -65,8 +65,7 @@ func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 // maxOps is etcd's default limit of operations in a transaction.
 const maxOps = 128
 
-// Any reports for each prefix, e.g. "/core/secrets/<cluster>/", whether keys exist. It reads from a
-// quorum of etcd.
+// Any reports for each prefix, e.g. "/core/secrets/<cluster>/", whether keys exist, from a quorum of etcd.
 func (b *Backend) Any(ctx context.Context, prefixes []string) ([]bool, error) {
 	found := make([]bool, 0, len(prefixes))
 	for some := range slices.Chunk(prefixes, maxOps) {
@@ -99,8 +98,8 @@ func (b *Backend) Keys(ctx context.Context, prefix string, limit int64) ([]strin
 }
 
 // DeleteAll deletes at most limit objects of a logical cluster without decoding them, and returns their number.
-// before is the key prefix up to the cluster, e.g. "/core/secrets/". Each deletion is a separate write,
-// so that no watch resumes between two deletions of one revision.
+// before is the key prefix up to the cluster, e.g. "/core/secrets/". Deletions are separate writes, so that no watch
+// resumes between two of one revision.
 func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalcluster.Name, limit int64) (deleted int64, err error) {
 	if !request.ValidClusterName(cluster) {
 		return 0, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
@@ -119,13 +118,11 @@ func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalc
 	return deleted, nil
 }
 
-// freePage is the page size of DeleteFree.
 const freePage = 100
 
-// DeleteFree deletes the objects without finalizers that have a key prefix, e.g. "/core/secrets/<cluster>/".
-// Each deletion is a separate write on condition that the object is unchanged, so that no watch
-// resumes between two deletions of one revision. It reports whether other objects may remain because they
-// have finalizers, cannot be read, or have changed.
+// DeleteFree deletes the objects without finalizers that have a key prefix, e.g. "/core/secrets/<cluster>/", in
+// separate writes like DeleteAll. It reports whether other objects may remain because they have finalizers, cannot
+// be read, or have changed in the meantime.
 func (b *Backend) DeleteFree(ctx context.Context, prefix string) (others bool, err error) {
 	next := b.cfg.Prefix + prefix
 	end := clientv3.GetPrefixRangeEnd(next)
@@ -201,11 +198,9 @@ type Header struct {
 	OwnerReferences   []metav1.OwnerReference `json:"ownerReferences"`
 }
 
-// protobufPrefix is the prefix of values in protobuf.
 var protobufPrefix = []byte("k8s\x00")
 
-// Plain reports whether an encoded value has neither owners nor a deletion timestamp. It does not decode the
-// value; the result is false for protobuf and encrypted values.
+// Plain reports whether a JSON value has neither owners nor a deletion timestamp, without decoding it.
 func Plain(stored []byte) bool {
 	return len(stored) > 0 && stored[0] == '{' &&
 		!bytes.Contains(stored, []byte(`"ownerReferences"`)) && !bytes.Contains(stored, []byte(`"deletionTimestamp"`))
@@ -276,8 +271,7 @@ func (b *Backend) ReadHeader(ctx context.Context, key string) (Header, error) {
 	return h, err
 }
 
-// CachedHeader returns the header of an object at a revision or later, from the watch cache if it is
-// recent enough, otherwise as ReadHeader does.
+// CachedHeader returns the header of an object at a revision or later, from the hub or as ReadHeader does.
 func (b *Backend) CachedHeader(ctx context.Context, key string, revision uint64) (Header, error) {
 	if h := b.hubOf(ResourcePrefixOf(key)); h != nil {
 		switch obj, known := h.GetAt(ctx, key, revision); {
@@ -296,8 +290,7 @@ func ResourcePrefixOf(key string) string {
 	return key[:group+2+strings.IndexByte(key[group+1:], '/')]
 }
 
-// ResourceOf returns the resource of an object's key. It drops a suffix that distinguishes some objects
-// of the resource, e.g. ":<suffix>" after the name.
+// ResourceOf returns the resource of an object's key, without a suffix ":…" that distinguishes some objects.
 func ResourceOf(key string) schema.GroupResource {
 	group, name, _ := strings.Cut(strings.Trim(ResourcePrefixOf(key), "/"), "/")
 	name, _, _ = strings.Cut(name, ":")

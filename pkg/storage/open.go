@@ -28,7 +28,6 @@ import (
 // caches counts watch caches, to name their etcd streams.
 var caches atomic.Int64
 
-// resource configures the storage of one resource.
 type resource struct {
 	config         *storagebackend.ConfigForResource
 	resourcePrefix string
@@ -38,9 +37,8 @@ type resource struct {
 	getAttrs       storage.AttrFunc
 }
 
-// Decorator is the generic.StorageDecorator of the backend. It opens the storage of one resource for all
-// logical clusters. It ignores the registry's trigger and indexers: the watch cache has a single index
-// function, which the logical cluster needs, and lists by cluster prefix are cheap.
+// Decorator is the generic.StorageDecorator of the backend. It opens the storage of one resource for all tenants. The
+// registry's trigger and indexers are not needed, because the hub serves watches, and lists by prefix are cheap.
 func (b *Backend) Decorator(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
@@ -112,20 +110,18 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		ResourcePrefix:      keys.root,
 		KeyFunc:             func(obj runtime.Object) (string, error) { return follower.Key(obj), nil },
 		GetAttrsFunc:        getAttrs,
-		IndexerFuncs:        storage.IndexerFuncs{clusterField: keys.dispatchValueOf},
 		NewFunc:             r.newFunc,
 		NewListFunc:         r.newListFunc,
 		Codec:               r.config.Codec,
-		Clock:               &s.quiet,
+		Clock:               quietClock{},
 	})
 	if err != nil {
 		below.progress.stop()
 		closeRaw()
 		return nil, nil, fmt.Errorf("watch cache: %w", err)
 	}
-	// Disable the snapshots of the watch cache before it is filled. It would make one for each event, each
-	// with 2-3 KiB of tree nodes of its own, and the hub serves the lists that need them. A remaining snapshot
-	// would be used for all later versions.
+	// Disable the snapshots of the watch cache before it is filled, because the hub serves the lists that need them.
+	// Each event would cost 2-3 KiB. A remaining snapshot would be used for all later versions.
 	c.MarkConsistent(false)
 	close(opened)
 	below.cache.Store(c)
@@ -171,8 +167,8 @@ func (b *Backend) openEtcd(r resource, keys keyspace, named schema.GroupResource
 	return s, s.Close, nil
 }
 
-// cacheKeyFunc returns the watch cache's key function. It never fails, because an error would fail the
-// whole cache. An object that was not written through the API gets a key that only wildcard requests read.
+// cacheKeyFunc returns the watch cache's key function, which must not fail. An object that was not written through
+// the API gets a key that only wildcard requests read.
 func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) func(runtime.Object) string {
 	return func(obj runtime.Object) string {
 		t, ok := tenantOf(obj, k.sharded)
@@ -191,29 +187,8 @@ func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) fun
 	}
 }
 
-// clusterField is the name of the watch cache's only index, and on the cache server of a field of each
-// object. It cannot be the path of a real field.
+// clusterField is a field of each object on the cache server. It cannot be the path of a real field.
 const clusterField = "shardplane.io/cluster"
-
-// dispatchValueOf is the index function of the watch cache.
-func (k keyspace) dispatchValueOf(obj runtime.Object) string {
-	t, ok := tenantOf(obj, k.sharded)
-	if !ok {
-		return ""
-	}
-	return t.dispatchValue()
-}
-
-func (t tenant) dispatchValue() string {
-	value := string(t.cluster)
-	if t.shard != "" {
-		value = t.shard + "/" + value
-	}
-	if t.identity != "" {
-		value = identityPrefix + t.identity + "/" + value
-	}
-	return value
-}
 
 // withClusterField adds the logical cluster as a field, for requests for one logical cluster of all shards.
 func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
@@ -227,7 +202,6 @@ func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
 	}
 }
 
-// withField returns a copy of the fields with one more.
 func withField(f fields.Set, name, value string) fields.Set {
 	added := make(fields.Set, len(f)+1)
 	maps.Copy(added, f)

@@ -88,9 +88,8 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	return storage.NewKeyNotFoundError(key, 0)
 }
 
-// GuaranteedUpdate passes the object to the update with claim labels, because clients and field managers
-// compare written objects with objects that they have read. The update cannot change the annotation
-// with the logical cluster.
+// GuaranteedUpdate passes the object to the update with claim labels, because clients and field managers compare
+// written objects with objects that they have read.
 func (s *tenantStorage) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
@@ -214,8 +213,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	return nil
 }
 
-// getList lists from the hub if it can serve the list, otherwise from the watch cache, or from etcd if
-// the watch cache cannot serve it.
+// getList lists from the hub, otherwise from the watch cache, or from etcd if the watch cache cannot serve the list.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
 	beyondCache := c.beyondCache()
 	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
@@ -245,9 +243,8 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 	return caughtUp(ctx, list)
 }
 
-// checkReadable fails a list of one logical cluster if one of its objects cannot be read, as
-// kube-apiserver does, because clients treat missing objects as deleted. Lists of several logical
-// clusters skip the object.
+// checkReadable fails a list of one logical cluster if one of its objects cannot be read, as kube-apiserver does,
+// because clients treat missing objects as deleted.
 func (s *tenantStorage) checkReadable(ctx context.Context, c collection) error {
 	if !s.keys.single(c.tenant) {
 		return nil
@@ -271,8 +268,7 @@ func sealError(scope string, err error) error {
 	return &sealed
 }
 
-// waitReady waits a short time for a watch cache that is being filled, so that the client does not need
-// to retry. If it takes longer, the watch cache returns the error.
+// waitReady waits a short time for a watch cache that is being filled. Later, the watch cache returns the error.
 func (s *tenantStorage) waitReady(ctx context.Context) {
 	if s.cache.Ready() {
 		return
@@ -282,12 +278,9 @@ func (s *tenantStorage) waitReady(ctx context.Context) {
 	_ = s.cache.Wait(ctx)
 }
 
-// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. A token that was
-// changed, or is used for another logical cluster, resource or namespace, is rejected.
-//
-// The digest needs no secret: a forged token cannot leave its logical cluster, because upstream's token
-// is relative to the key prefix of the request. Therefore a token works on each replica and after a
-// restart.
+// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. It needs no secret, so that
+// a token works on each replica: a forged one cannot leave its logical cluster, because upstream's token is relative to
+// the key prefix of the request.
 
 const (
 	sealSeparator = "."
@@ -306,7 +299,6 @@ func sealToken(scope, token string) string {
 	return token + sealSeparator + seal(scope, token)
 }
 
-// openToken verifies the seal and returns upstream's token.
 func openToken(scope, sealed string) (string, error) {
 	if sealed == "" {
 		return "", nil

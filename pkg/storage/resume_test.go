@@ -19,12 +19,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestResumeDuringPagination verifies that watches from before the hub's history receive each event once and in order during
-// paginated lists. The events come first from the watch cache, which may be ahead of the hub, then from the hub.
+// TestResumeDuringPagination verifies that watches that resume receive each event once and in order during paginated lists.
 func TestResumeDuringPagination(t *testing.T) {
 	const (
 		rounds, pods, pagers = 4, 48, 8
-		forgotten            = 150 // more than the hub keeps without watches
+		others               = 150 // events that the watches do not receive
 	)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -43,7 +42,7 @@ func TestResumeDuringPagination(t *testing.T) {
 		readers.Go(func() error { return pageUntil(context.WithoutCancel(t.Context()), &over, s, pods+1) })
 	}
 	for range rounds {
-		for i := range forgotten {
+		for i := range others {
 			touch(ctx, t, s, "/pods/other/one", i)
 		}
 		var watches errgroup.Group

@@ -19,8 +19,7 @@ func isSharded(pred *storage.SelectionPredicate) bool {
 		utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch)
 }
 
-// strict fails a list if an object cannot be matched. etcd3 drops such an object silently, and the watch
-// cache returns an error without its name.
+// strict fails a list if an object cannot be matched. etcd3 would drop it silently, and the watch cache omits its name.
 type strict struct {
 	err error
 }
@@ -36,7 +35,6 @@ func (s *strict) fail(obj runtime.Object, err error) error {
 	return err
 }
 
-// strictSelector is a shard selector that records errors.
 type strictSelector struct {
 	sharding.Selector
 
@@ -51,7 +49,6 @@ func (s strictSelector) Matches(obj runtime.Object) (bool, error) {
 	return matches, err
 }
 
-// makeStrict makes the predicate record matching errors.
 func makeStrict(pred *storage.SelectionPredicate) *strict {
 	s := &strict{}
 	if isSharded(pred) {
@@ -68,17 +65,14 @@ func makeStrict(pred *storage.SelectionPredicate) *strict {
 	return s
 }
 
-// Attributes compute labels and fields for the selectors of lists and watches, in addition to those that
-// the watch cache keeps of every object. They are computed on demand, only for objects in the scope of the
-// request, and are not cached. They can be used concurrently.
+// Attributes compute labels and fields for the selectors of lists and watches on demand, only for objects in the scope
+// of the request, in addition to those that the watch cache keeps of every object. They can be used concurrently.
 type Attributes struct {
-	// Get returns the attributes of an object. It is called while events of the resource are pending, so
-	// it must be quick, must not block, and must not change the object.
+	// Get returns the attributes of an object. Events wait for it: it must be quick and must not block.
 	Get storage.AttrFunc
 }
 
-// Select returns list or watch options with selectors that match the attributes. Watches with the same
-// pointer share the computed attributes of an event.
+// Select returns options with selectors that match the attributes. Watches with the same pointer share an event's.
 func (a *Attributes) Select(opts storage.ListOptions) storage.ListOptions {
 	if opts.Predicate.Field == nil {
 		opts.Predicate.Field = fields.Everything()

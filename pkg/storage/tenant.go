@@ -15,7 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// readiness is implemented by the watch cache.
 type readiness interface {
 	Ready() bool
 	Wait(ctx context.Context) error
@@ -24,12 +23,11 @@ type readiness interface {
 // tenantStorage is the storage of one resource for all logical clusters. It does not embed the inner
 // storage, because a new method of the interface must not bypass the tenant.
 type tenantStorage struct {
-	keys     keyspace
-	resource schema.GroupResource
-	named    schema.GroupResource // in metrics
-	getAttrs storage.AttrFunc
-	labels   *claimLabels
-	// unreadable returns the objects of a logical cluster that cannot be read.
+	keys       keyspace
+	resource   schema.GroupResource
+	named      schema.GroupResource // in metrics
+	getAttrs   storage.AttrFunc
+	labels     *claimLabels
 	unreadable func(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error)
 
 	// inner is the watch cache on top of etcd, raw is etcd without it.
@@ -38,7 +36,6 @@ type tenantStorage struct {
 	readyWait        time.Duration
 	hub              *hub.Hub
 	progressRequests sync.WaitGroup // progress requests of older watches
-	quiet            quietClock
 }
 
 var _ storage.Interface = (*tenantStorage)(nil)
@@ -60,7 +57,6 @@ func (s *tenantStorage) one(ctx context.Context, key, verb string) (tenant, stri
 
 func (s *tenantStorage) Versioner() storage.Versioner { return s.inner.Versioner() }
 
-// collection is a list or watch with its tenant.
 type collection struct {
 	tenant   tenant
 	key      string

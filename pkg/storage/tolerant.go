@@ -20,10 +20,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// A watch cache contains the objects of all tenants, and upstream fails the list that fills it if one
-// object cannot be decoded. The resource would be unavailable to all tenants, even after a restart.
-// Therefore lists of several logical clusters skip such objects. Objects that cannot be decrypted are not
-// skipped: most likely a key or a KMS plugin is missing, and controllers would treat all objects as deleted.
+// A watch cache contains the objects of all tenants. One object that cannot be decoded would fail the list that fills
+// it, and make the resource unavailable to all tenants. Therefore lists of several logical clusters skip such objects,
+// but not those that cannot be decrypted: most likely a key is missing, and all objects would seem to be deleted.
 
 // tolerated is the state of a list that skips undecodable objects.
 type tolerated struct {
@@ -39,7 +38,6 @@ func toleratedFrom(ctx context.Context) *tolerated {
 	return t
 }
 
-// listTolerant lists objects and skips undecodable ones.
 func listTolerant(ctx context.Context, s storage.Interface, key string, opts storage.ListOptions, list runtime.Object) error {
 	t := &tolerated{}
 	if err := s.GetList(context.WithValue(ctx, toleratedKey{}, t), key, opts, list); err != nil || t.skipped == 0 {
@@ -48,7 +46,6 @@ func listTolerant(ctx context.Context, s storage.Interface, key string, opts sto
 	return dropNameless(list)
 }
 
-// dropNameless removes the placeholders of skipped objects.
 func dropNameless(list runtime.Object) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {
@@ -69,7 +66,6 @@ func dropNameless(list runtime.Object) error {
 	return nil
 }
 
-// recordingTransformer records the current object of a list.
 type recordingTransformer struct{ value.Transformer }
 
 func (n recordingTransformer) TransformFromStorage(ctx context.Context, data []byte, of value.Context) (out []byte, stale bool, err error) {
@@ -96,8 +92,7 @@ func (d tolerantDecoder) DecodeListItem(ctx context.Context, data []byte, revisi
 	return newItem(), nil
 }
 
-// recoveringCodec converts a panic during decoding to an error, because etcd watches decode in their own
-// goroutines. It records that an object could not be decoded.
+// recoveringCodec converts a panic to an error, because etcd watches decode in their own goroutines.
 type recoveringCodec struct {
 	runtime.Codec
 	undecodable *atomic.Bool
@@ -117,7 +112,6 @@ func (c recoveringCodec) Decode(data []byte, defaults *schema.GroupVersionKind, 
 
 func (c recoveringCodec) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.Encode(obj, w) }
 
-// reporter returns a function that records undecodable objects of a resource.
 func (b *Backend) reporter(resource schema.GroupResource, keys keyspace) func(key string, revision uint64, err error) {
 	return func(key string, revision uint64, err error) {
 		key = strings.TrimPrefix(key, b.cfg.Prefix)

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
@@ -69,23 +67,21 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		if c.claims.Set != nil {
 			s.restrict(&opts.Predicate, c.claims, c.claims.Set.Latest())
 		}
-		if c.beyondCache() || s.hub.CutShort() {
-			return s.watchOlder(ctx, collection{key: c.key, opts: opts})
+		if !c.beyondCache() {
+			if err := s.hub.Expired(version); err != nil {
+				return nil, err
+			}
 		}
-		if s.keys.single(c.tenant) {
-			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
-		}
-		context.AfterFunc(ctx, s.quiet.watch())
-		return s.inner.Watch(ctx, c.key, opts)
+		return s.watchOlder(ctx, c.key, opts)
 	}
 	return s.hub.Watch(ctx, request)
 }
 
 // watchOlder watches etcd from a version that the hub has no history of, on an etcd stream of its own. It
 // sends a bookmark as soon as it has caught up. It ends with ctx, which must end before the hub is closed.
-func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Interface, error) {
+func (s *tenantStorage) watchOlder(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))
-	w, err := s.raw.Watch(ctx, c.key, c.opts)
+	w, err := s.raw.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +89,6 @@ func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Int
 	return w, nil
 }
 
-// requestProgress requests progress of the etcd stream of ctx until ctx ends.
 func (s *tenantStorage) requestProgress(ctx context.Context) {
 	ticker := time.NewTicker(olderProgress)
 	defer ticker.Stop()
@@ -115,7 +110,6 @@ var olderWatches atomic.Int64
 // olderProgress is the interval of progress requests while a watch catches up.
 const olderProgress = 100 * time.Millisecond
 
-// errStopped is returned if the client has stopped the watch.
 var errStopped = errors.New("the watch was stopped")
 
 // initialEvents returns a function that sends the existing objects, and the bookmark after them.
@@ -147,7 +141,6 @@ func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(w
 	}
 }
 
-// endOfInitialEvents returns the bookmark after the initial events.
 func (s *tenantStorage) endOfInitialEvents(version uint64, c collection) (runtime.Object, error) {
 	bookmark, err := s.hub.Bookmark(version)
 	if err != nil {
@@ -166,30 +159,6 @@ func (s *tenantStorage) endOfInitialEvents(version uint64, c collection) (runtim
 		object.SetAnnotations(annotations)
 	}
 	return bookmark.Object, nil
-}
-
-// dispatchedBy makes the watch cache dispatch events to the watch by the index value.
-func dispatchedBy(pred storage.SelectionPredicate, value string) storage.SelectionPredicate {
-	if pred.Field == nil {
-		pred.Field = fields.Everything()
-	}
-	pred.Field = dispatchSelector{Selector: pred.Field, value: value}
-	pred.IndexFields = append(slices.Clip(pred.IndexFields), clusterField)
-	return pred
-}
-
-// dispatchSelector requires one value of the index, so that the watch cache only dispatches events with
-// this value. It does not need to match the value, because the key prefix does.
-type dispatchSelector struct {
-	fields.Selector
-	value string
-}
-
-func (d dispatchSelector) RequiresExactMatch(field string) (string, bool) {
-	if field == clusterField {
-		return d.value, true
-	}
-	return d.Selector.RequiresExactMatch(field)
 }
 
 // wantsInitialEvents reports whether a watch starts with the existing objects.

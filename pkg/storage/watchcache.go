@@ -18,14 +18,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// progressInterval is the minimum interval between progress requests of one watch cache. One request
-// serves all pending reads.
+// progressInterval is the minimum interval between progress requests of one watch cache.
 const progressInterval = 5 * time.Millisecond
 
-// progress requests etcd's progress notifications for pending reads.
-//
-// A consistent read waits until the watch cache has received all earlier writes, to any resource.
-// Upstream requests progress every 100 ms, which would delay a list after a write to another resource.
+// progress requests etcd's progress notifications for consistent reads, which wait until the watch cache has received
+// all earlier writes, to any resource. Upstream requests progress only every 100 ms.
 type progress struct {
 	client  *clientv3.Client
 	wanted  chan struct{}
@@ -40,10 +37,9 @@ func newProgress(client *clientv3.Client, source string) *progress {
 	return p
 }
 
-// cacheContext returns a context for the etcd stream of one watch cache. The etcd client opens a stream
-// for each distinct metadata, and etcd reports progress per stream, not per watch. It reports none
-// while a watch on the stream starts at a future revision, which the watch of a new cache does until
-// the next write. On a shared stream, consistent reads of all other caches would fail until then.
+// cacheContext returns a context for the etcd stream of one watch cache: the etcd client opens a stream for each
+// distinct metadata. etcd reports no progress of a stream while a watch on it starts at a future revision, as that of a
+// new cache. On a shared stream, consistent reads of all other caches would fail until the next write.
 func cacheContext(ctx context.Context, source string) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", source))
 }
@@ -69,7 +65,6 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// want requests progress without blocking.
 func (p *progress) want() {
 	select {
 	case p.wanted <- struct{}{}:
@@ -82,7 +77,6 @@ func (p *progress) stop() {
 	p.running.Wait()
 }
 
-// belowCache is the store below the watch cache.
 type belowCache struct {
 	storage.Interface
 	// source names the etcd stream of the watch cache.
@@ -92,13 +86,12 @@ type belowCache struct {
 	cache atomic.Pointer[cacher.Cacher]
 }
 
-// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a list. During a streamed list
-// the reflector collects objects by namespace and name, so objects of different logical clusters
-// with the same name would replace each other, and all but one would be missing from the cache.
+// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a list. During a streamed list, the reflector
+// collects objects by namespace and name, so that those of other logical clusters with this name would be missing.
 func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
 
-// EnableResourceSizeEstimation does nothing, because the estimate needs memory for each object and serves
-// only upstream's request cost estimator, which does not support logical clusters.
+// EnableResourceSizeEstimation does nothing, because the estimate needs memory for each object, and upstream's request
+// cost estimator, which uses it, does not support logical clusters.
 func (*belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
 func (s *belowCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
@@ -154,68 +147,25 @@ func (f followed) Watch(ctx context.Context, key string, opts storage.ListOption
 }
 
 const (
-	// dispatchTick is the minimum interval at which a watch cache checks for watches that need a bookmark; the
-	// maximum is a quarter more.
+	// dispatchTick is the minimum interval of the watch cache's bookmark timer; the maximum is a quarter more.
 	dispatchTick = time.Second
-	// quietTick is the interval while the cache has no watches.
-	quietTick = 10 * time.Minute
+	quietTick    = 10 * time.Minute
 )
 
-// quietClock is the clock of one watch cache. The cache has few watches, because the hub serves them,
-// but its bookmark timer would wake the process every second. Without watches, this timer is slow.
-type quietClock struct {
-	clock.RealClock
+// quietClock is the clock of a watch cache, which has no watches. Its bookmark timer would wake the process each second.
+type quietClock struct{ clock.RealClock }
 
-	mu       sync.Mutex
-	watching int
-	timer    clock.Timer // of the cache's dispatcher
-}
-
-// watch enables timely bookmarks until done is called.
-func (c *quietClock) watch() (done func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watching++
-	if c.watching == 1 && c.timer != nil {
-		c.timer.Reset(dispatchTick)
-	}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.watching--
-	}
-}
-
-func (c *quietClock) NewTimer(d time.Duration) clock.Timer {
+func (c quietClock) NewTimer(d time.Duration) clock.Timer {
 	if !isDispatchTick(d) {
 		return c.RealClock.NewTimer(d)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.timer = c.RealClock.NewTimer(c.tickLocked(d))
-	return dispatchTimer{c.timer, c}
+	return quietTimer{c.RealClock.NewTimer(quietTick)}
 }
 
-// isDispatchTick reports whether d is the interval of the bookmark timer.
 func isDispatchTick(d time.Duration) bool {
 	return d >= dispatchTick && d <= dispatchTick+dispatchTick/4
 }
 
-func (c *quietClock) tickLocked(d time.Duration) time.Duration {
-	if c.watching > 0 {
-		return d
-	}
-	return quietTick
-}
+type quietTimer struct{ clock.Timer }
 
-// dispatchTimer is the timer of the cache's dispatcher.
-type dispatchTimer struct {
-	clock.Timer
-	clock *quietClock
-}
-
-func (t dispatchTimer) Reset(d time.Duration) bool {
-	t.clock.mu.Lock()
-	defer t.clock.mu.Unlock()
-	return t.Timer.Reset(t.clock.tickLocked(d))
-}
+func (t quietTimer) Reset(time.Duration) bool { return t.Timer.Reset(quietTick) }

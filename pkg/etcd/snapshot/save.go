@@ -3,16 +3,13 @@
 //	running server ── GET Path ──┐
 //	stopped data directory ──────┴─► Save ─► file ─► Restore ─► new data directory
 //
-// Files have etcd's own format, the database and its SHA-256, so that etcd's tools can read them. Save writes to a
-// temporary file and renames it, and Restore does the same with the directory.
+// Files have etcd's own format, the database and its SHA-256, so that etcd's tools can read them.
 package snapshot
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"net/http"
@@ -30,8 +27,7 @@ import (
 )
 
 const (
-	// progressPeriod is the interval of progress messages.
-	progressPeriod = time.Second
+	progressPeriod = time.Second // of progress messages
 	mebibyte       = 1 << 20
 	// errorLimit limits the length of a server's error message.
 	errorLimit = 4096
@@ -39,8 +35,7 @@ const (
 
 // Source is the source of a snapshot: a running server, or the data directory of a stopped one.
 type Source struct {
-	// Kubeconfig and Context select a shard or cache server, not a front-proxy, and an administrator. Paths of
-	// logical clusters in the URL are ignored.
+	// Kubeconfig and Context select a shard or cache server, not a front-proxy, and an administrator.
 	Kubeconfig, Context string
 	// DataDir is the --data-dir of a stopped server.
 	DataDir string
@@ -77,25 +72,29 @@ func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Wri
 			_ = os.Remove(written.Name())
 		}
 	}()
-	checked := &checkedWriter{out: written, sum: sha256.New(), progress: progress{to: out}}
+	to := &progressWriter{Writer: written, progress: out}
 	if s.DataDir != "" {
-		err = saveStopped(ctx, s.DataDir, checked)
+		err = saveStopped(ctx, s.DataDir, to)
 	} else {
-		err = saveRunning(ctx, s, checked)
+		err = saveRunning(ctx, s, to)
 	}
 	if err != nil {
-		return err
-	}
-	if err := checked.check(); err != nil {
 		return err
 	}
 	if err := errors.Join(written.Sync(), written.Close()); err != nil {
 		return fmt.Errorf("cannot write the snapshot: %w", err)
 	}
+	sum, err := etcd.Checksum(written.Name())
+	if err == nil && sum == nil {
+		err = fmt.Errorf("%w: it was truncated or damaged in transit after %d bytes: save it again", etcd.ErrSnapshot, to.written)
+	}
+	if err != nil {
+		return err
+	}
 	if err := place(written.Name(), file, overwrite); err != nil {
 		return fmt.Errorf("cannot write the snapshot: %w", err)
 	}
-	_, _ = fmt.Fprintf(out, "Saved %d bytes to %s, sha256 %x\n", checked.written, file, checked.tail)
+	_, _ = fmt.Fprintf(out, "Saved %d bytes to %s, sha256 %x\n", to.written, file, sum)
 	return etcd.SyncDir(filepath.Dir(file))
 }
 
@@ -111,7 +110,7 @@ func place(from, file string, overwrite bool) error {
 }
 
 // saveStopped opens the data like a server, because the latest writes may only be in etcd's log.
-func saveStopped(ctx context.Context, dataDir string, to *checkedWriter) (err error) {
+func saveStopped(ctx context.Context, dataDir string, to *progressWriter) (err error) {
 	dir := etcd.Directory(dataDir)
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
 		return fmt.Errorf("%s has no data of an embedded etcd: use the --data-dir of the server: %w", dataDir, err)
@@ -129,12 +128,12 @@ func saveStopped(ctx context.Context, dataDir string, to *checkedWriter) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, opened.Close()) }()
-	to.progress.of = opened.Size()
+	to.size = opened.Size()
 	_, err = opened.WriteTo(to)
 	return err
 }
 
-func saveRunning(ctx context.Context, s Source, to *checkedWriter) error {
+func saveRunning(ctx context.Context, s Source, to *progressWriter) error {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig},
 		&clientcmd.ConfigOverrides{CurrentContext: s.Context},
@@ -166,14 +165,13 @@ func saveRunning(ctx context.Context, s Source, to *checkedWriter) error {
 		return fmt.Errorf("%s returned %s: --kubeconfig and --context must select a shard or a cache server, not a front-proxy, and a member of system:masters: %s",
 			from, response.Status, strings.TrimSpace(string(reason)))
 	}
-	to.progress.of = response.ContentLength
+	to.size = response.ContentLength
 	if _, err := io.Copy(to, response.Body); err != nil {
 		return fmt.Errorf("the snapshot was truncated after %d of %d bytes: %w", to.written, response.ContentLength, err)
 	}
 	return nil
 }
 
-// serverURL returns the URL of snapshots for the server URL of a kubeconfig.
 func serverURL(host string) (string, error) {
 	u, err := url.Parse(host)
 	if err != nil {
@@ -188,46 +186,22 @@ func serverURL(host string) (string, error) {
 	return u.Scheme + "://" + u.Host + strings.TrimRight(u.Path, "/") + Path, nil
 }
 
-// checkedWriter forwards writes, and computes the checksum of all bytes before the checksum at the end.
-type checkedWriter struct {
-	out      io.Writer
-	sum      hash.Hash
-	tail     []byte // the last bytes, at most the length of the checksum
-	written  int64
-	progress progress
+// progressWriter prints the progress of a snapshot.
+type progressWriter struct {
+	io.Writer
+	progress      io.Writer
+	written, size int64
+	reported      time.Time
 }
 
-func (w *checkedWriter) Write(p []byte) (int, error) {
-	n, err := w.out.Write(p)
+func (w *progressWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
 	w.written += int64(n)
-	w.tail = append(w.tail, p[:n]...)
-	if extra := len(w.tail) - sha256.Size; extra > 0 {
-		w.sum.Write(w.tail[:extra]) // never fails
-		w.tail = append(w.tail[:0], w.tail[extra:]...)
+	if now := time.Now(); now.Sub(w.reported) >= progressPeriod {
+		w.reported = now
+		_, _ = fmt.Fprintf(w.progress, "%d of %d MiB\n", w.written/mebibyte, w.size/mebibyte)
 	}
-	w.progress.report(w.written)
 	return n, err
-}
-
-func (w *checkedWriter) check() error {
-	if len(w.tail) < sha256.Size || string(w.sum.Sum(nil)) != string(w.tail) {
-		return fmt.Errorf("%w: it was truncated or damaged in transit after %d bytes: save it again", etcd.ErrSnapshot, w.written)
-	}
-	return nil
-}
-
-// progress prints the progress of a snapshot.
-type progress struct {
-	to   io.Writer
-	of   int64
-	last time.Time
-}
-
-func (p *progress) report(written int64) {
-	if now := time.Now(); now.Sub(p.last) >= progressPeriod {
-		p.last = now
-		_, _ = fmt.Fprintf(p.to, "%d of %d MiB\n", written/mebibyte, p.of/mebibyte)
-	}
 }
 
 // Path is the path of snapshots on servers with an embedded etcd.

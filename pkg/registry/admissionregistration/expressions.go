@@ -23,8 +23,7 @@ const maxMatchConditions = 64
 
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// compilerFor is the shared compiler of webhooks' match conditions, which have no variables. Creating it takes
-// milliseconds.
+// compilerFor is the shared compiler of webhooks' match conditions. Creating it takes milliseconds.
 var compilerFor = sync.OnceValue(func() plugincel.Compiler {
 	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 })
@@ -54,7 +53,6 @@ func newPolicyExpressions(hasParams bool) (*expressions, error) {
 	return e, nil
 }
 
-// check compiles a required expression.
 func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugincel.OptionalVariableDeclarations, path *field.Path) field.ErrorList {
 	text := accessor.GetExpression()
 	if strings.TrimSpace(text) == "" {
@@ -66,8 +64,7 @@ func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugi
 	return compileError(e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions), text, path)
 }
 
-// checkPatterns returns an error if the regular expressions of an expression are too large. It must be called before
-// compiling the expression, which compiles them, too.
+// checkPatterns rejects too large regular expressions, before compiling the expression compiles them.
 func (e *expressions) checkPatterns(text string, path *field.Path) field.ErrorList {
 	if err := e.patterns.AddExpression(text); err != nil {
 		return field.ErrorList{patterns.Invalid(path, text, err)}

@@ -1,8 +1,6 @@
 // Package admissionregistration describes the resources that restrict or change writes to a logical cluster: webhook
-// configurations, and mutating and validating policies with their bindings.
-//
-// Stored objects are valid: expressions compile, selectors can be parsed, and URLs are https. Package admission enforces
-// them.
+// configurations, and mutating and validating policies with their bindings. Expressions, selectors and URLs of stored
+// objects are valid. Package admission enforces them.
 package admissionregistration
 
 import (

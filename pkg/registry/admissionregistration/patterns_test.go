@@ -38,9 +38,9 @@ func TestLargePatterns(t *testing.T) {
 	}, tooLarge(validateMutatingPolicy(mutating)))
 
 	hooks := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
-	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validateValidatingWebhooks(hooks)))
+	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validatingWebhooks.Strategy.Validate(t.Context(), hooks)))
 	mutatingHooks := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
-	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validateMutatingWebhooks(mutatingHooks)))
+	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(mutatingWebhooks.Strategy.Validate(t.Context(), mutatingHooks)))
 
 	changed := made.DeepCopy()
 	changed.Spec.MatchConditions[0].Name = "renamed"

@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// maxAuditAnnotations is the maximum number of audit annotations of a policy.
 const maxAuditAnnotations = 20
 const maxMessageExpression = 5 * 1024
 
@@ -124,12 +123,7 @@ func validatePolicy(policy policyFields) (*expressions, field.ErrorList) {
 	if err != nil {
 		return nil, field.ErrorList{field.InternalError(spec, err)}
 	}
-	var errs field.ErrorList
-	if policy.failurePolicy == nil {
-		errs = append(errs, field.Required(spec.Child("failurePolicy"), ""))
-	} else {
-		errs = append(errs, oneOf(*policy.failurePolicy, spec.Child("failurePolicy"), failurePolicies...)...)
-	}
+	errs := required(policy.failurePolicy, spec.Child("failurePolicy"), failurePolicies...)
 	errs = append(errs, validateParamKind(policy.paramKind, spec.Child("paramKind"))...)
 	constraints := spec.Child("matchConstraints")
 	switch policy.matchConstraints {
@@ -228,9 +222,7 @@ func validateValidatingPolicy(obj *admissionregistrationv1.ValidatingAdmissionPo
 
 func validateValidation(e *expressions, v *admissionregistrationv1.Validation, path *field.Path) field.ErrorList {
 	errs := e.check(&validating.ValidationCondition{Expression: v.Expression}, e.options, path.Child("expression"))
-	if v.Reason != nil {
-		errs = append(errs, oneOf(*v.Reason, path.Child("reason"), reasons...)...)
-	}
+	errs = append(errs, optional(v.Reason, path.Child("reason"), reasons...)...)
 	if strings.Contains(strings.TrimSpace(v.Message), "\n") {
 		errs = append(errs, field.Invalid(path.Child("message"), v.Message, "message must not contain line breaks"))
 	}

@@ -75,6 +75,21 @@ func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(path, value, known)}
 }
 
+func optional[T ~string](value *T, path *field.Path, known ...T) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	return oneOf(*value, path, known...)
+}
+
+// required is like optional for values with a default.
+func required[T ~string](value *T, path *field.Path, known ...T) field.ErrorList {
+	if value == nil {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return oneOf(*value, path, known...)
+}
+
 func noWildcardWithOthers[T ~string](values []T, path *field.Path) field.ErrorList {
 	switch {
 	case len(values) == 0:
@@ -99,14 +114,10 @@ func validateRule(rule *admissionregistrationv1.RuleWithOperations, path *field.
 		}
 	}
 	errs = append(errs, validateResources(rule.Resources, path.Child("resources"))...)
-	if rule.Scope != nil {
-		errs = append(errs, oneOf(*rule.Scope, path.Child("scope"), scopes...)...)
-	}
-	return errs
+	return append(errs, optional(rule.Scope, path.Child("scope"), scopes...)...)
 }
 
-// validateResources validates names such as "pods", "pods/log", "pods/*", "*", "*/scale" and "*/*". No name may include
-// another one.
+// validateResources validates names such as "pods", "pods/*", "*/scale" and "*/*". None may include another one.
 func validateResources(resources []string, path *field.Path) field.ErrorList {
 	if len(resources) == 0 {
 		return field.ErrorList{field.Required(path, "")}
@@ -166,12 +177,7 @@ func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Pa
 	if match == nil {
 		return nil
 	}
-	var errs field.ErrorList
-	if match.MatchPolicy == nil {
-		errs = append(errs, field.Required(path.Child("matchPolicy"), ""))
-	} else {
-		errs = append(errs, oneOf(*match.MatchPolicy, path.Child("matchPolicy"), matchPolicies...)...)
-	}
+	errs := required(match.MatchPolicy, path.Child("matchPolicy"), matchPolicies...)
 	errs = append(errs, validateSelector(match.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, validateSelector(match.ObjectSelector, path.Child("objectSelector"))...)
 	for i := range match.ResourceRules {

@@ -27,14 +27,15 @@ var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebho
 	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.MutatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
-			hook := &obj.Webhooks[i]
-			ptrDefault(&hook.ReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy)
-			defaultWebhook(mutatingFields(hook))
+			ptrDefault(&obj.Webhooks[i].ReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy)
+			defaultWebhook(&obj.Webhooks[i])
 		}
 	},
 	Strategy: strategy(
 		func(obj *admissionregistrationv1.MutatingWebhookConfiguration) any { return obj.Webhooks },
-		validateMutatingWebhooks,
+		func(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
+			return validateWebhooks(obj.Webhooks)
+		},
 	),
 	Columns: webhookColumns(
 		admissionregistrationv1.MutatingWebhookConfiguration{}.SwaggerDoc(),
@@ -49,12 +50,22 @@ var validatingWebhooks = &resource.Resource[*admissionregistrationv1.ValidatingW
 	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
-			defaultWebhook(validatingFields(&obj.Webhooks[i]))
+			hook := &obj.Webhooks[i]
+			common := commonForm(*hook)
+			defaultWebhook(&common)
+			hook.FailurePolicy, hook.MatchPolicy, hook.TimeoutSeconds = common.FailurePolicy, common.MatchPolicy, common.TimeoutSeconds
+			hook.NamespaceSelector, hook.ObjectSelector = common.NamespaceSelector, common.ObjectSelector
 		}
 	},
 	Strategy: strategy(
 		func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) any { return obj.Webhooks },
-		validateValidatingWebhooks,
+		func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) field.ErrorList {
+			hooks := make([]admissionregistrationv1.MutatingWebhook, 0, len(obj.Webhooks))
+			for i := range obj.Webhooks {
+				hooks = append(hooks, commonForm(obj.Webhooks[i]))
+			}
+			return validateWebhooks(hooks)
+		},
 	),
 	Columns: webhookColumns(
 		admissionregistrationv1.ValidatingWebhookConfiguration{}.SwaggerDoc(),
@@ -70,45 +81,33 @@ func webhookColumns[T resource.Object](doc map[string]string, count func(T) int)
 	}
 }
 
-// webhookFields are the common fields of both kinds of webhooks.
-type webhookFields struct {
-	name              string
-	clientConfig      *admissionregistrationv1.WebhookClientConfig
-	rules             []admissionregistrationv1.RuleWithOperations
-	failurePolicy     **admissionregistrationv1.FailurePolicyType
-	matchPolicy       **admissionregistrationv1.MatchPolicyType
-	namespaceSelector **metav1.LabelSelector
-	objectSelector    **metav1.LabelSelector
-	sideEffects       *admissionregistrationv1.SideEffectClass
-	timeoutSeconds    **int32
-	reviewVersions    []string
-	matchConditions   []admissionregistrationv1.MatchCondition
-}
-
-func mutatingFields(hook *admissionregistrationv1.MutatingWebhook) webhookFields {
-	return webhookFields{
-		hook.Name, &hook.ClientConfig, hook.Rules, &hook.FailurePolicy, &hook.MatchPolicy, &hook.NamespaceSelector,
-		&hook.ObjectSelector, hook.SideEffects, &hook.TimeoutSeconds, hook.AdmissionReviewVersions, hook.MatchConditions,
+// commonForm returns a webhook as a mutating one, for defaults and validation. It shares memory with hook.
+func commonForm(hook admissionregistrationv1.ValidatingWebhook) admissionregistrationv1.MutatingWebhook {
+	return admissionregistrationv1.MutatingWebhook{
+		Name:                    hook.Name,
+		ClientConfig:            hook.ClientConfig,
+		Rules:                   hook.Rules,
+		FailurePolicy:           hook.FailurePolicy,
+		MatchPolicy:             hook.MatchPolicy,
+		NamespaceSelector:       hook.NamespaceSelector,
+		ObjectSelector:          hook.ObjectSelector,
+		SideEffects:             hook.SideEffects,
+		TimeoutSeconds:          hook.TimeoutSeconds,
+		AdmissionReviewVersions: hook.AdmissionReviewVersions,
+		MatchConditions:         hook.MatchConditions,
 	}
 }
 
-func validatingFields(hook *admissionregistrationv1.ValidatingWebhook) webhookFields {
-	return webhookFields{
-		hook.Name, &hook.ClientConfig, hook.Rules, &hook.FailurePolicy, &hook.MatchPolicy, &hook.NamespaceSelector,
-		&hook.ObjectSelector, hook.SideEffects, &hook.TimeoutSeconds, hook.AdmissionReviewVersions, hook.MatchConditions,
+func defaultWebhook(hook *admissionregistrationv1.MutatingWebhook) {
+	ptrDefault(&hook.FailurePolicy, admissionregistrationv1.Fail)
+	ptrDefault(&hook.MatchPolicy, admissionregistrationv1.Equivalent)
+	ptrDefault(&hook.NamespaceSelector, metav1.LabelSelector{})
+	ptrDefault(&hook.ObjectSelector, metav1.LabelSelector{})
+	ptrDefault(&hook.TimeoutSeconds, defaultTimeoutSeconds)
+	for i := range hook.Rules {
+		ptrDefault(&hook.Rules[i].Scope, admissionregistrationv1.AllScopes)
 	}
-}
-
-func defaultWebhook(hook webhookFields) {
-	ptrDefault(hook.failurePolicy, admissionregistrationv1.Fail)
-	ptrDefault(hook.matchPolicy, admissionregistrationv1.Equivalent)
-	ptrDefault(hook.namespaceSelector, metav1.LabelSelector{})
-	ptrDefault(hook.objectSelector, metav1.LabelSelector{})
-	ptrDefault(hook.timeoutSeconds, defaultTimeoutSeconds)
-	for i := range hook.rules {
-		ptrDefault(&hook.rules[i].Scope, admissionregistrationv1.AllScopes)
-	}
-	if service := hook.clientConfig.Service; service != nil {
+	if service := hook.ClientConfig.Service; service != nil {
 		ptrDefault(&service.Port, defaultServicePort)
 	}
 }
@@ -118,59 +117,44 @@ const maxTimeoutSeconds = 30
 // reviewVersions are the supported versions of AdmissionReview.
 var reviewVersions = []string{"v1", "v1beta1"}
 
-func validateMutatingWebhooks(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
+func validateWebhooks(hooks []admissionregistrationv1.MutatingWebhook) field.ErrorList {
 	var errs field.ErrorList
 	names := map[string]bool{}
-	for i := range obj.Webhooks {
-		hook, path := &obj.Webhooks[i], field.NewPath("webhooks").Index(i)
-		errs = append(errs, validateWebhook(mutatingFields(hook), names, path)...)
-		if policy := hook.ReinvocationPolicy; policy != nil {
-			errs = append(errs, oneOf(*policy, path.Child("reinvocationPolicy"), reinvocationPolicies...)...)
+	for i := range hooks {
+		name, path := hooks[i].Name, field.NewPath("webhooks").Index(i)
+		errs = append(errs, validation.IsFullyQualifiedName(path.Child("name"), name)...)
+		if names[name] {
+			errs = append(errs, field.Duplicate(path.Child("name"), name))
 		}
+		names[name] = true
+		errs = append(errs, validateWebhook(&hooks[i], path)...)
 	}
 	return errs
 }
 
-func validateValidatingWebhooks(obj *admissionregistrationv1.ValidatingWebhookConfiguration) field.ErrorList {
-	var errs field.ErrorList
-	names := map[string]bool{}
-	for i := range obj.Webhooks {
-		errs = append(errs, validateWebhook(validatingFields(&obj.Webhooks[i]), names, field.NewPath("webhooks").Index(i))...)
+// validateWebhook validates all fields except the name.
+func validateWebhook(hook *admissionregistrationv1.MutatingWebhook, path *field.Path) field.ErrorList {
+	errs := validateReviewVersions(hook.AdmissionReviewVersions, path.Child("admissionReviewVersions"))
+	for i := range hook.Rules {
+		errs = append(errs, validateRule(&hook.Rules[i], path.Child("rules").Index(i))...)
 	}
-	return errs
-}
-
-// validateWebhook validates the common fields. names contains the names of previous webhooks.
-func validateWebhook(hook webhookFields, names map[string]bool, path *field.Path) field.ErrorList {
-	errs := validation.IsFullyQualifiedName(path.Child("name"), hook.name)
-	if names[hook.name] {
-		errs = append(errs, field.Duplicate(path.Child("name"), hook.name))
-	}
-	names[hook.name] = true
-	errs = append(errs, validateReviewVersions(hook.reviewVersions, path.Child("admissionReviewVersions"))...)
-	for i := range hook.rules {
-		errs = append(errs, validateRule(&hook.rules[i], path.Child("rules").Index(i))...)
-	}
-	if policy := *hook.failurePolicy; policy != nil {
-		errs = append(errs, oneOf(*policy, path.Child("failurePolicy"), failurePolicies...)...)
-	}
-	if policy := *hook.matchPolicy; policy != nil {
-		errs = append(errs, oneOf(*policy, path.Child("matchPolicy"), matchPolicies...)...)
-	}
-	switch hook.sideEffects {
+	errs = append(errs, optional(hook.FailurePolicy, path.Child("failurePolicy"), failurePolicies...)...)
+	errs = append(errs, optional(hook.MatchPolicy, path.Child("matchPolicy"), matchPolicies...)...)
+	switch hook.SideEffects {
 	case nil:
 		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of None, NoneOnDryRun"))
 	default:
-		errs = append(errs, oneOf(*hook.sideEffects, path.Child("sideEffects"),
+		errs = append(errs, oneOf(*hook.SideEffects, path.Child("sideEffects"),
 			admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.SideEffectClassNoneOnDryRun)...)
 	}
-	if seconds := *hook.timeoutSeconds; seconds != nil && (*seconds < 1 || *seconds > maxTimeoutSeconds) {
+	if seconds := hook.TimeoutSeconds; seconds != nil && (*seconds < 1 || *seconds > maxTimeoutSeconds) {
 		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *seconds, "the timeout value must be between 1 and 30 seconds"))
 	}
-	errs = append(errs, validateSelector(*hook.namespaceSelector, path.Child("namespaceSelector"))...)
-	errs = append(errs, validateSelector(*hook.objectSelector, path.Child("objectSelector"))...)
-	errs = append(errs, validateClientConfig(hook.clientConfig, path.Child("clientConfig"))...)
-	return append(errs, validateMatchConditions(newExpressions(false), hook.matchConditions, path.Child("matchConditions"))...)
+	errs = append(errs, validateSelector(hook.NamespaceSelector, path.Child("namespaceSelector"))...)
+	errs = append(errs, validateSelector(hook.ObjectSelector, path.Child("objectSelector"))...)
+	errs = append(errs, validateClientConfig(&hook.ClientConfig, path.Child("clientConfig"))...)
+	errs = append(errs, validateMatchConditions(newExpressions(false), hook.MatchConditions, path.Child("matchConditions"))...)
+	return append(errs, optional(hook.ReinvocationPolicy, path.Child("reinvocationPolicy"), reinvocationPolicies...)...)
 }
 
 func validateReviewVersions(versions []string, path *field.Path) field.ErrorList {

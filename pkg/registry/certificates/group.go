@@ -26,8 +26,7 @@ import (
 
 // Config configures the group.
 type Config struct {
-	// Authorizer is used for the verbs approve and sign on signers. Without it, only permissions on the subresources
-	// are required.
+	// Authorizer is used for the verbs approve and sign on signers. Without it, these are not required.
 	Authorizer authorizer.UnconditionalAuthorizer
 }
 
@@ -205,9 +204,9 @@ func (c Config) admitSigning(ctx context.Context, request, old *csr) error {
 }
 
 func (c Config) admit(ctx context.Context, verb string, request, old *csr) error {
-	u, ok := genericapirequest.UserFrom(ctx)
-	if !ok {
-		return apierrors.NewBadRequest("no user present on request")
+	u, err := resource.UserFrom(ctx)
+	if err != nil {
+		return err
 	}
 	signer := old.Spec.SignerName
 	domain, _, _ := strings.Cut(signer, "/")

@@ -88,7 +88,6 @@ func checkRequest(content []byte) error {
 	return request.CheckSignature()
 }
 
-// signerName validates a name of the form domain/path.
 func signerName(name string) field.ErrorList {
 	path := spec.Child("signerName")
 	if name == "" {

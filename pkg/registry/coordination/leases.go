@@ -92,8 +92,7 @@ func validateSpec(spec *coordinationv1.LeaseSpec) field.ErrorList {
 	return errs
 }
 
-// validateStrategy validates the name of an election strategy, which must be a known one or have a domain. The path
-// contains the field twice, as in kube-apiserver.
+// validateStrategy validates the name of an election strategy. The path has the field twice, as in kube-apiserver.
 func validateStrategy(strategy coordinationv1.CoordinatedLeaseStrategy, path *field.Path) field.ErrorList {
 	if !strings.Contains(string(strategy), "/") {
 		if strategy == coordinationv1.OldestEmulationVersion {

@@ -90,8 +90,7 @@ func validateConfigMapUpdate(_ context.Context, cm, old *corev1.ConfigMap) field
 // rootCA is the name of the ConfigMap with the root CA, which exists in each namespace.
 const rootCA = "kube-root-ca.crt"
 
-// ShareCA returns a codec that shares the content of all ConfigMaps with the root CA, to reduce the memory of the watch
-// cache.
+// ShareCA returns a codec that shares the content of all ConfigMaps with the root CA, to reduce memory.
 func ShareCA(codec runtime.Codec) runtime.Codec { return caCodec{codec} }
 
 type caCodec struct{ runtime.Codec }
@@ -142,8 +141,7 @@ var secrets = &resource.Resource[*corev1.Secret]{
 	},
 }
 
-// defaultSecret sets the type and moves the write-only stringData into data. It runs on decoding, so that no field
-// manager ever owns stringData.
+// defaultSecret moves stringData into data on decoding, so that no field manager ever owns stringData.
 func defaultSecret(secret *corev1.Secret) {
 	if secret.Type == "" {
 		secret.Type = corev1.SecretTypeOpaque
@@ -170,7 +168,6 @@ func validateSecret(secret *corev1.Secret) field.ErrorList {
 	return append(errs, validateSecretType(secret, data)...)
 }
 
-// validateSecretType validates the keys that well-known types require.
 func validateSecretType(secret *corev1.Secret, data *field.Path) field.ErrorList {
 	switch secret.Type {
 	case corev1.SecretTypeServiceAccountToken:
@@ -232,7 +229,6 @@ func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.E
 	return append(errs, validateSecret(secret)...)
 }
 
-// secretWarnings returns a warning for a TLS secret with an invalid key pair.
 func secretWarnings(_ context.Context, secret *corev1.Secret) []string {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil

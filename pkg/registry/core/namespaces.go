@@ -85,8 +85,7 @@ var namespaceStatus = resource.Strategy[*corev1.Namespace]{
 	ResetFields:         [][]string{{"spec"}},
 }
 
-// namespaceFinalize is used by the controller that deletes the content of terminating namespaces: it removes its
-// finalizer from the spec.
+// namespaceFinalize is used by the controller that deletes the content of namespaces, to remove its finalizer.
 var namespaceFinalize = resource.Strategy[*corev1.Namespace]{
 	PrepareForUpdate: func(_ context.Context, namespace, old *corev1.Namespace) {
 		namespace.Status = old.Status
@@ -164,8 +163,7 @@ type namespaceVerbs interface {
 	rest.StorageWithReadiness
 }
 
-// namespaceStorage serves namespaces. Unlike in the generic store, a deleted namespace becomes Terminating, and is
-// removed when its spec has no finalizers.
+// namespaceStorage serves namespaces. A deleted namespace becomes Terminating until its spec has no finalizers.
 type namespaceStorage struct {
 	namespaceVerbs
 	store *genericregistry.Store

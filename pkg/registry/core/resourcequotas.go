@@ -64,7 +64,6 @@ var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
 	},
 }
 
-// quotaCell returns the usages and limits of resources.
 func quotaCell(quota *corev1.ResourceQuota, include func(name string) bool) string {
 	parts := make([]string, 0, len(quota.Status.Hard))
 	for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
@@ -219,8 +218,7 @@ func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) fie
 	return errs
 }
 
-// limitRanges are only stored and validated, because logical clusters have no pods, containers and volume claims.
-// They are for clients that run such workloads elsewhere.
+// limitRanges are only stored and validated, for clients that run workloads elsewhere.
 var limitRanges = &resource.Resource[*corev1.LimitRange]{
 	Name:       "limitranges",
 	Kind:       "LimitRange",
@@ -249,8 +247,7 @@ var limitRanges = &resource.Resource[*corev1.LimitRange]{
 	},
 }
 
-// defaultLimits sets defaults for containers: the default limit from the maximum, and the default request from the
-// default limit or the minimum.
+// defaultLimits sets defaults for containers: the limit from the maximum, the request from the limit or the minimum.
 func defaultLimits(item *corev1.LimitRangeItem) {
 	if item.Type != corev1.LimitTypeContainer {
 		return

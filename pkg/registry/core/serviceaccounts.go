@@ -94,7 +94,7 @@ type TokenIssuer interface {
 	Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error)
 }
 
-// Tokens configures the tokens of service accounts. Without an Issuer, the subresource serviceaccounts/token is not served.
+// Tokens configures the tokens of service accounts. Without an Issuer, serviceaccounts/token is not served.
 type Tokens struct {
 	Issuer TokenIssuer
 	// Audiences is the default for requests without audiences.

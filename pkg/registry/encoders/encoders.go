@@ -1,5 +1,4 @@
-// Package encoders encodes long lists and watch events of built-in objects as JSON faster than upstream, with the same
-// output.
+// Package encoders encodes long lists and watch events as JSON faster than upstream, with the same output.
 package encoders
 
 import (
@@ -21,8 +20,7 @@ const (
 	long = 128
 	// maxWorkers prevents one list from occupying all cores of a large machine.
 	maxWorkers = 4
-	// ahead is the number of parts per worker that are encoded or wait to be written. With the size of a part, it
-	// limits the memory of a list.
+	// ahead is the number of parts per worker that are encoded or wait to be written, which limits the memory.
 	ahead = 2
 	// partBytes is the intended size of a part, and partItems the maximum number of objects.
 	partBytes = 64 << 10
@@ -52,8 +50,7 @@ func (s serializer) EncoderForVersion(e apiruntime.Encoder, gv apiruntime.GroupV
 	return e
 }
 
-// listEncoder encodes long lists on several cores. Most of the cost of a long list is the encoding of its objects, which
-// upstream does sequentially in the goroutine that writes the response.
+// listEncoder encodes long lists on several cores. Upstream encodes the objects sequentially while it writes.
 type listEncoder struct {
 	apiruntime.Encoder
 }
@@ -83,7 +80,6 @@ func (e listEncoder) Encode(obj apiruntime.Object, w io.Writer) error {
 	return err
 }
 
-// itemsOf returns the items of a long list of typed objects.
 func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	t := reflect.TypeOf(obj)
 	at, cached := itemsAt.Load(t)
@@ -99,8 +95,7 @@ func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	return items, items.Len() >= long
 }
 
-// itemsAt caches the index of the items field by list type, or nil for other types, because it is needed for each encoded
-// object.
+// itemsAt caches the index of the items field by list type, or nil for other types.
 var itemsAt sync.Map
 
 func itemsIn(t reflect.Type) []int {
@@ -115,7 +110,6 @@ func itemsIn(t reflect.Type) []int {
 	return items.Index
 }
 
-// tail follows the items.
 const tail = "]}\n"
 
 // head returns the text before the items, or false if the items are not the last field.
@@ -223,8 +217,7 @@ func (p *part) recycle() {
 	}
 }
 
-// eventEncoder encodes watch events. Upstream encodes an object, and then the event with the encoded object, which
-// processes each byte again. This encoder copies the encoded object.
+// eventEncoder copies the encoded object into the watch event. Upstream processes each byte again.
 type eventEncoder struct {
 	apiruntime.EncoderWithAllocator
 }

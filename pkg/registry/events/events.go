@@ -94,8 +94,7 @@ func selectable(event *corev1.Event) fields.Set {
 	}
 }
 
-// requestVersion returns the API version of the request. Without a request it returns the zero value, for which the strict
-// rules apply.
+// requestVersion returns the API version of the request. For the zero value, the strict rules apply.
 func requestVersion(ctx context.Context) schema.GroupVersion {
 	if info, ok := genericapirequest.RequestInfoFrom(ctx); ok {
 		return schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
@@ -164,7 +163,6 @@ func target(e *corev1.Event) string {
 	return kind + "/" + e.InvolvedObject.Name
 }
 
-// source returns the reporting component and its instance.
 func source(e *corev1.Event) string {
 	component := cmp.Or(e.Source.Component, e.ReportingController)
 	instance := cmp.Or(e.Source.Host, e.ReportingInstance)
@@ -174,8 +172,7 @@ func source(e *corev1.Event) string {
 	return component + ", " + instance
 }
 
-// addConversions registers the conversions between both forms of events and lists. As usual, the result shares memory
-// with its source.
+// addConversions registers the conversions between both forms. As usual, the result shares memory with its source.
 func addConversions(scheme *runtime.Scheme) error {
 	for _, c := range []struct {
 		from, to any

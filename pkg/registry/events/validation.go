@@ -20,8 +20,7 @@ const (
 	maxNote  = 1024
 )
 
-// validateCreate validates a new event with the legacy rules and, unless it was created through core/v1, with the strict
-// ones.
+// validateCreate validates a new event with the legacy rules and, except in core/v1, with the strict ones.
 func validateCreate(event *corev1.Event, version schema.GroupVersion) field.ErrorList {
 	errs := validateLegacy(event)
 	if version == corev1.SchemeGroupVersion {
@@ -98,8 +97,7 @@ func validateSeries(event *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// validateLegacy validates the common rules. An event with an event time was created by a client of the new API and must
-// have the new fields.
+// validateLegacy validates the common rules. An event with an event time must have the fields of the new API.
 func validateLegacy(event *corev1.Event) field.ErrorList {
 	var errs field.ErrorList
 	if !namespacesAgree(event) {
@@ -128,7 +126,6 @@ func namespacesAgree(event *corev1.Event) bool {
 	}
 }
 
-// validateNewFields validates the fields that events.k8s.io added.
 func validateNewFields(event *corev1.Event) field.ErrorList {
 	controller := field.NewPath("reportingController")
 	var errs field.ErrorList

@@ -24,7 +24,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// everything contains the rules of cluster-admin.
 var everything = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
@@ -32,8 +31,7 @@ var everything = []rbacv1.PolicyRule{
 
 // Rules returns the rules in the logical cluster of a context.
 type Rules interface {
-	// RulesOf returns the rules that a user has in the namespace, including those for all namespaces. It may return
-	// an error with an incomplete list.
+	// RulesOf returns the rules of a user in the namespace and in all namespaces. An error means that they are incomplete.
 	RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error)
 	// RulesIn returns the rules of the role that a binding in the namespace refers to, or a NotFound error.
 	RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error)
@@ -48,7 +46,6 @@ type Config struct {
 	Wrote func(cluster logicalcluster.Name, resource, resourceVersion string)
 }
 
-// notifyWrites returns a function that makes a store call Wrote.
 func (c Config) notifyWrites(name string) func(store *genericregistry.Store) {
 	if c.Wrote == nil {
 		return nil
@@ -99,7 +96,6 @@ func (g *guard) clusterRole(ctx context.Context, role, old *rbacv1.ClusterRole) 
 	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))
 }
 
-// bindingCheck returns a function that checks writes of bindings.
 func bindingCheck[T resource.Object](g *guard, name string, namespaced bool, of func(T) bindingFields) func(ctx context.Context, binding, old T) error {
 	return func(ctx context.Context, binding, old T) error {
 		if onlyForDeletion(binding, old) {
@@ -113,7 +109,6 @@ func bindingCheck[T resource.Object](g *guard, name string, namespaced bool, of 
 	}
 }
 
-// binding checks that the writer may bind a role.
 func (g *guard) binding(ctx context.Context, resource, name string, ref rbacv1.RoleRef, namespace string) error {
 	if exempt(ctx) {
 		return nil
@@ -161,7 +156,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 	if coversWhole(own, rules) {
 		return nil
 	}
-	if n := combinations(rules); n > maxComparisons/max(len(own), 1) {
+	if combinations(rules) > float64(maxComparisons/max(len(own), 1)) {
 		return fmt.Errorf("too many rules to compare with those of user %q: write smaller roles, or use cluster-admin permissions", u.GetName())
 	}
 	covered, missing := validation.Covers(own, rules)
@@ -187,8 +182,7 @@ func namespaceOf(ctx context.Context) string {
 	return namespace
 }
 
-// onlyForDeletion reports whether an update changes only owner references and finalizers. The garbage collector, which
-// does not have the rules of the objects, must be able to do this.
+// onlyForDeletion reports whether an update changes only owner references and finalizers, as the garbage collector's.
 func onlyForDeletion[T resource.Object](obj, old T) bool {
 	before, ok := old.DeepCopyObject().(T) // false if old is nil
 	if !ok || before.GetUID() == "" {
@@ -253,25 +247,15 @@ func (s *guarded[T]) Update(ctx context.Context, name string, info rest.UpdatedO
 // resource, verb and name, which may not fit into memory for a single object of the permitted size.
 const maxComparisons = 1 << 20
 
-// combinations returns the number of rules after expansion, but at most maxComparisons+1.
-func combinations(rules []rbacv1.PolicyRule) int {
-	total := 0
+// combinations returns the number of rules after expansion. It does not overflow.
+func combinations(rules []rbacv1.PolicyRule) (total float64) {
 	for _, rule := range rules {
-		total = bounded(total + product(len(rule.APIGroups), len(rule.Resources), len(rule.Verbs), max(len(rule.ResourceNames), 1)))
-		total = bounded(total + product(len(rule.NonResourceURLs), len(rule.Verbs)))
+		verbs, names := float64(len(rule.Verbs)), float64(max(len(rule.ResourceNames), 1))
+		total += float64(len(rule.APIGroups)) * float64(len(rule.Resources)) * verbs * names
+		total += float64(len(rule.NonResourceURLs)) * verbs
 	}
 	return total
 }
-
-func product(factors ...int) int {
-	n := 1
-	for _, factor := range factors {
-		n = bounded(n * factor)
-	}
-	return n
-}
-
-func bounded(n int) int { return min(n, maxComparisons+1) }
 
 // coversWhole reports whether each of rules is covered by a rule of own with wildcards only, as administrators have.
 func coversWhole(own, rules []rbacv1.PolicyRule) bool {
@@ -288,32 +272,22 @@ func coversWhole(own, rules []rbacv1.PolicyRule) bool {
 
 // describe formats rules for users. Rules that differ only in their verbs are combined.
 func describe(rules []rbacv1.PolicyRule) []string {
-	type group struct {
-		rule  rbacv1.PolicyRule
-		verbs []string
-	}
-	var groups []*group
-	byText := map[string]*group{}
+	byText := map[string]rbacv1.PolicyRule{}
 	for _, rule := range rules {
 		verbs := rule.Verbs
 		rule.Verbs = nil
 		text := describeRule(rule)
-		g := byText[text]
-		if g == nil {
-			g = &group{rule: rule}
-			byText[text] = g
-			groups = append(groups, g)
-		}
+		rule.Verbs = byText[text].Verbs
 		for _, verb := range verbs {
-			if !slices.Contains(g.verbs, verb) {
-				g.verbs = append(g.verbs, verb)
+			if !slices.Contains(rule.Verbs, verb) {
+				rule.Verbs = append(rule.Verbs, verb)
 			}
 		}
+		byText[text] = rule
 	}
-	texts := make([]string, 0, len(groups))
-	for _, g := range groups {
-		g.rule.Verbs = g.verbs
-		texts = append(texts, describeRule(g.rule))
+	texts := make([]string, 0, len(byText))
+	for _, rule := range byText {
+		texts = append(texts, describeRule(rule))
 	}
 	slices.Sort(texts)
 	return texts

@@ -143,8 +143,7 @@ func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) fi
 	return errs
 }
 
-// validateBindingUpdate rejects changes of the role, because permission to change the subjects must not allow choosing
-// their role.
+// validateBindingUpdate rejects changes of the role, which would need the permission to bind.
 func validateBindingUpdate(binding, old bindingFields, namespaced bool) field.ErrorList {
 	errs := append(validateBinding(binding, namespaced), validate.ObjectMetaUpdate(binding.meta, old.meta)...)
 	if *binding.ref != *old.ref {

@@ -77,8 +77,8 @@ func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) 
 	return typed.GetLabels(), set, nil
 }
 
-// Alternate serves a Resource a second time, in another group and another form. Both share one storage. The scheme must
-// contain conversions between the forms, which the Group's AddToScheme adds.
+// Alternate serves a Resource without ResetFields a second time, in another group and another form. Both share one
+// storage. The Group's AddToScheme must add conversions between the forms.
 type Alternate[T Object] struct {
 	// Of is the stored resource. Its group must come first.
 	Of *Resource[T]
@@ -107,5 +107,3 @@ func (v *Alternate[T]) storage(b *Builder, _ schema.GroupVersion) (map[string]re
 	}
 	return storages, nil
 }
-
-func (v *Alternate[T]) of() Definition { return v.Of }

@@ -1,8 +1,5 @@
-// Package resource turns descriptions of API resources into storages that a generic API server can install.
-//
-// A Resource is a table: names, constructors, selectable fields, printer columns, and a Strategy of functions for the
-// behavior. A Group contains the resources of one API group and version and registers their types; a Builder creates the
-// storages. This package does not depend on any particular resource.
+// Package resource turns descriptions of API resources into storages that a generic API server can install. It does not
+// depend on any particular resource.
 package resource
 
 import (
@@ -62,7 +59,7 @@ type Resource[T Object] struct {
 	Subresources []Subresource[T]
 	// Customize changes the store before it is completed; optional.
 	Customize func(store *genericregistry.Store)
-	// Wrap replaces the storage of the resource, given the completed store, if its verbs differ from the generic ones; optional.
+	// Wrap replaces the storage of the resource if its verbs differ from those of the completed store; optional.
 	Wrap func(store *genericregistry.Store) rest.Storage
 	// Extra returns storages of other subresources by name, such as "token"; optional.
 	Extra func(store *genericregistry.Store) map[string]rest.Storage
@@ -89,7 +86,7 @@ type Strategy[T Object] struct {
 	UnconditionalUpdate bool
 	// GarbageCollection is the default policy on delete; optional.
 	GarbageCollection rest.GarbageCollectionPolicy
-	// ResetFields are the paths that the strategy always sets or restores, so that field managers do not own them; optional.
+	// ResetFields are the paths that the strategy sets or restores, so that field managers do not own them; optional.
 	ResetFields [][]string
 }
 
@@ -122,7 +119,7 @@ type Group struct {
 	// GroupVersion is the served and stored version.
 	GroupVersion schema.GroupVersion
 	Resources    []Definition
-	// AddToScheme adds types that the resources do not define, e.g. conversions and kinds of subresources. It is optional.
+	// AddToScheme adds what the resources do not define, e.g. conversions and kinds of subresources; optional.
 	AddToScheme func(*runtime.Scheme) error
 }
 
@@ -143,7 +140,7 @@ func (g Group) Register(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Builder creates the storages of groups. It builds each resource once, even if an Alternate serves it in a second group.
+// Builder creates the storages of groups.
 type Builder struct {
 	// Scheme must contain all groups.
 	Scheme *runtime.Scheme
@@ -151,19 +148,11 @@ type Builder struct {
 	RESTOptions generic.RESTOptionsGetter
 
 	storages map[Definition]map[string]rest.Storage
-	// groups are the API versions that serve each resource.
-	groups map[Definition][]string
 }
 
-// Build returns the storages of each group by path, in the order of groups. If it fails, it destroys all storages.
-func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error) {
+// Build returns the storages of each group by path, in the order of groups. If it fails, Destroy must be called.
+func (b *Builder) Build(groups []Group) ([]map[string]rest.Storage, error) {
 	b.storages = map[Definition]map[string]rest.Storage{}
-	b.groups = servedIn(groups)
-	defer func() {
-		if err != nil {
-			b.Destroy()
-		}
-	}()
 	out := make([]map[string]rest.Storage, 0, len(groups))
 	for _, group := range groups {
 		paths := map[string]rest.Storage{}
@@ -185,25 +174,11 @@ func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error)
 	return out, nil
 }
 
-// Destroy destroys all storages. It is not needed if a server has installed the storages, but it may be called repeatedly.
+// Destroy destroys all storages. A server that has installed them does this itself; it may be repeated.
 func (b *Builder) Destroy() {
 	for _, storages := range b.storages {
 		for _, storage := range storages {
 			storage.Destroy()
 		}
 	}
-}
-
-// servedIn returns the API versions that serve each resource.
-func servedIn(groups []Group) map[Definition][]string {
-	out := map[Definition][]string{}
-	for _, group := range groups {
-		for _, definition := range group.Resources {
-			if alternate, ok := definition.(interface{ of() Definition }); ok {
-				definition = alternate.of()
-			}
-			out[definition] = append(out[definition], group.GroupVersion.String())
-		}
-	}
-	return out
 }

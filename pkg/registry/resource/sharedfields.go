@@ -13,8 +13,7 @@ import (
 
 const (
 	rememberedSets = 64
-	// sharedFields and sharedBytes limit the number of fields in a shared set and the size of their values. Larger
-	// sets, e.g. those of Events, are rarely equal.
+	// sharedFields and sharedBytes limit shared sets, because larger ones, e.g. those of Events, are rarely equal.
 	sharedFields, sharedBytes = 3, 256
 )
 

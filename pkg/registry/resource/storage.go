@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -20,7 +23,7 @@ import (
 
 // storage builds the store of the resource and the storages around it.
 func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
-	store := r.newStore(b, gv)
+	store := r.newStore(b.Scheme, gv)
 	if r.Customize != nil {
 		r.Customize(store)
 	}
@@ -34,7 +37,7 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 		out[r.Name] = r.Wrap(store)
 	}
 	for _, sub := range r.Subresources {
-		out[r.Name+"/"+sub.Name] = r.subresourceStorage(b, store, sub)
+		out[r.Name+"/"+sub.Name] = r.subresourceStorage(newStrategy(b.Scheme, r.Namespaced, sub.Strategy, gv), store, sub)
 	}
 	if r.Extra != nil {
 		for name, storage := range r.Extra(store) {
@@ -44,8 +47,8 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	return out, nil
 }
 
-func (r *Resource[T]) newStore(b *Builder, gv schema.GroupVersion) *genericregistry.Store {
-	s := newStrategy(b.Scheme, r.Namespaced, r.Strategy, b.groups[r])
+func (r *Resource[T]) newStore(scheme *runtime.Scheme, gv schema.GroupVersion) *genericregistry.Store {
+	s := newStrategy(scheme, r.Namespaced, r.Strategy, gv)
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return newObject[T]() },
 		NewListFunc:               r.NewList,
@@ -79,8 +82,7 @@ func (s *Storage) ShortNames() []string { return s.shortNames }
 // Categories implements rest.CategoriesProvider.
 func (s *Storage) Categories() []string { return s.categories }
 
-func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Store, sub Subresource[T]) rest.Storage {
-	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.groups[r])
+func (r *Resource[T]) subresourceStorage(s strategy[T], store *genericregistry.Store, sub Subresource[T]) rest.Storage {
 	copied := *store
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
@@ -146,15 +148,13 @@ func (s *getUpdateStorage) ConvertToTable(ctx context.Context, object, tableOpti
 	return s.store.ConvertToTable(ctx, object, tableOptions)
 }
 
-// Review describes a resource that can only be created. Its objects are questions, and the response, which is not stored,
-// contains the result.
+// Review describes a resource that can only be created. Its objects are questions. The response is not stored.
 type Review[T Object] struct {
 	// Name and Kind are as in Resource.
 	Name, Kind string
 	// Namespaced is set for questions about one namespace.
 	Namespaced bool
-	// Evaluate returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
-	// user and namespace.
+	// Evaluate returns the response, which may be obj itself. It is called after admission.
 	Evaluate func(ctx context.Context, obj T) (runtime.Object, error)
 }
 
@@ -168,9 +168,6 @@ func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) err
 }
 
 func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
-	if r.Evaluate == nil {
-		return nil, fmt.Errorf("%s has no Evaluate function", r.Name)
-	}
 	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
 }
 
@@ -202,6 +199,14 @@ func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit
 		}
 	}
 	return s.review.Evaluate(ctx, question)
+}
+
+// UserFrom returns the user of a request.
+func UserFrom(ctx context.Context) (user.Info, error) {
+	if u, ok := genericapirequest.UserFrom(ctx); ok {
+		return u, nil
+	}
+	return nil, apierrors.NewBadRequest("no user present on request")
 }
 
 // ConvertExtra converts the extra fields of a user to another type of values. It returns nil if there are none.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
@@ -30,8 +31,8 @@ var (
 	_ rest.ResetFieldsStrategy             = strategy[Object]{}
 )
 
-// newStrategy returns the adapter. versions are the API versions in which field managers may refer to the reset fields.
-func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], versions []string) strategy[T] {
+// newStrategy returns the adapter. gv is the version in which field managers refer to the reset fields.
+func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], gv schema.GroupVersion) strategy[T] {
 	s := strategy[T]{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, namespaced: namespaced, do: do}
 	if len(do.ResetFields) == 0 {
 		return s
@@ -44,10 +45,7 @@ func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strate
 		}
 		set.Insert(fieldpath.MakePathOrDie(parts...))
 	}
-	s.resetFields = make(map[fieldpath.APIVersion]*fieldpath.Set, len(versions))
-	for _, version := range versions {
-		s.resetFields[fieldpath.APIVersion(version)] = set
-	}
+	s.resetFields = map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(gv.String()): set}
 	return s
 }
 
@@ -69,9 +67,9 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate also sets the same apiVersion and kind on both objects. Internal and served versions are the same Go
-// types here, and conversion between them sets or removes the kind of an object in place. The two could therefore
-// differ, and the generic registry would not ignore an update that only changes timestamps of field managers.
+// PrepareForUpdate also sets the same apiVersion and kind on both objects. They could differ, because internal and
+// served versions are the same Go types here, and conversion changes the kind of an object in place. Then, the generic
+// registry would not ignore an update that only changes timestamps of field managers.
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	fieldmanagers.KeepOrder(obj.(T), old.(T))

@@ -1,6 +1,5 @@
-// Package validate contains checks of metadata and helpers for the validation of several built-in resources.
-//
-// The messages are those of kube-apiserver, because clients and their tests compare them.
+// Package validate contains checks of metadata and helpers for the validation of several built-in resources. Their
+// messages are those of kube-apiserver, because clients compare them.
 package validate
 
 import (

@@ -1,10 +1,8 @@
-// Package claims maintains sets of claimed objects: the logical clusters that accept a permission claim of an
-// API export on one resource, and the objects that each claim selects. Requests that are restricted to a
-// Set find no other objects.
+// Package claims maintains sets of claimed objects: the logical clusters that accept a permission claim of an API export
+// on one resource, and the objects that each claim selects. Requests that are restricted to a Set find no other objects.
 //
-// A set is in memory and has a timeline. Each change has a version, so that lists at a version and watches
-// from a version can determine their objects. The component that watches the bindings creates and updates
-// the sets; the storage of the resource reads them.
+// A set is in memory. Each change has a version, so that lists at a version and watches from a version can determine
+// their objects. The component that watches the bindings updates the sets; the storage of the resource reads them.
 package claims
 
 import (
@@ -49,8 +47,7 @@ type Set struct {
 	version uint64
 	// floor is the version after which the history is complete.
 	floor uint64
-	// changes is the history, in order. Of those before ended it is known at which version all replicas
-	// had seen them.
+	// changes is the history, in order. Of those before ended, until is known.
 	changes []Change
 	ended   int
 	// bytes is the size of the history. A change counts for After, because Before belongs to the one before.
@@ -84,9 +81,9 @@ type Change struct {
 // Lagged is the time until which another replica may have used the state before the change.
 func (c Change) Lagged() time.Time { return c.Time.Add(lag) }
 
-// NewSet returns an empty set for the objects of a resource with an identity, which is empty for resources
-// that no export defines. The source may be nil. since is the resource version up to which the caller has read
-// the bindings: changes up to it belong to the initial state, and watches from earlier versions must list again.
+// NewSet returns an empty set for the objects of a resource with an identity, which is empty for resources that no
+// export defines. since is the resource version up to which the caller has read the bindings: changes up to it belong
+// to the initial state, and watches from earlier versions must list again.
 func NewSet(source *Source, resource schema.GroupResource, identity string, since uint64) *Set {
 	return &Set{source: source, resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
 }
@@ -110,18 +107,15 @@ func (s *Set) CatchUp(ctx context.Context, version uint64) error {
 // Resource is the resource of the objects.
 func (s *Set) Resource() schema.GroupResource { return s.resource }
 
-// Current returns the error of the source's Current. A request must check it after it has chosen the version
-// that it serves.
+// Current returns the error of the source's Current, which a request must check after it has chosen its version.
 func (s *Set) Current() error { return s.source.Current() }
 
 // Identity is the identity of the objects.
 func (s *Set) Identity() string { return s.identity }
 
-// Allow sets the selection of a logical cluster to the objects that the selector matches; nil matches all.
-// revision is the resource version of the object that caused the change. Without watches, the cost is that
-// of a map update; watches receive added and deleted objects from their own goroutines. It takes the lock
-// of the hub that follows the set, under which BackendConfig.ClaimLabels and attributes are computed.
-// Therefore these must not take a lock that the caller holds.
+// Allow sets the selection of a logical cluster to the objects that the selector matches; nil matches all. revision
+// is the resource version of the object that caused the change. It takes the lock of the hub that follows the set,
+// under which BackendConfig.ClaimLabels and attributes are computed: these must not take a lock that the caller holds.
 func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
 	s.change(cluster, Select(selector), revision)
 }
@@ -131,8 +125,7 @@ func (s *Set) AllowNames(cluster logicalcluster.Name, names []string, revision u
 	s.change(cluster, SelectNames(names), revision)
 }
 
-// Deny removes a logical cluster from the set, as Allow adds it. Before a set is dropped, all its logical
-// clusters must be denied.
+// Deny removes a logical cluster from the set. Before a set is dropped, all its logical clusters must be denied.
 func (s *Set) Deny(cluster logicalcluster.Name, revision uint64) {
 	s.change(cluster, Selection{}, revision)
 }
@@ -193,8 +186,7 @@ func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
 	return change
 }
 
-// compactLocked drops the oldest changes if the history is too long or too large, but none that another
-// replica may not have seen.
+// compactLocked drops the oldest changes beyond the limits, but none that another replica may not have seen.
 func (s *Set) compactLocked(version uint64, now time.Time) {
 	s.advanceLocked(version, now)
 	n := 0
@@ -225,10 +217,8 @@ func (s *Set) advanceLocked(version uint64, now time.Time) {
 	}
 }
 
-// WithSet returns a context that restricts requests to the storage of the set's resource to the set, and to
-// objects of its identity. Lists and watches of all logical clusters include those of the set; a request
-// for one of them does not find other objects. Requests to any other storage fail. Functions like
-// request.WithCluster remove the restriction.
+// WithSet returns a context that restricts requests to the storage of the set's resource to the set, and to objects of
+// its identity. Requests to any other storage fail. Functions like request.WithCluster remove the restriction.
 func WithSet(ctx context.Context, set *Set) context.Context {
 	ctx = request.WithIdentity(ctx, set.resource, set.identity)
 	return request.WithRestriction(ctx, set)
@@ -323,8 +313,7 @@ func (s *Set) latestLocked() *Snapshot {
 	return s.snapshot
 }
 
-// At returns the state at a version, or ErrCompacted. It includes the changes of all objects up to the
-// version, also those that were applied later.
+// At returns the state at a version, or ErrCompacted. It includes changes up to the version that were applied later.
 func (s *Set) At(version uint64) (*Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,8 +334,7 @@ func (s *Set) At(version uint64) (*Snapshot, error) {
 	return newSnapshot(members), nil
 }
 
-// Advance records the version for changes that all replicas have seen, so that watches from later versions do
-// not receive them. It is cheap without such changes.
+// Advance records the version for changes that all replicas have seen, which later watches do not receive.
 func (s *Set) Advance(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

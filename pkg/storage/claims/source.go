@@ -18,10 +18,9 @@ const (
 	lag = 10 * time.Second
 )
 
-// Source monitors whether the process that updates sets is running. If the process or its machine was suspended,
-// it receives the events of the meantime in any order, e.g. events of objects before changes of claims that other
-// replicas have already applied. Therefore its sets are not current until the claims have been read
-// again. The zero value has never been suspended.
+// Source monitors whether the process that updates sets is running. A process that was suspended receives the events of
+// the meantime in any order, e.g. those of objects before changes of claims that other replicas have already applied.
+// Therefore its sets are not current until the claims have been read again.
 type Source struct {
 	mu sync.Mutex
 	// beat is the time of the last beat, or zero.
@@ -33,8 +32,7 @@ type Source struct {
 	catchUp func(ctx context.Context, version uint64) error
 }
 
-// CatchUpBy sets the function that waits until sets have all changes up to a version. It must be called before
-// sets are created.
+// CatchUpBy sets the function that waits until sets have all changes up to a version, before there are sets.
 func (s *Source) CatchUpBy(catchUp func(ctx context.Context, version uint64) error) {
 	s.catchUp = catchUp
 }
@@ -46,8 +44,7 @@ func (s *Source) ObservedByAll(at time.Time) bool {
 	return current && now.Sub(since) > lag && now.Sub(at) > lag
 }
 
-// Beat records that the source is running. It reports whether the source was suspended: then the claims must be
-// read again, followed by Restart.
+// Beat records that the source is running. If it was suspended, the claims must be read again, followed by Restart.
 func (s *Source) Beat() (suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

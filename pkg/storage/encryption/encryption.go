@@ -71,8 +71,7 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 	}, nil
 }
 
-// Transformers returns the transformers for the storage. Without a configuration, they do not encrypt, and they
-// reject encrypted values.
+// Transformers returns the transformers for the storage. Without a configuration, they reject encrypted values.
 func (p *Providers) Transformers() value.ResourceTransformers { return explained{p.transformers} }
 
 // explained adds a hint to decryption errors.

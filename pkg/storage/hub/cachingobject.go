@@ -6,11 +6,11 @@ import (
 	"maps"
 	"reflect"
 	"sync"
+	"weak"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 type object interface {
@@ -18,25 +18,23 @@ type object interface {
 	metav1.Object
 }
 
-// cachingObject is an object that several watchers send. It is encoded once per encoding. It is read-only;
-// as required by runtime.CacheableObject, a caller that modifies it works on a copy.
+// cachingObject is an object that several watchers send. It is encoded once per encoding. It is read-only: readers
+// must call setters on the copy that GetObject returns, because the object belongs to the watch cache.
 type cachingObject struct {
 	object
 
-	mu    sync.Mutex
-	owned bool // object is a copy
+	mu sync.Mutex
 	// encoded and derived are the encodings and other forms of the object, which are computed once.
 	encoded map[runtime.Identifier]func() ([]byte, error)
 	derived map[any]func() (runtime.Object, error)
 }
 
-// once returns compute's result for the object, which is computed once for each key of known.
-func once[K comparable, V any](s *cachingObject, known *map[K]func() (V, error), key K, compute func(from runtime.Object) (V, error)) (V, error) {
+// once returns compute's result, which is computed once for each key of known.
+func once[K comparable, V any](s *cachingObject, known *map[K]func() (V, error), key K, compute func() (V, error)) (V, error) {
 	s.mu.Lock()
 	result := (*known)[key]
 	if result == nil {
-		from := s.object
-		result = sync.OnceValues(func() (V, error) { return compute(from) })
+		result = sync.OnceValues(compute)
 		if *known == nil {
 			*known = map[K]func() (V, error){}
 		}
@@ -48,14 +46,11 @@ func once[K comparable, V any](s *cachingObject, known *map[K]func() (V, error),
 
 var _ runtime.CacheableObject = (*cachingObject)(nil)
 
-// Unwrap returns the object of an event without copying, for readers in this process. It must not be
-// modified, because all watchers share it. An object that the hub does not share, e.g. one of the watch
-// cache, is copied.
+// Unwrap returns the object of an event without copying, for readers in this process. It must not be modified,
+// because all watchers share it. An object that the hub does not share is copied.
 func Unwrap(obj runtime.Object) runtime.Object {
 	switch o := obj.(type) {
 	case *cachingObject:
-		o.mu.Lock()
-		defer o.mu.Unlock()
 		return o.object
 	case runtime.CacheableObject:
 		return o.GetObject()
@@ -72,11 +67,30 @@ func Share(obj runtime.Object) runtime.Object {
 	return obj.DeepCopyObject()
 }
 
-// Derive returns the result of derive for the object, which is computed once for each key. derive must not
-// modify its argument, and its result must not be modified.
+// sharedObject is an object that watchers share until all have sent it, so that the history keeps no encodings.
+type sharedObject struct {
+	mu      sync.Mutex
+	wrapped weak.Pointer[cachingObject]
+}
+
+// get returns the wrapped object, and calls original if it does not exist any more.
+func (s *sharedObject) get(original func() runtime.Object) runtime.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if wrapped := s.wrapped.Value(); wrapped != nil {
+		return wrapped
+	}
+	obj := Share(original())
+	if wrapped, ok := obj.(*cachingObject); ok {
+		s.wrapped = weak.Make(wrapped)
+	}
+	return obj
+}
+
+// Derive returns the result of derive for the object, which is computed once for each key and must not be modified.
 func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
-	return once(s, &s.derived, key, func(from runtime.Object) (runtime.Object, error) {
-		obj, err := derive(from)
+	return once(s, &s.derived, key, func() (runtime.Object, error) {
+		obj, err := derive(s.object)
 		if o, ok := obj.(object); ok && err == nil {
 			obj = &cachingObject{object: o}
 		}
@@ -85,10 +99,10 @@ func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Obj
 }
 
 func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
-	data, err := once(s, &s.encoded, id, func(from runtime.Object) ([]byte, error) {
+	data, err := once(s, &s.encoded, id, func() ([]byte, error) {
 		// Encoders set the kind of the object.
 		var data bytes.Buffer
-		err := encode(Shallow(from), &data)
+		err := encode(Shallow(s.object), &data)
 		return data.Bytes(), err
 	})
 	if err != nil {
@@ -105,41 +119,8 @@ func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.O
 func (s *cachingObject) GetObject() runtime.Object      { return s.object.DeepCopyObject() }
 func (s *cachingObject) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
 
-// own returns a private copy for the setters, because the object belongs to the watch cache. No code is
-// known to call them. As with upstream's implementation, a caller must not share the object.
-func (s *cachingObject) own() object {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.owned {
-		if copied, ok := s.object.DeepCopyObject().(object); ok {
-			s.object, s.owned = copied, true
-		}
-	}
-	s.encoded = nil
-	return s.object
-}
-
-func (s *cachingObject) SetNamespace(v string)               { s.own().SetNamespace(v) }
-func (s *cachingObject) SetName(v string)                    { s.own().SetName(v) }
-func (s *cachingObject) SetGenerateName(v string)            { s.own().SetGenerateName(v) }
-func (s *cachingObject) SetUID(v types.UID)                  { s.own().SetUID(v) }
-func (s *cachingObject) SetResourceVersion(v string)         { s.own().SetResourceVersion(v) }
-func (s *cachingObject) SetGeneration(v int64)               { s.own().SetGeneration(v) }
-func (s *cachingObject) SetSelfLink(v string)                { s.own().SetSelfLink(v) }
-func (s *cachingObject) SetCreationTimestamp(v metav1.Time)  { s.own().SetCreationTimestamp(v) }
-func (s *cachingObject) SetDeletionTimestamp(v *metav1.Time) { s.own().SetDeletionTimestamp(v) }
-func (s *cachingObject) SetDeletionGracePeriodSeconds(v *int64) {
-	s.own().SetDeletionGracePeriodSeconds(v)
-}
-func (s *cachingObject) SetLabels(v map[string]string)                  { s.own().SetLabels(v) }
-func (s *cachingObject) SetAnnotations(v map[string]string)             { s.own().SetAnnotations(v) }
-func (s *cachingObject) SetFinalizers(v []string)                       { s.own().SetFinalizers(v) }
-func (s *cachingObject) SetOwnerReferences(v []metav1.OwnerReference)   { s.own().SetOwnerReferences(v) }
-func (s *cachingObject) SetManagedFields(v []metav1.ManagedFieldsEntry) { s.own().SetManagedFields(v) }
-
-// Shallow returns a shallow copy of an object. The caller may set its kind and replace fields of its
-// metadata, e.g. set labels, but must not modify anything they refer to. This suffices for encoders and is
-// much cheaper than a deep copy, which objects of unknown types get.
+// Shallow returns a shallow copy of an object, or a deep copy for unknown types. The caller may set its kind and replace
+// fields of its metadata, e.g. set labels, but must not modify anything they refer to. This suffices for encoders.
 func Shallow(obj runtime.Object) runtime.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		own := maps.Clone(u.Object)

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"testing"
-	"weak"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,8 +11,7 @@ import (
 // TestUnwrap verifies that readers in this process get the shared object without a copy.
 func TestUnwrap(t *testing.T) {
 	pod := named("a")
-	var of weak.Pointer[cachingObject]
-	wrapped := (&event{}).share(newFollower(t).Hub, pod, &of)
+	wrapped := (&sharedObject{}).get(func() runtime.Object { return pod })
 	require.NotSame(t, runtime.Object(pod), wrapped)
 	require.Same(t, runtime.Object(pod), Unwrap(wrapped))
 	status := &metav1.Status{}

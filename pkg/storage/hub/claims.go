@@ -12,8 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// claimLocked makes the hub follow the claim set of a watcher. The hub must have seen the version of the
-// set's latest change.
+// claimLocked makes the hub, which must have seen the latest change, follow the claim set of a watcher.
 func (h *Hub) claimLocked(w *Watcher) error {
 	in := w.request.Claims
 	c := h.claimed.of[in.Set]
@@ -69,8 +68,7 @@ func (h *Hub) claimsChanged(c *claimants) {
 	}
 }
 
-// awaitClaims applies pending changes when the hub has seen their versions, so that the events of a
-// watcher remain in order.
+// awaitClaims applies pending changes when the hub has seen their versions, so that events remain in order.
 func (h *Hub) awaitClaims(c *claimants) {
 	again := time.NewTicker(progressInterval)
 	defer again.Stop()
@@ -115,8 +113,7 @@ func (h *Hub) applyClaimsLocked(c *claimants) (all []*claimUpdate, more bool) {
 	return all, more
 }
 
-// queueClaimUpdateLocked queues an update for the watchers of a claim set, after the current events. It returns
-// nil if there is no watcher.
+// queueClaimUpdateLocked queues an update for the watchers of a claim set, if there are any.
 func (h *Hub) queueClaimUpdateLocked(c *claimants, change claims.Change) *claimUpdate {
 	key := c.prefix(change.Cluster)
 	var t *claimUpdate
@@ -161,8 +158,7 @@ func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
 	return nil
 }
 
-// waitForClaims waits until the hub has seen the latest change of a claim set. Therefore revoked claims
-// take effect even if the request accepts an old state.
+// waitForClaims waits until the hub has seen the latest change of a claim set, even if the request accepts an old state.
 func (h *Hub) waitForClaims(ctx context.Context, in Claims) error {
 	if in.Set == nil {
 		return nil
@@ -176,8 +172,7 @@ type claimRestriction struct {
 	Claims
 }
 
-// restrictionAt returns the restriction of a request at a version that the hub has seen, with all claims that were
-// accepted until then. It is nil if the request is not restricted.
+// restrictionAt returns the restriction of a request, or nil, at a version that the hub has seen.
 func (h *Hub) restrictionAt(ctx context.Context, in Claims, version uint64) (*claimRestriction, error) {
 	if in.Set == nil {
 		return nil, nil //nolint:nilnil // no restriction is no error

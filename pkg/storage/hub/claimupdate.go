@@ -6,11 +6,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"weak"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
@@ -20,8 +18,7 @@ import (
 //reference:limit watch | pending changes of permission claims | the watch ends
 const maxPendingUpdates = 1000
 
-// claimUpdate is an update for the watchers of a claim set after a change: the objects that are added and deleted
-// by it.
+// claimUpdate contains the objects that a change of a claim set adds and deletes for its watchers.
 type claimUpdate struct {
 	cfg *Config
 	// number is the number of the event that follows the update, version the version before that event.
@@ -33,22 +30,18 @@ type claimUpdate struct {
 	once    sync.Once
 	objects *snapshot // nil after the comparison
 	items   []updateItem
-	sharing sync.Mutex
 }
 
-// missed are the changes that a resuming watcher has missed. For logical clusters with changed claims,
-// it receives the current state instead of the events: objects that have not changed since its version
-// immediately, others at the latest event of each. Therefore the watcher has received all changes up to
-// the version of its last event, and may resume from any.
+// missed are the changes that a resuming watcher has missed. For logical clusters with changed claims, it receives the
+// current state instead of the events: objects that have not changed since its version immediately, others at the latest
+// event of each. Therefore it may resume from any event.
 type missed struct {
 	cfg     *Config
 	request *Request
-	// of are the logical clusters, with their index in prefixes. until is the number of the first event
-	// that is sent unchanged.
+	// of are the logical clusters, with their index in prefixes. until is the first event that is sent unchanged.
 	of    map[string]int
 	until uint64
-	// latest are the latest events of changed objects that exist. After the comparison, only those that the
-	// watcher may read remain.
+	// latest are the latest events of existing changed objects; after the comparison, those that the watcher may read.
 	latest map[string]*event
 	// events are all these events, until the comparison.
 	events []*event
@@ -56,8 +49,7 @@ type missed struct {
 	had map[string]had
 }
 
-// had is whether a watcher had an object when it began. It is never certain for a watcher that resumes,
-// because it may have watched another replica.
+// had is whether a watcher had an object when it began. It is not certain if it may have watched another replica.
 type had struct{ yes, certain bool }
 
 // compared is a logical cluster with a changed selection in a claim set.
@@ -66,8 +58,7 @@ type compared struct {
 	now    claims.Selection
 	// spans are the previous selections and, for watchers that resume, the current one.
 	spans []span
-	// began are the possible selections when a watcher began that received the initial objects here. It
-	// is empty if the watcher received them from another replica.
+	// began are the possible selections when a watcher began; empty if it received the initial objects elsewhere.
 	began []claims.Selection
 }
 
@@ -110,7 +101,7 @@ type updateItem struct {
 	item
 
 	deleted bool
-	shared  weak.Pointer[cachingObject]
+	shared  sharedObject
 }
 
 // compare computes the items of the update once. It does not take the hub's lock.
@@ -158,8 +149,7 @@ func (t *claimUpdate) comparePrefix(c *compared) {
 
 const forever = ^uint64(0)
 
-// showedIn returns the changed objects that a resuming watcher may have, in the last state that it may
-// have received.
+// showedIn returns the changed objects that a resuming watcher may have, in the last state that it may have received.
 func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 	removed := map[string]runtime.Object{}
 	if m == nil {
@@ -227,23 +217,12 @@ func (m *missed) skip(key string) {
 
 // share returns the wrapped object that watchers share. A deleted object has the version of the update.
 func (t *claimUpdate) share(it *updateItem) runtime.Object {
-	t.sharing.Lock()
-	defer t.sharing.Unlock()
-	if s := it.shared.Value(); s != nil {
-		return s
-	}
-	obj := it.obj
-	if it.deleted {
-		obj = Shallow(obj)
-		if err := t.cfg.Versioner.UpdateObject(obj, t.version); err != nil {
-			klog.ErrorS(err, "Failed to set the resource version of an object", "resource", t.cfg.Resource, "key", it.key)
+	return it.shared.get(func() runtime.Object {
+		if it.deleted {
+			return t.cfg.deleted(it.key, it.obj, t.version)
 		}
-	}
-	o := Share(t.cfg.Shown(obj))
-	if s, ok := o.(*cachingObject); ok {
-		it.shared = weak.Make(s)
-	}
-	return o
+		return t.cfg.Shown(it.obj)
+	})
 }
 
 // change replaces the last span by the selections before and after a change of the claim set.

@@ -48,25 +48,31 @@ func (c *Config) versionOf(obj runtime.Object) uint64 {
 	return version
 }
 
+// deleted returns the last state of an object as clients receive it with the version of its deletion.
+func (c *Config) deleted(key string, last runtime.Object, version uint64) runtime.Object {
+	obj := Shallow(last)
+	if err := c.Versioner.UpdateObject(obj, version); err != nil {
+		klog.ErrorS(err, "Failed to set the resource version of a deleted object", "resource", c.Resource, "key", key)
+	}
+	return c.Shown(obj)
+}
+
 // Request specifies a watch.
 type Request struct {
 	// Key is the watched prefix, with a slash at its end, or a single key.
 	Key       string
 	Predicate storage.SelectionPredicate
-	// Attributes, if not nil, identifies the GetAttrs of the predicate, which is then used instead of the
-	// hub's. It must be comparable; requests with equal Attributes must have the same GetAttrs, because
-	// the attributes of an event are computed once for all of them. Events wait for GetAttrs, so it must
-	// be quick and must not block.
+	// Attributes, if not nil, identifies the GetAttrs of the predicate, which is then used instead of the hub's. It
+	// must be comparable; requests with equal Attributes must have the same GetAttrs, which is called once for all of
+	// them. Events wait for GetAttrs: it must be quick and must not block.
 	Attributes any
 	// Claims restrict the watch to the objects of a claim set.
 	Claims Claims
 	// Version is the resource version after which the watch starts, unless Start is set; 0 is now.
 	Version uint64
-	// Start, if not nil, sends initial events and returns their version. send returns false if the watch
-	// has ended. The watch reports an error to the client.
+	// Start, if not nil, sends initial events and returns their version. send returns false if the watch has ended.
 	Start func(ctx context.Context, send func(watch.Event) bool) (version uint64, err error)
-	// Older watches the same key and predicate from a version that only the watch cache or etcd has the
-	// history of. It must send a bookmark two seconds before the deadline of its context.
+	// Older watches the same in etcd. It must send a bookmark two seconds before the deadline of its context.
 	Older func(ctx context.Context, version uint64) (watch.Interface, error)
 }
 

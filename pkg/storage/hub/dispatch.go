@@ -6,8 +6,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// dispatchLocked sends an event to the watchers with ranges that contain it. Those that are behind read it
-// from the history.
+// dispatchLocked sends an event to the watchers with ranges that contain it, except those that are behind.
 func (h *Hub) dispatchLocked(e *event) {
 	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {
 		return
@@ -50,8 +49,7 @@ func (h *Hub) offerLocked(w *Watcher, e *event, cache *eventCache, is, was bool)
 	}
 }
 
-// fallBehindLocked makes a watcher with a full buffer read from the history, from event n on, so that
-// it does not block others.
+// fallBehindLocked makes a watcher with a full buffer read from the history, from event n on.
 func (w *Watcher) fallBehindLocked(n uint64) {
 	w.behind, w.cursor, w.from = true, n, n
 	if !w.hub.startLocked(w.catchUp) {
@@ -60,8 +58,7 @@ func (w *Watcher) fallBehindLocked(n uint64) {
 	}
 }
 
-// dispatchClaimedLocked sends an event to watchers of a claim set. The set's selection is evaluated once
-// for all of them.
+// dispatchClaimedLocked sends an event to watchers of a claim set.
 func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cache *eventCache) {
 	l := cache.labelsOf(e)
 	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
@@ -76,8 +73,7 @@ func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cach
 	}
 }
 
-// endStaleLocked ends the watches of a claim set that is not current, and reports whether it did. Their clients
-// resume when the set is current.
+// endStaleLocked ends the watches of a claim set that is not current, and reports whether it did.
 func (h *Hub) endStaleLocked(c *claimants) bool {
 	if c.Set.Current() == nil {
 		return false
@@ -153,8 +149,7 @@ func (h *Hub) tick() {
 	}
 }
 
-// sendBookmarks sends the bookmarks that are due, and returns the time of the next, or zero if no
-// watcher needs any.
+// sendBookmarks sends the bookmarks that are due, and returns the time of the next, or zero.
 func (h *Hub) sendBookmarks(now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

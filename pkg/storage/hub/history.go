@@ -2,26 +2,21 @@ package hub
 
 import (
 	"sort"
-	"sync"
 	"time"
-	"weak"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
 const (
-	// historyIdle is how many events are kept without watches.
-	historyIdle = 128
-	// historyMax is the maximum number of events.
-	historyMax = 16384
-	// historyBytes limits the total size of the objects if there are more than historyIdle events, because
-	// a tenant may change objects of more than a megabyte many times per second.
+	// historyMin is how many events are kept regardless of their age and size, historyMax the maximum number.
+	historyMin, historyMax = 128, 16384
+	// historyBytes limits the total size of the objects, because a tenant may change objects of more than a
+	// megabyte many times per second.
 	//
 	//reference:limit resource | events in memory, at least 128 | watches from earlier versions get 410
 	historyBytes = 128 << 20
-	// historyTime is how long events are kept, and how long after the last watch its client may resume, as in
-	// upstream's watch cache.
+	// historyTime is how long events are kept for watches that resume, as in upstream's watch cache.
 	historyTime = 75 * time.Second
 )
 
@@ -31,8 +26,7 @@ type event struct {
 	key     string
 	version uint64
 	time    time.Time
-	// obj is the new state or, in a deletion, the last state with the version of the deletion. previous is
-	// the state before, or nil.
+	// obj is the new state or, in a deletion, the last state with a new version. previous is the state before, or nil.
 	obj, previous runtime.Object
 	// since is the version of the last state in a deletion.
 	since  uint64
@@ -40,9 +34,8 @@ type event struct {
 	// bytes is the approximate size of obj.
 	bytes int64
 
-	// sharing guards the objects that watchers share.
-	sharing          sync.Mutex
-	current, removed weak.Pointer[cachingObject]
+	// current and removed are shared by watchers that receive the object, or its deletion.
+	current, removed sharedObject
 }
 
 // bytesOf returns the approximate size of an object, or 0 if its type does not provide it.
@@ -81,15 +74,11 @@ func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
 
 func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most historyMax
 
-// add appends an event. If not watched, no client can resume, so fewer events are kept.
-func (l *history) add(e *event, watched bool) {
-	limit := historyIdle
-	if watched {
-		limit = historyMax
-	}
-	for l.len() >= historyIdle {
+// add appends an event.
+func (l *history) add(e *event) {
+	for l.len() >= historyMin {
 		old := e.time.Sub(l.at(l.first).time) > historyTime
-		if l.len() < limit && l.bytes+e.bytes <= historyBytes && !old {
+		if l.len() < historyMax && l.bytes+e.bytes <= historyBytes && !old {
 			break
 		}
 		if !old {
@@ -98,7 +87,7 @@ func (l *history) add(e *event, watched bool) {
 		l.drop()
 	}
 	if l.len() == len(l.ring) {
-		l.resize(max(historyIdle, 2*len(l.ring)))
+		l.resize(max(historyMin, 2*len(l.ring)))
 	}
 	l.ring[l.next%uint64(len(l.ring))] = e
 	l.bytes += e.bytes
@@ -115,13 +104,13 @@ func (l *history) drop() {
 
 // expire drops expired events, and returns when to call it again, or zero for never.
 func (l *history) expire(now time.Time) (again time.Time) {
-	for l.len() > historyIdle && now.Sub(l.at(l.first).time) > historyTime {
+	for l.len() > historyMin && now.Sub(l.at(l.first).time) > historyTime {
 		l.drop()
 	}
-	if l.len() <= historyIdle && len(l.ring) > historyIdle {
-		l.resize(historyIdle)
+	if l.len() <= historyMin && len(l.ring) > historyMin {
+		l.resize(historyMin)
 	}
-	if l.len() <= historyIdle {
+	if l.len() <= historyMin {
 		return time.Time{}
 	}
 	return l.at(l.first).time.Add(historyTime)
@@ -140,8 +129,7 @@ func (l *history) after(version uint64) uint64 {
 	return l.search(func(e *event) bool { return e.version > version })
 }
 
-// search returns the number of the first event for which found is true; for those after it, it must be
-// true, too.
+// search returns the number of the first event for which found is true, as for those after it.
 func (l *history) search(found func(*event) bool) uint64 {
 	n := sort.Search(l.len(), func(i int) bool { return found(l.at(l.first + uint64(i))) }) //nolint:gosec // not negative
 	return l.first + uint64(n)                                                              //nolint:gosec // not negative

@@ -34,13 +34,11 @@ type Hub struct {
 	current atomic.Pointer[item]
 
 	mu sync.Mutex
-	// synced is false until the watch cache is filled, also when it is filled again because the hub has lost
-	// track of it.
+	// synced is false while the watch cache is being filled, e.g. because the hub has lost track of it.
 	synced bool
 	// version is the resource version up to which all events were received.
 	version uint64
-	// lastEvent is the version of the last event, or of the list before it. The objects are the same at
-	// all versions from lastEvent to version.
+	// lastEvent is the version of the last event, or of the list before it. The objects have not changed since then.
 	lastEvent uint64
 	objects   *tree
 	kept      keptSnapshots
@@ -53,9 +51,7 @@ type Hub struct {
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
-	// lastWatched is when the last watch ended; expiring is the timer for expired events.
-	lastWatched time.Time
-	expiring    *time.Timer
+	expiring *time.Timer // for expired events
 	// older is added to the times of the watch cache's events, see aged.
 	older   time.Duration
 	scopes  scopes
@@ -143,7 +139,7 @@ type claimant struct {
 	selection claims.Selection
 }
 
-// selection is shared by watchers with equal selectors, so that an event is matched once for all of them.
+// selection is shared by watchers with equal selectors, which match an event once.
 type selection struct {
 	key      selectionKey
 	watchers int
@@ -198,8 +194,7 @@ func (h *Hub) changesLocked() chan struct{} {
 	return h.changed
 }
 
-// WaitFresh waits until the hub is synced and has received all events up to a version. It returns the
-// upstream error for a version in the future, or Filling.
+// WaitFresh waits until the hub is synced and has received all events up to a version, or returns upstream's errors.
 func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	var timeout, again *time.Timer
 	for {
@@ -245,8 +240,8 @@ func (h *Hub) LastChange(ctx context.Context, version uint64) (uint64, error) {
 	return h.lastEvent, nil
 }
 
-// GetAt returns the object of a key at the given version or later, or nil if there is none. It returns
-// false if the hub does not reach the version in time. The object is shared and must not be modified.
+// GetAt returns the object of a key at the given version or later, or nil if there is none. It returns false if the
+// hub does not reach the version in time. The object must not be modified.
 func (h *Hub) GetAt(ctx context.Context, key string, version uint64) (runtime.Object, bool) {
 	h.mu.Lock()
 	synced := h.synced
@@ -273,8 +268,7 @@ func (h *Hub) Bookmark(version uint64) (watch.Event, error) {
 	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
 }
 
-// claimKey returns the part of a key up to and including the logical cluster, which follows the root or an
-// identity. No logical cluster has a name like an identity.
+// claimKey returns the part of a key up to and including the logical cluster, which follows the root or an identity.
 func (h *Hub) claimKey(key string) string {
 	at := len(h.cfg.Root)
 	for {

@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -196,10 +197,10 @@ func TestHistory(t *testing.T) {
 	var l history
 	l.reset(100)
 	for i := range 1000 {
-		l.add(&event{version: 101 + uint64(i)*2}, i > 500)
+		l.add(&event{version: 101 + uint64(i)*2})
 	}
-	require.Equal(t, historyIdle+499, l.len())
-	require.Equal(t, l.at(l.first).version-2, l.floor)
+	require.Equal(t, 1000, l.len())
+	require.EqualValues(t, 100, l.floor)
 	require.Equal(t, l.first, l.after(l.floor))
 	require.Equal(t, l.next, l.after(5000))
 	n := l.after(1500)
@@ -216,7 +217,7 @@ func TestHistoryExpires(t *testing.T) {
 	began := time.Now()
 	l.reset(0)
 	for i := range 1000 {
-		l.add(&event{version: uint64(i) + 1, time: began.Add(time.Duration(i) * 100 * time.Millisecond)}, true)
+		l.add(&event{version: uint64(i) + 1, time: began.Add(time.Duration(i) * 100 * time.Millisecond)})
 	}
 	require.True(t, l.cut.IsZero(), "cut must not be set if only expired events were dropped")
 	require.Equal(t, 751, l.len())
@@ -224,13 +225,10 @@ func TestHistoryExpires(t *testing.T) {
 	require.Equal(t, 550, l.len())
 	require.True(t, again.Equal(began.Add(120*time.Second)), "%s", again)
 	require.Zero(t, l.expire(began.Add(time.Hour)))
-	require.Equal(t, historyIdle, l.len())
-	require.Len(t, l.ring, historyIdle)
-	require.EqualValues(t, 1000-historyIdle, l.floor)
+	require.Equal(t, historyMin, l.len())
+	require.Len(t, l.ring, historyMin)
+	require.EqualValues(t, 1000-historyMin, l.floor)
 	require.EqualValues(t, 1000, l.at(l.next-1).version)
-
-	l.add(&event{version: 1001, time: began.Add(101 * time.Second)}, false)
-	require.False(t, l.cut.IsZero(), "cut must be set if an event was dropped before it expired")
 }
 
 // TestHistoryOfLargeObjects verifies that large objects are dropped before they expire.
@@ -242,7 +240,7 @@ func TestHistoryOfLargeObjects(t *testing.T) {
 	add := func() {
 		e := &event{version: l.next + 1, time: now, obj: sized(bytes)}
 		e.bytes = bytesOf(e.obj)
-		l.add(e, true)
+		l.add(e)
 	}
 	for range many {
 		add()
@@ -253,7 +251,7 @@ func TestHistoryOfLargeObjects(t *testing.T) {
 	require.True(t, l.cut.Equal(now), "the time of the dropped events must be recorded")
 	require.EqualValues(t, many-l.len(), l.floor)
 	l.expire(now.Add(time.Hour))
-	require.EqualValues(t, historyIdle*bytes, l.bytes)
+	require.EqualValues(t, historyMin*bytes, l.bytes)
 	l.reset(many)
 	require.Zero(t, l.bytes)
 
@@ -300,7 +298,7 @@ func TestKeptSnapshots(t *testing.T) {
 	require.Empty(t, has())
 }
 
-// TestEventTimesNeverDecrease verifies the times of events for the watch cache, which never decrease.
+// TestEventTimesNeverDecrease verifies the times of events for the watch cache.
 func TestEventTimesNeverDecrease(t *testing.T) {
 	f := filled(t, "a")
 	at := func(version int) time.Time {
@@ -310,18 +308,16 @@ func TestEventTimesNeverDecrease(t *testing.T) {
 		require.Equal(t, e.obj, obj.(metav1.ObjectMetaAccessor).GetObjectMeta())
 		return obj.(storage.WatchEventWithRecordTime).RecordTime()
 	}
-	first, second := at(11), at(12)
-	require.Less(t, second.Sub(first), historyTime)
-	w := f.watch(10)
-	third, fourth := at(13), at(14)
-	require.GreaterOrEqual(t, third.Sub(second), historyTime)
-	require.GreaterOrEqual(t, fourth.Sub(third), historyTime)
-	w.Stop()
-	f.eventually(func() bool { return len(f.watchers) == 0 })
-	fifth := at(15)
-	require.GreaterOrEqual(t, fifth.Sub(fourth), historyTime, "the history must be kept for clients that resume")
-	f.lastWatched = time.Now().Add(-historyTime)
-	sixth := at(16)
-	require.Less(t, sixth.Sub(fifth), historyTime)
-	require.False(t, sixth.Before(fifth))
+	first := at(11)
+	require.GreaterOrEqual(t, at(12).Sub(first), aging)
+}
+
+// TestExpired verifies that etcd serves watches from versions that the history has dropped early.
+func TestExpired(t *testing.T) {
+	f := filled(t, "a")
+	require.True(t, apierrors.IsResourceExpired(f.Expired(1)))
+	f.history.cut = time.Now()
+	require.NoError(t, f.Expired(1))
+	f.history.cut = time.Now().Add(-historyTime)
+	require.True(t, apierrors.IsResourceExpired(f.Expired(1)))
 }

@@ -31,8 +31,7 @@ func (s scopes) remove(w *Watcher) {
 	}
 }
 
-// find appends the watchers of a key below the root with ranges that contain the hashes. filtered is the number
-// of other watchers with the key in their scope.
+// find appends the watchers of a key with ranges that contain the hashes. filtered is the number of the others.
 func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher, filtered int) {
 	inScope := func(prefix string) {
 		if x := s[prefix]; x != nil {
@@ -82,8 +81,7 @@ func (x *index) remove(w *Watcher) {
 	x.unsharded = x.unsharded[:last]
 }
 
-// find appends the watchers with ranges that contain the hashes. A watcher's intervals are disjoint, so it is
-// found once.
+// find appends the watchers with ranges that contain the hashes, each once, because its intervals are disjoint.
 func (x *index) find(h hashes, found []*Watcher) []*Watcher {
 	found = append(found, x.unsharded...)
 	for key := range x.sharded {
@@ -228,8 +226,7 @@ type Selector struct {
 	ranges ranges
 }
 
-// NewSelector returns a faster equivalent of a selector. Unlike upstream's selectors, it can match by
-// logical cluster.
+// NewSelector returns a faster equivalent of a selector. Unlike upstream's, it can match by logical cluster.
 func NewSelector(selector sharding.Selector) (*Selector, error) {
 	r, _, err := rangesOf(selector)
 	if err != nil {

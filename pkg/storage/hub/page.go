@@ -16,8 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 )
 
-// ErrCompacted is returned if the version of a list is compacted. etcd must serve the list, because the
-// watch cache detects the compaction seconds later.
+// ErrCompacted is returned if the version of a list is compacted. The watch cache detects this seconds later than etcd.
 var ErrCompacted = errors.New("the resource version is compacted")
 
 // at returns the objects at a version, or nil if they are not available.
@@ -81,8 +80,7 @@ func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.List
 	return true, h.fill(list, page{objects: objects, restriction: restriction, version: version, key: key, start: start, opts: opts})
 }
 
-// read returns the objects for a list. If it returns neither objects nor an error, the watch cache must
-// serve the list.
+// read returns the objects for a list, or neither objects nor an error if the watch cache must serve it.
 func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*snapshot, uint64, error) {
 	if at > 0 {
 		version := uint64(at)
@@ -102,8 +100,7 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 	return objects, version, err
 }
 
-// fresh returns the objects and their version, which is at least the requested version, or etcd's current
-// version if it is empty.
+// fresh returns the objects and their version: at least the requested one or, if that is empty, etcd's current one.
 func (h *Hub) fresh(ctx context.Context, resourceVersion string) (*snapshot, uint64, error) {
 	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
 	if err == nil && resourceVersion == "" {
@@ -213,8 +210,7 @@ type State struct {
 	pred    storage.SelectionPredicate
 }
 
-// State returns the initial objects of a watch: at any version for resource version 0, otherwise at the
-// requested version or later. Without one, they are as recent as etcd.
+// State returns the initial objects of a watch: as recent as etcd, or at the requested version or later.
 func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.ListOptions) (*State, error) {
 	if err := h.waitForClaims(ctx, in); err != nil {
 		return nil, err
@@ -239,8 +235,7 @@ func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.Lis
 	return s, nil
 }
 
-// Each yields the selected objects until yield returns false. They must not be modified, see Unwrap. It
-// must be called at most once.
+// Each yields the selected objects until yield returns false, at most once. They must not be modified, see Unwrap.
 func (s *State) Each(yield func(runtime.Object) bool) error {
 	var err error
 	all := s.pred.Empty()

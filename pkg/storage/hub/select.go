@@ -2,7 +2,6 @@ package hub
 
 import (
 	"strings"
-	"weak"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -48,8 +47,7 @@ func (w *Watcher) selectsLocked(e *event, cache *eventCache) (is, was bool) {
 	return s.is, s.was
 }
 
-// selects reports whether the selectors match the object after and before an event. The object must be in
-// the watcher's ranges.
+// selects reports whether the selectors match the object, which is in the ranges, after and before an event.
 func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
 	is, was = e.kind != watch.Deleted, e.previous != nil
 	if !w.unnamed {
@@ -61,8 +59,7 @@ func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
 	return is, was
 }
 
-// convert returns the event for a watcher. An object that starts to match the selectors is added, and one
-// that no longer matches is deleted.
+// convert returns the event for a watcher. An object that no longer matches the selectors is deleted.
 func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Event, bool) {
 	switch {
 	case is && was:
@@ -76,8 +73,7 @@ func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Even
 	}
 }
 
-// attributesFor returns the attributes for the selectors of a watcher. They are computed once for all
-// watchers with the same GetAttrs.
+// attributesFor returns the attributes for the selectors of a watcher.
 func (s *eventCache) attributesFor(w *Watcher, e *event) *attributes {
 	key := w.request.Attributes
 	if key == nil {
@@ -114,25 +110,21 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 // shared returns the object that all watchers share.
 func (s *eventCache) shared(h *Hub, e *event) runtime.Object {
 	if s.current == nil {
-		s.current = e.share(h, e.obj, &e.current)
+		s.current = e.current.get(func() runtime.Object { return h.cfg.Shown(e.obj) })
 	}
 	return s.current
 }
 
-// last returns the last state of an object that was deleted, or that a selector no longer matches, with
-// the version of the event.
+// last returns the last state of an object that was deleted or does not match any more, with the event's version.
 func (s *eventCache) last(h *Hub, e *event) runtime.Object {
-	if s.removed != nil {
-		return s.removed
+	if s.removed == nil {
+		s.removed = e.removed.get(func() runtime.Object {
+			if e.kind == watch.Deleted {
+				return h.cfg.Shown(e.obj)
+			}
+			return h.cfg.deleted(e.key, e.previous, e.version)
+		})
 	}
-	last := e.obj
-	if e.kind != watch.Deleted {
-		last = Shallow(e.previous)
-		if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
-			klog.ErrorS(err, "Failed to set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
-		}
-	}
-	s.removed = e.share(h, last, &e.removed)
 	return s.removed
 }
 
@@ -153,21 +145,4 @@ func labelsOf(obj runtime.Object) labels.Set {
 		return nil
 	}
 	return object.GetLabels()
-}
-
-// share returns the wrapped object that an event's watchers share, as long as one of them has not sent it.
-// The pointer is weak, because the history would otherwise keep too many encodings.
-func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[cachingObject]) runtime.Object {
-	if _, ok := obj.(object); !ok {
-		return obj.DeepCopyObject()
-	}
-	e.sharing.Lock()
-	defer e.sharing.Unlock()
-	s := as.Value()
-	if s == nil {
-		if s, _ = Share(h.cfg.Shown(obj)).(*cachingObject); s != nil {
-			*as = weak.Make(s)
-		}
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -62,9 +63,8 @@ func (h *Hub) Key(obj runtime.Object) string {
 	return key
 }
 
-// Tap returns the watch for the watch cache from w, which starts at the version. The hub applies an event when
-// the watch cache has received it. If the hub cannot follow, the returned watch has expired, so that the
-// watch cache and the hub are filled again.
+// Tap returns the watch for the watch cache from w, which starts at the version. The hub applies an event when the
+// watch cache has received it. If the hub cannot follow, the returned watch has expired, so that both are filled again.
 func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 	h.mu.Lock()
 	previous := h.tapped
@@ -94,8 +94,7 @@ func expired() watch.Interface {
 	return watch.NewProxyWatcher(result)
 }
 
-// resumeLocked starts to follow a watch from a version. It reports whether the hub has all objects of this
-// version.
+// resumeLocked starts to follow a watch from a version, if the hub has all objects of this version.
 func (h *Hub) resumeLocked(resourceVersion string) bool {
 	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
 	f := h.filling
@@ -233,22 +232,17 @@ func (h *Hub) apply(e *event) {
 	h.kept.expire(e.time, h.written)
 	if e.kind != watch.Bookmark {
 		h.lastEvent = e.version
-		h.history.add(e, h.keepsLocked(e.time))
+		h.history.add(e)
 		h.expireLaterLocked()
 		h.dispatchLocked(e)
 	}
 	h.advancedLocked()
 }
 
-// Upstream's watch cache keeps each event of the last 75 s with the previous state of the object, and keeps
-// them forever if no new events arrive. The hub keeps the same events while there are watches, or
-// clients that may resume, and it expires them. To avoid keeping them twice, the hub adds to the events'
-// times for the watch cache while it keeps them itself. Then the watch cache keeps only a hundred.
-
-// keepsLocked reports whether the hub keeps events, because there are or recently were watches.
-func (h *Hub) keepsLocked(now time.Time) bool {
-	return len(h.watchers) > 0 || now.Sub(h.lastWatched) < historyTime
-}
+// aging is added to the time of each event for the watch cache. Upstream's watch cache keeps the events of the last
+// 75 s, forever if no new ones arrive. The hub serves all watches and keeps the same events. To avoid keeping them
+// twice, the watch cache must see more than 75 s between the last hundred events, which it keeps at least.
+const aging = 2 * time.Second
 
 // agedObject is the object of an event with the time that the watch cache uses.
 type agedObject struct {
@@ -274,15 +268,13 @@ func (a agedObject) GetObjectMeta() metav1.Object {
 func (h *Hub) aged(e *event) runtime.Object {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.keepsLocked(e.time) {
-		h.older += historyTime
-	}
+	h.older += aging
 	return agedObject{e.obj, e.time.Add(h.older)}
 }
 
 // expireLaterLocked schedules the expiration of the history in case no more events are added.
 func (h *Hub) expireLaterLocked() {
-	if h.expiring == nil && h.history.len() > historyIdle {
+	if h.expiring == nil && h.history.len() > historyMin {
 		h.expiring = time.AfterFunc(historyTime, h.expire)
 	}
 }
@@ -301,11 +293,13 @@ func (h *Hub) expire() {
 	}
 }
 
-// CutShort reports whether the hub has recently dropped events before they expired, because there were too
-// many. The watch cache does not have them either, but etcd does.
-func (h *Hub) CutShort() bool {
+// Expired returns upstream's error for a watch from a version before the history. It returns nil if the hub has
+// recently dropped events before they expired, because there were too many: etcd still has them.
+func (h *Hub) Expired(version uint64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	return h.keepsLocked(now) && now.Sub(h.history.cut) < historyTime
+	if time.Since(h.history.cut) < historyTime {
+		return nil
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, h.history.floor))
 }

@@ -22,16 +22,14 @@ type item struct {
 	obj runtime.Object
 }
 
-// chunk is a sequence of items in key order.
 type chunk struct {
 	items []item
 	// owner is the generation of the tree that may modify the chunk in place.
 	owner uint64
 }
 
-// tree is an ordered map from keys to objects with cheap snapshots. It has two levels, and a write copies only
-// the chunk that it modifies if a snapshot shares it. Ranks are sums over chunks, so the number of items
-// after a page is computed without visiting them.
+// tree is an ordered map from keys to objects with cheap snapshots. It has two levels. A write copies only the chunk that
+// it modifies if a snapshot shares it. Ranks are sums over chunks, without visiting the items.
 type tree struct {
 	chunks []*chunk
 	len    int
@@ -41,7 +39,6 @@ type tree struct {
 	latest *snapshot
 }
 
-// snapshot is an immutable state of a tree.
 type snapshot struct {
 	chunks []*chunk
 	len    int
@@ -90,7 +87,6 @@ func (c *chunk) at(key string) (int, bool) {
 	return slices.BinarySearchFunc(c.items, key, func(i item, key string) int { return strings.Compare(i.key, key) })
 }
 
-// get returns the object of a key, or nil.
 func (t *tree) get(key string) runtime.Object {
 	if len(t.chunks) == 0 {
 		return nil
@@ -226,12 +222,11 @@ func endOf(prefix string) string {
 }
 
 const (
-	// keptMax is the maximum number of snapshots for continued lists, and keptTime how long they are kept
-	// after the latest page. Without its snapshot, a list continues from the watch cache or from etcd.
+	// keptMax is the maximum number of snapshots for continued lists, and keptTime how long they are kept after the
+	// latest page. Without its snapshot, a list continues from etcd.
 	keptMax  = 64
 	keptTime = time.Minute
-	// keptBytes is the maximum size of the objects that were written after a snapshot, because the snapshot
-	// and all later ones keep their previous states in memory.
+	// keptBytes is the maximum size of the objects that were written after a snapshot, which keeps their former states.
 	keptBytes = 128 << 20
 )
 
@@ -282,8 +277,7 @@ func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time, written 
 	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now, written: written}
 }
 
-// expire drops snapshots that were not used recently, and those followed by many writes. It is called for
-// each event and usually does nothing; without events, snapshots use no additional memory.
+// expire drops snapshots that were not used recently, and those followed by many writes. It is called for each event.
 func (k *keptSnapshots) expire(now time.Time, written int64) {
 	if len(k.byVersion) == 0 || now.Before(k.next) && written-k.oldest <= keptBytes {
 		return

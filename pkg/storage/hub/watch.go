@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// buffered is the number of events that a watcher buffers before it is behind. It is large enough for
-	// a burst and uses 32 bytes for each event. There may be thousands of watchers of a part of the keys,
-	// e.g. of a logical cluster, so these have smaller buffers.
+	// buffered is the number of events, of 32 bytes, that a watcher buffers before it is behind. There may be
+	// thousands of watchers of a part of the keys, e.g. of a logical cluster, so these have smaller buffers.
 	buffered, bufferedInPart = 128, 16
 	// olderPeriod is the maximum duration of a watch by Request.Older.
 	olderPeriod = 4 * time.Second
@@ -88,8 +87,8 @@ func (w *Watcher) run(ctx context.Context) {
 	w.catchUp()
 }
 
-// join adds the watcher to the index and schedules the events after a version. If the hub is behind the
-// version, e.g. after events from the watch cache, join waits, because the hub would send them again.
+// join adds the watcher to the index and schedules the events after a version. If the hub is behind the version, e.g.
+// after events from etcd, join waits, because the hub would send them again.
 func (w *Watcher) join(ctx context.Context, version uint64) bool {
 	h := w.hub
 	for {
@@ -152,9 +151,8 @@ func (w *Watcher) joinLocked(version uint64, known bool) error {
 	return nil
 }
 
-// missedLocked prepares the update for a joining watcher if its claim set has changed since it began. It replaces
-// the events of the affected logical clusters, because their objects were filtered by another selection.
-// A bookmark follows the update.
+// missedLocked prepares the update for a joining watcher if its claim set has changed since it began. It replaces the
+// events of the affected logical clusters, and a bookmark follows it.
 func (w *Watcher) missedLocked(version uint64) error {
 	h, c := w.hub, w.claims
 	c.Set.Advance(h.version) // sendBookmarks may not have run
@@ -200,9 +198,8 @@ func (w *Watcher) missedLocked(version uint64) error {
 	return nil
 }
 
-// sendOlder sends events that are no longer in the history, and returns the version up to which it has sent
-// all. The hub takes over at an event with a later version, because events with the same version, e.g. of
-// objects that expire together, must not be separated.
+// sendOlder sends events that are no longer in the history, and returns the version up to which it has sent all. The hub
+// takes over at an event with a later version, because events with the same version must not be separated.
 func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) {
 	ctx, cancel := context.WithTimeout(ctx, olderPeriod)
 	defer cancel()
@@ -243,7 +240,6 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 	}
 }
 
-// remembers reports whether the history contains all events after a version.
 func (h *Hub) remembers(version uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,8 +28,7 @@ func (w *Watcher) Stop() {
 	w.endLocked()
 }
 
-// endLocked ends a watch. The result is closed by the side that may still send: the hub, or the
-// watcher's goroutine if it is behind.
+// endLocked ends a watch. The side that may still send closes the result: the hub, or the goroutine of a watcher behind.
 func (w *Watcher) endLocked() {
 	if w.stopped {
 		return
@@ -41,7 +40,6 @@ func (w *Watcher) endLocked() {
 	}
 	h := w.hub
 	delete(h.watchers, w)
-	h.lastWatched = time.Now()
 	w.unselectLocked()
 	if w.joined {
 		w.scopes().remove(w)
@@ -103,8 +101,7 @@ func (w *Watcher) fail(err error) {
 	w.send(watch.Event{Type: watch.Error, Object: &status})
 }
 
-// send waits for the reader for a limited time. It reports whether the watch continues. Only the watcher's
-// goroutine calls it.
+// send waits for the reader for a limited time, on the watcher's goroutine. It reports whether the watch continues.
 func (w *Watcher) send(e watch.Event) bool {
 	if set := w.request.Claims.Set; set != nil && set.Current() != nil {
 		return false
@@ -282,8 +279,7 @@ func (w *Watcher) wantedLocked(e *event) taken {
 	return taken{event: e, claimed: claimed}
 }
 
-// sendUpdate sends the events of a claim update, and a bookmark, because added objects have older versions than
-// events before. It reports whether the watch continues.
+// sendUpdate sends the events of a claim update, and a bookmark, because added objects have older versions.
 func (w *Watcher) sendUpdate(t *claimUpdate) bool {
 	t.compare()
 	for i := range t.items {
@@ -311,7 +307,7 @@ func (w *Watcher) sendUpdate(t *claimUpdate) bool {
 	return w.send(bookmark)
 }
 
-// claimedLocked returns the selection of the watcher's claim set for the logical cluster of an event, as of that event.
+// claimedLocked returns the claim set's selection for the logical cluster of an event, as of that event.
 func (w *Watcher) claimedLocked(e *event) claims.Selection {
 	key := w.hub.claimKey(e.key)
 	for _, t := range w.pendingUpdates {

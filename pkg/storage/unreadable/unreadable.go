@@ -1,7 +1,6 @@
-// Package unreadable records stored objects that cannot be read, e.g. because they cannot be decoded, or
-// because the defaults of their definition expand them beyond a limit. Lists of many logical clusters skip
-// such objects, so that one tenant's object does not affect a server, an informer, or the controllers of a
-// provider. Conditions and metrics report the recorded objects.
+// Package unreadable records stored objects that cannot be read, e.g. because they cannot be decoded, or because the
+// defaults of their definition expand them beyond a limit. Lists of many logical clusters skip such objects, so that
+// they do not affect other tenants. Conditions and metrics report them.
 package unreadable
 
 import (

@@ -18,20 +18,16 @@ type Follower struct {
 	Changed func(key string, before, after []byte, revision uint64)
 }
 
-// following is the follower and its progress.
 type following struct {
 	mu sync.Mutex
-	// requested is the requested follower, and active the current one. A follower becomes active when the next
-	// scan begins.
+	// requested becomes active when the next scan begins.
 	requested, active *Follower
-	// again requests a new scan.
-	again chan struct{}
+	again             chan struct{}
 	// revision is the revision up to which the follower is notified; moved is closed and replaced when it grows.
 	revision int64
 	moved    chan struct{}
 }
 
-// listening are the listeners for keys.
 type listening struct {
 	mu        sync.RWMutex
 	listeners map[*func(key string)]struct{}
@@ -45,13 +41,11 @@ func (l *listening) notify(key string) {
 	}
 }
 
-// streamContext returns a context with an etcd stream of its own, because etcd reports progress per stream, not
-// per watch.
+// streamContext returns a context with an etcd stream of its own, because etcd reports progress per stream.
 func streamContext(ctx context.Context) context.Context {
 	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "source", "usage"))
 }
 
-// begin starts a full resync of the follower.
 func (w *following) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	// inUseLimit and sizeLimit are the percentages of the quota from which on etcd is full for tenants. etcd
-	// compares the size of its file with the quota. The file does not shrink, but free pages are reused, so
-	// usually the limit of the bytes in use applies. The limit of the file size applies if it grows
-	// because its free pages are fragmented.
+	// inUseLimit and sizeLimit are the percentages of the quota from which on etcd is full for tenants. etcd compares
+	// the size of its file with the quota. The file does not shrink, but free pages are reused, so that usually the
+	// limit of the bytes in use applies, and that of the file size only if its free pages are fragmented.
 	//
 	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, except by `root` and `system:*` | 507 for writes that grow; replicas wait
 	//reference:limit shard | size of the etcd file as a percentage of `--etcd-quota-backend-bytes` | 507 for writes that grow; replicas wait
@@ -29,15 +28,11 @@ const (
 	//
 	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, by large tenants | 507 for owners with more than 1.5 times the mean
 	fillingLimit = 75
-	// step is the percentage of the quota that may be written between two checks. The limits leave enough
-	// space for these writes.
-	step = 1
-	// period is the maximum interval of checks. Compaction frees pages in use, and etcd updates the size
-	// of its file only when it commits, ten times per second.
+	// step is the percentage of the quota that may be written between two checks.
+	step   = 1
 	period = 2 * time.Second
 )
 
-// quota checks whether an etcd is near its quota.
 type quota struct {
 	full, filling atomic.Bool
 	// inUse is the maximum size in use of all members, and limit the minimum quota.
@@ -62,7 +57,6 @@ func (q *quota) wrote(bytes int) {
 	}
 }
 
-// watch checks etcd until ctx ends.
 func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
@@ -139,8 +133,7 @@ func (q *quota) compact(ctx context.Context, client *clientv3.Client, now time.T
 	return q.history.run(ctx, client, q.enough.Load())
 }
 
-// refusesWrites reports whether an alarm makes etcd reject writes. It remains until it is disarmed, even if there is
-// space again.
+// refusesWrites reports whether an alarm makes etcd reject writes until it is disarmed, even if there is space again.
 func refusesWrites(alarms []string) bool {
 	return slices.ContainsFunc(alarms, func(alarm string) bool { return strings.Contains(alarm, etcdserverpb.AlarmType_NOSPACE.String()) })
 }
@@ -152,14 +145,12 @@ func isFull(size, inUse, limit int64) bool {
 const (
 	// historyTime is how long history is kept while etcd is nearly full.
 	historyTime = 5 * time.Second
-	// compactedKey is the key with which the compactors of all servers (etcd3) coordinate, and from which watch
-	// caches read the compacted revision.
+	// compactedKey is where compactors (etcd3) coordinate, and where watch caches read the compacted revision.
 	compactedKey = "compact_rev_key"
 )
 
-// compaction compacts the history of an nearly full etcd. Updates that do not increase the size are still
-// accepted, and each leaves the previous value in the file. Without early compaction, a single tenant could
-// fill the file with such updates.
+// compaction compacts the history of a nearly full etcd. Otherwise, a single tenant could fill the file with updates
+// that do not increase the size of an object, which are still accepted but leave the previous value in the file.
 type compaction struct {
 	// enabled is false if the administrator has chosen to keep all history.
 	enabled bool

@@ -21,11 +21,9 @@ import (
 )
 
 const (
-	// page is the number of keys that are read at a time with their values, which may exceed a megabyte
-	// each; keysPage is the number without values.
+	// page and keysPage are the numbers of keys that are read at a time with and without values of up to a megabyte.
 	page, keysPage = 100, 10000
-	// retry is the delay after an error of etcd.
-	retry = time.Second
+	retry          = time.Second
 )
 
 // Usage is the usage of one logical cluster.
@@ -36,8 +34,7 @@ type Usage struct {
 	Bytes int64
 }
 
-// Counter counts the objects in the etcd of a shard. It includes a write some milliseconds after etcd has
-// acknowledged it. Its methods may be called concurrently.
+// Counter counts the objects in the etcd of a shard, including each write after some milliseconds.
 type Counter struct {
 	client *clientv3.Client
 	// root is the prefix of all keys, with a slash at its end.
@@ -55,7 +52,6 @@ type Counter struct {
 	quota     *quota
 }
 
-// counts are the results of a Counter.
 type counts struct {
 	clusters map[logicalcluster.Name]Usage // nil until the first scan is complete
 	kinds    map[kindIn]Usage
@@ -69,7 +65,6 @@ type kindIn struct {
 	prefix  string
 }
 
-// objectKey is the parsed key of an object.
 type objectKey struct {
 	kindIn // with a prefix only if the resource is counted separately
 
@@ -78,8 +73,8 @@ type objectKey struct {
 	event  bool
 }
 
-// NewUsageMeter returns a counter of the keys below prefix. events is the prefix of Events below it, as returned by
-// storage.ResourcePrefix. separate are resources of named groups that are also counted separately.
+// NewUsageMeter returns a counter of the keys below prefix. events is the storage.ResourcePrefix of Events. separate
+// are resources of named groups that are also counted separately.
 func NewUsageMeter(client *clientv3.Client, prefix, events string, separate ...schema.GroupResource) *Counter {
 	c := &Counter{
 		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, quota: newQuota(),
@@ -91,19 +86,17 @@ func NewUsageMeter(client *clientv3.Client, prefix, events string, separate ...s
 	return c
 }
 
-// CompactEarly enables compaction of all but the last seconds of history while etcd is nearly full. It must
-// be called before Run.
+// CompactEarly enables compaction of all but the last seconds of history while etcd is nearly full, before Run.
 func (c *Counter) CompactEarly() { c.quota.history.enabled = true }
 
-// Of returns the usage of a logical cluster. It returns false until the initial scan is complete.
+// Of returns the usage of a logical cluster. Like other methods, it returns false until the initial scan is complete.
 func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.clusters[cluster], c.clusters != nil
 }
 
-// OfKind returns the usage of a resource in a logical cluster. It returns false if the resource is not counted
-// separately, and until the initial scan is complete.
+// OfKind returns the usage of a resource in a logical cluster, or false if it is not counted separately.
 func (c *Counter) OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (Usage, bool) {
 	prefix := resource.Group + "/" + resource.Resource
 	c.mu.RLock()
@@ -111,22 +104,21 @@ func (c *Counter) OfKind(cluster logicalcluster.Name, resource schema.GroupResou
 	return c.kinds[kindIn{cluster, prefix}], c.clusters != nil && c.separate[prefix]
 }
 
-// Prefixes returns the prefixes of keys up to the logical cluster, e.g. "/core/secrets/". It returns false until
-// the initial scan is complete.
+// Prefixes returns the prefixes of keys up to the logical cluster, e.g. "/core/secrets/".
 func (c *Counter) Prefixes() ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Sorted(maps.Keys(c.prefixes)), c.clusters != nil
 }
 
-// All returns the usage of each logical cluster. It returns false until the initial scan is complete.
+// All returns the usage of each logical cluster.
 func (c *Counter) All() (map[logicalcluster.Name]Usage, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return maps.Clone(c.clusters), c.clusters != nil
 }
 
-// Total returns the usage of all logical clusters. It returns false until the initial scan is complete.
+// Total returns the usage of all logical clusters.
 func (c *Counter) Total() (total Usage, known bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -140,16 +132,14 @@ func (c *Counter) Total() (total Usage, known bool) {
 // Storage returns the bytes in use of etcd's file, including history, and its quota. Both are 0 if unknown.
 func (c *Counter) Storage() (inUse, quota int64) { return c.quota.inUse.Load(), c.quota.limit.Load() }
 
-// Full reports whether etcd is so near its quota that the remaining space is reserved for system
-// requests. At its quota, etcd rejects all writes except deletions.
+// Full reports whether etcd is so near its quota that the remaining space is reserved for system requests.
 func (c *Counter) Full() bool { return c.quota.full.Load() }
 
 // Filling reports whether so much of etcd's quota is in use that the largest users must stop writing.
 func (c *Counter) Filling() bool { return c.quota.filling.Load() }
 
-// Listen calls changed with the key of each written object, after it was counted, from one goroutine, so it must not
-// block. The key is empty after a scan, because writes may have been missed. changed is not called any more when stop has returned. Listeners
-// do not cause additional reads.
+// Listen calls changed with the key of each written object, after it was counted, until stop has returned. It must not
+// block. The key is empty after a scan, because writes may have been missed.
 func (c *Counter) Listen(changed func(key string)) (stop func()) {
 	l := &c.listening
 	l.mu.Lock()
@@ -243,9 +233,8 @@ func (c *Counter) Run(ctx context.Context) error {
 	return nil
 }
 
-// scan counts the stored objects, and returns their revision. For each request with a limit, etcd iterates over all
-// keys up to the end of the range to return their number. Therefore pages with values end at keys that
-// are already known from a larger page without values.
+// scan counts the stored objects, and returns their revision. Since etcd iterates over all keys of a range to return
+// their number, pages with values end at keys that are known from a larger page without values.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.following.begin()
 	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}, map[string]int{}}
@@ -277,7 +266,6 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// scanRange counts the objects between two keys at a revision.
 func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, all counts) error {
 	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
@@ -292,8 +280,7 @@ func (c *Counter) scanRange(ctx context.Context, from, end string, revision int6
 	return nil
 }
 
-// follow counts the changes after the revision until the watch or ctx ends. It returns no error if a new follower
-// needs a scan.
+// follow counts the changes after the revision until the watch or ctx ends, or a new follower needs a scan.
 func (c *Counter) follow(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -369,7 +356,6 @@ func (c *Counter) count(e *clientv3.Event, at objectKey) error {
 	return nil
 }
 
-// relative returns a key without the prefix of all keys.
 func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
 func (c *counts) add(at objectKey, objects int64, bytes int) {
@@ -407,8 +393,7 @@ func addTo[K comparable](sums map[K]Usage, key K, change Usage) {
 	sums[key] = sum
 }
 
-// parse parses the key of an object, which is <root><group>/<resource>/[:<identity>/]<cluster>/…. It returns
-// false for other keys.
+// parse parses a key of the form <root><group>/<resource>/[:<identity>/]<cluster>/…. It returns false for others.
 func (c *Counter) parse(key []byte) (at objectKey, ok bool) {
 	rest, ok := strings.CutPrefix(string(key), c.root)
 	if !ok {

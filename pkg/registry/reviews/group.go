@@ -1,12 +1,13 @@
-// Package authorization describes the resources of authorization.k8s.io: access reviews. They are evaluated by the
-// authorizer of requests, in the logical cluster of the review.
-package authorization
+// Package reviews describes the resources of authentication.k8s.io and authorization.k8s.io. The authorizer of requests
+// evaluates access reviews, in the logical cluster of the review.
+package reviews
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,25 +16,117 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Config configures the reviews.
-type Config struct {
-	Authorizer authorizer.UnconditionalAuthorizer
-	// Rules lists the rules of a user.
-	Rules authorizer.RuleResolver
+// defaultTokenLifetime is the default expiration of TokenRequests, in seconds.
+const defaultTokenLifetime = int64(60 * 60)
+
+type tokens struct {
+	authenticator authenticator.Token
+	audiences     authenticator.Audiences
 }
 
-// Group returns authorization.k8s.io/v1. The zero Config is sufficient to register the types.
-func Group(c Config) resource.Group {
+// AuthenticationGroup returns authentication.k8s.io/v1. Without an authenticator, no token is valid. audiences are
+// those of this API, for reviews without audiences.
+func AuthenticationGroup(tokenAuthenticator authenticator.Token, audiences authenticator.Audiences) resource.Group {
+	return resource.Group{
+		GroupVersion: authenticationv1.SchemeGroupVersion,
+		Resources: []resource.Definition{
+			&resource.Review[*authenticationv1.TokenReview]{
+				Name: "tokenreviews", Kind: "TokenReview",
+				Evaluate: tokens{tokenAuthenticator, audiences}.review,
+			},
+			&resource.Review[*authenticationv1.SelfSubjectReview]{
+				Name: "selfsubjectreviews", Kind: "SelfSubjectReview",
+				Evaluate: selfSubject,
+			},
+		},
+		AddToScheme: addTokenRequest,
+	}
+}
+
+// addTokenRequest registers the kind of serviceaccounts/token, a subresource of the core group.
+func addTokenRequest(scheme *runtime.Scheme) error {
+	for _, version := range []string{authenticationv1.SchemeGroupVersion.Version, runtime.APIVersionInternal} {
+		scheme.AddKnownTypes(schema.GroupVersion{Group: authenticationv1.GroupName, Version: version}, &authenticationv1.TokenRequest{})
+	}
+	scheme.AddTypeDefaultingFunc(&authenticationv1.TokenRequest{}, func(obj any) {
+		spec := &obj.(*authenticationv1.TokenRequest).Spec
+		if spec.ExpirationSeconds == nil {
+			seconds := defaultTokenLifetime
+			spec.ExpirationSeconds = &seconds
+		}
+	})
+	return nil
+}
+
+func (t tokens) review(ctx context.Context, review *authenticationv1.TokenReview) (runtime.Object, error) {
+	if review.Namespace != "" {
+		return nil, apierrors.NewBadRequest("namespace is not allowed on this type: " + review.Namespace)
+	}
+	if review.Spec.Token == "" {
+		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
+	}
+	if t.authenticator == nil {
+		return review, nil
+	}
+	wanted := authenticator.Audiences(review.Spec.Audiences)
+	if len(wanted) == 0 {
+		wanted = t.audiences
+	}
+	if len(wanted) > 0 {
+		ctx = authenticator.WithAudiences(ctx, wanted)
+	}
+	response, ok, err := t.authenticator.AuthenticateToken(ctx, review.Spec.Token)
+	review.Status = authenticationv1.TokenReviewStatus{}
+	switch {
+	case err != nil:
+		review.Status.Error = err.Error()
+	case !ok || response == nil || response.User == nil:
+	case len(wanted) > 0 && len(wanted.Intersect(response.Audiences)) == 0:
+		review.Status.Error = fmt.Sprintf("token audiences %q is invalid for the target audiences %q", []string(response.Audiences), []string(wanted))
+	default:
+		review.Status.Authenticated = true
+		review.Status.User = infoOf(response.User)
+		review.Status.Audiences = response.Audiences
+	}
+	return review, nil
+}
+
+func selfSubject(ctx context.Context, _ *authenticationv1.SelfSubjectReview) (runtime.Object, error) {
+	u, err := resource.UserFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &authenticationv1.SelfSubjectReview{
+		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Now()},
+		Status:     authenticationv1.SelfSubjectReviewStatus{UserInfo: infoOf(u)},
+	}, nil
+}
+
+func infoOf(u user.Info) authenticationv1.UserInfo {
+	return authenticationv1.UserInfo{
+		Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: resource.ConvertExtra[authenticationv1.ExtraValue](u.GetExtra()),
+	}
+}
+
+type access struct {
+	authorizer authorizer.UnconditionalAuthorizer
+	resolver   authorizer.RuleResolver
+}
+
+// AuthorizationGroup returns authorization.k8s.io/v1. The arguments may be nil to register the types.
+func AuthorizationGroup(requests authorizer.UnconditionalAuthorizer, resolver authorizer.RuleResolver) resource.Group {
+	c := access{requests, resolver}
 	return resource.Group{
 		GroupVersion: authorizationv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
@@ -57,7 +150,7 @@ func Group(c Config) resource.Group {
 	}
 }
 
-func (c Config) subject(ctx context.Context, review *authorizationv1.SubjectAccessReview) (runtime.Object, error) {
+func (c access) subject(ctx context.Context, review *authorizationv1.SubjectAccessReview) (runtime.Object, error) {
 	errs := validateSpec(review.Spec)
 	errs = append(errs, noMetadata(review.ObjectMeta)...)
 	if len(errs) > 0 {
@@ -67,21 +160,21 @@ func (c Config) subject(ctx context.Context, review *authorizationv1.SubjectAcce
 	return review, nil
 }
 
-func (c Config) self(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview) (runtime.Object, error) {
+func (c access) self(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview) (runtime.Object, error) {
 	errs := validateAttributes(review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
 	errs = append(errs, noMetadata(review.ObjectMeta)...)
 	if len(errs) > 0 {
 		return nil, request.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview").GroupKind(), "", errs)
 	}
-	u, ok := genericapirequest.UserFrom(ctx)
-	if !ok {
-		return nil, apierrors.NewBadRequest("no user present on request")
+	u, err := resource.UserFrom(ctx)
+	if err != nil {
+		return nil, err
 	}
 	review.Status = c.decide(ctx, attributesOf(u, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes))
 	return review, nil
 }
 
-func (c Config) local(ctx context.Context, review *authorizationv1.LocalSubjectAccessReview) (runtime.Object, error) {
+func (c access) local(ctx context.Context, review *authorizationv1.LocalSubjectAccessReview) (runtime.Object, error) {
 	errs := validateSpec(review.Spec)
 	meta := *review.ObjectMeta.DeepCopy()
 	meta.Namespace = ""
@@ -99,15 +192,15 @@ func (c Config) local(ctx context.Context, review *authorizationv1.LocalSubjectA
 	return review, nil
 }
 
-func (c Config) rules(ctx context.Context, review *authorizationv1.SelfSubjectRulesReview) (runtime.Object, error) {
-	u, ok := genericapirequest.UserFrom(ctx)
-	if !ok {
-		return nil, apierrors.NewBadRequest("no user present on request")
+func (c access) rules(ctx context.Context, review *authorizationv1.SelfSubjectRulesReview) (runtime.Object, error) {
+	u, err := resource.UserFrom(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if review.Spec.Namespace == "" {
 		return nil, apierrors.NewBadRequest("no namespace on request")
 	}
-	resourceRules, nonResourceRules, incomplete, err := c.Rules.RulesFor(ctx, u, review.Spec.Namespace)
+	resourceRules, nonResourceRules, incomplete, err := c.resolver.RulesFor(ctx, u, review.Spec.Namespace)
 	review.Status = authorizationv1.SubjectRulesReviewStatus{
 		ResourceRules:    make([]authorizationv1.ResourceRule, 0, len(resourceRules)),
 		NonResourceRules: make([]authorizationv1.NonResourceRule, 0, len(nonResourceRules)),
@@ -129,8 +222,8 @@ func (c Config) rules(ctx context.Context, review *authorizationv1.SelfSubjectRu
 	return review, nil
 }
 
-func (c Config) decide(ctx context.Context, attributes authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
-	decision, reason, err := c.Authorizer.Authorize(ctx, attributes)
+func (c access) decide(ctx context.Context, attributes authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
+	decision, reason, err := c.authorizer.Authorize(ctx, attributes)
 	// Selectors that cannot be parsed are ignored, which makes the question broader, and reported.
 	if attributes.FieldSelectorParsingErr != nil {
 		err = errors.Join(err, fmt.Errorf("spec.resourceAttributes.fieldSelector partially ignored due to parse error: %w", attributes.FieldSelectorParsingErr))
@@ -212,13 +305,6 @@ func fieldRequirements(selector *authorizationv1.FieldSelectorAttributes) (field
 	return requirements, errors.Join(errs...)
 }
 
-var labelOperators = map[metav1.LabelSelectorOperator]selection.Operator{
-	metav1.LabelSelectorOpIn:           selection.In,
-	metav1.LabelSelectorOpNotIn:        selection.NotIn,
-	metav1.LabelSelectorOpExists:       selection.Exists,
-	metav1.LabelSelectorOpDoesNotExist: selection.DoesNotExist,
-}
-
 func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (labels.Requirements, error) {
 	if selector == nil {
 		return nil, nil
@@ -234,17 +320,13 @@ func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (label
 	var requirements labels.Requirements
 	var errs []error
 	for _, r := range selector.Requirements {
-		operator, ok := labelOperators[r.Operator]
-		if !ok {
-			errs = append(errs, fmt.Errorf("%q is not a valid label selector operator", r.Operator))
-			continue
-		}
-		requirement, err := labels.NewRequirement(r.Key, operator, r.Values)
+		parsed, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{r}})
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		requirements = append(requirements, *requirement)
+		requirement, _ := parsed.Requirements()
+		requirements = append(requirements, requirement...)
 	}
 	return requirements, errors.Join(errs...)
 }
