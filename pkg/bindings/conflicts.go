@@ -175,11 +175,9 @@ func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.
 	if err != nil {
 		return err
 	}
-	if x.config.LastChange != nil {
-		// Another binding may have been written whose WaitFor timed out.
-		if err := x.catchUpTo(ctx, 0); err != nil {
-			return err
-		}
+	// Another binding may have been written whose WaitFor timed out.
+	if err := x.catchUpTo(ctx, 0); err != nil {
+		return err
 	}
 	if bound != nil {
 		if err := x.checkReplacement(ctx, types.UID(bound.Schema.UID), to, bound.StorageVersions, apis.ErrInvalidSchema); err != nil {

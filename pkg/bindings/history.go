@@ -73,8 +73,8 @@ func (c *changes) take() []transition {
 	return all
 }
 
-// history contains the recent changes that a new set needs in order to equal an older one. It is changed
-// under the locks of both kinds of sets, so either lock is sufficient for reading.
+// history contains the recent changes that a new set needs in order to equal an older one. The lock of the sets
+// guards it.
 type history struct {
 	// source is shared by all sets and determines up to which time they are current.
 	source claims.Source
@@ -115,21 +115,10 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 }
 
 // since returns the revision of the latest change, and the recent changes. reached is the informer's resource
-// version. The caller must hold a lock of the sets.
+// version.
 func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 	if latest = h.latest; h.unknown {
 		latest = max(latest, revisionOf(reached))
 	}
 	return latest, h.recent
-}
-
-// firstOf returns the bindings of each changed logical cluster before its first recent change.
-func firstOf(recent []recentChange) map[logicalcluster.Name][]*record {
-	all := map[logicalcluster.Name][]*record{}
-	for i := range recent {
-		if _, found := all[recent[i].cluster]; !found {
-			all[recent[i].cluster] = recent[i].before
-		}
-	}
-	return all
 }

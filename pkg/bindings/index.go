@@ -19,18 +19,17 @@ import (
 // Index indexes the bound APIs of a shard. Run, Informer and Copies must be run. All methods may be called
 // concurrently, from the start.
 //
-// It joins parts that do not depend on it: the records, the schemas, and the state derived from the records.
+// Its parts do not depend on it: the records, the schemas, and the state derived from the records.
 type Index struct {
 	*table
 	*schemas
 	*claimed
-	*boundSets
 	*consumed
-	history history
 
 	config    Config
 	stored    stored
 	own       *definitions.Definition // of BoundSchemas
+	shown     *definitions.Definition // of the copies as SchemasResource, or nil if they are not served
 	listeners definitions.Listeners[definitions.Change]
 }
 
@@ -44,23 +43,22 @@ func NewBindingIndex(config Config) (*Index, error) {
 		config:   config,
 		table:    newTable(config.Local),
 		consumed: &consumed{counts: map[client.Key]int{}},
-		stored:   stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
+		stored:   stored{local: config.Local},
 		own:      own,
-		history:  history{unknown: true},
 	}
 	if x.schemas, err = newSchemas(&x.config, x.used, x.schemaChanged); err != nil {
 		return nil, err
 	}
-	x.claimed = &claimed{config: &x.config, table: x.table, history: &x.history, sets: map[client.Key]map[setKey]*trackedSet{}}
-	x.boundSets = &boundSets{table: x.table, schemas: x.schemas, history: &x.history, stored: own.Schema.Resource, sets: map[logicalcluster.Name]*boundSet{}}
+	x.claimed = &claimed{
+		config: &x.config, table: x.table, history: history{unknown: true},
+		sets: map[client.Key]map[setKey]*trackedSet{}, bound: map[logicalcluster.Name]*trackedSet{},
+	}
 	if config.Schemas != nil {
 		if err := x.project(config.Schemas); err != nil {
 			return nil, err
 		}
 	}
-	if config.LastChange != nil {
-		x.history.source.CatchUpBy(x.catchUpTo)
-	}
+	x.history.source.CatchUpBy(x.catchUpTo)
 	x.informer.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
 		OnAdd: func(b *apisv1alpha2.APIBinding, initial bool) {
 			revision := revisionOf(b.ResourceVersion)
@@ -98,23 +96,16 @@ func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 }
 
 // replace adds, changes or (if r is nil) removes a record. Only the goroutine of the informer calls it.
+// It changes records and sets under the lock of the sets, so that a set which is created concurrently does not have
+// the new record without its revision.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
-	x.consumed.replaced(x.replaceAndFollow(cluster, name, r, revision), r)
-	x.observe(revision)
-}
-
-// replaceAndFollow changes records and sets under the locks of the sets, so that a set which is created
-// concurrently does not have the new record without its revision. It returns the replaced record.
-func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) (before *record) {
 	x.claimed.mu.Lock()
-	defer x.claimed.mu.Unlock()
-	x.boundSets.mu.Lock()
-	defer x.boundSets.mu.Unlock()
 	before, was, all := x.replaceRecord(cluster, name, r)
 	x.history.add(cluster, before, r, was, all, revision)
 	x.claimed.followLocked(cluster, before, r, all, x.history.latest)
-	x.boundSets.followLocked(cluster, all, x.history.latest)
-	return before
+	x.claimed.mu.Unlock()
+	x.consumed.replaced(before, r)
+	x.observe(revision)
 }
 
 // schemaChanged notifies of a schema whose copy has other conversion rules now.
@@ -124,7 +115,11 @@ func (x *Index) schemaChanged(uid types.UID, before *pinned) {
 	}
 }
 
+// catchUpTo waits until the index has all changes up to a version.
 func (x *Index) catchUpTo(ctx context.Context, version uint64) error {
+	if x.config.LastChange == nil {
+		return nil
+	}
 	last, err := x.config.LastChange(ctx, version)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func (s *schemas) Pin(ctx context.Context, uid types.UID, read func(context.Cont
 	if p := s.cached(uid); p != nil && (s.inUse(uid) || s.isPinned(uid)) {
 		return p.StoredVersion(), nil
 	}
-	return share(ctx, &s.pins, uid, pinTimeout, func(ctx context.Context) (string, error) {
+	return share(ctx, &s.pins, string(uid), pinTimeout, func(ctx context.Context) (string, error) {
 		began := time.Now()
 		version, err := s.makeCopy(ctx, uid, read)
 		if err == nil {

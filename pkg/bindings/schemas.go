@@ -268,12 +268,12 @@ func (s *schemas) get(ctx context.Context, uid types.UID) (*pinned, error) {
 	if p := s.cached(uid); p != nil {
 		return p, nil
 	}
-	return share(ctx, &s.reads, uid, readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
+	return share(ctx, &s.reads, string(uid), readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
 }
 
-// share calls f once for concurrent callers with the same UID.
-func share[T any](ctx context.Context, group *singleflight.Group, uid types.UID, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
-	done := group.DoChan(string(uid), func() (any, error) {
+// share calls f once for concurrent callers with the same key.
+func share[T any](ctx context.Context, group *singleflight.Group, key string, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	done := group.DoChan(key, func() (any, error) {
 		// Other callers may still wait when the request of the first one ends.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()

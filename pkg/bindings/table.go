@@ -358,25 +358,6 @@ func waitFirst(ctx context.Context, wait func(context.Context) error) error {
 	return nil
 }
 
-// containsAll reports whether the index has the listed revisions of all bindings, which were current at version.
-func (t *table) containsAll(listed map[client.Key]uint64, version uint64) bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	found := 0
-	for cluster, all := range t.clusters {
-		for _, r := range all {
-			revision, was := listed[client.Key{Cluster: cluster, Name: r.name}]
-			switch {
-			case was && r.revision < revision, !was && r.revision <= version:
-				return false
-			case was:
-				found++
-			}
-		}
-	}
-	return found == len(listed)
-}
-
 // waitUntil waits until all changes of bindings up to a revision have been applied.
 func (t *table) waitUntil(ctx context.Context, revision uint64) error {
 	return t.wait(ctx, func() bool {
