@@ -21,8 +21,7 @@ import (
 // SchemasResource is the resource as which copies are served.
 var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
 
-// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients
-// cannot specify it.
+// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients must not use it.
 const shownIdentity = "-bound"
 
 // WithBoundSchemas returns a context in which requests for SchemasResource return only the APIResourceSchemas that a

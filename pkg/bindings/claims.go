@@ -38,7 +38,7 @@ type trackedSet struct {
 	used time.Time
 }
 
-// claimed contains the sets that recent requests have used.
+// claimed contains the sets that recent requests have used, and keeps them up to date.
 type claimed struct {
 	config *Config
 	table  *table
@@ -62,7 +62,10 @@ func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *recor
 	c.updateLabels(cluster, all)
 	exports := map[client.Key]bool{}
 	for _, r := range []*record{before, after} {
-		if export, ok := r.exportKey(); ok {
+		if r == nil {
+			continue
+		}
+		if export, known := r.exportKey(); known {
 			exports[export] = true
 		}
 	}
@@ -122,8 +125,7 @@ func (c *claimed) ClaimLabels(cluster logicalcluster.Name, resource schema.Group
 	return shown[identified{resource, identity}]
 }
 
-// setOf returns the set of objects that all bindings let an export access. It is kept up to date while it
-// is used. All bindings must be loaded.
+// setOf returns the set of objects that all bindings, which must be loaded, let an export access.
 func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +133,7 @@ func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 		set.used = time.Now()
 		return set.Set
 	}
-	set := c.newSetLocked(key.resource, key.stored, c.table.consumers(export), func(set *claims.Set, cluster logicalcluster.Name, all []*record, latest uint64) {
+	set := c.newSetLocked(key.resource, key.stored, c.table.recordsFor(export), func(set *claims.Set, cluster logicalcluster.Name, all []*record, latest uint64) {
 		applySelection(set, cluster, selectionIn(all, export, key.identified, key.verb), latest)
 	})
 	if c.sets[export] == nil {
@@ -141,7 +143,7 @@ func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 	return set.Set
 }
 
-// boundBy returns the set of the copies of schemas that a consumer has bound. It is kept up to date while it is used.
+// boundBy returns the set of the copies of schemas that a consumer has bound.
 func (c *claimed) boundBy(consumer logicalcluster.Name, copies schema.GroupResource) *claims.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// transition describes that a resource is no longer served, or with another schema. For the wildcard, it describes that a
-// schema was added to, or removed from, those that wildcard requests use.
+// transition describes that a resource is no longer served, or with another schema. For the wildcard, before was added
+// to, or removed from, the schemas in use.
 type transition struct {
 	cluster request.Cluster
 	before  bound
@@ -38,8 +38,7 @@ func transitions(cluster logicalcluster.Name, before, after *record) []transitio
 	return all
 }
 
-// changes is a queue of pending notifications. The informer cannot process them itself, because comparing schemas
-// may require reading them.
+// changes is a queue of pending notifications. The informer must not process them, because it may have to read schemas.
 type changes struct {
 	mu      sync.Mutex
 	all     []transition

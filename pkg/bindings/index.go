@@ -2,8 +2,6 @@ package bindings
 
 import (
 	"context"
-	"maps"
-	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -24,7 +22,6 @@ type Index struct {
 	*table
 	*schemas
 	*claimed
-	*consumed
 
 	config    Config
 	stored    stored
@@ -40,11 +37,10 @@ func NewBindingIndex(config Config) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{
-		config:   config,
-		table:    newTable(config.Local),
-		consumed: &consumed{counts: map[client.Key]int{}},
-		stored:   stored{local: config.Local},
-		own:      own,
+		config: config,
+		table:  newTable(config.Local),
+		stored: stored{local: config.Local},
+		own:    own,
 	}
 	if x.schemas, err = newSchemas(&x.config, x.used, x.schemaChanged); err != nil {
 		return nil, err
@@ -100,11 +96,13 @@ func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 // the new record without its revision.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
 	x.claimed.mu.Lock()
-	before, was, all := x.replaceRecord(cluster, name, r)
+	before, was, all, affected := x.replaceRecord(cluster, name, r)
 	x.history.add(cluster, before, r, was, all, revision)
 	x.claimed.followLocked(cluster, before, r, all, x.history.latest)
 	x.claimed.mu.Unlock()
-	x.consumed.replaced(before, r)
+	for _, export := range affected {
+		x.consumers.Notify(export)
+	}
 	x.observe(revision)
 }
 
@@ -151,53 +149,4 @@ func (x *Index) Unpin(ctx context.Context) error {
 		return err
 	}
 	return x.unpin(ctx)
-}
-
-// consumed counts the bindings to each export, including those that have bound nothing.
-type consumed struct {
-	mu        sync.RWMutex
-	counts    map[client.Key]int
-	listeners definitions.Listeners[client.Key]
-}
-
-// replaced is called when a record was replaced; either record may be nil. It notifies listeners of exports that got
-// their first binding or lost their last one.
-func (c *consumed) replaced(before, after *record) {
-	old, had := before.exportKey()
-	now, has := after.exportKey()
-	if had == has && old == now {
-		return
-	}
-	var changed []client.Key
-	c.mu.Lock()
-	if had && count(c.counts, old, -1) == 0 {
-		changed = append(changed, old)
-	}
-	if has && count(c.counts, now, 1) == 1 {
-		changed = append(changed, now)
-	}
-	c.mu.Unlock()
-	for _, export := range changed {
-		c.listeners.Notify(export)
-	}
-}
-
-// Consumed reports whether the shard has a binding to an export, even if it has bound nothing.
-func (c *consumed) Consumed(export client.Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.counts[export] > 0
-}
-
-// FollowConsumers calls f for each export that has a binding, and whenever an export gets its first binding or loses
-// its last one, until stop is called. Consumed returns the current state.
-func (c *consumed) FollowConsumers(f func(export client.Key)) (stop func()) {
-	stop = c.listeners.Add(f)
-	c.mu.RLock()
-	counts := maps.Clone(c.counts)
-	c.mu.RUnlock()
-	for export := range counts {
-		f(export)
-	}
-	return stop
 }

@@ -52,7 +52,10 @@ type list struct {
 	complete   bool // everything that the export offered is bound
 }
 
-func (l *list) exportKey() client.Key { return client.Key{Cluster: l.provider, Name: l.export} }
+// exportKey also reports whether the export is known yet.
+func (l *list) exportKey() (export client.Key, known bool) {
+	return client.Key{Cluster: l.provider, Name: l.export}, l.provider != "" && l.export != ""
+}
 
 // content is the part of a binding that determines whether two bindings are equal.
 type content struct {
@@ -165,14 +168,6 @@ func (r *record) before(other *record) int {
 
 // owner identifies the binding in messages.
 func (r *record) owner() string { return fmt.Sprintf("APIBinding %q", r.name) }
-
-// exportKey returns false if the record is nil or its export is not known yet.
-func (r *record) exportKey() (client.Key, bool) {
-	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
-		return client.Key{}, false
-	}
-	return r.list.exportKey(), true
-}
 
 func unchanged(before, after *record) bool {
 	return before != nil && after != nil && before.list == after.list

@@ -256,6 +256,17 @@ func (s *schemas) dropUnused(used func(types.UID) bool) {
 	maps.DeleteFunc(s.pinnedAt, func(_ types.UID, at time.Time) bool { return time.Since(at) > pinnedFor })
 }
 
+// keep pins the copy of a schema if a binding still uses it.
+func (s *schemas) keep(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used := s.inUse(uid)
+	if used {
+		s.pinnedAt[uid] = time.Now()
+	}
+	return used
+}
+
 func (s *schemas) isPinned(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
