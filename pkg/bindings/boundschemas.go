@@ -7,6 +7,7 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -24,24 +25,32 @@ var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
 // shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients must not use it.
 const shownIdentity = "-bound"
 
+// boundSchemas serves the copies that a consumer has bound.
+type boundSchemas struct {
+	sets    *claimed
+	schemas *schemas
+	stored  schema.GroupResource    // of the copies
+	shown   *definitions.Definition // of the copies as SchemasResource, or nil if they are not served
+}
+
 // WithBoundSchemas returns a context in which requests for SchemasResource return only the APIResourceSchemas that a
 // consumer on this shard has bound. It must only be used for reading. The error is an API status.
-func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (context.Context, error) {
-	if err := x.waitSynced(ctx); err != nil {
+func (s *boundSchemas) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (context.Context, error) {
+	if err := s.sets.table.waitSynced(ctx); err != nil {
 		return nil, err
 	}
-	set := x.boundBy(consumer, x.own.Schema.Resource)
+	set := s.sets.boundBy(consumer, s.stored)
 	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, shownIdentity)
 	return context.WithValue(request.WithRestriction(ctx, set), consumerKey{}, consumer), nil
 }
 
 type consumerKey struct{}
 
-func (x *Index) nameOfCopy(ctx context.Context, shown string) (string, error) {
+func (s *boundSchemas) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
-	for _, r := range x.records(consumer) {
+	for _, r := range s.sets.table.records(consumer) {
 		for _, b := range r.byResource {
-			p, err := x.schemas.get(ctx, b.uid)
+			p, err := s.schemas.get(ctx, b.uid)
 			if err != nil {
 				return "", err
 			}
@@ -54,14 +63,14 @@ func (x *Index) nameOfCopy(ctx context.Context, shown string) (string, error) {
 }
 
 // project defines how the copies are served, given the definition of APIResourceSchemas.
-func (x *Index) project(as *apiextensionsv1.CustomResourceDefinition) error {
+func (s *boundSchemas) project(as *apiextensionsv1.CustomResourceDefinition) error {
 	projected, err := definitions.NewProjectedSchema(as, &definitions.Projection{
-		Stored: x.own.Schema.Resource, Show: showCopy, ShownName: originalOf, StoredName: x.nameOfCopy,
+		Stored: s.stored, Show: showCopy, ShownName: originalOf, StoredName: s.nameOfCopy,
 	})
 	if err != nil {
 		return err
 	}
-	x.shown = &definitions.Definition{Schema: projected, Owner: "the server"}
+	s.shown = &definitions.Definition{Schema: projected, Owner: "the server"}
 	return nil
 }
 

@@ -22,11 +22,11 @@ type Index struct {
 	*table
 	*schemas
 	*claimed
+	*boundSchemas
 
 	config    Config
 	stored    stored
 	own       *definitions.Definition // of BoundSchemas
-	shown     *definitions.Definition // of the copies as SchemasResource, or nil if they are not served
 	listeners definitions.Listeners[definitions.Change]
 }
 
@@ -49,6 +49,7 @@ func NewBindingIndex(config Config) (*Index, error) {
 		config: &x.config, table: x.table, history: history{unknown: true},
 		sets: map[client.Key]map[setKey]*trackedSet{}, bound: map[logicalcluster.Name]*trackedSet{},
 	}
+	x.boundSchemas = &boundSchemas{sets: x.claimed, schemas: x.schemas, stored: own.Schema.Resource}
 	if config.Schemas != nil {
 		if err := x.project(config.Schemas); err != nil {
 			return nil, err

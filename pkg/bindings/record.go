@@ -258,6 +258,24 @@ func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*reco
 	return records, nil
 }
 
+// share calls f once for concurrent callers with the same key.
+func share[T any](ctx context.Context, group *singleflight.Group, key string, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	done := group.DoChan(key, func() (any, error) {
+		// Other callers may still wait when the request of the first one ends.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		defer cancel()
+		return f(ctx)
+	})
+	var value T
+	select {
+	case <-ctx.Done():
+		return value, ctx.Err()
+	case result := <-done:
+		value, _ = result.Val.(T)
+		return value, result.Err
+	}
+}
+
 // identified is a resource and an identity. Objects with the same value are stored together.
 type identified struct {
 	resource schema.GroupResource

@@ -282,24 +282,6 @@ func (s *schemas) get(ctx context.Context, uid types.UID) (*pinned, error) {
 	return share(ctx, &s.reads, string(uid), readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
 }
 
-// share calls f once for concurrent callers with the same key.
-func share[T any](ctx context.Context, group *singleflight.Group, key string, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
-	done := group.DoChan(key, func() (any, error) {
-		// Other callers may still wait when the request of the first one ends.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-		defer cancel()
-		return f(ctx)
-	})
-	var value T
-	select {
-	case <-ctx.Done():
-		return value, ctx.Err()
-	case result := <-done:
-		value, _ = result.Val.(T)
-		return value, result.Err
-	}
-}
-
 func (s *schemas) read(ctx context.Context, uid types.UID) (*pinned, error) {
 	stored, err := s.copies.Get(ctx, string(uid), metav1.GetOptions{})
 	if err != nil {
