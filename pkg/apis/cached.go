@@ -107,14 +107,14 @@ func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference
 	return secretOf(cached.Name, named)
 }
 
-// ValidateCachedResource validates a new cached resource.
-func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorList {
-	return validateCachedResource(cached, 0)
-}
-
-// validateCachedResource validates a cached resource. had is the size of the selector of its predecessor.
-func validateCachedResource(cached *cachev1alpha1.CachedResource, had int) field.ErrorList {
+// ValidateCachedResource validates a cached resource. An update must not change the replicated resource and its
+// identity. before is nil for a new one.
+func ValidateCachedResource(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
 	var errs field.ErrorList
+	had := 0 // the size of the former selector
+	if before != nil {
+		had = selected(before.Spec.LabelSelector)
+	}
 	if cached.Spec.Version == "" {
 		errs = append(errs, field.Required(spec.Child("version"), "specify the version in which the objects are replicated, such as v1"))
 	} else if len(apivalidation.IsDNS1035Label(cached.Spec.Version)) > 0 {
@@ -129,13 +129,9 @@ func validateCachedResource(cached *cachev1alpha1.CachedResource, had int) field
 	if identity := cached.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "specify the secret that has the identity under "+IdentityKey+", or omit secretRef to have one created"))
 	}
-	return errs
-}
-
-// ValidateCachedResourceUpdate validates an update of a cached resource, which must not change the replicated resource
-// and its identity.
-func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
-	errs := validateCachedResource(cached, selected(before.Spec.LabelSelector))
+	if before == nil {
+		return errs
+	}
 	for _, kept := range []struct{ name, is, was string }{
 		{"group", cached.Spec.Group, before.Spec.Group},
 		{"version", cached.Spec.Version, before.Spec.Version},

@@ -142,9 +142,9 @@ func filter[T any](all []T, selected func(*T) bool) []T {
 	return out
 }
 
-// The SDK converts fields. This package handles the cases that it does not: default selectors of claims to all
-// verbs, and v1alpha1 claims that select neither all objects nor some, which are invalid. Annotations are in the
-// SDK's format, but only written if necessary, so that reading and writing an object in another version changes nothing.
+// The SDK converts fields, but not default selectors of claims to all verbs, and v1alpha1 claims that select neither
+// all objects nor some. Annotations are in the SDK's format, but only written if necessary, so that reading and writing
+// an object in another version changes nothing.
 
 // ExportToV1alpha1 converts an APIExport. Annotations contain resources that are not stored as custom resources, and
 // claims to single verbs or with a default selector.
@@ -156,7 +156,9 @@ func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, erro
 	}
 	selectAll(out.Spec.PermissionClaims)
 	return out, cmp.Or(
-		remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, isNotStored)),
+		remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, func(r *apisv1alpha2.ResourceSchema) bool {
+			return r.Storage.CRD == nil
+		})),
 		remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2)),
 	)
 }
@@ -180,8 +182,6 @@ func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
 	}
 	return out
 }
-
-func isNotStored(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.CRD == nil }
 
 func selectsObjects(claim *apisv1alpha1.PermissionClaim) bool { return len(claim.ResourceSelector) > 0 }
 

@@ -101,8 +101,7 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 	return nil
 }
 
-// IndexByPath indexes an export by its logical cluster and, if an annotation contains it, by the path: each joined with
-// the name of the export, and as AnyAt.
+// IndexByPath indexes an export by its logical cluster and annotated path, each joined with its name, and as AnyAt.
 func IndexByPath(export *apisv1alpha2.APIExport) []string {
 	cluster := logicalcluster.From(export).Path()
 	keys := []string{cluster.Join(export.Name).String(), AnyAt(cluster)}
@@ -203,13 +202,7 @@ func ParseSchemaName(name string) (SchemaName, error) {
 }
 
 // String returns the name.
-func (n SchemaName) String() string {
-	return n.Prefix + schemaSuffix(n.Resource)
-}
-
-func schemaSuffix(resource schema.GroupResource) string {
-	return "." + DefinitionName(resource)
-}
+func (n SchemaName) String() string { return n.Prefix + "." + DefinitionName(n.Resource) }
 
 var spec = field.NewPath("spec")
 
@@ -237,10 +230,8 @@ func DefinitionGroup(name string) string {
 }
 
 // ValidateDefinition calls upstream's validation with a definition, and with the former one unless it is nil.
-// Kubernetes groups without a dot are replaced by others with a dot.
-//
-// If the limits of schemacosts are exceeded, only this is reported, because upstream's validation compiles patterns and
-// applies defaults.
+// Kubernetes groups without a dot are replaced by others with a dot. If the limits of schemacosts are exceeded,
+// upstream's validation is not called, because it compiles patterns and applies defaults.
 func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {
 	if errs := aboveLimits(crd, old); len(errs) > 0 {
 		return request.LimitErrors(errs)

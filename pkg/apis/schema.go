@@ -73,12 +73,10 @@ func as[T any](u *unstructured.Unstructured) (*T, error) {
 // ErrInvalidSchema is wrapped by errors about schemas that cannot be served.
 var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 
-// ErrLimitReached is wrapped by errors about schemas that cannot be served now, because the shard has too many
-// schemas of their provider.
+// ErrLimitReached is wrapped by errors about schemas of whose provider the shard has too many.
 var ErrLimitReached = fmt.Errorf("%w now", ErrInvalidSchema)
 
-// ErrInUse is wrapped by errors about schemas that cannot be served now, because objects of other bindings on the
-// shard could not be read with them.
+// ErrInUse is wrapped by errors about schemas with which objects of other bindings on the shard could not be read.
 var ErrInUse = fmt.Errorf("%w while other bindings of the shard use an incompatible schema", ErrInvalidSchema)
 
 // schemaFields maps fields of CustomResourceDefinitions to those of schemas. The internal type of definitions has the
@@ -94,8 +92,7 @@ var schemaFields = strings.NewReplacer(
 	"spec.conversion.conversionReviewVersions", "spec.conversion.webhook.conversionReviewVersions",
 )
 
-// validateSchema validates an APIResourceSchema like a CustomResourceDefinition, with the same limits. An update may only
-// change metadata.
+// validateSchema validates an APIResourceSchema like a CustomResourceDefinition. An update may only change metadata.
 func validateSchema(ctx context.Context, s, old *APIResourceSchema) field.ErrorList {
 	if old != nil {
 		if equality.Semantic.DeepEqual(s.Spec, old.Spec) {
@@ -185,10 +182,8 @@ func conversionOf(conversion *apisv1alpha1.CustomResourceConversion) *apiextensi
 	return out
 }
 
-// ValidateReplacement returns the reasons why a schema cannot replace a former one with which objects are stored
-// in some versions. The rules are those of Kubernetes for updates of an established CustomResourceDefinition.
-// Group and plural are not compared, because the names of both schemas contain them. Rules for definitions that
-// predate structural schemas do not apply to schemas.
+// ValidateReplacement returns the reasons why a schema cannot replace a former one of the resource with which objects
+// are stored in some versions. The rules are those of Kubernetes for an established CustomResourceDefinition.
 func ValidateReplacement(next, former *apiextensionsv1.CustomResourceDefinitionSpec, stored []string) field.ErrorList {
 	errs := apivalidation.ValidateImmutableField(next.Scope, former.Scope, spec.Child("scope"))
 	errs = append(errs, apivalidation.ValidateImmutableField(next.Names.Kind, former.Names.Kind, spec.Child("names", "kind"))...)

@@ -27,9 +27,8 @@ var (
 	other  = apisv1alpha1.SchemeGroupVersion.String()
 )
 
-// Validate validates an object of apis.kcp.io in any version, and its change if old is not nil. old must have the
-// same version. Objects of other groups are valid. Objects that cannot be converted are invalid, because they would
-// break lists in the other version for all logical clusters.
+// Validate validates an object of apis.kcp.io in any version, and its change if old, of the same version, is not nil.
+// Objects that cannot be converted are invalid, because they would break lists of all logical clusters.
 func Validate(ctx context.Context, object, old *unstructured.Unstructured) field.ErrorList {
 	if object.GroupVersionKind().Group != apis.GroupName {
 		return nil

@@ -35,8 +35,7 @@ var (
 	resourceForm    = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
 )
 
-// validateExport validates an APIExport. It repeats checks of the v1alpha2 schema, which is not applied to the values in
-// annotations of v1alpha1.
+// validateExport repeats checks of the v1alpha2 schema, which is not applied to the values in annotations of v1alpha1.
 func validateExport(export, old *apisv1alpha2.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	had := 0 // the size of the largest former selector
@@ -70,8 +69,7 @@ func validateExport(export, old *apisv1alpha2.APIExport) field.ErrorList {
 	return errs
 }
 
-// validateMirrored limits the data that is copied to each binding of an export, because it counts against the quotas of
-// the consumers.
+// validateMirrored limits the data that is copied to each binding, because it counts against the consumers' quotas.
 func validateMirrored(export *apisv1alpha2.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	size := 0
@@ -98,7 +96,7 @@ func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) f
 	name, err := ParseSchemaName(resource.Schema)
 	want := schema.GroupResource{Group: resource.Group, Resource: resource.Name}
 	if err != nil || name.Resource != want {
-		errs = append(errs, field.Invalid(path.Child("schema"), resource.Schema, fmt.Sprintf("must be the name of an APIResourceSchema of this resource, which is <prefix>%s", schemaSuffix(want))))
+		errs = append(errs, field.Invalid(path.Child("schema"), resource.Schema, "must be the name of an APIResourceSchema of this resource, which is <prefix>."+DefinitionName(want)))
 	}
 	storage := path.Child("storage")
 	switch virtual := resource.Storage.Virtual; {

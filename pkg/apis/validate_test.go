@@ -249,9 +249,9 @@ func TestSelectors(t *testing.T) {
 		}),
 		"spec.labelSelector": func(n, had int) field.ErrorList {
 			if had == 0 {
-				return apis.ValidateCachedResource(cached(n))
+				return apis.ValidateCachedResource(cached(n), nil)
 			}
-			return apis.ValidateCachedResourceUpdate(cached(n), cached(had))
+			return apis.ValidateCachedResource(cached(n), cached(had))
 		},
 	} {
 		require.Empty(t, validate(128, 0), path)

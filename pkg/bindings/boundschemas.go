@@ -2,8 +2,6 @@ package bindings
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/storage/claims"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -25,95 +22,33 @@ import (
 // SchemasResource is the resource as which copies are served.
 var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
 
-// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients
-// cannot specify it.
+// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients must not use it.
 const shownIdentity = "-bound"
 
-// boundSets contains the sets of consumers with recent requests.
-type boundSets struct {
-	table   *table
+// boundSchemas serves the copies that a consumer has bound.
+type boundSchemas struct {
+	sets    *claimed
 	schemas *schemas
-	history *history
-	stored  schema.GroupResource // of the copies
-	// shown is the definition with which the copies are served, or nil if they are not.
-	shown *definitions.Definition
-
-	mu   sync.Mutex
-	sets map[logicalcluster.Name]*boundSet
-}
-
-// boundSet contains the copies that a consumer has bound.
-type boundSet struct {
-	*claims.Set
-	requests int
-	used     time.Time // when the last request ended
-}
-
-// followLocked updates the set of a consumer. all are its bindings now, and latest is the revision of the change.
-func (s *boundSets) followLocked(consumer logicalcluster.Name, all []*record, latest uint64) {
-	if set := s.sets[consumer]; set != nil {
-		set.AllowNames(tenancy.AdminCluster, schemasOf(all), latest)
-	}
-}
-
-func (s *boundSets) expireBound(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for consumer, set := range s.sets {
-		if set.requests == 0 && now.Sub(set.used) > setIdleFor {
-			set.Deny(tenancy.AdminCluster, s.history.latest)
-			delete(s.sets, consumer)
-		}
-	}
+	stored  schema.GroupResource    // of the copies
+	shown   *definitions.Definition // of the copies as SchemasResource, or nil if they are not served
 }
 
 // WithBoundSchemas returns a context in which requests for SchemasResource return only the APIResourceSchemas that a
-// consumer on this shard has bound. The context must only be used for reading. The set is kept up to date until done
-// is called. The error is an API status.
-func (s *boundSets) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
-	if err := s.table.waitSynced(ctx); err != nil {
-		return nil, nil, err
+// consumer on this shard has bound. It must only be used for reading. The error is an API status.
+func (s *boundSchemas) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (context.Context, error) {
+	if err := s.sets.table.waitSynced(ctx); err != nil {
+		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	set := s.sets[consumer]
-	if set == nil {
-		set = &boundSet{Set: s.boundSetLocked(consumer)}
-		s.sets[consumer] = set
-	}
-	set.requests++
+	set := s.sets.boundBy(consumer, s.stored)
 	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, shownIdentity)
-	ctx = request.WithRestriction(ctx, set.Set)
-	return context.WithValue(ctx, consumerKey{}, consumer), sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		set.requests--
-		set.used = time.Now()
-	}), nil
-}
-
-func (s *boundSets) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
-	latest, recent := s.history.since(s.table.informer.ResourceVersion())
-	set := claims.NewSet(&s.history.source, s.stored, "", latest)
-	begins, changed := firstOf(recent)[consumer]
-	if !changed {
-		begins = s.table.records(consumer)
-	}
-	set.AllowNames(tenancy.AdminCluster, schemasOf(begins), latest)
-	set.Begin()
-	for i := range recent {
-		if recent[i].cluster == consumer {
-			set.AllowNames(tenancy.AdminCluster, schemasOf(recent[i].now), latest)
-		}
-	}
-	return set
+	return context.WithValue(request.WithRestriction(ctx, set), consumerKey{}, consumer), nil
 }
 
 type consumerKey struct{}
 
-func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error) {
+func (s *boundSchemas) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
-	for _, r := range s.table.records(consumer) {
+	for _, r := range s.sets.table.records(consumer) {
 		for _, b := range r.byResource {
 			p, err := s.schemas.get(ctx, b.uid)
 			if err != nil {
@@ -128,7 +63,7 @@ func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error
 }
 
 // project defines how the copies are served, given the definition of APIResourceSchemas.
-func (s *boundSets) project(as *apiextensionsv1.CustomResourceDefinition) error {
+func (s *boundSchemas) project(as *apiextensionsv1.CustomResourceDefinition) error {
 	projected, err := definitions.NewProjectedSchema(as, &definitions.Projection{
 		Stored: s.stored, Show: showCopy, ShownName: originalOf, StoredName: s.nameOfCopy,
 	})

@@ -1,6 +1,8 @@
 package bindings
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Accepted permission claims are passed to storage in two forms, and are not written to any object:
@@ -35,17 +38,19 @@ type trackedSet struct {
 	used time.Time
 }
 
+// claimed contains the sets that recent requests have used, and keeps them up to date.
 type claimed struct {
-	config  *Config
-	table   *table
-	history *history
+	config *Config
+	table  *table
 
 	// labels contains the claimLabels of logical clusters. It is a sync.Map because storage reads it while
 	// it holds locks that changes of sets need.
 	labels sync.Map
 
-	mu   sync.Mutex
-	sets map[client.Key]map[setKey]*trackedSet
+	mu      sync.Mutex
+	history history
+	sets    map[client.Key]map[setKey]*trackedSet
+	bound   map[logicalcluster.Name]*trackedSet // the copies of schemas that a consumer has bound
 }
 
 // followLocked applies a change of a binding to the sets and labels. all are the bindings of the logical cluster
@@ -57,7 +62,10 @@ func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *recor
 	c.updateLabels(cluster, all)
 	exports := map[client.Key]bool{}
 	for _, r := range []*record{before, after} {
-		if export, ok := r.exportKey(); ok {
+		if r == nil {
+			continue
+		}
+		if export, known := r.exportKey(); known {
 			exports[export] = true
 		}
 	}
@@ -65,6 +73,9 @@ func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *recor
 		for key, set := range c.sets[export] {
 			applySelection(set.Set, cluster, selectionIn(all, export, key.identified, key.verb), latest)
 		}
+	}
+	if set := c.bound[cluster]; set != nil {
+		set.AllowNames(tenancy.AdminCluster, schemasOf(all), latest)
 	}
 }
 
@@ -114,8 +125,7 @@ func (c *claimed) ClaimLabels(cluster logicalcluster.Name, resource schema.Group
 	return shown[identified{resource, identity}]
 }
 
-// setOf returns the set of objects that all bindings let an export access. It is kept up to date while it
-// is used. All bindings must be loaded.
+// setOf returns the set of objects that all bindings, which must be loaded, let an export access.
 func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,42 +133,69 @@ func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 		set.used = time.Now()
 		return set.Set
 	}
-	latest, recent := c.history.since(c.table.informer.ResourceVersion())
-	set := claims.NewSet(&c.history.source, key.resource, key.stored, latest)
-	apply := func(cluster logicalcluster.Name, all []*record) {
+	set := c.newSetLocked(key.resource, key.stored, c.table.recordsFor(export), func(set *claims.Set, cluster logicalcluster.Name, all []*record, latest uint64) {
 		applySelection(set, cluster, selectionIn(all, export, key.identified, key.verb), latest)
-	}
-	former := firstOf(recent)
-	for cluster, all := range c.table.consumers(export) {
-		if _, changed := former[cluster]; !changed {
-			apply(cluster, all)
-		}
-	}
-	for cluster, all := range former {
-		apply(cluster, all)
-	}
-	set.Begin()
-	for i := range recent {
-		apply(recent[i].cluster, recent[i].now)
-	}
+	})
 	if c.sets[export] == nil {
 		c.sets[export] = map[setKey]*trackedSet{}
 	}
-	c.sets[export][key] = &trackedSet{Set: set, used: time.Now()}
-	return set
+	c.sets[export][key] = set
+	return set.Set
+}
+
+// boundBy returns the set of the copies of schemas that a consumer has bound.
+func (c *claimed) boundBy(consumer logicalcluster.Name, copies schema.GroupResource) *claims.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if set := c.bound[consumer]; set != nil {
+		set.used = time.Now()
+		return set.Set
+	}
+	now := map[logicalcluster.Name][]*record{consumer: c.table.records(consumer)}
+	set := c.newSetLocked(copies, "", now, func(set *claims.Set, cluster logicalcluster.Name, all []*record, latest uint64) {
+		if cluster == consumer {
+			set.AllowNames(tenancy.AdminCluster, schemasOf(all), latest)
+		}
+	})
+	c.bound[consumer] = set
+	return set.Set
+}
+
+// newSetLocked returns a set with the recent changes as its history. now contains the current bindings, and is changed.
+func (c *claimed) newSetLocked(
+	resource schema.GroupResource, stored string, now map[logicalcluster.Name][]*record,
+	apply func(set *claims.Set, cluster logicalcluster.Name, all []*record, latest uint64),
+) *trackedSet {
+	latest, recent := c.history.since(c.table.informer.ResourceVersion())
+	set := claims.NewSet(&c.history.source, resource, stored, latest)
+	for i := range slices.Backward(recent) {
+		now[recent[i].cluster] = recent[i].before // in the end, before the first change
+	}
+	for cluster, all := range now {
+		apply(set, cluster, all, latest)
+	}
+	set.Begin()
+	for i := range recent {
+		apply(set, recent[i].cluster, recent[i].now, latest)
+	}
+	return &trackedSet{Set: set, used: time.Now()}
 }
 
 func (c *claimed) expireSets(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for export, sets := range c.sets {
-		for key, set := range sets {
-			if now.Sub(set.used) > setIdleFor && !set.Followed() {
-				delete(sets, key)
-			}
-		}
+		maps.DeleteFunc(sets, func(_ setKey, set *trackedSet) bool { return set.expired(now) })
 		if len(sets) == 0 {
 			delete(c.sets, export)
 		}
 	}
+	maps.DeleteFunc(c.bound, func(_ logicalcluster.Name, set *trackedSet) bool { return set.expired(now) })
+}
+
+func (s *trackedSet) expired(now time.Time) bool {
+	if s.Followed() {
+		s.used = now // by watches
+	}
+	return now.Sub(s.used) > setIdleFor
 }

@@ -28,11 +28,9 @@ type Config struct {
 	ExportsByIdentity func(identity string) (known []*apisv1alpha2.APIExport, unknown error)
 	// Defined reports whether a resource is served in a logical cluster without a binding.
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
-	// System returns the definition of a system resource that is served only where it is bound, or nil for
-	// other resources. Its objects have no identity, and the server determines its schema. SystemIdentity
-	// returns the identity that permission claims on such a resource specify, or a retriable error. It must
-	// not block (see storage.ClaimLabels). SystemBound reports whether a logical cluster must bind these
-	// resources.
+	// System returns the definition of a system resource that is served only where it is bound, or nil. Its objects
+	// have no identity. SystemIdentity returns the identity in permission claims on it, or a retriable error, without
+	// blocking (see storage.ClaimLabels). SystemBound reports whether a logical cluster must bind it.
 	System         func(resource schema.GroupResource) *definitions.Definition
 	SystemIdentity func(resource schema.GroupResource) (string, error)
 	SystemBound    func(cluster logicalcluster.Name) bool

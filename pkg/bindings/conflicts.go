@@ -25,9 +25,8 @@ type Names interface {
 	Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error
 }
 
-// Reserve reserves the names of schemas in a logical cluster for a binding until release is called, i.e. when the index
-// serves them or the binding no longer needs them. If a name is in use, it returns the conflict and reserves nothing.
-// All schemas must be pinned.
+// Reserve reserves the names of pinned schemas in a logical cluster for a binding until release is called, when the
+// index serves them or they are no longer needed. If a name is in use, it returns the conflict and reserves nothing.
 func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster.Name, binding string, uids []types.UID) (release func(), conflict *definitions.Conflict, err error) {
 	wanted := make([]definitions.Wanted, 0, len(uids))
 	for _, uid := range uids {
@@ -163,9 +162,9 @@ func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource
 	return &definitions.Definition{Schema: s.Schema, Identity: b.Schema.IdentityHash}, nil
 }
 
-// CheckReplacement returns an error if a binding must not bind a resource with another schema, because stored objects
-// could not be read with it. bound is the currently bound resource, or nil. The error wraps apis.ErrInvalidSchema, or
-// apis.ErrInUse if only other bindings of the shard prevent it: a wildcard request reads all objects with one schema.
+// CheckReplacement returns an error if stored objects could not be read with the next schema of a bound resource. bound
+// is the current one, or nil. The error wraps apis.ErrInvalidSchema, or apis.ErrInUse if only other bindings of the
+// shard prevent it: a wildcard request reads all objects with one schema.
 func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
 	w := identityOf(next)
 	if x.config.System(w.resource) != nil || len(next.StorageVersions) == 0 {
@@ -175,11 +174,9 @@ func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.
 	if err != nil {
 		return err
 	}
-	if x.config.LastChange != nil {
-		// Another binding may have been written whose WaitFor timed out.
-		if err := x.catchUpTo(ctx, 0); err != nil {
-			return err
-		}
+	// Another binding may have been written whose WaitFor timed out.
+	if err := x.catchUpTo(ctx, 0); err != nil {
+		return err
 	}
 	if bound != nil {
 		if err := x.checkReplacement(ctx, types.UID(bound.Schema.UID), to, bound.StorageVersions, apis.ErrInvalidSchema); err != nil {

@@ -46,6 +46,6 @@ func TestConsumers(t *testing.T) {
 	}
 	require.Equal(t, []client.Key{e, other}, notified)
 	require.False(t, x.Consumed(e))
-	require.Empty(t, x.consumed.counts)
+	require.Empty(t, x.exports)
 	stop()
 }

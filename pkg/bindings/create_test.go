@@ -10,7 +10,7 @@ import (
 )
 
 // TestLike: a new binding copies other bindings if they have bound everything that the export offers now. The schemas
-// are kept until release.
+// count as pinned.
 func TestLike(t *testing.T) {
 	t.Parallel()
 	x := offline(t)
@@ -31,10 +31,7 @@ func TestLike(t *testing.T) {
 		}
 	}
 	like := func(e *apisv1alpha2.APIExport) bool {
-		_, release, ok := x.Like(t.Context(), e)
-		if ok {
-			release()
-		}
+		_, ok := x.Like(t.Context(), e)
 		return ok
 	}
 	w := &shard{Index: x, t: t}
@@ -43,7 +40,7 @@ func TestLike(t *testing.T) {
 	put("one", "s1", false)
 	require.False(t, like(export("s1")), "an outdated binding must not be copied")
 	put("one", "s1", true)
-	resources, release, ok := x.Like(t.Context(), export("s1"))
+	resources, ok := x.Like(t.Context(), export("s1"))
 	require.True(t, ok)
 	require.Equal(t, decoded("one", "a", "s1").Status.BoundResources[0].Schema, resources[0].Schema)
 	require.Len(t, resources, 1)
@@ -55,9 +52,8 @@ func TestLike(t *testing.T) {
 	virtual.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
 	require.False(t, like(virtual), "a binding with another storage than the export must not be copied")
 	x.replace("one", "b", nil, initialRevision)
-	require.True(t, x.used("s1-uid"), "the schema must be kept until release")
-	release()
 	require.False(t, x.used("s1-uid"))
+	require.True(t, x.isPinned("s1-uid"), "the schema must be kept until the new binding uses it")
 	require.Empty(t, x.lists)
 	require.Empty(t, x.complete)
 	put("one", "s2", true)

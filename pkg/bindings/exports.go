@@ -106,10 +106,9 @@ func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual 
 // notPermitted is the reason for rejecting a request that the consumer's roles allow.
 const notPermitted = "access not permitted by maximal permission policy"
 
-// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs. If an export has
-// a policy, the roles and bindings in its own logical cluster must allow the request, in which the user's name and
-// groups have the prefix request.GroupBindingPrefix. rules evaluates them. Without a policy, or if the export was
-// deleted, all requests are permitted.
+// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs: rules must allow
+// the request in the export's logical cluster, with the prefix request.GroupBindingPrefix in the user's name and
+// groups. Without a policy, or if the export was deleted, all requests are permitted.
 func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
@@ -136,9 +135,8 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 	}
 }
 
-// CatchUp waits until the index contains the stored binding for the requested resource, if there is one and the
-// resource is not served otherwise. It returns false if there is no such binding. This is necessary because a
-// binding becomes ready shortly before the index observes it, and clients may use it at once.
+// CatchUp waits until the index contains the stored binding for the requested resource, unless it is served otherwise.
+// It returns false if there is none. Clients may use a ready binding at once, shortly before the index observes it.
 func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, error) {
 	cluster, ok := request.ClusterFrom(ctx)
 	if !ok || cluster.Wildcard || !a.IsResourceRequest() || request.IsSystem(cluster.Name) {
@@ -159,9 +157,9 @@ func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, err
 	return true, x.wait(ctx, known)
 }
 
-// PermitsClaim checks the maximal permission policies of all exports with an identity for a request from a user of the
-// logical cluster from for an object that another export claims. All of them must permit it. At least one export, and
-// every export with bindings on this shard, must be loaded.
+// PermitsClaim checks the maximal permission policies of all exports with an identity for a request for an object that
+// another export claims, from a user of the logical cluster from. At least one export, and every export with bindings
+// on this shard, must be loaded.
 func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
 		return authorizer.DecisionNoOpinion, notPermitted, err
@@ -203,7 +201,8 @@ func isBounded(export *apisv1alpha2.APIExport) bool {
 }
 
 func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
-	export, err := x.Export(ctx, r.list.exportKey())
+	key, _ := r.exportKey()
+	export, err := x.Export(ctx, key)
 	if errors.Is(err, client.ErrIncomplete) && r.exportNotFound() {
 		return false, nil // bound resources are still served
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// transition describes that a resource is no longer served, or with another schema. For the wildcard, it describes that a
-// schema was added to, or removed from, those that wildcard requests use.
+// transition describes that a resource is no longer served, or with another schema. For the wildcard, before was added
+// to, or removed from, the schemas in use.
 type transition struct {
 	cluster request.Cluster
 	before  bound
@@ -38,8 +38,7 @@ func transitions(cluster logicalcluster.Name, before, after *record) []transitio
 	return all
 }
 
-// changes is a queue of pending notifications. The informer cannot process them itself, because comparing schemas
-// may require reading them.
+// changes is a queue of pending notifications. The informer must not process them, because it may have to read schemas.
 type changes struct {
 	mu      sync.Mutex
 	all     []transition
@@ -73,8 +72,8 @@ func (c *changes) take() []transition {
 	return all
 }
 
-// history contains the recent changes that a new set needs in order to equal an older one. It is changed
-// under the locks of both kinds of sets, so either lock is sufficient for reading.
+// history contains the recent changes that a new set needs in order to equal an older one. The lock of the sets
+// guards it.
 type history struct {
 	// source is shared by all sets and determines up to which time they are current.
 	source claims.Source
@@ -115,21 +114,10 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 }
 
 // since returns the revision of the latest change, and the recent changes. reached is the informer's resource
-// version. The caller must hold a lock of the sets.
+// version.
 func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 	if latest = h.latest; h.unknown {
 		latest = max(latest, revisionOf(reached))
 	}
 	return latest, h.recent
-}
-
-// firstOf returns the bindings of each changed logical cluster before its first recent change.
-func firstOf(recent []recentChange) map[logicalcluster.Name][]*record {
-	all := map[logicalcluster.Name][]*record{}
-	for i := range recent {
-		if _, found := all[recent[i].cluster]; !found {
-			all[recent[i].cluster] = recent[i].before
-		}
-	}
-	return all
 }

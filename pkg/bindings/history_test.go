@@ -3,7 +3,6 @@ package bindings
 import (
 	"context"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -80,10 +79,9 @@ func TestSetsHaveAHistory(t *testing.T) {
 	b := bindingOf("consumer", "x", boundTo(widgets, "one", "h"))
 	at = revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, b))
 	w.until(at)
-	_, done, err := w.WithBoundSchemas(t.Context(), "consumer")
+	_, err = w.WithBoundSchemas(t.Context(), "consumer")
 	require.NoError(t, err)
-	defer done()
-	w.requireEvents(w.boundSets.sets["consumer"].Set, "system:admin", at, false, true)
+	w.requireEvents(w.bound["consumer"].Set, "system:admin", at, false, true)
 }
 
 // until waits until the index has observed a revision.
@@ -101,34 +99,32 @@ func (w *shard) until(revision uint64) {
 func TestSetsAreMadeBetweenChanges(t *testing.T) {
 	t.Parallel()
 	w := newClaiming(t).run()
-	for _, making := range []sync.Locker{&w.claimed.mu, &w.boundSets.mu} {
-		b := accepted("a")
-		waited := make(chan error, 1)
-		early := false
-		func() {
-			making.Lock()
-			defer making.Unlock()
-			b.ResourceVersion = w.server.Put(t, kinds.APIBindings.GroupVersionResource, b)
-			for {
-				if _, err := w.Informer().Lister().Get(client.Key{Cluster: "a", Name: "x"}); err == nil || t.Context().Err() != nil {
-					break
-				}
+	b := accepted("a")
+	waited := make(chan error, 1)
+	early := false
+	func() {
+		w.claimed.mu.Lock()
+		defer w.claimed.mu.Unlock()
+		b.ResourceVersion = w.server.Put(t, kinds.APIBindings.GroupVersionResource, b)
+		for {
+			if _, err := w.Informer().Lister().Get(client.Key{Cluster: "a", Name: "x"}); err == nil || t.Context().Err() != nil {
+				break
 			}
-			go func() { waited <- w.WaitFor(t.Context(), b) }()
-			select {
-			case err := <-waited:
-				early = true
-				waited <- err
-			case <-time.After(20 * time.Millisecond): // the informer calls the index right after it has the object
-			}
-			early = early || len(w.records("a")) > 0
-		}()
-		require.False(t, early, "the index has a binding that is missing in the sets")
-		require.NoError(t, <-waited)
-		require.Len(t, w.records("a"), 1)
-		w.remove("a", "x")
-		require.Eventually(t, func() bool { return len(w.records("a")) == 0 }, deadline, tick)
-	}
+		}
+		go func() { waited <- w.WaitFor(t.Context(), b) }()
+		select {
+		case err := <-waited:
+			early = true
+			waited <- err
+		case <-time.After(20 * time.Millisecond): // the informer calls the index right after it has the object
+		}
+		early = early || len(w.records("a")) > 0
+	}()
+	require.False(t, early, "the index has a binding that is missing in the sets")
+	require.NoError(t, <-waited)
+	require.Len(t, w.records("a"), 1)
+	w.remove("a", "x")
+	require.Eventually(t, func() bool { return len(w.records("a")) == 0 }, deadline, tick)
 }
 
 // TestCatchUpTo: a request that needs all claims up to a version waits until the index has the latest change before it.

@@ -2,8 +2,6 @@ package bindings
 
 import (
 	"context"
-	"maps"
-	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -19,14 +17,12 @@ import (
 // Index indexes the bound APIs of a shard. Run, Informer and Copies must be run. All methods may be called
 // concurrently, from the start.
 //
-// It joins parts that do not depend on it: the records, the schemas, and the state derived from the records.
+// Its parts do not depend on it: the records, the schemas, and the state derived from the records.
 type Index struct {
 	*table
 	*schemas
 	*claimed
-	*boundSets
-	*consumed
-	history history
+	*boundSchemas
 
 	config    Config
 	stored    stored
@@ -41,26 +37,25 @@ func NewBindingIndex(config Config) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{
-		config:   config,
-		table:    newTable(config.Local),
-		consumed: &consumed{counts: map[client.Key]int{}},
-		stored:   stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
-		own:      own,
-		history:  history{unknown: true},
+		config: config,
+		table:  newTable(config.Local),
+		stored: stored{local: config.Local},
+		own:    own,
 	}
 	if x.schemas, err = newSchemas(&x.config, x.used, x.schemaChanged); err != nil {
 		return nil, err
 	}
-	x.claimed = &claimed{config: &x.config, table: x.table, history: &x.history, sets: map[client.Key]map[setKey]*trackedSet{}}
-	x.boundSets = &boundSets{table: x.table, schemas: x.schemas, history: &x.history, stored: own.Schema.Resource, sets: map[logicalcluster.Name]*boundSet{}}
+	x.claimed = &claimed{
+		config: &x.config, table: x.table, history: history{unknown: true},
+		sets: map[client.Key]map[setKey]*trackedSet{}, bound: map[logicalcluster.Name]*trackedSet{},
+	}
+	x.boundSchemas = &boundSchemas{sets: x.claimed, schemas: x.schemas, stored: own.Schema.Resource}
 	if config.Schemas != nil {
 		if err := x.project(config.Schemas); err != nil {
 			return nil, err
 		}
 	}
-	if config.LastChange != nil {
-		x.history.source.CatchUpBy(x.catchUpTo)
-	}
+	x.history.source.CatchUpBy(x.catchUpTo)
 	x.informer.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
 		OnAdd: func(b *apisv1alpha2.APIBinding, initial bool) {
 			revision := revisionOf(b.ResourceVersion)
@@ -98,23 +93,18 @@ func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 }
 
 // replace adds, changes or (if r is nil) removes a record. Only the goroutine of the informer calls it.
+// It changes records and sets under the lock of the sets, so that a set which is created concurrently does not have
+// the new record without its revision.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
-	x.consumed.replaced(x.replaceAndFollow(cluster, name, r, revision), r)
-	x.observe(revision)
-}
-
-// replaceAndFollow changes records and sets under the locks of the sets, so that a set which is created
-// concurrently does not have the new record without its revision. It returns the replaced record.
-func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) (before *record) {
 	x.claimed.mu.Lock()
-	defer x.claimed.mu.Unlock()
-	x.boundSets.mu.Lock()
-	defer x.boundSets.mu.Unlock()
-	before, was, all := x.replaceRecord(cluster, name, r)
+	before, was, all, affected := x.replaceRecord(cluster, name, r)
 	x.history.add(cluster, before, r, was, all, revision)
 	x.claimed.followLocked(cluster, before, r, all, x.history.latest)
-	x.boundSets.followLocked(cluster, all, x.history.latest)
-	return before
+	x.claimed.mu.Unlock()
+	for _, export := range affected {
+		x.consumers.Notify(export)
+	}
+	x.observe(revision)
 }
 
 // schemaChanged notifies of a schema whose copy has other conversion rules now.
@@ -124,7 +114,11 @@ func (x *Index) schemaChanged(uid types.UID, before *pinned) {
 	}
 }
 
+// catchUpTo waits until the index has all changes up to a version.
 func (x *Index) catchUpTo(ctx context.Context, version uint64) error {
+	if x.config.LastChange == nil {
+		return nil
+	}
 	last, err := x.config.LastChange(ctx, version)
 	if err != nil {
 		return err
@@ -156,53 +150,4 @@ func (x *Index) Unpin(ctx context.Context) error {
 		return err
 	}
 	return x.unpin(ctx)
-}
-
-// consumed counts the bindings to each export, including those that have bound nothing.
-type consumed struct {
-	mu        sync.RWMutex
-	counts    map[client.Key]int
-	listeners definitions.Listeners[client.Key]
-}
-
-// replaced is called when a record was replaced; either record may be nil. It notifies listeners of exports that got
-// their first binding or lost their last one.
-func (c *consumed) replaced(before, after *record) {
-	old, had := before.exportKey()
-	now, has := after.exportKey()
-	if had == has && old == now {
-		return
-	}
-	var changed []client.Key
-	c.mu.Lock()
-	if had && count(c.counts, old, -1) == 0 {
-		changed = append(changed, old)
-	}
-	if has && count(c.counts, now, 1) == 1 {
-		changed = append(changed, now)
-	}
-	c.mu.Unlock()
-	for _, export := range changed {
-		c.listeners.Notify(export)
-	}
-}
-
-// Consumed reports whether the shard has a binding to an export, even if it has bound nothing.
-func (c *consumed) Consumed(export client.Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.counts[export] > 0
-}
-
-// FollowConsumers calls f for each export that has a binding, and whenever an export gets its first binding or loses
-// its last one, until stop is called. Consumed returns the current state.
-func (c *consumed) FollowConsumers(f func(export client.Key)) (stop func()) {
-	stop = c.listeners.Add(f)
-	c.mu.RLock()
-	counts := maps.Clone(c.counts)
-	c.mu.RUnlock()
-	for export := range counts {
-		f(export)
-	}
-	return stop
 }

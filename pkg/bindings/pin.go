@@ -43,15 +43,14 @@ const (
 	maxProviderBytes = 256 << 20
 )
 
-// Pin ensures that the shard has a copy of an APIResourceSchema before a binding's status refers to it, and
-// returns the storage version. read returns the original; it is only called if the schema is not pinned yet.
-// The error wraps apis.ErrInvalidSchema if the schema cannot be served. Concurrent calls for the same schema
-// share one copy operation, because thousands of bindings may need a new schema of an export at once.
+// Pin ensures that the shard has a copy of an APIResourceSchema before a binding's status refers to it, and returns the
+// storage version. read returns the original; it is only called if the schema is not pinned yet. The error wraps
+// apis.ErrInvalidSchema if the schema cannot be served. Concurrent calls for the same schema share one copy operation.
 func (s *schemas) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
 	if p := s.cached(uid); p != nil && (s.inUse(uid) || s.isPinned(uid)) {
 		return p.StoredVersion(), nil
 	}
-	return share(ctx, &s.pins, uid, pinTimeout, func(ctx context.Context) (string, error) {
+	return share(ctx, &s.pins, string(uid), pinTimeout, func(ctx context.Context) (string, error) {
 		began := time.Now()
 		version, err := s.makeCopy(ctx, uid, read)
 		if err == nil {
@@ -254,7 +253,7 @@ func (s *schemas) unpin(ctx context.Context) error {
 		if at, err := time.Parse(time.RFC3339Nano, stored.Annotations[pinnedAnnotation]); err == nil {
 			since = at
 		}
-		if since.After(before) || s.inUse(types.UID(stored.Name)) {
+		if uid := types.UID(stored.Name); since.After(before) || s.inUse(uid) || s.isPinned(uid) {
 			continue
 		}
 		// The precondition fails if it was pinned again in the meantime.

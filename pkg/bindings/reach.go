@@ -28,9 +28,8 @@ type Reach struct {
 // Own reports whether the export itself offers the resource.
 func (r *Reach) Own() bool { return r.Set == nil }
 
-// Reach returns the objects that requests with a verb for a resource can access through an export's virtual
-// workspace, in one logical cluster or in all of the shard. It returns nil if the export neither offers nor claims the
-// resource, or if no binding in the logical cluster accepts the claim.
+// Reach returns the objects that requests with a verb for a resource can access through an export's virtual workspace.
+// It returns nil if the export neither offers nor claims the resource, or if no binding there accepts the claim.
 func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, resource schema.GroupResource, verb string) (*Reach, error) {
 	export, err := x.syncedExport(ctx, key)
 	if export == nil || err != nil {
@@ -109,8 +108,7 @@ func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster,
 	return nil, nil //nolint:nilnil // not found
 }
 
-// ReadsBindingsOnly reports whether an export has no permission claim on APIBindings. Then it may only read
-// those that refer to it.
+// ReadsBindingsOnly reports whether an export has no permission claim on APIBindings, so that it may only read its own.
 func ReadsBindingsOnly(export *apisv1alpha2.APIExport) bool {
 	return !slices.ContainsFunc(export.Spec.PermissionClaims, func(c apisv1alpha2.PermissionClaim) bool {
 		return c.Group == bindingsResource.Group && c.Resource == bindingsResource.Resource

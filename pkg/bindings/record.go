@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +52,10 @@ type list struct {
 	complete   bool // everything that the export offered is bound
 }
 
-func (l *list) exportKey() client.Key { return client.Key{Cluster: l.provider, Name: l.export} }
+// exportKey also reports whether the export is known yet.
+func (l *list) exportKey() (export client.Key, known bool) {
+	return client.Key{Cluster: l.provider, Name: l.export}, l.provider != "" && l.export != ""
+}
 
 // content is the part of a binding that determines whether two bindings are equal.
 type content struct {
@@ -166,14 +169,6 @@ func (r *record) before(other *record) int {
 // owner identifies the binding in messages.
 func (r *record) owner() string { return fmt.Sprintf("APIBinding %q", r.name) }
 
-// exportKey returns false if the record is nil or its export is not known yet.
-func (r *record) exportKey() (client.Key, bool) {
-	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
-		return client.Key{}, false
-	}
-	return r.list.exportKey(), true
-}
-
 func unchanged(before, after *record) bool {
 	return before != nil && after != nil && before.list == after.list
 }
@@ -224,61 +219,30 @@ const readTimeout = 10 * time.Second
 // if there are many requests for missing resources.
 type stored struct {
 	local *client.Factory
-
-	mu sync.Mutex
-	// next contains the reads that have not started. While a read is running, there is an entry, which may be nil.
-	next map[logicalcluster.Name]*storedRead
+	reads singleflight.Group
 }
 
-// storedRead is shared by all callers that wait before it starts.
 type storedRead struct {
-	done    chan struct{}
-	waiting int // the number of callers
+	began   time.Time
 	records []*record
 	err     error
 }
 
 // read returns the bindings that are stored at some time after the call.
 func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
-	s.mu.Lock()
-	next, running := s.next[cluster]
-	if next == nil {
-		next = &storedRead{done: make(chan struct{})}
-		s.next[cluster] = next
-	}
-	next.waiting++
-	if !running {
-		go s.run(context.WithoutCancel(ctx), cluster)
-	}
-	s.mu.Unlock()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-next.done:
-		return next.records, next.err
-	}
-}
-
-// run reads until no caller is waiting.
-func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
-	for {
-		s.mu.Lock()
-		r := s.next[cluster]
-		if r == nil {
-			delete(s.next, cluster)
-			s.mu.Unlock()
-			return
+	for called := time.Now(); ; {
+		r, err := share(ctx, &s.reads, cluster.String(), readTimeout, func(ctx context.Context) (r storedRead, _ error) {
+			r.began = time.Now()
+			r.records, r.err = s.load(ctx, cluster)
+			return r, nil
+		})
+		if err != nil || !r.began.Before(called) {
+			return r.records, cmp.Or(err, r.err)
 		}
-		s.next[cluster] = nil
-		s.mu.Unlock()
-		r.records, r.err = s.load(ctx, cluster)
-		close(r.done)
 	}
 }
 
 func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -292,6 +256,24 @@ func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*reco
 		records = append(records, newRecord(item, newList("", contentOf(item))))
 	}
 	return records, nil
+}
+
+// share calls f once for concurrent callers with the same key.
+func share[T any](ctx context.Context, group *singleflight.Group, key string, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	done := group.DoChan(key, func() (any, error) {
+		// Other callers may still wait when the request of the first one ends.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		defer cancel()
+		return f(ctx)
+	})
+	var value T
+	select {
+	case <-ctx.Done():
+		return value, ctx.Err()
+	case result := <-done:
+		value, _ = result.Val.(T)
+		return value, result.Err
+	}
 }
 
 // identified is a resource and an identity. Objects with the same value are stored together.
@@ -329,30 +311,23 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 	return all
 }
 
-// shared maps resources to the resource with which their objects are stored. A claim on either applies to both.
-var shared = map[schema.GroupResource]schema.GroupResource{
-	eventsv1.Resource("events"): corev1.Resource("events"),
-}
+var events, eventsOfGroup = corev1.Resource("events"), eventsv1.Resource("events")
 
 // storedAs returns the resource with which objects are stored. All code here must use it, because storage
-// compares resources with its own.
+// compares resources with its own. A claim on events of either group applies to both.
 func storedAs(resource schema.GroupResource) schema.GroupResource {
-	if stored, ok := shared[resource]; ok {
-		return stored
+	if resource == eventsOfGroup {
+		return events
 	}
 	return resource
 }
 
 // servedAs returns the resources that serve the objects of a claimed one.
 func servedAs(resource schema.GroupResource) []schema.GroupResource {
-	stored := storedAs(resource)
-	all := []schema.GroupResource{stored}
-	for other, of := range shared {
-		if of == stored {
-			all = append(all, other)
-		}
+	if storedAs(resource) == events {
+		return []schema.GroupResource{events, eventsOfGroup}
 	}
-	return all
+	return []schema.GroupResource{resource}
 }
 
 func permitsVerb(verbs []string, verb string) bool {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -33,8 +32,7 @@ func (x *Index) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			x.dropUnused()
-			x.claimed.expireSets(time.Now())
-			x.expireBound(time.Now())
+			x.expireSets(time.Now())
 		case <-x.changes.pending:
 			x.notifyChanges(ctx)
 		}
@@ -68,37 +66,15 @@ func (x *Index) beat(ctx context.Context) {
 	}
 }
 
-const listPageSize = 500
-
 // catchUp waits until the index has the current state of all bindings.
 func (x *Index) catchUp(ctx context.Context) error {
-	listed, version, err := x.readAll(ctx)
-	if err != nil {
-		return fmt.Errorf("listing the APIBindings: %w", err)
-	}
-	return x.wait(ctx, func() bool { return x.containsAll(listed, version) })
-}
-
-// readAll returns the revisions of all bindings at a version.
-func (x *Index) readAll(ctx context.Context) (listed map[client.Key]uint64, version uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
-	listed = map[client.Key]uint64{}
-	opts := metav1.ListOptions{Limit: listPageSize}
-	for {
-		page, err := kinds.APIBindings.In(x.config.Local.Wildcard()).List(ctx, opts)
-		if err != nil {
-			return nil, 0, err
-		}
-		for i := range page.Items {
-			b := &page.Items[i]
-			listed[client.KeyOf(b)] = revisionOf(b.ResourceVersion)
-		}
-		version = revisionOf(page.ResourceVersion)
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return listed, version, nil
-		}
+	now, err := kinds.APIBindings.In(x.config.Local.Wildcard()).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return fmt.Errorf("reading the resource version of the APIBindings: %w", err)
 	}
+	return x.catchUpTo(ctx, revisionOf(now.ResourceVersion))
 }
 
 func (x *Index) notifyChanges(ctx context.Context) {

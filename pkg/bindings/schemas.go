@@ -256,6 +256,17 @@ func (s *schemas) dropUnused(used func(types.UID) bool) {
 	maps.DeleteFunc(s.pinnedAt, func(_ types.UID, at time.Time) bool { return time.Since(at) > pinnedFor })
 }
 
+// keep pins the copy of a schema if a binding still uses it.
+func (s *schemas) keep(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used := s.inUse(uid)
+	if used {
+		s.pinnedAt[uid] = time.Now()
+	}
+	return used
+}
+
 func (s *schemas) isPinned(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,25 +279,7 @@ func (s *schemas) get(ctx context.Context, uid types.UID) (*pinned, error) {
 	if p := s.cached(uid); p != nil {
 		return p, nil
 	}
-	return share(ctx, &s.reads, uid, readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
-}
-
-// share calls f once for concurrent callers with the same UID.
-func share[T any](ctx context.Context, group *singleflight.Group, uid types.UID, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
-	done := group.DoChan(string(uid), func() (any, error) {
-		// Other callers may still wait when the request of the first one ends.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-		defer cancel()
-		return f(ctx)
-	})
-	var value T
-	select {
-	case <-ctx.Done():
-		return value, ctx.Err()
-	case result := <-done:
-		value, _ = result.Val.(T)
-		return value, result.Err
-	}
+	return share(ctx, &s.reads, string(uid), readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
 }
 
 func (s *schemas) read(ctx context.Context, uid types.UID) (*pinned, error) {

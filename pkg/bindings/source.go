@@ -50,7 +50,8 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 		if x.config.Virtual == nil {
 			return nil, nil //nolint:nilnil // not served
 		}
-		d.Objects = x.config.Virtual(r.list.exportKey(), b.resource)
+		export, _ := r.exportKey()
+		d.Objects = x.config.Virtual(export, b.resource)
 	}
 	return d, nil
 }
@@ -90,8 +91,7 @@ func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*def
 }
 
 // newest returns the newest schema that is bound under an identity, or nil. Schemas that have all versions in which
-// objects may be stored take precedence. The schema that was bound last has them, but its original may be older
-// than others, e.g. if a provider returns to a former schema.
+// objects may be stored take precedence, because a provider may return to a former, older schema.
 func (x *Index) newest(ctx context.Context, w identified) (*pinned, error) {
 	uids, stored := x.storedIn(w)
 	var newest *pinned

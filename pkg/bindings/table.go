@@ -16,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -40,10 +41,13 @@ type table struct {
 	versions   map[identified]map[string]int    // the number of lists with objects stored in each version
 	uses       map[types.UID]int                // the number of lists that have bound a schema
 	complete   map[client.Key]*list             // a list that has bound all resources of an export
+	exports    map[client.Key]int               // the number of lists of each export, even if nothing is bound
+	affected   []client.Key                     // exports that got their first list or lost their last one
 	changed    chan struct{}                    // closed and replaced at each change
 	seen       uint64                           // the revision of the latest change
 
-	changes changes
+	changes   changes
+	consumers definitions.Listeners[client.Key]
 }
 
 func newTable(local *client.Factory) *table {
@@ -54,6 +58,7 @@ func newTable(local *client.Factory) *table {
 		versions:   map[identified]map[string]int{},
 		uses:       map[types.UID]int{},
 		complete:   map[client.Key]*list{},
+		exports:    map[client.Key]int{},
 		changed:    make(chan struct{}),
 		changes:    changes{pending: make(chan struct{}, 1)},
 	}
@@ -101,10 +106,12 @@ func (t *table) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
 	return newList(key, s), nil
 }
 
-// replaceRecord returns the replaced record, and the records of the logical cluster before and after.
-func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, was, all []*record) {
+// replaceRecord returns the replaced record, the records of the logical cluster before and after, and the exports that
+// got their first binding or lost their last one.
+func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, was, all []*record, affected []client.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.affected = nil
 	was = t.clusters[cluster]
 	// Readers may still use the old slice.
 	all = slices.Clone(was)
@@ -126,7 +133,7 @@ func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *recor
 		t.releaseLocked(before.list)
 	}
 	t.changes.add(transitions(cluster, before, r))
-	return before, was, all
+	return before, was, all, t.affected
 }
 
 func (t *table) observe(revision uint64) {
@@ -141,8 +148,8 @@ func (t *table) observe(revision uint64) {
 
 func (t *table) useLocked(l *list) {
 	l.bindings++
-	if l.complete {
-		t.complete[l.exportKey()] = l // the newest, because exports change
+	if export, known := l.exportKey(); known && l.complete {
+		t.complete[export] = l // the newest, because exports change
 	}
 	if l.bindings == 1 {
 		t.lists[l.key] = l
@@ -155,14 +162,19 @@ func (t *table) releaseLocked(l *list) {
 		return
 	}
 	delete(t.lists, l.key)
-	if t.complete[l.exportKey()] == l {
-		delete(t.complete, l.exportKey())
+	if export, _ := l.exportKey(); t.complete[export] == l {
+		delete(t.complete, export)
 	}
 	t.countLocked(l, -1)
 }
 
 // countLocked adds n, which is 1 or -1, to the counters of everything that a list has bound.
 func (t *table) countLocked(l *list, n int) {
+	if export, known := l.exportKey(); known {
+		if now := count(t.exports, export, n); now == 0 || now == n {
+			t.affected = append(t.affected, export)
+		}
+	}
 	for _, b := range l.byResource {
 		count(t.uses, b.uid, n)
 		if b.virtual {
@@ -201,20 +213,34 @@ func countIn[K, L comparable](counts map[K]map[L]int, outer K, inner L, n int) i
 	return sum
 }
 
-// acquireComplete returns a list that has bound all resources of an export, or nil. The list
-// counts as used until release is called.
-func (t *table) acquireComplete(export client.Key) (l *list, release func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l = t.complete[export]; l == nil {
-		return nil, nil
+// Consumed reports whether the shard has a binding to an export, even if it has bound nothing.
+func (t *table) Consumed(export client.Key) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.exports[export] > 0
+}
+
+// FollowConsumers calls f for each export that has a binding, and whenever an export gets its first binding or loses
+// its last one, until stop is called. Consumed returns the current state.
+func (t *table) FollowConsumers(f func(export client.Key)) (stop func()) {
+	stop = t.consumers.Add(f)
+	t.mu.RLock()
+	exports := maps.Clone(t.exports)
+	t.mu.RUnlock()
+	for export := range exports {
+		f(export)
 	}
-	t.useLocked(l)
-	return l, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.releaseLocked(l)
+	return stop
+}
+
+// completeOf returns the status of a binding that has bound all resources of an export, or nil.
+func (t *table) completeOf(export client.Key) *apisv1alpha2.APIBindingStatus {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if l := t.complete[export]; l != nil {
+		return &l.content.Status
 	}
+	return nil
 }
 
 func (t *table) used(uid types.UID) bool {
@@ -249,8 +275,8 @@ func (t *table) records(cluster logicalcluster.Name) []*record {
 	return t.clusters[cluster]
 }
 
-// consumers returns all bindings of the logical clusters that have a binding to an export.
-func (t *table) consumers(export client.Key) map[logicalcluster.Name][]*record {
+// recordsFor returns all bindings of the logical clusters that have a binding to an export.
+func (t *table) recordsFor(export client.Key) map[logicalcluster.Name][]*record {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	found := map[logicalcluster.Name][]*record{}
@@ -313,7 +339,8 @@ func (t *table) exportsWith(identityHash string) map[client.Key]bool {
 	for _, l := range t.lists {
 		for _, b := range l.byResource {
 			if b.identity == identityHash && !l.exportNotFound() {
-				of[l.exportKey()] = true
+				export, _ := l.exportKey()
+				of[export] = true
 			}
 		}
 	}
@@ -356,25 +383,6 @@ func waitFirst(ctx context.Context, wait func(context.Context) error) error {
 		return errNotSynced
 	}
 	return nil
-}
-
-// containsAll reports whether the index has the listed revisions of all bindings, which were current at version.
-func (t *table) containsAll(listed map[client.Key]uint64, version uint64) bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	found := 0
-	for cluster, all := range t.clusters {
-		for _, r := range all {
-			revision, was := listed[client.Key{Cluster: cluster, Name: r.name}]
-			switch {
-			case was && r.revision < revision, !was && r.revision <= version:
-				return false
-			case was:
-				found++
-			}
-		}
-	}
-	return found == len(listed)
 }
 
 // waitUntil waits until all changes of bindings up to a revision have been applied.

@@ -22,8 +22,7 @@ import (
 )
 
 // Create stores a binding with its status and finalizers in one write, without a request, and returns the stored
-// object. It is used for bindings that are created in thousands of logical clusters. The error is AlreadyExists if a
-// binding with this name exists.
+// object. It returns AlreadyExists if there is one with this name. It is for bindings in thousands of logical clusters.
 func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(binding)
 	if err != nil {
@@ -39,27 +38,24 @@ func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalclus
 }
 
 // Like returns the resources that a new binding to an export will bind, if another binding of the shard has bound
-// everything that the export currently offers. Then only the names must be checked. The schemas are kept until
-// release is called.
-func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool) {
-	l, release := x.acquireComplete(client.KeyOf(export))
-	if l == nil {
-		return nil, nil, false
+// everything that the export currently offers. Then only the names must be checked. The schemas count as pinned.
+func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, ok bool) {
+	complete := x.completeOf(client.KeyOf(export))
+	if complete == nil {
+		return nil, false
 	}
 	for i := range export.Spec.Resources {
 		offered := &export.Spec.Resources[i]
-		all := l.content.Status.BoundResources
+		all := complete.BoundResources
 		at := slices.IndexFunc(all, func(b apisv1alpha2.BoundAPIResource) bool {
 			return b.Group == offered.Group && b.Resource == offered.Name
 		})
 		if at < 0 || (len(all[at].StorageVersions) == 0) == storedHere(offered) || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
-			release()
-			return nil, nil, false
+			return nil, false
 		}
 		schema, err := x.schemas.get(ctx, types.UID(all[at].Schema.UID))
-		if err != nil {
-			release()
-			return nil, nil, false // reading the original returns the error
+		if err != nil || !x.keep(types.UID(all[at].Schema.UID)) {
+			return nil, false // the original must be read, which also returns an error
 		}
 		bound := *all[at].DeepCopy()
 		if storedHere(offered) {
@@ -67,7 +63,7 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 		}
 		resources = append(resources, bound)
 	}
-	return resources, release, true
+	return resources, true
 }
 
 var (
@@ -81,9 +77,8 @@ type Objects interface {
 	Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 }
 
-// Rewrite changes the status of a stored binding without a request, which is much cheaper when thousands of
-// bindings get the same change. It writes nothing and returns nil if change returns nil, or if the set of managed
-// fields would change.
+// Rewrite changes the status of a stored binding without a request, which is much cheaper for thousands of bindings. It
+// writes nothing and returns nil if change returns nil, or if the set of managed fields would change.
 func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	var written *apisv1alpha2.APIBinding
 	stored, err := objects.Modify(ctx, key.Cluster, kinds.APIBindings.GroupResource(), key.Name, func(u *unstructured.Unstructured) error {

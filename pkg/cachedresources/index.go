@@ -63,8 +63,7 @@ type published struct {
 	publishers map[apis.Publisher]struct{}
 }
 
-// NewCachedResourceIndex returns an empty index. bound returns the definition for wildcard requests with the identity of an
-// export.
+// NewCachedResourceIndex returns an empty index.
 func NewCachedResourceIndex(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
 	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}, owners: map[owned]apis.Publisher{}}
 }
@@ -73,8 +72,7 @@ func NewCachedResourceIndex(bound func(ctx context.Context, l definitions.Lookup
 // with the same identity has a different version, kind or API, and a CachedAlreadyError if another one in the
 // logical cluster replicates the objects.
 func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
-	w := identified{p.Resource.GroupResource(), p.Identity}
-	changed, err := x.publish(publisher, w, p)
+	changed, err := x.publish(publisher, identified{p.Resource.GroupResource(), p.Identity}, p)
 	if changed {
 		x.listeners.Notify(definitions.Change{})
 	}

@@ -183,10 +183,9 @@ func (b *Book) remove(e *entry, cause error) {
 	Close(e.Clients.CloseIdleConnections)
 }
 
-// Follow runs use, in a goroutine, for each other shard, present or future, for as long as it is in the book at the
-// same address. The cause of the cancellation of its context is ErrRemoved or ErrMoved if applicable; use must then
-// return soon. It has ended for one address before it is started for another one. stop ends all goroutines and waits
-// for them; it must not be called from use.
+// Follow runs use, in a goroutine, for each other shard, present or future, until its context is canceled, with the
+// cause ErrRemoved or ErrMoved if applicable; use must then return soon. It has ended for one address before it is
+// started for another one. stop ends all goroutines and waits for them; it must not be called from use.
 func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &follower{ctx: ctx, use: use}

@@ -46,8 +46,7 @@ func NewPeer(name string, clients *client.Factory) *Peer {
 }
 
 // Do makes one request, bounded by timeout. If the shard is unreachable, it returns ErrUnreachable, without a request
-// if that is already known. Errors that the shard returned count as responses. If ctx ends, the shard's availability
-// is unknown.
+// if that is already known. Errors that the shard returned count as responses.
 func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
 	if !p.Allow() {
 		return fmt.Errorf("%w: retrying shard %s soon", ErrUnreachable, p.Name)
@@ -74,8 +73,7 @@ func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(conte
 	return err
 }
 
-// Observe records whether the shard responded to an allowed request, and logs changes. err is the reason if it did
-// not.
+// Observe records whether the shard responded to an allowed request, or else the reason, and logs changes.
 func (p *Peer) Observe(ctx context.Context, responded bool, err error) {
 	switch changed := p.observe(responded); {
 	case !changed:
@@ -110,8 +108,8 @@ func responded(err error) bool {
 // OpenTimeout is the time for which requests to an unreachable shard are rejected.
 const OpenTimeout = time.Second
 
-// silentTimeout is the time for which an unreachable shard without further requests is reported as Silent. By then the
-// root shard has evaluated its heartbeats.
+// silentTimeout is how long an unreachable shard without further requests is Silent. By then the root shard has
+// evaluated its heartbeats.
 const silentTimeout = time.Minute
 
 // breaker is a circuit breaker for requests to a shard. If closed, it costs one atomic load. It opens when a request

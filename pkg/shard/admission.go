@@ -49,10 +49,9 @@ func (s *installation) exportCluster(path logicalcluster.Path, export string) (l
 	return cluster, err
 }
 
-// exportAt resolves the path of an export to a logical cluster and reports whether the export may be bound there. On
-// this shard that is true for any export, because admission checks its existence; on other shards only for replicated
-// exports. A logical cluster of another shard can only be resolved if one of its exports is replicated. The lookups must
-// be the same for exports that exist and for those that do not.
+// exportAt resolves the path of an export to a logical cluster, on another shard only if one of its exports is
+// replicated. known is set for any export of this shard, because admission checks its existence, and for replicated
+// ones. The lookups must be the same for exports that exist and for those that do not.
 func (s *installation) exportAt(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error) {
 	exports := s.informers.APIExports
 	local, here := s.local.resolve(path)
@@ -71,11 +70,9 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 	}
 }
 
-// mayBind reports whether the rules of a provider allow u to bind an export. An unreachable shard allows nothing beyond
-// the replicated rules, because an error that names it would disclose that the export exists.
-// If the replicated rules do not allow it, exactly one other shard receives a review in any case: the shard of the
-// provider if it is known, otherwise a fixed other one. Therefore neither the response time nor an error discloses the
-// shard or the existence of an export.
+// mayBind reports whether the rules of a provider allow u to bind an export. Neither an error nor the response time may
+// disclose the shard or the existence of an export. Therefore, an unreachable shard allows nothing beyond the
+// replicated rules, and if these do not allow it, exactly one other shard receives a review in any case.
 func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 	q := question{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
@@ -91,9 +88,8 @@ func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logical
 	return may, err
 }
 
-// reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to another
-// shard instead, which takes the same steps: the review of a random export in a logical cluster that exists on every
-// shard.
+// reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to
+// a fixed other shard: the review of a random export in a logical cluster that exists on every shard.
 func (s *accessRules) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {
@@ -119,9 +115,8 @@ func (s *installation) schemaOf(ctx context.Context, cluster logicalcluster.Name
 	return optional(apibinding.ReadSchema(ctx, s.sources.Local, nil, client.Key{Cluster: cluster, Name: name}))
 }
 
-// clusterAt resolves a path, which may lead through other shards, and returns "" if it does not exist. It follows the
-// Workspaces of the path, each of which is on the shard of its parent. It returns client.ErrIncomplete if a shard does
-// not respond.
+// clusterAt resolves a path by the Workspaces of any shard, and returns "" if it does not exist. It returns
+// client.ErrIncomplete if a shard does not respond.
 func (s *installation) clusterAt(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
 	defer request.Pause(ctx)()
 	first, rest, _ := strings.Cut(path.String(), ":")
@@ -226,8 +221,8 @@ func (s *accessRules) mayUseType(ctx context.Context, u user.Info, verb string, 
 	return may, err
 }
 
-// wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. Other
-// shards receive no review, because the response time would disclose the shard of a logical cluster.
+// wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. As in
+// Opens, other shards receive no review.
 func (s *accessRules) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {

@@ -13,7 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/registry"
@@ -22,40 +21,35 @@ import (
 )
 
 // accounts looks up the objects to which tokens of service accounts are bound, on this shard and on others.
+// A logical cluster that the local informer does not contain yet is read like that of another shard.
 type accounts struct {
-	clients   *client.Factory
-	informers *controllers.Informers
-	// local reports whether the informer contains the logical cluster. A new one may be missing and is then read like
-	// that of another shard.
-	local  func(cluster logicalcluster.Name) bool
-	remote *serviceaccount.Remote
+	*installation
+	remote *serviceaccount.Remote // includes this shard
 }
 
 func (s *installation) newAccounts() *accounts {
-	// It includes this shard, whose informer may not contain the logical cluster yet.
-	remote := serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return s.peers.All() })
-	return &accounts{clients: s.sources.Local, informers: s.informers, local: s.local.has, remote: remote}
+	return &accounts{s, serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return s.peers.All() })}
 }
 
 func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
-	if !a.local(cluster) {
+	if !a.local.has(cluster) {
 		return a.remote.ServiceAccount(ctx, cluster, namespace, name)
 	}
 	if account, err := a.informers.ServiceAccounts.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
 		return account, nil
 	}
 	// The informer may lag behind the creation.
-	return kinds.ServiceAccounts.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+	return kinds.ServiceAccounts.InNamespace(a.sources.Local.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
-	if !a.local(cluster) {
+	if !a.local.has(cluster) {
 		return a.remote.Secret(ctx, cluster, namespace, name)
 	}
 	if secret, err := a.informers.TokenSecrets.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
 		return secret, nil
 	}
-	return kinds.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+	return kinds.Secrets.InNamespace(a.sources.Local.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 func (s *requestAccess) identity() registry.Identity {
@@ -70,8 +64,7 @@ func (s *requestAccess) identity() registry.Identity {
 	return identity
 }
 
-// workspaceOf returns the logical cluster of ctx and the authentication configurations of its type. Those of extended types
-// do not count.
+// workspaceOf returns the logical cluster of ctx and the authentication configurations of its type, not extended ones.
 func (s *installation) workspaceOf(ctx context.Context) authn.Workspace {
 	scope := request.ScopeFrom(ctx)
 	lc := s.local.get(scope.Cluster.Name)
@@ -96,8 +89,7 @@ func (s *installation) workspaceOf(ctx context.Context) authn.Workspace {
 	return w
 }
 
-// recordIssuerFault records an Event about an invalid configuration of this shard. Shards do not write to other shards; those
-// record their own Events.
+// recordIssuerFault records an Event about an invalid configuration of this shard. Other shards record their own.
 func (s *installation) recordIssuerFault(ctx context.Context, of *issuers.Configuration, fault string) error {
 	cluster := logicalcluster.From(of)
 	if !s.local.has(cluster) {

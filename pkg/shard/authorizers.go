@@ -29,13 +29,12 @@ const (
 	deniedFor = 5 * time.Second
 )
 
-// reviews decides whether users may do something in logical clusters of any shard, by the local and replicated rules
-// and, if these do not allow it, by a SubjectAccessReview on the other shard.
+// reviews authorizes in logical clusters of any shard, by the local and replicated rules and, if these do not allow it,
+// by a SubjectAccessReview on the other shard.
 type reviews struct {
 	rules authorizer.Authorizer
 	local func(cluster logicalcluster.Name) bool
 	peers *peers.Book
-
 	cache *authz.ReviewCache
 }
 
@@ -132,8 +131,7 @@ func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
 }
 
 // Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, the replicated
-// rules and its required groups decide. No review is sent to the other shard, because the response time would disclose
-// that it has the logical cluster.
+// rules and its required groups decide, because the response time of a review there would disclose the logical cluster.
 func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)

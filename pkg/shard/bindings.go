@@ -129,8 +129,7 @@ func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)
 // exportsTimeout limits how long a request waits until all exports are loaded.
 const exportsTimeout = 10 * time.Second
 
-// systemIdentity returns the identity of the root export that offers a resource of the system, or "" if no export does.
-// The identity is an alias and not part of the keys of the objects.
+// systemIdentity returns the identity of the root export that offers a resource of the system, or "". It is not stored.
 func (s *installation) systemIdentity(ctx context.Context, resource schema.GroupResource) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {
@@ -154,15 +153,13 @@ func (s *installation) knownSystemIdentity(resource schema.GroupResource) (strin
 	})
 }
 
-// readsRoot reports whether the shard reads the exports of root. A shard without a cache server does not, and cannot
-// bind them.
+// readsRoot reports whether the shard reads the exports of root. Without a cache server, other shards do not.
 func (s *installation) readsRoot() bool {
 	return s.options.Name == corev1alpha1.RootShard || s.sources.Cache != nil
 }
 
-// bindsSystem reports whether a logical cluster has the resources of root's exports only if it binds them. The following
-// have them in any case: logical clusters of the system, those without system bindings so far, and those that are being
-// deleted, in which all objects must be found.
+// bindsSystem reports whether a logical cluster has the resources of root's exports only if it binds them. Those of the
+// system, without system bindings so far, or being deleted (all objects must be found) have them in any case.
 func (s *installation) bindsSystem(cluster logicalcluster.Name) bool {
 	lc := s.local.get(cluster)
 	return lc != nil && lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound && lc.DeletionTimestamp == nil && s.readsRoot() && !request.IsSystem(cluster)

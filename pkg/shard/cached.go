@@ -60,8 +60,7 @@ func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, reso
 	})
 }
 
-// Served implements cachedresource.Store. Objects of a bound API are converted for wildcard requests. Objects of a
-// CustomResourceDefinition are read as they are stored.
+// Served implements cachedresource.Store. Only objects of a bound API are converted for wildcard requests.
 func (s cachedStore) Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (cachedresource.Served, bool, error) {
 	d, prefix, err := s.of.Definition(ctx, cluster, resource)
 	if err != nil || d == nil || s.of.BuiltIn(ctx, resource.GroupResource()) {
@@ -74,8 +73,7 @@ func (s cachedStore) Served(ctx context.Context, cluster logicalcluster.Name, re
 	}, true, nil
 }
 
-// replicaSnapshot saves the replicas of other shards in the data directory or in the external etcd. The shard can then
-// start while other shards and the cache server are unreachable.
+// replicaSnapshot saves the replicas of other shards, so that the shard can start while these are unreachable.
 func (s *installation) replicaSnapshot() *snapshot.Snapshot {
 	config := s.snapshots()
 	if config.Sources = s.informers.Replicas(); len(config.Sources) > 0 {

@@ -81,9 +81,8 @@ func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 
 func (l *local) hasSynced() bool { return l.logicalClusters.HasSynced() && l.workspaces.HasSynced() }
 
-// ready rejects external requests until hasSynced. Before, a path could not be resolved, an inactive logical cluster
-// would be served, and one that is being deleted would accept new objects. The shard's own requests must pass, because
-// the informers need them.
+// ready rejects external requests until hasSynced, because inactive and terminating logical clusters are unknown
+// before. The informers need the shard's own requests.
 func (l *local) ready(r *http.Request) error {
 	if l.hasSynced() || inprocess.Own(r.Context()) {
 		return nil
@@ -192,8 +191,7 @@ func reasonOf(err error) string {
 }
 
 // rootIdentities contains the last known identities of root's exports, by name. A recreated export gets its identity
-// from the same secret. Until then the last identity is used, because without it, watches would be started that never
-// receive an object, and events would lack the labels of claims.
+// from the same secret. Without the last one until then, watches would never receive an object.
 type rootIdentities struct{ last sync.Map }
 
 // of returns the identity of the root export that offers a resource, or "" if no export does. It returns a retriable

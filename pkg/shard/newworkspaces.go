@@ -93,8 +93,8 @@ func (n *workspaceWaiter) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// find returns the LogicalCluster of a request if it may be new. behind is set if the informer does not contain it yet.
-// Only requests of front-proxies cause a read of the API in this case, because front-proxies conceal denials.
+// find returns the LogicalCluster of a request if it may be new. behind is set if the informer does not contain it yet;
+// then the API is only read for front-proxies, because these conceal denials.
 func (n *workspaceWaiter) find(r *http.Request, scope request.Scope) (lc *corev1alpha1.LogicalCluster, behind bool) {
 	name := scope.Cluster.Name
 	if name == "" || scope.VirtualWorkspace != nil || request.IsSystem(name) {
@@ -177,8 +177,7 @@ const (
 	homeTimeout = 5 * time.Second
 )
 
-// homes serves home workspaces. A home workspace is a Workspace that only the system can list. Its name is derived from
-// that of the user, and its logical cluster is created as for any other Workspace.
+// homes serves home workspaces: Workspaces that only the system can list, with names that are derived from the users'.
 type homes struct {
 	*workspaceWaiter
 	workspaces *client.Informer[*tenancyv1alpha1.Workspace]

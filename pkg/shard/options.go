@@ -202,12 +202,7 @@ func (o CompletedOptions) Validate() error {
 	if o.ShardClientCertFile == "" || o.ShardClientKeyFile == "" || o.ShardCAFile == "" {
 		errs = append(errs, errors.New("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file are required: workspaces of one shard have logical clusters on others"))
 	}
-	if o.MaxCachedObjects < 0 {
-		errs = append(errs, fmt.Errorf("--max-cached-objects %d is negative: use 0 for any number", o.MaxCachedObjects))
-	}
-	if o.MaxCachedBytes < 0 {
-		errs = append(errs, fmt.Errorf("--max-cached-bytes %d is negative: use 0 for any number", o.MaxCachedBytes))
-	}
+	errs = append(errs, notNegative("max-cached-objects", int64(o.MaxCachedObjects), "any number"), notNegative("max-cached-bytes", o.MaxCachedBytes, "any number"))
 	for _, option := range []struct{ flag, file string }{
 		{"--root-kubeconfig", o.RootKubeconfig},
 		{"--cache-kubeconfig", o.CacheKubeconfig},
@@ -224,6 +219,14 @@ func (o CompletedOptions) Validate() error {
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
 }
 
+// notNegative returns an error if a limit is negative. unlimited is the meaning of 0.
+func notNegative(flag string, value int64, unlimited string) error {
+	if value >= 0 {
+		return nil
+	}
+	return fmt.Errorf("--%s %d is negative: use 0 for %s", flag, value, unlimited)
+}
+
 // authorizationOptions returns the defaults, by which any user may read the probes.
 func authorizationOptions() authz.Options {
 	paths := authn.ProbePaths()
@@ -233,8 +236,7 @@ func authorizationOptions() authz.Options {
 	return authz.NewOptions(paths...)
 }
 
-// CapacityOptions limit the load of a shard above which new workspaces are scheduled to other shards. Existing
-// workspaces are not affected.
+// CapacityOptions limit the load of a shard above which new workspaces are scheduled to other shards.
 type CapacityOptions struct {
 	// MaxStorage is in bytes used in etcd. 0 means no limit.
 	MaxWorkspaces, MaxObjects, MaxStorage int64
@@ -258,14 +260,9 @@ func (o *CapacityOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns the errors of o.
 func (o *CapacityOptions) Validate(etcd etcd.Options) []error {
-	var errs []error
-	for _, option := range []struct {
-		flag, any string
-		value     int64
-	}{{maxWorkspacesFlag, "any number", o.MaxWorkspaces}, {maxObjectsFlag, "any number", o.MaxObjects}, {maxStorageFlag, "as much as the quota of etcd allows", o.MaxStorage}} {
-		if option.value < 0 {
-			errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for %s", option.flag, option.value, option.any))
-		}
+	errs := []error{
+		notNegative(maxWorkspacesFlag, o.MaxWorkspaces, "any number"), notNegative(maxObjectsFlag, o.MaxObjects, "any number"),
+		notNegative(maxStorageFlag, o.MaxStorage, "as much as the quota of etcd allows"),
 	}
 	if quota := etcd.QuotaBytes; len(etcd.Servers) == 0 && quota > 0 && o.MaxStorage > quota {
 		errs = append(errs, fmt.Errorf("--%s %s is more than --etcd-quota-backend-bytes, %d: raise the quota, or use a lower limit", maxStorageFlag, resource.NewQuantity(o.MaxStorage, resource.BinarySI), quota))

@@ -48,12 +48,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// etcdStartTimeout limits the start of the embedded etcd, including the recovery of its log, or the
-// first contact with an external etcd.
+// etcdStartTimeout limits the start of the embedded etcd with the recovery of its log, or the contact with another.
 const etcdStartTimeout = 2 * time.Minute
 
-// NewShard opens the data and the listener and assembles the server. ctx limits opening only. If New fails, it
-// closes everything that it has opened.
+// NewShard opens the data and the listener and assembles the server. ctx limits opening only.
 func NewShard(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -275,8 +273,7 @@ func (s *Server) Handler() http.Handler { return s.generic.Handler }
 // Close closes everything that New opened, in reverse order. Run calls it itself.
 func (s *Server) Close() { s.close() }
 
-// Run serves until ctx is done or a part of the server fails. It then stops the parts in reverse order and
-// closes the server. It returns after all parts have ended.
+// Run serves until ctx is done or a part fails. It then stops all parts in reverse order and closes the server.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)

@@ -36,9 +36,8 @@ import (
 //
 //	base ─► storedData ─► installation ─► accessRules ─► boundResources ─► requestAccess ─► objectServers ─► Server
 //
-// Each step embeds the previous one and is constructed from it. A component can therefore only use
-// components of its own step and of earlier ones: a wrong order does not compile. The only exception is
-// lateServers.
+// Each step embeds the previous one and is constructed from it, so that a wrong order does not compile. The only
+// exception is lateServers.
 
 // base contains the options and everything that is independent of the stored data.
 type base struct {
@@ -118,12 +117,9 @@ type Server struct {
 	bootstrapped, rulesReady atomic.Bool
 }
 
-// lateServers provides the components that store and serve objects to the components that these depend on.
-// The dependency is a cycle: the bindings determine the claim labels of stored objects, the definitions of
-// served resources and the authorization of requests, and look up definitions and changes of APIBindings in
-// storage themselves. Virtual workspaces authorize requests and serve discovery documents. New therefore
-// registers the servers as soon as they exist, before it returns and before any component runs. A read before is
-// a bug of New and panics.
+// lateServers provides the components that store and serve objects to those that they depend on: bindings determine
+// claim labels and definitions, and read both from storage; virtual workspaces authorize requests and serve discovery.
+// New registers the servers before any component runs. A read before is a bug of New and panics.
 type lateServers struct{ servers *objectServers }
 
 func (l *lateServers) get() *objectServers {

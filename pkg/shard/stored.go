@@ -80,8 +80,7 @@ func (s *objectServers) anyStored(ctx context.Context, cluster logicalcluster.Na
 }
 
 // deleteFree deletes the objects without finalizers and reports for each resource whether it may have others. It
-// bypasses admission, validation and audit, and must only be used if everything in the namespace or logical cluster is
-// being deleted.
+// bypasses admission, validation and audit. Everything in the namespace or logical cluster must be being deleted.
 func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	if !request.ValidClusterName(cluster) {
 		return nil, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
@@ -99,9 +98,8 @@ func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.N
 	return others, nil
 }
 
-// deleteUnserved deletes a batch of the stored objects of a logical cluster that no API serves any more, because their
-// definition or binding was removed first. It does not delete the LogicalCluster. It returns the number of deleted
-// objects. The usage counter shows cheaply whether there are any.
+// deleteUnserved deletes a batch of the stored objects of a logical cluster, except the LogicalCluster, that no API
+// serves because their definition or binding was removed first. The usage counter shows cheaply whether there are any.
 func (s *objectServers) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
 	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, countDelay, true, func(context.Context) (bool, error) {
 		stored, known := s.usage.Of(cluster)

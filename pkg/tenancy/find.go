@@ -26,8 +26,8 @@ const (
 // IndexByPath is the function of PathIndex for LogicalClusters.
 func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{PathOf(lc).String()} }
 
-// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of the logical cluster and, if an annotation
-// contains it, its path, each joined with the name of the type.
+// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of the logical cluster and, if annotated,
+// its path, each joined with the name of the type.
 func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
 	paths := []string{logicalcluster.From(wt).Path().Join(wt.Name).String()}
 	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
@@ -53,10 +53,9 @@ func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 	return nil
 }
 
-// ShardStateOf returns the state of a shard according to its Shard in root. Replicas of removed shards must be ignored.
-// A shard is only removed if it is certain that its Shard was deleted, i.e. when all Shards were read and, from a cache,
-// since a checkpoint of root's shard. Informers of caches keep Shards until they observe the deletion. The empty name
-// is the root shard's own server, whose objects are not replicas.
+// ShardStateOf returns the state of a shard according to its Shard in root. Replicas of removed shards must be ignored,
+// so it must be certain that the Shard was deleted (ShardsSynced). The empty name is the root shard's own server, whose
+// objects are not replicas.
 func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) replicas.ShardState {
 	return func(shard string) replicas.ShardState {
 		if shard == "" {
@@ -76,7 +75,8 @@ func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard strin
 	}
 }
 
-// ShardsSynced returns an error if it is not certain which Shards exist in root.
+// ShardsSynced returns an error if it is not certain which Shards exist in root: all must have been read and, from a
+// cache, since a checkpoint of root's shard.
 func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if !shards.HasSynced() {
 		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())
@@ -102,42 +102,35 @@ func WritesCheckpoints(shard *corev1alpha1.Shard) bool {
 	return shard.Annotations[CheckpointsAnnotation] != ""
 }
 
-// NewTypeLookup returns a TypeLookup for informers that have PathIndex.
+// NewTypeLookup returns a TypeLookup for informers that have PathIndex. Two shards have a type while its logical
+// cluster is migrated, and a path leads to two logical clusters while a workspace is recreated. The preferred one
+// according to package replicas is the same on all shards.
 func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *replicas.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
-	return typeCatalogue{clusters: clusters.Lister(), types: types}.lookup
-}
-
-type typeCatalogue struct {
-	clusters client.Lister[*corev1alpha1.LogicalCluster]
-	types    *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
-}
-
-// lookup is a TypeLookup. Two shards have a type while its logical cluster is migrated, and a path leads to two logical
-// clusters while a workspace is recreated. The preferred one according to package replicas is the same on all shards.
-func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
-	object := tenancyv1alpha1.ObjectName(name)
-	here, local := c.clusterAt(path)
-	at := []string{path.Join(object).String()}
-	if here != "" {
-		at = append([]string{here.Path().Join(object).String()}, at...)
-	}
-	for _, key := range at {
-		if local {
-			// Replicas of a local logical cluster from other shards are outdated.
-			if own, err := c.types.Own().Lister().ByIndex(PathIndex, key); err != nil || len(own) == 0 {
-				continue
+	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		object := tenancyv1alpha1.ObjectName(name)
+		here, local := clusterAt(clusters.Lister(), path)
+		at := []string{path.Join(object).String()}
+		if here != "" {
+			at = append([]string{here.Path().Join(object).String()}, at...)
+		}
+		for _, key := range at {
+			if local {
+				// Replicas of a local logical cluster from other shards are outdated.
+				if own, err := types.Own().Lister().ByIndex(PathIndex, key); err != nil || len(own) == 0 {
+					continue
+				}
+			}
+			if found, err := types.ByIndex(PathIndex, key); err == nil && len(found) > 0 {
+				return found[0], true
 			}
 		}
-		if found, err := c.types.ByIndex(PathIndex, key); err == nil && len(found) > 0 {
-			return found[0], true
-		}
+		return nil, false
 	}
-	return nil, false
 }
 
 // clusterAt returns the logical cluster at a path, or "" if it is unknown, and whether it is on this shard.
-func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.Name, local bool) {
-	found, err := c.clusters.ByIndex(PathIndex, path.String())
+func clusterAt(clusters client.Lister[*corev1alpha1.LogicalCluster], path logicalcluster.Path) (name logicalcluster.Name, local bool) {
+	found, err := clusters.ByIndex(PathIndex, path.String())
 	if err == nil && len(found) > 0 {
 		return logicalcluster.From(slices.MinFunc(found, func(a, b *corev1alpha1.LogicalCluster) int {
 			return cmp.Or(replicas.ComparePreferred(a, b), cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)))
@@ -147,21 +140,19 @@ func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.
 	if !ok {
 		return "", false
 	}
-	_, err = c.clusters.Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	_, err = clusters.Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	return name, err == nil
 }
 
-// Waits records dependencies on objects, which need not exist: when an object is created or changed, only its dependents
-// have to be reconciled. Objects are identified by path and name. The zero value is ready to use and safe for
-// concurrent use.
+// Waits records which keys depend on objects, which need not exist and are identified by path and name. When one is
+// created or changed, these must be reconciled. The zero value is ready to use and safe for concurrent use.
 type Waits[K comparable] struct {
 	mu         sync.Mutex
 	dependents map[string]map[K]bool
 	ids        map[K][]string // the inverse
 }
 
-// Types returns a lookup that records the dependencies of key. It does so before the lookup, so that either the type is
-// found or its creation triggers key.
+// Types returns a lookup that first records the dependency of key, so that either the type is found or it triggers key.
 func (w *Waits[K]) Types(key K, types TypeLookup) TypeLookup {
 	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 		w.Remember(key, path.Join(tenancyv1alpha1.ObjectName(name)).String())

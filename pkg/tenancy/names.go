@@ -79,11 +79,9 @@ const (
 	//reference:metadata LogicalCluster | administrators
 	//reference:limit cluster @core.shardplane.io/max-subtree-bytes =none | size of the objects of the workspace and all workspaces below it, on all shards | 403
 	MaxSubtreeBytesAnnotation = "core.shardplane.io/max-subtree-bytes"
-	// SystemBindingsAnnotation is "true" (SystemBound) if the logical cluster only has the system APIs that it binds.
-	//
-	// New logical clusters whose type binds none have it from the beginning. Others have all system APIs until the
-	// bindings exist, which takes milliseconds; until then the value is the comma-separated names of the exports.
-	// Logical clusters that were created before there were such bindings do not have the annotation.
+	// SystemBindingsAnnotation is "true" (SystemBound) if the logical cluster only has the system APIs that it binds. A
+	// new one has all system APIs until the bindings of its type exist; until then the value is the comma-separated
+	// names of the exports. Logical clusters that predate such bindings do not have the annotation.
 	//
 	//reference:metadata LogicalCluster | shard
 	SystemBindingsAnnotation = "internal.shardplane.io/system-bindings"
@@ -127,8 +125,7 @@ func LimitedBy(quota metav1.Object) string {
 	return quota.GetNamespace()
 }
 
-// QuotasIn returns the namespace that contains the ResourceQuotas for a namespace, or for the logical cluster ("").
-// It may contain others, which LimitedBy distinguishes.
+// QuotasIn returns the namespace that contains, among others, the ResourceQuotas that are LimitedBy a namespace or "".
 func QuotasIn(limited string) string {
 	if limited == "" {
 		return QuotaNamespace
@@ -145,7 +142,7 @@ func PathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
 }
 
 // Replicated reports whether a controller or administrator has marked an object for replication, with the annotation or
-// the label internal.kcp.io/replicate. Its value lists the requesters; only an empty value means no replication.
+// the label internal.kcp.io/replicate, whose value lists the requesters.
 func Replicated(obj metav1.Object) bool {
 	return obj.GetAnnotations()[core.ReplicateAnnotationKey] != "" || obj.GetLabels()[core.ReplicateAnnotationKey] != ""
 }
@@ -183,8 +180,7 @@ func HasContent(phase corev1alpha1.LogicalClusterPhaseType) bool {
 	return phase != "" && phase != corev1alpha1.LogicalClusterPhaseScheduling && phase != corev1alpha1.LogicalClusterPhaseInitializing
 }
 
-// HomesCluster is the logical cluster on root's shard that contains the Workspaces of home workspaces. Users cannot
-// access it.
+// HomesCluster is the logical cluster on root's shard with the Workspaces of home workspaces, for the system only.
 const HomesCluster = logicalcluster.Name(request.SystemPrefix + "homes")
 
 // homeSegment is the first segment of the paths of home workspaces.
@@ -211,8 +207,7 @@ func HomePath(username string) logicalcluster.Path {
 	return HomeName(username).Path()
 }
 
-// CutHome cuts user:<name> from the beginning of a path. It returns the logical cluster of that home workspace and the
-// rest of the path.
+// CutHome cuts user:<name> from the beginning of a path, and returns the logical cluster of that home workspace.
 func CutHome(path string) (home logicalcluster.Name, rest string, more, found bool) {
 	after, found := strings.CutPrefix(path, homeSegment+":")
 	if !found {
@@ -223,12 +218,12 @@ func CutHome(path string) (home logicalcluster.Name, rest string, more, found bo
 }
 
 // OwnerBinding is the name of the ClusterRoleBinding that makes the creator of a workspace its administrator. It is created
-// only once, so that users can change or delete it when the logical cluster is Ready.
+// once, so that users can change or delete it.
 const OwnerBinding = "workspace-admin"
 
-// OwnerName returns the user name of a workspace's owner in the workspace, according to the annotation of the Workspace or
-// LogicalCluster, or "" if it has no owner. parent is the logical cluster of the Workspace. Service accounts have a
-// global name outside of their own logical cluster, because the same name would identify another account there.
+// OwnerName returns the user name of a workspace's owner in the workspace, according to the annotation of the Workspace
+// or LogicalCluster, or "" if it has no owner. It is the global name of a service account. parent is the logical
+// cluster of the Workspace.
 func OwnerName(annotations map[string]string, parent logicalcluster.Name) (string, error) {
 	annotation := annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
 	if annotation == "" {

@@ -61,8 +61,7 @@ type WorkspaceType struct {
 // ID returns the path and name of the type, with which types refer to each other.
 func (t WorkspaceType) ID() string { return t.Path.Join(t.Name).String() }
 
-// resolve finds the type of a reference in the logical cluster at from: without a path, the closest one between from
-// and the root.
+// resolve finds the type of a reference: without a path, the closest one between from and the root.
 func (lookup TypeLookup) resolve(from logicalcluster.Path, ref tenancyv1alpha1.WorkspaceTypeReference) (WorkspaceType, bool) {
 	if ref.Path != "" {
 		path := logicalcluster.NewPath(ref.Path)
@@ -129,9 +128,9 @@ func (f Family) IsUniversal() bool {
 	return slices.ContainsFunc(f, func(t WorkspaceType) bool { return t.ID() == id })
 }
 
-// Allowed returns the type of a Workspace in the logical cluster of parent: the one in its spec, otherwise the default of its
-// parent's type, otherwise universal. It fails if the type, or one that it extends, does not exist, or if the type and
-// the parent's type do not allow each other. If the type exists, it is returned with the error.
+// Allowed returns the type of a Workspace in the logical cluster of parent: the one in its spec, otherwise the default
+// of its parent's type, otherwise universal. It fails if a type does not exist, or if the type and the parent's type do
+// not allow each other. If the type exists, it is returned with the error.
 func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
 	types, above, err := lookup.find(ws, parent)
 	if err != nil || len(above) == 0 {
@@ -174,8 +173,7 @@ var ErrExtends = errors.New("cannot determine the extended types")
 // ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or cannot be read from this shard.
 var ErrNoType = errors.New("does not exist")
 
-// Of returns the type of a logical cluster, with the types that it extends, or nothing if it has no type. It fails if
-// one of these types does not exist.
+// Of returns the type of a logical cluster, with the types that it extends, or nothing if it has no type.
 func (lookup TypeLookup) Of(lc *corev1alpha1.LogicalCluster) (Family, error) {
 	t, err := lookup.Itself(lc)
 	if err != nil || t.WorkspaceType == nil {
@@ -241,8 +239,7 @@ type DefaultBinding struct {
 	Maintain bool
 }
 
-// DefaultBindings returns the bindings of all types, without duplicates. A binding is maintained if one of the types
-// requires it.
+// DefaultBindings returns the bindings of all types, without duplicates.
 func (f Family) DefaultBindings() []DefaultBinding {
 	var all []DefaultBinding
 	for _, t := range f {

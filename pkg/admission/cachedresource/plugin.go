@@ -90,12 +90,12 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		if err != nil {
 			return nil //nolint:nilerr // an object that cannot be decoded may be fixed
 		}
-		return invalid(a, apirules.ValidateCachedResourceUpdate(cached, before))
+		return invalid(a, apirules.ValidateCachedResource(cached, before))
 	}
 	if p.config.Disabled {
 		return admission.NewForbidden(a, errDisabled)
 	}
-	errs := apirules.ValidateCachedResource(cached)
+	errs := apirules.ValidateCachedResource(cached, nil)
 	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of bound APIs can be replicated", of.GroupResource())))
 	}

@@ -56,9 +56,8 @@ type rule struct {
 	at                  string                       // the path of the rule, for errors
 }
 
-// Compile compiles an APIConversion for the definition of its schema, as returned by apis.Definition. The errors refer to
-// fields of the APIConversion. use must be NewExpressions for new APIConversions, which may only use features that the
-// previous version of the server supports, too.
+// Compile compiles an APIConversion for the definition of its schema, as returned by apis.Definition. use must be
+// NewExpressions for new APIConversions, which may only use features that the previous server version supports, too.
 func Compile(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec *apisv1alpha1.APIConversionSpec, use environment.Type) (*Rules, field.ErrorList) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -273,9 +272,8 @@ func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNod
 	return nil
 }
 
-// ValidateSelectable rejects rules and preserved fields that affect selectable fields. Lists and watches compare field
-// selectors with stored objects, in any version. Converting each object for that would run expressions of tenants for
-// every dispatched event.
+// ValidateSelectable rejects rules and preserved fields that affect selectable fields. Field selectors are compared
+// with stored objects in any version, because converting them would run expressions of tenants for every event.
 func ValidateSelectable(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec *apisv1alpha1.APIConversionSpec) field.ErrorList {
 	selectable := map[string][][]string{}
 	for i := range crd.Versions {

@@ -194,8 +194,7 @@ func (b *budget) take(bytes int) error {
 	return nil
 }
 
-// toJSON converts a CEL value to JSON. Values that are small in memory may be large in JSON, because CEL
-// concatenates lists without copying them.
+// toJSON converts a CEL value to JSON, which may be larger, because CEL concatenates lists without copying them.
 func (b *budget) toJSON(value ref.Val) (any, error) {
 	if err := b.take(0); err != nil {
 		return nil, err

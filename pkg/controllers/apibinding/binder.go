@@ -20,8 +20,8 @@ import (
 type Storage interface {
 	reserver
 	// Like returns the resources that a new binding to an export binds, if an existing binding on the shard has bound all of
-	// them. The schemas are retained until release is called.
-	Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool)
+	// them. The schemas count as pinned.
+	Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, ok bool)
 	// Create stores a binding including its status, without admission and validation.
 	Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 }
@@ -43,11 +43,10 @@ func NewBinder(storage Storage, bindings *client.Informer[*apisv1alpha2.APIBindi
 // Bind creates a binding and returns it after its resources are served, or nil if the controller must bind it: no
 // binding on the shard is similar, or a name is in use. If the binding exists, it returns an AlreadyExists error.
 func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
-	resources, release, ok := b.storage.Like(ctx, export)
+	resources, ok := b.storage.Like(ctx, export)
 	if !ok {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	defer release()
 	cluster, provider := logicalcluster.From(lc), logicalcluster.From(export)
 	p := &plan{provider: provider, export: export, wanted: resources, added: newSchemas(nil, resources)}
 	free, conflict, err := reserve(ctx, b.storage, b.siblings, cluster, binding, p)

@@ -15,13 +15,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
+func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, bool) {
 	for _, b := range w.bindings {
 		if ref := b.Spec.Reference.Export; ref.Name == export.Name && b.Status.Phase == apisv1alpha2.APIBindingPhaseBound {
-			return b.DeepCopy().Status.BoundResources, func() {}, true
+			return b.DeepCopy().Status.BoundResources, true
 		}
 	}
-	return nil, nil, false
+	return nil, false
 }
 
 func (w *world) Create(_ context.Context, _ logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
@@ -84,6 +84,6 @@ type like struct {
 	other *apisv1alpha2.APIBinding
 }
 
-func (l like) Like(context.Context, *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
-	return l.other.DeepCopy().Status.BoundResources, func() {}, true
+func (l like) Like(context.Context, *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, bool) {
+	return l.other.DeepCopy().Status.BoundResources, true
 }

@@ -31,8 +31,8 @@ const (
 // Checkpoints is the resource of ReplicationCheckpoints, on the cache server.
 var Checkpoints = cachekinds.Define[ReplicationCheckpoint](Kind, "replicationcheckpoints")
 
-// ReplicationCheckpoint specifies how much of a shard's objects the cache server has. The shard writes it after its writes
-// of replicas were acknowledged, so that a reader of the checkpoint finds these replicas.
+// ReplicationCheckpoint specifies how much of a shard's objects the cache server has. The shard writes it after these
+// replicas were acknowledged, so that a reader of the checkpoint finds them.
 type ReplicationCheckpoint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

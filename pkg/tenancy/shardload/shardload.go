@@ -1,7 +1,7 @@
 // Package shardload defines the heartbeats of shards and their load.
 //
-// A shard renews a Lease in root, the heartbeat, which also contains its load. Root's shard evaluates the heartbeats
-// of all shards, and updates the condition Ready and the load of the Shard objects, which are used to choose a shard.
+// A shard renews a Lease in root, the heartbeat, with its load. Root's shard evaluates the heartbeats, and updates the
+// condition Ready and the load of the Shard objects, which are used to choose a shard.
 package shardload
 
 import (
@@ -44,8 +44,7 @@ const (
 	ReasonStorageFull      = "StorageFull"
 )
 
-// CachesReady is a condition of Shards: the shard can use its cache servers. Without it, replicas of the shard's objects
-// on other shards are outdated or missing, and vice versa.
+// CachesReady is a condition of Shards: the shard can use its cache servers, so that replicas are current.
 const CachesReady conditionsv1alpha1.ConditionType = "CachesReady"
 
 // ReasonNoCache is the reason of CachesReady if the shard has no cache server, although there are other shards.

@@ -68,8 +68,7 @@ func (u *SubtreeUsage) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// Pace is the minimum interval between two computations, because each visits all logical clusters of the shard. Sums lag
-// by this interval.
+// Pace is the minimum interval between two computations, because each visits all logical clusters of the shard.
 const Pace = time.Second
 
 // Index is the name of the index IndexLimited, which Config.LogicalClusters must have.
@@ -328,8 +327,7 @@ func (s *Sums) limits() *snapshot {
 	return next
 }
 
-// others returns the usages of other shards, sorted by shard. If several shards have a logical cluster, e.g. while it is
-// migrated, all shards use the same limit.
+// others returns the usages of other shards, sorted by shard, so that all use the same limit if several have a cluster.
 func (s *Sums) others() iter.Seq2[logicalcluster.Name, *SubtreeUsage] {
 	return func(yield func(logicalcluster.Name, *SubtreeUsage) bool) {
 		if s.c.Others == nil {

@@ -1,6 +1,5 @@
 // Package toplevel computes the storage that top-level owners use on a shard: the user of a home workspace, or a workspace
-// directly below root, each with all workspaces below it. Root and system logical clusters have no owner. Sums are at
-// most a second old when they are used, and contain only this shard.
+// directly below root, each with all workspaces below it. Root and system logical clusters have no owner.
 package toplevel
 
 import (

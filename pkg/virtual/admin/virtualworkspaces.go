@@ -1,10 +1,7 @@
-// Package admin serves information about the installation on any shard, so that finding the other shards does not
-// depend on the shard with the logical cluster root:
+// Package admin serves the Shards that a shard has read from root or from a cache server, even if these are unreachable
+// now, read-only for administrators and shards (authz.WithAdminGate):
 //
 //	/services/admin/apis/core.kcp.io/v1alpha1/shards
-//
-// It contains the Shards that this shard has read from root or from a cache server, even if these are unreachable now.
-// They are read-only, for administrators and shards (authz.WithAdminGate).
 package admin
 
 import (

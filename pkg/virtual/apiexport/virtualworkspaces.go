@@ -3,9 +3,8 @@
 //
 //	/services/apiexport/<provider>/<export>/clusters/{*,<consumer>}/…
 //
-// There is no separate server. A request is first authorized, and subject to limits, as a request to the provider's
-// logical cluster. Serve then redirects it to the consumer's logical cluster, or to all of them. The same handlers
-// and storage serve it as any other request, restricted to the objects that bindings give access to.
+// A request is first authorized, and subject to limits, as a request to the provider's logical cluster. Serve then
+// redirects it to the consumer's logical cluster, or to all, restricted to the objects that bindings give access to.
 //
 //	own resources       the objects of the export's identity; with virtual storage, the replicas, read-only
 //	claimed resources   the objects in a claims.Set, which follows the bindings
@@ -56,9 +55,8 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access to the
-// resource with the requested verb. Claimed objects are also subject to the maximal permission policies of the exports
-// that define them.
+// Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access. Claimed
+// objects are also subject to the maximal permission policies of the exports that define them.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	workspace, export := exportOf(ctx)
 	if !a.IsResourceRequest() {

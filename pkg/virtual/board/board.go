@@ -1,6 +1,5 @@
 // Package board serves objects of another server read-only: get, paged list and watch. It assigns its own
-// resourceVersions, because the source of the objects may change, and resourceVersions of the former source would
-// then be invalid.
+// resourceVersions, because those of a former source would be invalid.
 //
 //	Set ─► objects by name ─► Reader: get, list        each reader determines the
 //	   └─► recent changes ──► Reader: watch, pages     returned objects (Content)

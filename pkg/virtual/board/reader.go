@@ -273,7 +273,7 @@ func (f *follower) run(ctx context.Context, initial []entry, initialBookmark boo
 	if initialBookmark && !f.bookmark(ctx, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
 		return
 	}
-	// From now on the watch waits for changes, and must not occupy a seat among the executing requests.
+	// A watch that waits for changes must not occupy a seat among the executing requests.
 	utilflowcontrol.WatchInitialized(ctx)
 	ticker := time.NewTicker(bookmarkInterval)
 	defer ticker.Stop()

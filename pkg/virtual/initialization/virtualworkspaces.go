@@ -201,8 +201,7 @@ func (v *VirtualWorkspaces) waiting(ctx context.Context, e entry) (*corev1alpha1
 var errNoOwner = errors.New("the logical cluster has no owner: declare permissions in the WorkspaceType")
 
 // actsAs returns the user with which content is accessed. If the type declares permissions, it is the sender with an
-// additional group. Otherwise, it is the owner, restricted to this logical cluster, because the author of a type
-// must not obtain the owner's permissions in other logical clusters.
+// additional group. Otherwise it is the owner, but without permissions in other logical clusters.
 func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
 	t, err := v.Type(e.workspaceType)
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// keepRequested is how long a source without consumers on this shard is followed after a request. It exceeds the
-	// duration of watches, so that the source of an open watch is always followed.
+	// keepRequested is how long a source without consumers on this shard is followed after a request. It must exceed
+	// the duration of watches.
 	keepRequested = 2 * time.Hour
 	// maxRequested limits the number of followed sources without consumers, and maxRequestedPerCluster
 	// those of one logical cluster, because their objects are kept in memory.
@@ -46,8 +46,7 @@ type follower struct {
 	cancel         context.CancelFunc
 	done           chan struct{}
 	deleteSnapshot func() error
-	// copies are the replicas of each object, by name. There is one for each shard that has the object; the last one
-	// was reported last and is returned to clients.
+	// copies are the replicas of each object, by name, one for each shard that has it. Clients get the last one.
 	copies map[string][]*unstructured.Unstructured
 	began  time.Time
 
@@ -217,8 +216,7 @@ func notYet(resource schema.GroupResource, why error) error {
 	return err
 }
 
-// set adds or replaces a replica. Several shards may have a replica of the same object, e.g. while a logical
-// cluster is migrated.
+// set adds or replaces a replica. Several shards may have one, e.g. while a logical cluster is migrated.
 func (f *follower) set(obj *unstructured.Unstructured) {
 	f.copies[obj.GetName()] = append(f.copiesOfOthers(obj), obj)
 	f.board.Set(obj.GetName(), obj)

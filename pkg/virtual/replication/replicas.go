@@ -5,9 +5,8 @@
 //	 under the URL of each consumer that binds the export ◄────────┤
 //	 /services/replication/<provider>/<slice>/clusters/… ◄─────────┘ (VirtualWorkspaces)
 //
-// The shard follows all offerings that have consumers here, even if there are no requests. So reads do not depend on
-// other servers, and work while caches are unreachable, even if the shard is restarted then. Other
-// offerings are followed from the first request through a virtual workspace until they have been idle for a while.
+// The shard follows all offerings that have consumers here, even without requests, so that reads work while caches are
+// unreachable, even after a restart. Other offerings are followed from the first request until they have been idle.
 package replication
 
 import (

@@ -185,8 +185,7 @@ func (x *Replicas) endWatches() {
 	}
 }
 
-// VirtualWorkspaces serves the virtual workspaces of endpoint slices of cached resources whose export has consumers
-// on the shard.
+// VirtualWorkspaces serves the virtual workspaces of endpoint slices whose export has consumers on the shard.
 type VirtualWorkspaces struct {
 	Replicas *Replicas
 	Bindings *bindings.Index
@@ -231,8 +230,7 @@ func (v *VirtualWorkspaces) offered(ctx context.Context) *offer {
 	return v.Replicas.offerOf(provider.Name, request.VirtualWorkspaceFrom(ctx).Name)
 }
 
-// Needs returns the permission that is required for access: the request's verb on apiexports/content with the name of
-// the slice's export, also for discovery.
+// Needs returns the permission that is required for access: the request's verb on apiexports/content of the export.
 func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	name := "-" // not a valid name of an export
 	if o := v.offered(ctx); o != nil {
@@ -245,8 +243,7 @@ func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) 
 	}
 }
 
-// Permits implements authz.VirtualWorkspaces: in one logical cluster, there must be a binding to the export. Writes are
-// permitted, because they are rejected with 405 Method Not Allowed.
+// Permits implements authz.VirtualWorkspaces. It also permits writes, which are rejected with 405 Method Not Allowed.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
 		return authorizer.DecisionDeny, "no APIBinding in the logical cluster refers to the APIExport of the endpoint slice", nil

@@ -75,11 +75,10 @@ func (v *VirtualWorkspaces) Serve(w http.ResponseWriter, r *http.Request, info *
 	case !slices.Contains(verbs.Object, info.Verb):
 		return apierrors.NewMethodNotSupported(resource, info.Verb)
 	}
-	ctx, done, err := v.Bindings.WithBoundSchemas(ctx, consumer)
+	ctx, err := v.Bindings.WithBoundSchemas(ctx, consumer)
 	if err != nil {
 		return err
 	}
-	defer done()
 	next.ServeHTTP(w, r.WithContext(request.WithThrough(ctx, request.Through{Mount: scope.Mount, Provider: consumer})))
 	return nil
 }
