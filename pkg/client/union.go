@@ -265,6 +265,17 @@ func (l UnionLister[T]) find(key Key) (T, *unionMember[T], bool) {
 	return none, nil, false
 }
 
+// ShardOf returns the shard with the most objects of a logical cluster, or "".
+func (l UnionLister[T]) ShardOf(cluster logicalcluster.Name) string {
+	u := l.union
+	u.locations.mu.RLock()
+	defer u.locations.mu.RUnlock()
+	if in := u.locations.members(cluster); len(in) > 0 {
+		return (*u.members.Load())[in[0]].shard
+	}
+	return ""
+}
+
 // Len returns the number of objects.
 func (l UnionLister[T]) Len() int {
 	u := l.union

@@ -296,6 +296,7 @@ func (m *model) converge(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, obj, found)
 		require.Equal(t, obj.Labels["at"], shard)
+		require.Equal(t, shard, m.multi.Lister().ShardOf(key.Cluster))
 	}
 	require.Equal(t, want, got)
 	require.Equal(t, len(want), m.multi.Lister().Len())

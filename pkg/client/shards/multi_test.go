@@ -72,6 +72,7 @@ func TestShardChanges(t *testing.T) {
 	require.Equal(t, []string{"one|a|default/x"}, keys.take())
 	_, err := m.Lister().Get(keyOf("a", "none"))
 	require.True(t, apierrors.IsNotFound(err), err)
+	require.Equal(t, "one", m.Lister().ShardOf("a"))
 	require.NotNil(t, m.Of("one"))
 	require.Nil(t, m.Of("two"))
 
@@ -121,6 +122,7 @@ func TestShardChanges(t *testing.T) {
 	require.Equal(t, []string{"left one|a|default/z"}, keys.take(), "a removed shard must not be notified as a change")
 	_, err = m.Lister().Get(keyOf("a", "z"))
 	require.True(t, apierrors.IsNotFound(err), err)
+	require.Empty(t, m.Lister().ShardOf("a"))
 	w.announce(t, "one", other.URL)
 	has(t, m, keyOf("a", "z"), "one", "2")
 	require.Equal(t, []string{"add z 2"}, notified.take())
@@ -173,6 +175,7 @@ func TestMigration(t *testing.T) {
 	has(t, m, keyOf("a", "x"), "two", "three")
 	eventually(t, func() bool { return len(m.Of("one").Lister().Cluster("a").List(nil)) == 0 }, "shard one has no objects")
 	require.Equal(t, []string{"update x two>three"}, notified.take())
+	require.Equal(t, "two", m.Lister().ShardOf("a"))
 
 	// The migration is canceled: the previous copy becomes valid again.
 	put(t, one, object("a", "x", "back", "uid-of-x"))
