@@ -166,18 +166,22 @@ func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOpti
 // endWatches ends the watches of offerings that have another source now, or none.
 func (x *Replicas) endWatches() {
 	x.mu.Lock()
-	open := map[offeringOf][]*openWatch{}
+	all := map[offeringOf]bool{}
 	for w := range x.watches {
-		open[w.of] = append(open[w.of], w)
+		all[w.of] = true
 	}
 	x.mu.Unlock()
-	for of, watches := range open {
+	for of := range all {
 		if now, err := x.offered(of.offering); now == of.source || errors.Is(err, client.ErrIncomplete) {
 			continue
 		}
-		for _, w := range watches {
-			w.cancel()
+		x.mu.Lock()
+		for w := range x.watches { // including those that were opened meanwhile
+			if w.of == of {
+				w.cancel()
+			}
 		}
+		x.mu.Unlock()
 	}
 }
 
