@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
-	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
 	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/mount"
@@ -24,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
@@ -82,7 +82,7 @@ type Deps struct {
 type APIs interface {
 	apibinding.APIs
 	apibinding.Storage
-	exportuse.Consumers
+	exportuses.Consumers
 	// Unpin deletes copies of schemas that have not been bound for some time.
 	Unpin(ctx context.Context) error
 	// Convert applies conversion rules to the shard's copy of a schema.

@@ -31,7 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-func (s *accessRules) apiKinds() apikinds.Config {
+func (s *installation) apiKinds() apikinds.Config {
 	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Find: s.clusterAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
@@ -73,7 +73,7 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 // mayBind reports whether the rules of a provider allow u to bind an export. Neither an error nor the response time may
 // disclose the shard or the existence of an export. Therefore, an unreachable shard allows nothing beyond the
 // replicated rules, and if these do not allow it, exactly one other shard receives a review in any case.
-func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
+func (s *installation) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 	q := question{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
 	}
@@ -90,7 +90,7 @@ func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logical
 
 // reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to
 // a fixed other shard: the review of a random export in a logical cluster that exists on every shard.
-func (s *accessRules) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
+func (s *installation) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {
 		return false, nil
@@ -183,7 +183,7 @@ var workspaceTypes = tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacet
 // typeTimeout limits how long the creation of a Workspace waits for its type.
 const typeTimeout = 500 * time.Millisecond
 
-func (s *accessRules) workspaceTypes() workspacetype.Config {
+func (s *installation) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
 		May:      s.mayUseType,
@@ -208,7 +208,7 @@ func (s *accessRules) workspaceTypes() workspacetype.Config {
 
 // mayUseType reports whether the rules of a type's logical cluster allow u to use it with a verb. As in mayBind, an
 // unreachable shard allows nothing beyond the replicated rules, because an error would disclose that the type exists.
-func (s *accessRules) mayUseType(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+func (s *installation) mayUseType(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 	shard := t.Annotations[request.ShardAnnotation]
 	if shard == "" && s.sources.Root != nil {
 		shard = corev1alpha1.RootShard // types are read there without a cache server
@@ -223,7 +223,7 @@ func (s *accessRules) mayUseType(ctx context.Context, u user.Info, verb string, 
 
 // wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. As in
 // Opens, other shards receive no review.
-func (s *accessRules) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+func (s *installation) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {
 		canonical, ok := s.local.pathOf(parent)

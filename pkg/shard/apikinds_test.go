@@ -47,7 +47,7 @@ func TestCurrent(t *testing.T) {
 		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &accessRules{installation: &installation{informers: &controllers.Informers{APIExports: dualOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}, local: &local{}}}
+			s := &installation{informers: &controllers.Informers{APIExports: dualOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}, local: &local{}}
 			s.informers.RBAC.ClusterRoles = dualOf(t, kinds.ClusterRoles, tc.roles, replicas.DualOptions{})
 			s.informers.RBAC.ClusterRoleBindings = dualOf(t, kinds.ClusterRoleBindings, tc.bindings, replicas.DualOptions{})
 			if err := s.apiKinds().Current(); tc.exports == all && tc.roles == all && tc.bindings == all {

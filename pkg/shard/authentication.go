@@ -15,8 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
-	"github.com/shardplane/shardplane/pkg/registry"
-	"github.com/shardplane/shardplane/pkg/registry/core"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -50,18 +48,6 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 		return secret, nil
 	}
 	return kinds.Secrets.InNamespace(a.sources.Local.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-func (s *requestAccess) identity() registry.Identity {
-	identity := registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences}
-	if issuer := s.authentication.Issuer; issuer != nil {
-		identity.Tokens = core.Tokens{
-			Issuer:      issuer,
-			Audiences:   s.authentication.Audiences,
-			MaxLifetime: s.options.Authentication.MaxTokenLifetime,
-		}
-	}
-	return identity
 }
 
 // workspaceOf returns the logical cluster of ctx and the authentication configurations of its type, not extended ones.

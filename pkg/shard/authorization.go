@@ -16,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/registry"
+	registrycore "github.com/shardplane/shardplane/pkg/registry/core"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/admin"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
@@ -43,7 +44,7 @@ func (s *boundResources) newAuthorizer(v virtualWorkspaces) (authorizer.Authoriz
 }
 
 // mayReadMetrics authorizes requests for the metrics of this process by the rules of root.
-func (s *accessRules) mayReadMetrics(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (s *installation) mayReadMetrics(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	may, err := s.reviews.may(ctx, a.GetUser(), question{cluster: core.RootCluster, shard: corev1alpha1.RootShard, verb: a.GetVerb(), path: a.GetPath()})
 	if may && err == nil {
 		return authorizer.DecisionAllow, "", nil
@@ -53,7 +54,7 @@ func (s *accessRules) mayReadMetrics(ctx context.Context, a authorizer.Attribute
 
 // providersRules are rules of logical clusters that may be on other shards. Until all replicas are loaded, a denial is
 // an error, because the missing rules could allow the request.
-func (s *accessRules) providersRules() authorizer.Authorizer {
+func (s *installation) providersRules() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := s.rules.Authorize(ctx, a)
 		if name, _ := request.ClusterNameFrom(ctx); decision != authorizer.DecisionAllow && err == nil && !s.local.has(name) {
@@ -69,10 +70,18 @@ func (s *boundResources) providerPermits(ctx context.Context, a authorizer.Attri
 	return decision, reason, authz.Unavailable(err)
 }
 
-func (s *accessRules) access(a authorizer.Authorizer) registry.Access {
-	access := registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}
+func (s *requestAccess) access() registry.Access {
+	access := registry.Access{
+		Authorizer: s.rights, Rules: s.rules, Wrote: s.rules.Wrote,
+		Identity: registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences},
+	}
 	if s.options.Authorization.WebhookConfigFile != "" {
 		access.Rules = incompleteRules{s.rules}
+	}
+	if issuer := s.authentication.Issuer; issuer != nil {
+		access.Identity.Tokens = registrycore.Tokens{
+			Issuer: issuer, Audiences: s.authentication.Audiences, MaxLifetime: s.options.Authentication.MaxTokenLifetime,
+		}
 	}
 	return access
 }
@@ -83,12 +92,6 @@ type incompleteRules struct{ *rbac.Authorizer }
 func (r incompleteRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, paths, _, err := r.Authorizer.RulesFor(ctx, u, namespace)
 	return resources, paths, true, errors.Join(err, errors.New("webhook authorizer does not support user rule resolution"))
-}
-
-func (s *boundResources) newExportVirtualWorkspaces() *apiexport.VirtualWorkspaces {
-	return &apiexport.VirtualWorkspaces{
-		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, ServeDocuments: s.late.ServeDocuments,
-	}
 }
 
 func (s *boundResources) newVirtualWorkspaces(ofExports *apiexport.VirtualWorkspaces) virtualWorkspaces {

@@ -31,7 +31,7 @@ type cachedStore struct {
 	of *customresource.Server
 }
 
-func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
+func (s *installation) newReplicas(bound *bindings.Index) *replication.Replicas {
 	i := s.informers
 	var cache *client.Factory
 	if s.sources.Replicas != nil {

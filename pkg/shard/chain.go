@@ -16,10 +16,10 @@ import (
 func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
-		Watches: s.watches, Ready: s.local.ready, Codecs: registry.Codecs,
+		Watches: s.local.watches, Ready: s.local.ready, Codecs: registry.Codecs,
 	}
 	throttle, watched := serving.Watchdog(c, s.metrics)
-	waiter := s.newWorkspaceWaiter()
+	waiter := newWorkspaceWaiter(s.requestAccess)
 	return slices.Concat(
 		serving.Arrival(c),
 		serving.Chain{
@@ -45,7 +45,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 				if !s.options.Homes.Enabled || !s.options.Root() {
 					return next
 				}
-				return (&homes{workspaceWaiter: waiter, workspaces: s.informers.Workspaces}).wrap(next)
+				return waiter.serveHomes(next)
 			}),
 		),
 		serving.Chain{

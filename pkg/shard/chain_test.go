@@ -30,8 +30,8 @@ func TestChain(t *testing.T) {
 
 // emptyServers returns servers without components. Their chain contains all filters.
 func emptyServers(b *base) *objectServers {
-	rules := &accessRules{installation: &installation{storedData: &storedData{base: b}}}
-	return &objectServers{requestAccess: &requestAccess{boundResources: &boundResources{accessRules: rules}}}
+	i := &installation{storedData: &storedData{base: b}, local: &local{}}
+	return &objectServers{requestAccess: &requestAccess{boundResources: &boundResources{installation: i}}}
 }
 
 // TestSeats expects that a write which computes after its client has disconnected keeps its seat until it ends. The

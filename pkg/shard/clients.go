@@ -8,7 +8,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replication"
@@ -17,46 +16,39 @@ import (
 )
 
 // openSources constructs the clients of the controllers. It does not connect them.
-func (s *base) openSources(loopback *rest.Config) (controllers.Sources, *health.CacheCheck, error) {
-	sources := controllers.Sources{ShardName: s.options.Name}
-	var err error
-	if sources.Local, err = s.factory(loopback); err != nil {
-		return sources, nil, fmt.Errorf("loopback client: %w", err)
+func (s *installation) openSources(loopback *rest.Config) (err error) {
+	s.sources.ShardName = s.options.Name
+	if s.sources.Local, err = s.factory(loopback); err != nil {
+		return fmt.Errorf("loopback client: %w", err)
 	}
 	if file := s.options.RootKubeconfig; file != "" {
-		if sources.Root, err = s.factoryOf("--root-kubeconfig", file); err != nil {
-			return sources, nil, err
+		if s.sources.Root, err = s.factoryOf("--root-kubeconfig", file); err != nil {
+			return err
 		}
 	}
-	check, err := s.openCache(&sources)
-	return sources, check, err
-}
-
-func (s *base) openCache(sources *controllers.Sources) (*health.CacheCheck, error) {
 	const flag = "--cache-kubeconfig"
 	file := s.options.CacheKubeconfig
 	if file == "" {
-		return nil, nil //nolint:nilnil // there is no cache server
+		return nil
 	}
 	reader, err := s.factoryOf(flag, file, client.WithMetrics(s.metrics))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationcheckpoints.Read)
-	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
-		return nil, err
+	s.sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationcheckpoints.Read)
+	if s.sources.Cache, err = s.factoryOf(flag, file); err != nil {
+		return err
 	}
-	check := health.NewCacheCheck(health.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: sources.Cache, Metrics: s.metrics})
-	s.group.Add(lifecycle.Part{Name: "cache check", Run: check.Run})
-	return check, nil
+	s.connections.cache = health.NewCacheCheck(health.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: s.sources.Cache, Metrics: s.metrics})
+	s.group.Add(lifecycle.Part{Name: "cache check", Run: s.connections.cache.Run})
+	return nil
 }
 
-func (s *base) factoryOf(flag, file string, options ...client.FactoryOption) (*client.Factory, error) {
+func (s *base) factoryOf(flag, file string, options ...client.FactoryOption) (factory *client.Factory, err error) {
 	config, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+	if err == nil {
+		factory, err = s.factory(config, options...)
 	}
-	factory, err := s.factory(config, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}

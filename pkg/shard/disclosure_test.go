@@ -75,7 +75,7 @@ func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
 
 // denyingShard is the shard "here", whose rules deny everything. The other shards are "there", which has the export e of
 // the logical cluster provider, and others.
-func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
+func denyingShard(t *testing.T, did *steps, others ...string) *installation {
 	t.Helper()
 	source, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	clients, cached := clientsOf(t, source.ClientConfig()), clientsOf(t, cache.ClientConfig())
@@ -103,8 +103,8 @@ func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 		Workspaces:      kinds.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Shards:          shards,
 	}
-	s := &accessRules{installation: &installation{informers: informers}}
-	s.local = newLocal("here", clients, informers, nil)
+	s := &installation{informers: informers}
+	s.local = newLocal("here", clients, informers)
 	informers.APIExports = replicas.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
 		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Owns: s.local.has})
 	informers.RBAC.ClusterRoles = dualOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
@@ -130,7 +130,7 @@ func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 func TestDenialsDoNotDiscloseExports(t *testing.T) {
 	did := &steps{}
 	s := denyingShard(t, did)
-	deny := func(s *accessRules, as, path, export string) []string {
+	deny := func(s *installation, as, path, export string) []string {
 		provider, _, err := s.exportAt(logicalcluster.NewPath(path), export)
 		require.NoError(t, err)
 		if provider == "" {

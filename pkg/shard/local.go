@@ -42,14 +42,14 @@ type local struct {
 	watches *serving.OpenWatches
 }
 
-func newLocal(shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
+func newLocal(shard string, clients *client.Factory, informers *controllers.Informers) *local {
 	l := &local{
 		shard:           shard,
 		clients:         clients,
 		logicalClusters: informers.LogicalClusters,
 		workspaces:      informers.Workspaces,
 		index:           workspaceindex.NewWorkspaceIndex(),
-		watches:         watches,
+		watches:         &serving.OpenWatches{},
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { l.upsertCluster(obj) },

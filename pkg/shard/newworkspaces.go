@@ -21,7 +21,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
@@ -54,20 +53,12 @@ const (
 // workspaceWaiter delays requests to new logical clusters until these are ready, if the user will have access then. A
 // user can therefore use a workspace immediately after creating it. All other users are denied as usual.
 type workspaceWaiter struct {
-	local *local
-	// rules authorizes by roles and bindings only, access by all authorizers.
-	rules     *rbac.Authorizer
-	access    authorizer.Authorizer
-	forwarded func(r *http.Request) bool
-	slots     *ledger.Ledger
-	serving   context.Context //nolint:containedctx // the lifetime of the listener
+	*requestAccess
+	slots *ledger.Ledger
 }
 
-func (s *requestAccess) newWorkspaceWaiter() *workspaceWaiter {
-	return &workspaceWaiter{
-		local: s.local, rules: s.rules, access: s.authorizer, forwarded: s.authentication.Forwarded, serving: s.serving,
-		slots: ledger.NewLedger(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: maxWaitingOwn}),
-	}
+func newWorkspaceWaiter(s *requestAccess) *workspaceWaiter {
+	return &workspaceWaiter{s, ledger.NewLedger(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: maxWaitingOwn})}
 }
 
 // wrap must run before authorization, which then authorizes by the rules of the ready logical cluster.
@@ -100,7 +91,7 @@ func (n *workspaceWaiter) find(r *http.Request, scope request.Scope) (lc *corev1
 	if name == "" || scope.VirtualWorkspace != nil || request.IsSystem(name) {
 		return nil, false
 	}
-	if lc = n.local.get(name); lc != nil || r.Header.Get(request.ReadyTimeoutHeader) == "" || !n.forwarded(r) {
+	if lc = n.local.get(name); lc != nil || r.Header.Get(request.ReadyTimeoutHeader) == "" || !n.authentication.Forwarded(r) {
 		return lc, false
 	}
 	lc, _ = n.local.find(r.Context(), name)
@@ -108,7 +99,7 @@ func (n *workspaceWaiter) find(r *http.Request, scope request.Scope) (lc *corev1
 }
 
 func (n *workspaceWaiter) hasAccess(ctx context.Context, u user.Info) bool {
-	decision, _, _ := n.access.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: authz.VerbAccess, Path: "/"})
+	decision, _, _ := n.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: authz.VerbAccess, Path: "/"})
 	return decision == authorizer.DecisionAllow
 }
 
@@ -165,7 +156,7 @@ func (n *workspaceWaiter) awaitOwnerBinding(ctx context.Context, lc *corev1alpha
 // timeoutOf returns the timeout of a request. Only front-proxies may specify it.
 func (n *workspaceWaiter) timeoutOf(r *http.Request) time.Duration {
 	timeout, err := time.ParseDuration(r.Header.Get(request.ReadyTimeoutHeader))
-	if err != nil || !n.forwarded(r) {
+	if err != nil || !n.authentication.Forwarded(r) {
 		return readyTimeout
 	}
 	return min(timeout, maxReadyTimeout)
@@ -177,15 +168,10 @@ const (
 	homeTimeout = 5 * time.Second
 )
 
-// homes serves home workspaces: Workspaces that only the system can list, with names that are derived from the users'.
-type homes struct {
-	*workspaceWaiter
-	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
-}
-
-// wrap handles requests for a user's own home workspace. It runs before authorization, because the permission to create
-// is only required if the home workspace does not exist.
-func (h *homes) wrap(next http.Handler) http.Handler {
+// serveHomes handles requests for a user's own home workspace: a Workspace that only the system can list, with a name that
+// is derived from the user's. It runs before authorization, because the permission to create is only required if the home
+// workspace does not exist.
+func (n *workspaceWaiter) serveHomes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		scope := request.ScopeFrom(ctx)
@@ -197,7 +183,7 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 			return
 		}
 		request.AccessAuthorized(ctx) // all users have access to root
-		home, err := h.of(ctx, u)
+		home, err := n.homeOf(ctx, u)
 		if err != nil {
 			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 			return
@@ -206,8 +192,8 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// of returns the home workspace of a user when it is ready, and creates it if necessary.
-func (h *homes) of(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace, error) {
+// homeOf returns the home workspace of a user when it is ready, and creates it if necessary.
+func (n *workspaceWaiter) homeOf(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace, error) {
 	attributes := authorizer.AttributesRecord{
 		User: u, Verb: "create", APIGroup: kinds.Workspaces.Group, APIVersion: kinds.Workspaces.Version, Resource: kinds.Workspaces.Resource, Name: homeName, ResourceRequest: true,
 	}
@@ -216,12 +202,12 @@ func (h *homes) of(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace
 		return nil, denied
 	}
 	key := client.Key{Cluster: tenancy.HomesCluster, Name: tenancy.HomeName(u.GetName()).String()}
-	ws, err := h.workspaces.Lister().Get(key)
+	ws, err := n.local.workspaces.Lister().Get(key)
 	if apierrors.IsNotFound(err) {
-		if decision, _, err := h.access.Authorize(ctx, attributes); decision != authorizer.DecisionAllow {
+		if decision, _, err := n.authorizer.Authorize(ctx, attributes); decision != authorizer.DecisionAllow {
 			return nil, cmp.Or(err, error(denied))
 		}
-		ws, err = h.create(ctx, key, u)
+		ws, err = n.createHome(ctx, key, u)
 	}
 	if err != nil {
 		return nil, err
@@ -230,7 +216,7 @@ func (h *homes) of(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace
 	if owner, err := tenancy.OwnerName(ws.Annotations, key.Cluster); err != nil || owner != u.GetName() {
 		return nil, denied
 	}
-	return h.ready(ctx, key)
+	return n.homeReady(ctx, key)
 }
 
 // hasHome reports whether a user may have a home workspace. The name of a service account or of a scoped user may
@@ -240,12 +226,12 @@ func hasHome(u user.Info) bool {
 	return name != "" && !strings.HasPrefix(name, request.ReservedPrefix) && len(u.GetExtra()[request.ExtraScopes]) == 0
 }
 
-func (h *homes) create(ctx context.Context, key client.Key, u user.Info) (*tenancyv1alpha1.Workspace, error) {
+func (n *workspaceWaiter) createHome(ctx context.Context, key client.Key, u user.Info) (*tenancyv1alpha1.Workspace, error) {
 	owner, err := reserved.OwnerOf(u)
 	if err != nil {
 		return nil, err
 	}
-	workspaces := kinds.Workspaces.In(h.local.clients.Cluster(key.Cluster.Path()))
+	workspaces := kinds.Workspaces.In(n.local.clients.Cluster(key.Cluster.Path()))
 	ws, err := workspaces.Create(ctx, &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Annotations: map[string]string{
 			tenancy.ClusterAnnotation:                               key.Name,
@@ -259,14 +245,14 @@ func (h *homes) create(ctx context.Context, key client.Key, u user.Info) (*tenan
 	return ws, err
 }
 
-// ready waits until the informer contains a home workspace that is ready for its user.
-func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
+// homeReady waits until the informer contains a home workspace that is ready for its user.
+func (n *workspaceWaiter) homeReady(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
 	var ready *tenancyv1alpha1.Workspace
 	seen := false
-	changed, done := h.local.index.WorkspaceChanged(key.Cluster, key.Name)
+	changed, done := n.local.index.WorkspaceChanged(key.Cluster, key.Name)
 	defer done()
-	h.await(ctx, homeTimeout, changed, func() bool {
-		ws, err := h.workspaces.Lister().Get(key)
+	n.await(ctx, homeTimeout, changed, func() bool {
+		ws, err := n.local.workspaces.Lister().Get(key)
 		if err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase) {
 			ready = ws
 		}

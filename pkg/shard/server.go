@@ -45,6 +45,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -86,7 +87,7 @@ func (s *storedData) newServer() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	bound, err := installation.newAccessRules().newBoundResources()
+	bound, err := installation.newBoundResources()
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +156,8 @@ func (s *base) openData(ctx context.Context) (*storedData, error) {
 }
 
 func (s *storedData) newInstallation(loopback *rest.Config) (*installation, error) {
-	i := &installation{storedData: s, watches: &serving.OpenWatches{}, connections: &connections{}}
-	var err error
-	if i.sources, i.connections.cache, err = s.openSources(loopback); err != nil {
+	i := &installation{storedData: s, connections: &connections{}}
+	if err := i.openSources(loopback); err != nil {
 		return nil, err
 	}
 	i.informers = controllers.NewInformers(i.sources)
@@ -167,24 +167,20 @@ func (s *storedData) newInstallation(loopback *rest.Config) (*installation, erro
 	}
 	i.peers = peers.NewPeerBook(peers.Config{Self: s.options.Name, Local: i.sources.Local, Shards: i.informers.Shards, Access: access})
 	i.remoteParams = remoteparams.NewParamCache(remoteparams.FromPeers(i.peers.Named))
-	i.local = newLocal(s.options.Name, i.sources.Local, i.informers, i.watches)
+	i.local = newLocal(s.options.Name, i.sources.Local, i.informers)
 	i.subtrees = newSubtrees(s.options.Name, s.usage, i.informers)
+	index, others := rbac.NewIndex(), rbac.NewShards(i.informers.Registered)
+	index.Follow(i.informers.RBAC)
+	others.Follow(i.informers.RBAC)
+	i.rules = rbac.NewRBACAuthorizer(rbac.Config{
+		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: i.informers.RBAC.HasSynced, Local: i.local.has,
+	})
+	i.reviews = newReviews(i.rules, i.local.has, i.peers)
 	return i, nil
 }
 
-func (s *installation) newAccessRules() *accessRules {
-	index := rbac.NewIndex()
-	index.Follow(s.informers.RBAC)
-	others := rbac.NewShards(s.informers.Registered)
-	others.Follow(s.informers.RBAC)
-	rules := rbac.NewRBACAuthorizer(rbac.Config{
-		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
-	})
-	return &accessRules{installation: s, rules: rules, reviews: newReviews(rules, s.local.has, s.peers)}
-}
-
-func (s *accessRules) newBoundResources() (*boundResources, error) {
-	b := &boundResources{accessRules: s, late: &lateServers{}}
+func (s *installation) newBoundResources() (*boundResources, error) {
+	b := &boundResources{installation: s, late: &lateServers{}}
 	var err error
 	if b.bindings, err = s.newBindings(b.late); err != nil {
 		return nil, err
@@ -194,7 +190,9 @@ func (s *accessRules) newBoundResources() (*boundResources, error) {
 }
 
 func (s *boundResources) newRequestAccess() (*requestAccess, error) {
-	a := &requestAccess{boundResources: s, exportVirtualWorkspaces: s.newExportVirtualWorkspaces()}
+	a := &requestAccess{boundResources: s, exportVirtualWorkspaces: &apiexport.VirtualWorkspaces{
+		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, ServeDocuments: s.late.ServeDocuments,
+	}}
 	a.virtualWorkspaces = s.newVirtualWorkspaces(a.exportVirtualWorkspaces)
 	var err error
 	if a.authentication, err = authn.NewAuthentication(s.options.Authentication, authn.Sources{
@@ -229,9 +227,7 @@ func (s *objectServers) newServer(c *genericapiserver.Config) (*Server, error) {
 	serving.InstallSnapshots(generic, s.etcd, registry.Codecs)
 	serving.InstallMetrics(generic, s.metrics)
 	serving.InstallOpenAPI(generic, c)
-	access := s.access(s.rights)
-	access.Identity = s.identity()
-	if err := registry.Install(generic, c.RESTOptionsGetter, access); err != nil {
+	if err := registry.Install(generic, c.RESTOptionsGetter, s.access()); err != nil {
 		return nil, err
 	}
 	return server, s.customResources.InstallCRDs(generic)

@@ -34,7 +34,7 @@ import (
 
 // New constructs a Server in steps:
 //
-//	base ─► storedData ─► installation ─► accessRules ─► boundResources ─► requestAccess ─► objectServers ─► Server
+//	base ─► storedData ─► installation ─► boundResources ─► requestAccess ─► objectServers ─► Server
 //
 // Each step embeds the previous one and is constructed from it, so that a wrong order does not compile. The only
 // exception is lateServers.
@@ -62,7 +62,8 @@ type storedData struct {
 	usage      *usage.Counter
 }
 
-// installation is the content of this shard and of other servers, as far as informers and clients provide it.
+// installation is the content of this shard and of other servers, as far as informers and clients provide it. rules and
+// reviews authorize by the roles and bindings in it.
 type installation struct {
 	*storedData
 	sources        controllers.Sources
@@ -70,22 +71,16 @@ type installation struct {
 	peers          *peers.Book
 	remoteParams   *remoteparams.Cache
 	local          *local
-	watches        *serving.OpenWatches
 	subtrees       *subtrees.Sums
 	connections    *connections
 	rootIdentities rootIdentities
-}
-
-// accessRules authorizes by roles and bindings, of this shard and of others.
-type accessRules struct {
-	*installation
-	rules   *rbac.Authorizer
-	reviews *reviews
+	rules          *rbac.Authorizer
+	reviews        *reviews
 }
 
 // boundResources are the resources that logical clusters have because of APIBindings.
 type boundResources struct {
-	*accessRules
+	*installation
 	late     *lateServers
 	bindings *bindings.Index
 	replicas *replication.Replicas

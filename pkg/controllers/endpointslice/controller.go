@@ -54,14 +54,6 @@ func (k Kind[T]) pathOf(slice T) logicalcluster.Path {
 	return logicalcluster.From(slice).Path()
 }
 
-// Consumers reports which exports have bindings on the shard.
-type Consumers interface {
-	// Consumed reports whether an export has bindings.
-	Consumed(export client.Key) bool
-	// FollowConsumers calls f for each export that has bindings, and when this changes, until stop is called.
-	FollowConsumers(f func(export client.Key)) (stop func())
-}
-
 // Config configures a controller. The informers contain the objects of all logical clusters of the shard.
 type Config[T Slice] struct {
 	Kind      Kind[T]
@@ -78,7 +70,7 @@ type Config[T Slice] struct {
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// Uses are the consumers of all shards according to the cache server, or nil without one, and Consumers those of this shard.
 	Uses      *client.Informer[*exportuses.ExportUse]
-	Consumers Consumers
+	Consumers exportuses.Consumers
 	// Resolve returns the logical cluster of an export by its path, or "" if it does not exist. It returns client.ErrIncomplete if
 	// the export may exist on another shard.
 	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)

@@ -17,21 +17,13 @@ import (
 // Name is the name of the controller.
 const Name = "exportuse"
 
-// Consumers reports which exports have bindings on the shard.
-type Consumers interface {
-	// Consumed reports whether an export has bindings.
-	Consumed(export client.Key) bool
-	// FollowConsumers calls f for each export that has bindings, and when this changes, until stop is called.
-	FollowConsumers(f func(export client.Key)) (stop func())
-}
-
 // Config configures the controller.
 type Config struct {
 	ShardName string
 	// Cache reaches the cache server, and Uses contains the ExportUses of the shard there.
 	Cache     *client.Factory
 	Uses      *client.Informer[*exportuses.ExportUse]
-	Consumers Consumers
+	Consumers exportuses.Consumers
 }
 
 // NewExportUseController returns the controller. Its keys are ExportUses of the shard.

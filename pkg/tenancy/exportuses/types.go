@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
@@ -27,4 +28,12 @@ func (u *ExportUse) DeepCopyObject() runtime.Object {
 	c := *u
 	u.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	return &c
+}
+
+// Consumers reports which exports have bindings on the shard.
+type Consumers interface {
+	// Consumed reports whether an export has bindings.
+	Consumed(export client.Key) bool
+	// FollowConsumers calls f for each export that has bindings, and when this changes, until stop is called.
+	FollowConsumers(f func(export client.Key)) (stop func())
 }

@@ -219,30 +219,17 @@ func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOpt
 		if err := r.checkVersion(options.ResourceVersion); err != nil {
 			return nil, err
 		}
-		if initial, w.from, err = r.initial(&w.selected); err != nil {
-			return nil, err
-		}
+		w.from = r.board.all(func(e entry) {
+			if w.selected.has(e) {
+				initial = append(initial, e)
+			}
+		})
 	} else if _, _, ok, _ := r.board.since(from); !ok {
 		return nil, expired("the resourceVersion")
 	}
 	ctx, w.cancel = context.WithCancel(ctx)
 	go w.run(ctx, initial, complete && options.AllowWatchBookmarks)
 	return w, nil
-}
-
-func (r *Reader) initial(selected *selection) (all []entry, version int64, err error) {
-	for range 10 { // the version may expire between the two calls
-		version, all = r.board.newest(), nil
-		if r.board.at(version, "", func(_ string, e entry) bool {
-			if selected.has(e) {
-				all = append(all, e)
-			}
-			return true
-		}) {
-			return all, version, nil
-		}
-	}
-	return nil, 0, expired("the resourceVersion")
 }
 
 // follower implements watch.Interface.

@@ -60,7 +60,7 @@ type Replicas struct {
 	mu        sync.Mutex
 	consumed  map[client.Key]bool // exports that have had consumers
 	followers map[source]*follower
-	watches   map[offeringOf]map[*openWatch]struct{}
+	watches   map[*openWatch]struct{}
 	// running is the context of Run, for followers that requests start. It is nil before and after.
 	running context.Context //nolint:containedctx // see above
 }
@@ -83,7 +83,7 @@ func NewReplicationVirtualWorkspace(config Config) *Replicas {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followers: map[source]*follower{}, watches: map[offeringOf]map[*openWatch]struct{}{}}
+	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followers: map[source]*follower{}, watches: map[*openWatch]struct{}{}}
 	follow(x, config.Exports, func(export *apisv1alpha2.APIExport) bool {
 		return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual != nil })
 	})

@@ -131,7 +131,10 @@ type offeringOf struct {
 	source
 }
 
-type openWatch struct{ cancel context.CancelFunc }
+type openWatch struct {
+	of     offeringOf
+	cancel context.CancelFunc
+}
 
 // reader serves an offering. Its watches end when the source changes, so that clients list again.
 type reader struct {
@@ -144,19 +147,14 @@ type reader struct {
 // Watch implements rest.Watcher.
 func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	x, w := r.replicas, &openWatch{cancel}
+	x, w := r.replicas, &openWatch{r.of, cancel}
 	x.mu.Lock()
-	if x.watches[r.of] == nil {
-		x.watches[r.of] = map[*openWatch]struct{}{}
-	}
-	x.watches[r.of][w] = struct{}{}
+	x.watches[w] = struct{}{}
 	x.mu.Unlock()
 	context.AfterFunc(ctx, func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if delete(x.watches[r.of], w); len(x.watches[r.of]) == 0 {
-			delete(x.watches, r.of)
-		}
+		delete(x.watches, w)
 	})
 	opened, err := r.Reader.Watch(ctx, options)
 	if err != nil {
@@ -168,18 +166,20 @@ func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOpti
 // endWatches ends the watches of offerings that have another source now, or none.
 func (x *Replicas) endWatches() {
 	x.mu.Lock()
-	all := make([]offeringOf, 0, len(x.watches))
-	for of := range x.watches {
-		all = append(all, of)
+	all := map[offeringOf]bool{}
+	for w := range x.watches {
+		all[w.of] = true
 	}
 	x.mu.Unlock()
-	for _, of := range all {
+	for of := range all {
 		if now, err := x.offered(of.offering); now == of.source || errors.Is(err, client.ErrIncomplete) {
 			continue
 		}
 		x.mu.Lock()
-		for w := range x.watches[of] {
-			w.cancel()
+		for w := range x.watches { // including those that were opened meanwhile
+			if w.of == of {
+				w.cancel()
+			}
 		}
 		x.mu.Unlock()
 	}
