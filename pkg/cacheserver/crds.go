@@ -207,12 +207,13 @@ func (c *cachedKinds) observe(key string, after []byte) {
 	if c.reading != nil {
 		at = c.reading
 	}
+	before := at[key]
 	if kind == nil {
 		delete(at, key)
 	} else {
 		at[key] = kind
 	}
-	if c.reading == nil {
+	if same := before != nil && kind != nil && *before == *kind; !same && c.reading == nil {
 		c.serveLocked()
 	}
 }
