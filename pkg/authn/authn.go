@@ -70,12 +70,12 @@ type Authentication struct {
 	options Options
 	from    Sources
 	// proxy verifies certificates of front-proxies; may be nil.
-	proxy     *remembering
+	proxy *remembering
+	// providers may be nil, too.
 	providers *providers
-	// issuers of tenants; may be nil.
-	issuers *issuers.Issuers
-	watched []*watchedFiles
-	reloads *prometheus.CounterVec
+	// background contains the functions that Run runs.
+	background []func(ctx context.Context)
+	reloads    *prometheus.CounterVec
 }
 
 // Sources provide information about the logical clusters of a server. All fields are optional.
@@ -137,14 +137,8 @@ func NewAuthentication(o Options, from Sources) (*Authentication, error) {
 func (a *Authentication) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if a.providers != nil {
-		wg.Go(func() { a.providers.run(ctx) })
-	}
-	if a.issuers != nil {
-		wg.Go(func() { a.issuers.Run(ctx) })
-	}
-	for _, files := range a.watched {
-		wg.Go(func() { files.run(ctx) })
+	for _, run := range a.background {
+		wg.Go(func() { run(ctx) })
 	}
 	<-ctx.Done()
 	return nil
@@ -218,14 +212,12 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 			return nil, false, err
 		}
 		if name := response.User.GetName(); strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix) {
-			return nil, false, errAccountCertificate
+			// The certificate would be the account of that name in every logical cluster.
+			return nil, false, errors.New("the common name of a certificate must not be the name of a service account: use another common name, or a token")
 		}
 		return withGroups(response, groups), true, nil
 	})
 }
-
-// A certificate with the name of a service account would be the account of that name in every logical cluster.
-var errAccountCertificate = errors.New("the common name of a certificate must not be the name of a service account: use another common name, or a token")
 
 // ProbePaths are the paths that anonymous users may read.
 func ProbePaths() []string { return []string{"/healthz", "/livez", "/readyz"} }

@@ -30,8 +30,7 @@ const (
 // Options configure the authentication of a shard. Other servers use parts of them.
 type Options struct {
 	UserOptions
-	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-*
-	// headers.
+	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-* headers.
 	RequestHeaderCAFile string
 	// RequestHeaderAllowedNames restricts the common names of these certificates; empty allows any.
 	RequestHeaderAllowedNames []string
@@ -46,11 +45,9 @@ type Options struct {
 // UserOptions configure users that connect directly, without a front-proxy.
 type UserOptions struct {
 	ClientCertificateOptions
-	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in
-	// production.
+	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in production.
 	DevTokens bool
-	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a
-	// change.
+	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a change.
 	ConfigFile string
 	// WebhookConfigFile is a kubeconfig for a token review service.
 	WebhookConfigFile string
@@ -77,25 +74,25 @@ const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
 
 // ClientCertificateOptions configure client certificates.
 type ClientCertificateOptions struct {
-	// ClientCAFile is a PEM bundle of client CAs. The common name is the user, and the organizations are the
-	// groups.
+	// ClientCAFile is a PEM bundle of client CAs. The common name is the user, and the organizations are the groups.
 	ClientCAFile string
 	// DropGroups are groups that external users must not have; nil means DefaultDropGroups. See GroupFilter.
 	// Client certificates may contain system:masters nevertheless.
 	DropGroups []string
 }
 
-// outsideGroups filters the groups of OIDC issuers and webhooks.
+// outsideGroups filters the groups of OIDC issuers and webhooks. It also removes groups that servers derive from the
+// logical cluster of a user. These are not part of DropGroups, because front-proxies apply it to service accounts too.
 func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
 	drop := o.DropGroups
 	if drop == nil {
 		drop = DefaultDropGroups()
 	}
-	return GroupFilter{Drop: append(homeGroups(), drop...)}
+	derived := []string{apiserverserviceaccount.AllServiceAccountsGroup, apiserverserviceaccount.ServiceAccountGroupPrefix + "*", identity.ClusterGroupPrefix + "*"}
+	return GroupFilter{Drop: append(derived, drop...)}
 }
 
-// certificateGroups filters the groups of client certificates, which may contain those of shards and
-// system:masters.
+// certificateGroups filters the groups of client certificates, which may contain those of shards and system:masters.
 func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
 	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
@@ -268,12 +265,6 @@ type GroupFilter struct {
 // them. Administrators are members of system:kcp:admin.
 func DefaultDropGroups() []string {
 	return []string{user.SystemPrivilegedGroup, request.GroupPrefix + "*", "!" + request.GroupAdmin, request.GroupBindingPrefix + "*"}
-}
-
-// homeGroups are groups that servers derive from the logical cluster of a user. They are not part of
-// DropGroups because front-proxies apply these to service accounts too.
-func homeGroups() []string {
-	return []string{apiserverserviceaccount.AllServiceAccountsGroup, apiserverserviceaccount.ServiceAccountGroupPrefix + "*", identity.ClusterGroupPrefix + "*"}
 }
 
 // withGroups returns a response with filtered groups.

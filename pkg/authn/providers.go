@@ -36,8 +36,6 @@ const (
 	// providerTimeout limits the time until the issuers of a new configuration respond. Then the old one remains in use.
 	providerTimeout = 30 * time.Second
 	providerPoll    = 50 * time.Millisecond
-
-	configurationName = "authentication-config"
 )
 
 // configurations decodes AuthenticationConfigurations strictly.
@@ -73,7 +71,7 @@ type generation struct {
 // newProviders reads the file without contacting issuers.
 func newProviders(file string, disallowed []string, audiences authenticator.Audiences, reloads *prometheus.CounterVec) (*providers, error) {
 	p := &providers{file: file, disallowed: disallowed, audiences: audiences, compiler: authenticationcel.NewDefaultCompiler()}
-	p.watched = newWatchedFiles(configurationName, []string{file}, reloads, p.load)
+	p.watched = newWatchedFiles("authentication-config", []string{file}, reloads, p.load)
 	var err error
 	p.initial, err = p.read()
 	return p, err

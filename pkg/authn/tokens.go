@@ -47,6 +47,7 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences, a.reloads); err != nil {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}
+		a.background = append(a.background, a.providers.run)
 		known = append(known, fromOutside(a.providers, a.options.outsideGroups()))
 	}
 	if a.options.WebhookConfigFile != "" {
@@ -78,7 +79,7 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
 		a.Issuer = issuer
-		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, a.reloads, func(context.Context) error { return issuer.Reload() }))
+		a.background = append(a.background, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, a.reloads, func(context.Context) error { return issuer.Reload() }).run)
 	}
 	files := o.verificationKeyFiles()
 	if len(files) == 0 || a.from.Accounts == nil {
@@ -90,12 +91,11 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--service-account-key-file: %w", err)
 	}
-	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, a.reloads, func(context.Context) error { return accounts.Reload() }))
+	a.background = append(a.background, newWatchedFiles("service-account-keys", files, a.reloads, func(context.Context) error { return accounts.Reload() }).run)
 	return accounts, nil
 }
 
-// webhook returns the authenticator that sends TokenReviews. Accepted and rejected tokens are cached,
-// failures are not.
+// webhook returns the authenticator that sends TokenReviews. Accepted and rejected tokens are cached, failures are not.
 func (a *Authentication) webhook() (authenticator.Token, error) {
 	config, err := webhookutil.LoadKubeconfig(a.options.WebhookConfigFile, nil)
 	if err != nil {
@@ -123,7 +123,7 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 		response, ok, err := next.AuthenticateToken(ctx, token)
 		if err != nil && ctx.Value(reviewing{}) != nil {
 			klog.FromContext(ctx).V(2).Info("Failed to review a token", "err", err)
-			err = errOutside
+			err = errors.New("an issuer or webhook of the operator did not accept the token; see the log of the server at -v=2")
 		}
 		if err != nil || !ok {
 			return nil, false, err
@@ -158,33 +158,23 @@ func (a *Authentication) Reviewer() authenticator.Token {
 		}
 		if cluster, found := request.ClusterFrom(ctx); found && identity.IsServiceAccount(response.User) &&
 			!identity.IsLocalServiceAccount(cluster.Name, response.User) {
-			return nil, false, errForeignAccount
+			return nil, false, errors.New("the token belongs to a service account of another logical cluster")
 		}
 		return response, true, nil
 	})
 }
 
-// reviewing marks the context of a TokenReview, whose errors must not disclose addresses of issuers and
-// webhooks.
+// reviewing marks the context of a TokenReview, whose errors must not disclose addresses of issuers and webhooks.
 type reviewing struct{}
 
-var (
-	errForeignAccount = errors.New("the token belongs to a service account of another logical cluster")
-	errOutside        = errors.New("an issuer or webhook of the operator did not accept the token; see the log of the server at -v=2")
-)
-
-// devUsers is the number of ordinary users in the development cluster.
-const devUsers = 5
-
-// DevTokens returns the bearer tokens of the development cluster: user-N-token for user-N in group team-N,
+// DevTokens returns the bearer tokens of the development cluster: user-N-token for user-N in group team-N, up to 5,
 // and admin-token for a member of system:masters.
 func DevTokens() map[string]*user.DefaultInfo {
-	tokens := make(map[string]*user.DefaultInfo, devUsers+1)
-	for n := 1; n <= devUsers; n++ {
+	tokens := map[string]*user.DefaultInfo{"admin-token": {Name: "admin", UID: "admin", Groups: []string{user.SystemPrivilegedGroup}}}
+	for n := 1; n <= 5; n++ {
 		name := fmt.Sprintf("user-%d", n)
 		tokens[name+"-token"] = &user.DefaultInfo{Name: name, UID: name, Groups: []string{fmt.Sprintf("team-%d", n)}}
 	}
-	tokens["admin-token"] = &user.DefaultInfo{Name: "admin", UID: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	return tokens
 }
 
@@ -214,7 +204,8 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 		}
 	}
 	issuers.BoundSeries(operators)
-	a.issuers = issuers.NewIssuers(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
+	known := issuers.NewIssuers(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
+	a.background = append(a.background, known.Run)
 	groups := a.options.outsideGroups()
 	return authenticator.WrapAudienceAgnosticToken(a.Audiences, authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if !issuers.IsToken(token) {
@@ -231,7 +222,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 		if w.Cluster == "" || len(w.Configurations) == 0 {
 			return nil, false, nil
 		}
-		response, ok, err := a.issuers.AuthenticateToken(ctx, w.Configurations, token)
+		response, ok, err := known.AuthenticateToken(ctx, w.Configurations, token)
 		if err != nil || !ok {
 			return nil, false, err
 		}

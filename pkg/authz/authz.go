@@ -44,7 +44,7 @@ type Config struct {
 	// Rules authorizes by the roles and bindings of the logical cluster and of the system, and by global ones.
 	Rules authorizer.Authorizer
 	// MaximalPermission restricts access to bound APIs; may be nil. See WithMaximalPermission.
-	MaximalPermission MaximalPermission
+	MaximalPermission authorizer.AuthorizerFunc
 	// CatchUp waits for data that may restrict a request that has been allowed, and reports whether there is any; may
 	// be nil.
 	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
@@ -259,35 +259,24 @@ func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := hook.Authorize(ctx, a)
-		if err != nil { // upstream has logged it
-			err = errWebhook
+		if err != nil { // upstream has logged it, with the address and response of the webhook
+			err = errors.New("the authorization webhook has failed; see the log of the server")
 		}
 		return decision, reason, err
 	}), nil
 }
 
-// errWebhook hides the reason from clients, because it contains the address and response of the webhook.
-var errWebhook = errors.New("the authorization webhook has failed; see the log of the server")
-
 // WithClusterName adds the logical cluster of the request to the extra attributes of the user, because
 // external authorizers do not have the context, and caches of decisions must not mix logical clusters.
 func WithClusterName(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetUser() == nil {
+		u := a.GetUser()
+		if u == nil {
 			return authorizer.DecisionNoOpinion, "", nil
 		}
-		return next.Authorize(ctx, As(a, namedCluster{a.GetUser(), clusterName(ctx).String()}))
+		extra := map[string][]string{}
+		maps.Copy(extra, u.GetExtra())
+		extra[request.ExtraAuthorizationClusterName] = []string{clusterName(ctx).String()}
+		return next.Authorize(ctx, As(a, &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}))
 	})
-}
-
-type namedCluster struct {
-	user.Info
-	cluster string
-}
-
-func (u namedCluster) GetExtra() map[string][]string {
-	extra := map[string][]string{}
-	maps.Copy(extra, u.Info.GetExtra())
-	extra[request.ExtraAuthorizationClusterName] = []string{u.cluster}
-	return extra
 }

@@ -36,18 +36,14 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 		case !ok || !cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup),
 			Reads(a) && identity.MemberOf(ctx, a.GetUser(), request.GroupShards):
 			return next.Authorize(ctx, a)
-		case merged(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin):
+		case request.IsMerged(ctx) && a.IsResourceRequest() && (a.GetVerb() == "list" || a.GetVerb() == "watch") &&
+			identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin):
 			request.AccessAuthorized(ctx)
 			return authorizer.DecisionAllow, "", nil
 		default:
 			return authorizer.DecisionDeny, "requests for all logical clusters need group " + user.SystemPrivilegedGroup, nil
 		}
 	})
-}
-
-// merged reports whether a front-proxy merges the responses of all shards to a.
-func merged(ctx context.Context, a authorizer.Attributes) bool {
-	return request.IsMerged(ctx) && a.IsResourceRequest() && (a.GetVerb() == "list" || a.GetVerb() == "watch")
 }
 
 // WithAdminGate allows requests for request.Admin, which contains objects of the complete installation, to
@@ -90,12 +86,9 @@ func WithProtectedStatus(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// MaximalPermission applies the maximal permission policy of the provider of a bound API. It allows requests
-// without a policy, and denies, with a reason, requests that the policy does not permit.
-type MaximalPermission func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-
-// WithMaximalPermission calls next only for requests that the policy permits.
-func WithMaximalPermission(next authorizer.Authorizer, permits MaximalPermission) authorizer.Authorizer {
+// WithMaximalPermission calls next only for requests that the maximal permission policy of the provider of a bound API
+// permits. permits allows requests without a policy, and denies, with a reason, those that the policy does not permit.
+func WithMaximalPermission(next authorizer.Authorizer, permits authorizer.AuthorizerFunc) authorizer.Authorizer {
 	if permits == nil {
 		return next
 	}
@@ -171,9 +164,8 @@ func clusterName(ctx context.Context) logicalcluster.Name {
 	return cluster.Name
 }
 
-// Shards allows other shards to read all resources and discovery, to create SubjectAccessReviews, and to
-// write Shards and Leases in root. Admission restricts these writes to their own objects. It has no opinion
-// otherwise.
+// Shards allows other shards to read all resources and discovery, to create SubjectAccessReviews, and to write Shards
+// and Leases in root. Admission restricts these writes to their own objects. It has no opinion otherwise.
 func Shards() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if _, ok := identity.ShardOf(ctx, a.GetUser()); ok && shardMay(ctx, a) {
@@ -302,8 +294,7 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 			return
 		}
 		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-			// If the path does not exist, a scope that never matches is added too, so that all responses are
-			// the same.
+			// If the path does not exist, a scope that never matches is added too, so that all responses are the same.
 			name := clusterName(r.Context())
 			if _, nowhere := request.NowhereFrom(r.Context()); nowhere || name != "" {
 				r.Header.Add(header, request.ScopeClusterPrefix+name.String())

@@ -98,22 +98,21 @@ func (o CompletedOptions) relays() (relay.Config, error) {
 
 // Validate returns the errors of all options.
 func (o CompletedOptions) Validate() error {
-	var durations []error
+	errs := slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate())
 	if o.RemovedShardGracePeriod < 0 {
-		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to delete replicas immediately", gracePeriodFlag, o.RemovedShardGracePeriod))
+		errs = append(errs, fmt.Errorf("--%s %s is negative: use 0 to delete replicas immediately", gracePeriodFlag, o.RemovedShardGracePeriod))
 	}
 	if o.SyntheticDelay < 0 {
-		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 for no delay", syntheticDelayFlag, o.SyntheticDelay))
+		errs = append(errs, fmt.Errorf("--%s %s is negative: use 0 for no delay", syntheticDelayFlag, o.SyntheticDelay))
 	}
-	var relays []error
 	if !request.ValidName(o.Name) {
-		relays = append(relays, fmt.Errorf("--%s %q is not a valid name: use up to %d lower-case letters, digits and hyphens", relay.NameFlag, o.Name, request.MaxNameLength))
+		errs = append(errs, fmt.Errorf("--%s %q is not a valid name: use up to %d lower-case letters, digits and hyphens", relay.NameFlag, o.Name, request.MaxNameLength))
 	}
 	if _, err := o.relays(); err != nil {
-		relays = append(relays, err)
+		errs = append(errs, err)
 	}
 	if o.RelayConfig != "" && !o.Serving.FeatureGates.Enabled(features.CacheRelays) {
-		relays = append(relays, fmt.Errorf("--%s needs --feature-gates=%s=true", relayConfigFlag, features.CacheRelays))
+		errs = append(errs, fmt.Errorf("--%s needs --feature-gates=%s=true", relayConfigFlag, features.CacheRelays))
 	}
-	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), durations, relays)...)
+	return errors.Join(errs...)
 }

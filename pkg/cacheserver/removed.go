@@ -3,21 +3,22 @@ package cacheserver
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -28,6 +29,16 @@ const (
 	// purgeInterval is the interval of purges, and purgePage the number of replicas that are deleted at a time.
 	purgeInterval = 3 * time.Second
 	purgePage     = 500
+	// leftOverInterval is the interval of checks for orphaned replicas, and leftOverPeriod the age after which they are
+	// deleted, unless the grace period of removed shards is shorter.
+	leftOverInterval = 3 * time.Second
+	leftOverPeriod   = 5 * time.Minute
+	// unregisteredInterval is the interval of checks for shards without a Shard.
+	unregisteredInterval = 3 * time.Second
+	// logUnregisteredAfter is the delay of the log message, because a new shard pushes replicas before its Shard is
+	// replicated. logUnregisteredInterval is the interval of repetitions.
+	logUnregisteredAfter    = time.Minute
+	logUnregisteredInterval = 10 * time.Minute
 )
 
 // removedShards are shards whose Shard was deleted in root: their writes are rejected, and their replicas are deleted
@@ -200,36 +211,23 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 func (r *removedShards) names() sets.Set[string] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return sets.New(slices.Collect(maps.Keys(r.recorded))...)
+	return sets.KeySet(r.recorded)
 }
 
 // repeat calls do in intervals until ctx is done. It logs errors with the message problem.
 func repeat(ctx context.Context, interval time.Duration, problem string, do func(ctx context.Context) error) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	_ = wait.PollUntilContextCancel(ctx, interval, false, func(ctx context.Context) (bool, error) {
 		if err := do(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, problem)
 		}
-	}
+		return false, nil
+	})
+	return nil
 }
 
-const (
-	// leftOverInterval is the interval of checks for orphaned replicas, and leftOverPeriod the age after which they are
-	// deleted, unless the grace period of removed shards is shorter.
-	leftOverInterval = 3 * time.Second
-	leftOverPeriod   = 5 * time.Minute
-)
-
-// leftOver deletes the replicas of deleted CachedResources. A shard normally deletes them before its CachedResource, but
-// some remain: a relay stops before, because the checkpoint of the shard no longer contains the resource, and a cache
-// server may be restored from an older backup. No other component can delete them, because the resource is not served
-// without the CachedResource. If the CachedResource does exist on the shard, the shard restores the replicas by digests.
+// leftOver deletes the replicas of deleted CachedResources that their shard did not delete, e.g. because a relay stopped
+// before, or the cache server was restored from an older backup. No other component can, because the resource is not
+// served without the CachedResource. If that does exist on the shard, the shard restores the replicas by digests.
 type leftOver struct {
 	digests *digests
 	notes   *etcd.Notes
@@ -286,4 +284,71 @@ func (l *leftOver) purge(ctx context.Context, of replicas) error {
 	}
 	klog.FromContext(ctx).Info("Deleted the replicas of a deleted CachedResource", "name", of.shard, "resource", of.resource, "replicas", deleted)
 	return nil
+}
+
+// unregisteredShards are shards that have replicas but no Shard, e.g. because they push to the cache server of another
+// installation. They are only logged, because their Shard was not deleted and may be replicated later.
+type unregisteredShards struct {
+	removed *removedShards
+	pushed  func() sets.Set[string]
+	// since is the time since which a shard is unregistered, and logged the time of the last log message.
+	since, logged map[string]time.Time
+	gauge         *prometheus.GaugeVec
+}
+
+func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string], registerer prometheus.Registerer) *unregisteredShards {
+	return &unregisteredShards{
+		removed: removed, pushed: pushed, since: map[string]time.Time{}, logged: map[string]time.Time{},
+		gauge: instruments.NewGaugeVec(registerer, "shardplane_cache_unregistered_shard",
+			"1 for each shard that has replicas on the cache server but no Shard object in root, by its name. Its replicas are not used.", "name"),
+	}
+}
+
+// Run checks until ctx is done.
+func (u *unregisteredShards) Run(ctx context.Context) error {
+	return repeat(ctx, unregisteredInterval, "Failed to find unregistered shards, retrying", func(ctx context.Context) error {
+		names, err := u.find(ctx)
+		if err != nil {
+			return err
+		}
+		u.are(ctx, names)
+		return nil
+	})
+}
+
+// find returns the unregistered shards. If the replicas of root do not contain the Shard of root itself, they are
+// incomplete.
+func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error) {
+	pushed := u.pushed() // must be read before the Shards
+	names, err := u.removed.notes.Names(ctx, shardKeys())
+	if err != nil {
+		return nil, fmt.Errorf("reading the registered shards: %w", err)
+	}
+	registered := sets.New(names...)
+	if !registered.Has(corev1alpha1.RootShard) {
+		return nil, nil
+	}
+	return pushed.Difference(registered).Difference(u.removed.names()), nil
+}
+
+func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
+	for name := range u.since {
+		if !names.Has(name) {
+			delete(u.since, name)
+			delete(u.logged, name)
+			u.gauge.Delete(map[string]string{"name": name})
+		}
+	}
+	now := time.Now()
+	for name := range names {
+		if _, known := u.since[name]; !known {
+			u.since[name] = now
+			u.gauge.WithLabelValues(name).Set(1)
+		}
+		if now.Sub(u.since[name]) >= logUnregisteredAfter && now.Sub(u.logged[name]) >= logUnregisteredInterval {
+			u.logged[name] = now
+			klog.FromContext(ctx).Info("Replicas of a shard without a Shard object in root are not used: register the shard, or correct its --cache-kubeconfig "+
+				"or --root-kubeconfig. To delete the replicas, stop the shard, then create and delete a Shard with its name in root", "name", name, "since", u.since[name])
+		}
+	}
 }

@@ -60,7 +60,7 @@ func newWalker(s *session, events bool) *walker {
 	return &walker{clients: s.clients, slots: make(chan struct{}, maxConcurrent), events: events, unreachable: map[string]error{}}
 }
 
-// walk returns the tree below a workspace, down to a depth. A negative depth is unlimited.
+// walk returns the tree below a workspace, down to a depth; 0 means all.
 func (w *walker) walk(ctx context.Context, path logicalcluster.Path, depth int) *node {
 	n := &node{name: path.String()}
 	w.below(ctx, n, path, depth)
@@ -68,10 +68,10 @@ func (w *walker) walk(ctx context.Context, path logicalcluster.Path, depth int) 
 }
 
 func (w *walker) below(ctx context.Context, n *node, path logicalcluster.Path, depth int) {
-	if depth == 0 {
+	n.children, n.err = w.list(ctx, path, shardOf(n))
+	if depth == 1 {
 		return
 	}
-	n.children, n.err = w.list(ctx, path, shardOf(n))
 	var all sync.WaitGroup
 	for _, child := range n.children {
 		if cluster := logicalcluster.NewPath(child.workspace.Spec.Cluster); hasContent(child.workspace) {

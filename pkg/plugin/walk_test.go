@@ -47,7 +47,7 @@ func TestUnreachableShards(t *testing.T) {
 	require.NoError(t, err)
 	w := newWalker(&session{clients: clients}, false)
 	w.slots = make(chan struct{}, 1) // one after the other
-	root := w.walk(t.Context(), logicalcluster.NewPath("root"), -1)
+	root := w.walk(t.Context(), logicalcluster.NewPath("root"), 0)
 	require.Equal(t, 1, unreachable)
 	require.NoError(t, root.err)
 	require.Equal(t, "d", root.children[0].children[0].name)

@@ -24,7 +24,7 @@ var replicas = []Mutant{
 	{
 		Name: "early-negation", Rule: "a service account must only be reported as absent if all shards have responded",
 		Edits: []Edit{{
-			File:   "pkg/authn/serviceaccount/remote.go",
+			File:   "pkg/authn/serviceaccount/authenticator.go",
 			Before: `	if !all {`,
 			After:  `	if !all && len(shards) > 1 {`,
 		}},

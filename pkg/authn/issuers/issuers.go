@@ -100,7 +100,7 @@ type Issuers struct {
 	compiler func() authenticationcel.Compiler
 	waiting  *slots
 	fetcher  *fetcher
-	// remembered contains immutable responses.
+	// remembered contains immutable responses by the digests of entry and token.
 	remembered *cache.LRUExpireCache
 	reported   *cache.LRUExpireCache
 	faults     chan fault
@@ -116,9 +116,6 @@ type fault struct {
 	of   *Configuration
 	text string
 }
-
-// remembering is the key of a cached token, by entry.
-type remembering struct{ entry, token digest }
 
 // NewIssuers returns Issuers that work until Run ends.
 func NewIssuers(config Config) *Issuers {
@@ -179,7 +176,7 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 }
 
 func (i *Issuers) authenticate(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
-	key := remembering{digestOf(entry), sum}
+	key := [2]digest{digestOf(entry), sum}
 	if known, ok := i.remembered.Get(key); ok {
 		response, _ := known.(*authenticator.Response)
 		return response, true, nil
@@ -190,7 +187,7 @@ func (i *Issuers) authenticate(ctx context.Context, c *Configuration, entry *ten
 		return nil, false, errTooManyTokens
 	}
 	defer i.waiting.give(cluster)
-	response, ok, err := i.provider(key.entry, cluster, entry).authenticate(ctx, home, token)
+	response, ok, err := i.provider(key[0], cluster, entry).authenticate(ctx, home, token)
 	if err != nil {
 		if f, ok := errors.AsType[*faultError](err); ok {
 			i.report(c, f)

@@ -15,24 +15,30 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/singleflight"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/lru"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// deletionGracePeriod is the time for which a token remains valid after the deletion timestamp of its
-// objects.
+// deletionGracePeriod is the time for which a token remains valid after the deletion timestamp of its objects.
 const deletionGracePeriod = time.Minute
 
 // Config configures NewAuthenticator.
@@ -44,8 +50,6 @@ type Config struct {
 	// Audiences are those of this API. A token must have one of them.
 	Audiences authenticator.Audiences
 	Accounts  Accounts
-	// Now defaults to time.Now.
-	Now func() time.Time
 }
 
 // Authenticator authenticates tokens of service accounts. It is safe for concurrent use.
@@ -80,9 +84,6 @@ var _ authenticator.Token = &Authenticator{}
 
 // NewAuthenticator returns an Authenticator. It reads the key files.
 func NewAuthenticator(config Config) (*Authenticator, error) {
-	if config.Now == nil {
-		config.Now = time.Now
-	}
 	a := &Authenticator{config: config}
 	if err := a.Reload(); err != nil {
 		return nil, err
@@ -119,7 +120,13 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 	if err != nil {
 		return nil, false, err
 	}
-	return &authenticator.Response{User: info.user(), Audiences: audiences}, true, nil
+	u := info.UserInfo()
+	extra := map[string][]string{request.ExtraClusterName: {info.cluster.String()}}
+	maps.Copy(extra, u.GetExtra())
+	return &authenticator.Response{
+		User:      &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra},
+		Audiences: audiences,
+	}, true, nil
 }
 
 // signed returns the claims of a token whose signature is valid, or nil for tokens of other issuers.
@@ -187,15 +194,8 @@ type account struct {
 	cluster logicalcluster.Name
 }
 
-func (i *account) user() user.Info {
-	plain := i.UserInfo()
-	extra := map[string][]string{request.ExtraClusterName: {i.cluster.String()}}
-	maps.Copy(extra, plain.GetExtra())
-	return &user.DefaultInfo{Name: plain.GetName(), UID: plain.GetUID(), Groups: plain.GetGroups(), Extra: extra}
-}
-
 func (a *Authenticator) checkBound(ctx context.Context, public *jwt.Claims, claim *kubernetesClaim) (*account, error) {
-	now := a.config.Now()
+	now := time.Now()
 	if public.Expiry == nil {
 		return nil, errors.New("the token has no expiration time")
 	}
@@ -259,17 +259,17 @@ func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject
 		return errors.New("the token's subject does not match its service account")
 	}
 	found, err := a.config.Accounts.ServiceAccount(ctx, info.cluster, info.Namespace, info.Name)
-	return a.alive("service account", found, err, &info.UID)
+	return alive("service account", found, err, &info.UID)
 }
 
 // secret returns a secret of an account. Legacy tokens do not contain its UID, but are in the secret.
 func (a *Authenticator) secret(ctx context.Context, of *account, name string, uid *string) (*corev1.Secret, error) {
 	secret, err := a.config.Accounts.Secret(ctx, of.cluster, of.Namespace, name)
-	return secret, a.alive("secret", secret, err, uid)
+	return secret, alive("secret", secret, err, uid)
 }
 
 // alive checks that an object was found without an error, has the UID in the token, if any, and is not deleted.
-func (a *Authenticator) alive(kind string, object metav1.Object, err error, uid *string) error {
+func alive(kind string, object metav1.Object, err error, uid *string) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the token has been invalidated: its %s does not exist", kind)
 	}
@@ -279,8 +279,113 @@ func (a *Authenticator) alive(kind string, object metav1.Object, err error, uid 
 	if uid != nil && string(object.GetUID()) != *uid {
 		return fmt.Errorf("the token's %s has been deleted and recreated", kind)
 	}
-	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGracePeriod)) {
+	if deleted := object.GetDeletionTimestamp(); deleted != nil && time.Since(deleted.Time) > deletionGracePeriod {
 		return fmt.Errorf("the token's %s has been deleted", kind)
 	}
 	return nil
+}
+
+const (
+	// remoteTTL is the lifetime of cached responses, and limits the time for which a token outlives its account.
+	remoteTTL     = 2 * time.Second
+	remoteTimeout = 5 * time.Second
+)
+
+// Where returns the shards that may have a logical cluster, and whether there can be no others.
+type Where func(cluster logicalcluster.Name) (shards []*peers.Peer, all bool)
+
+// Remote looks up accounts on the shards of their logical clusters, and caches the responses. It is called
+// only for tokens with a valid signature.
+type Remote struct {
+	where  Where
+	known  *cache.Expiring
+	flight singleflight.Group
+}
+
+var _ Accounts = &Remote{}
+
+// NewRemote returns a Remote.
+func NewRemote(where Where) *Remote {
+	return &Remote{where: where, known: cache.NewExpiring()}
+}
+
+// ServiceAccount implements Accounts.
+func (r *Remote) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
+	return remember(ctx, r, kinds.ServiceAccounts, client.Key{Cluster: cluster, Namespace: namespace, Name: name})
+}
+
+// Secret implements Accounts.
+func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
+	return remember(ctx, r, kinds.Secrets, client.Key{Cluster: cluster, Namespace: namespace, Name: name})
+}
+
+// lookup is the result of a request: an object or an error.
+type lookup[T any] struct {
+	object T
+	err    error
+}
+
+// remember returns a cached result or sends a request. Other errors are not cached.
+func remember[T client.Object, L runtime.Object](ctx context.Context, r *Remote, kind client.Resource[T, L], of client.Key) (T, error) {
+	key := kind.Resource + " " + of.String()
+	known, ok := r.known.Get(key)
+	if !ok {
+		known, _, _ = r.flight.Do(key, func() (any, error) {
+			// The result is shared by several requests.
+			object, err := lookUp(context.WithoutCancel(ctx), r.where, kind, of)
+			a := lookup[T]{object: object, err: err}
+			if err == nil || apierrors.IsNotFound(err) {
+				r.known.Set(key, a, remoteTTL)
+			}
+			return a, nil
+		})
+	}
+	a := known.(lookup[T])
+	return a.object, a.err
+}
+
+// lookUp sends the request to all shards. NotFound is returned only after all have returned it.
+func lookUp[T client.Object, L runtime.Object](ctx context.Context, where Where, kind client.Resource[T, L], of client.Key) (none T, err error) {
+	shards, all := where(of.Cluster)
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lookups := make(chan lookup[T], len(shards))
+	for _, shard := range shards {
+		requests.Go(func() {
+			var a lookup[T]
+			a.err = shard.Do(ctx, remoteTimeout, func(ctx context.Context) (err error) {
+				a.object, err = kind.InNamespace(shard.Clients.Cluster(of.Cluster.Path()), of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
+				return err
+			})
+			lookups <- a
+		})
+	}
+	missing := error(apierrors.NewNotFound(corev1.Resource("logicalclusters"), of.Cluster.String()))
+	var failed error
+	if !all {
+		failed = errors.New("not all shards are known yet, try again")
+	}
+	for range shards {
+		switch a := <-lookups; {
+		case a.err == nil:
+			return a.object, nil
+		case apierrors.IsNotFound(a.err):
+			missing = a.err
+		default:
+			failed = errors.Join(failed, a.err)
+		}
+	}
+	if failed != nil {
+		return none, failed
+	}
+	return none, missing
+}
+
+// Accounts looks up the objects that tokens are bound to, on any shard. The methods return a NotFound status
+// error if the object does not exist.
+type Accounts interface {
+	ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error)
+	Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 const issuerURL = "https://issuer.test"
@@ -55,7 +56,6 @@ func (f *fakeAccounts) Secret(_ context.Context, cluster logicalcluster.Name, na
 // one and two.
 type world struct {
 	dir      string
-	now      time.Time
 	issuer   *Issuer
 	tokens   *Authenticator
 	accounts *fakeAccounts
@@ -65,7 +65,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir(), now: time.Now().Truncate(time.Second)}
+	w := &world{dir: t.TempDir()}
 	file := writeKey(t, w.dir, "key", elliptic.P256())
 	w.robot = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "robot", UID: "robot-uid"}}
 	w.secret = &corev1.Secret{
@@ -84,10 +84,9 @@ func newWorld(t testing.TB) *world {
 	var err error
 	w.issuer, err = NewIssuer(issuerURL, file)
 	require.NoError(t, err)
-	w.issuer.now = func() time.Time { return w.now }
 	w.tokens, err = NewAuthenticator(Config{
 		Issuers: []string{issuerURL, "https://former.test"}, KeyFiles: []string{file}, Audiences: authenticator.Audiences{"api"},
-		Accounts: w.accounts, Now: func() time.Time { return w.now },
+		Accounts: w.accounts,
 	})
 	require.NoError(t, err)
 	return w
@@ -165,22 +164,31 @@ func TestBoundTokens(t *testing.T) {
 		require.Equal(t, authenticator.Audiences{"elsewhere"}, response.Audiences)
 	})
 	t.Run("time", func(t *testing.T) {
-		start := w.now
-		defer func() { w.now = start }()
-		w.now = start.Add(time.Hour)
-		w.accepted(t, token)
-		w.now = start.Add(time.Hour + time.Second)
-		w.refused(t, token, "expired")
-		w.now = start.Add(-30 * time.Second)
-		w.accepted(t, token)
-		w.now = start.Add(-2 * time.Minute)
-		w.refused(t, token, "not valid yet")
+		bubble.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			token := w.issue(t, nil, "api")
+			time.Sleep(time.Hour)
+			w.accepted(t, token)
+			time.Sleep(time.Second)
+			w.refused(t, token, "expired")
+			// The clock of the issuer is ahead.
+			issued := func(ahead time.Duration) string {
+				_, claims := split(t, w.issue(t, nil, "api"))
+				claims["iat"] = claims["iat"].(float64) + ahead.Seconds()
+				claims["nbf"] = claims["nbf"].(float64) + ahead.Seconds()
+				token, err := w.issuer.sign(claims)
+				require.NoError(t, err)
+				return token
+			}
+			w.accepted(t, issued(30*time.Second))
+			w.refused(t, issued(2*time.Minute), "not valid yet")
+		})
 	})
 	t.Run("account", func(t *testing.T) {
-		deleted := metav1.NewTime(w.now.Add(-2 * time.Minute))
+		deleted := metav1.NewTime(time.Now().Add(-2 * time.Minute))
 		w.robot.DeletionTimestamp = &deleted
 		w.refused(t, token, "deleted")
-		recent := metav1.NewTime(w.now)
+		recent := metav1.Now()
 		w.robot.DeletionTimestamp = &recent
 		w.accepted(t, token)
 		w.robot.DeletionTimestamp = nil

@@ -71,13 +71,11 @@ type anyClaims struct {
 //reference:limit request | token of a service account: size | 401
 const maxTokenSize = 16 << 10
 
-var errTooLong = errors.New("the token is too long")
-
 // unverified returns the claims of a token without verifying it.
 func unverified(token string) (anyClaims, *jwt.JSONWebToken, error) {
 	var claims anyClaims
 	if len(token) > maxTokenSize {
-		return claims, nil, errTooLong
+		return claims, nil, errors.New("the token is too long")
 	}
 	parsed, err := jwt.ParseSigned(token)
 	if err != nil {
@@ -111,16 +109,14 @@ func (c *anyClaims) cluster() (logicalcluster.Name, bool) {
 // Issuer issues tokens. It is safe for concurrent use.
 type Issuer struct {
 	// url is the iss claim of requested tokens.
-	url  string
-	file string
-	now  func() time.Time
+	url, file string
 
 	signer atomic.Pointer[jose.Signer]
 }
 
 // NewIssuer returns an issuer that signs with the private key of a PEM file.
 func NewIssuer(issuerURL, signingKeyFile string) (*Issuer, error) {
-	i := &Issuer{url: issuerURL, file: signingKeyFile, now: time.Now}
+	i := &Issuer{url: issuerURL, file: signingKeyFile}
 	if err := i.Reload(); err != nil {
 		return nil, err
 	}
@@ -142,7 +138,7 @@ func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccou
 	if cluster == "" {
 		return "", "", errors.New("the logical cluster of the account is required")
 	}
-	now, id := i.now(), uuid.NewString()
+	now, id := time.Now(), uuid.NewString()
 	private := boundClaims{Kubernetes: kubernetesClaim{
 		ClusterName:    cluster,
 		Namespace:      account.Namespace,

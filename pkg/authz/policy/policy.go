@@ -1,8 +1,7 @@
 // Package policy contains the built-in roles and bindings of a shard.
 //
-// They are regular objects in a system logical cluster of the shard. Its bindings apply in all logical
-// clusters, and its cluster roles can be bound in all of them. They are not copied, so an update applies
-// immediately.
+// They are regular objects in a system logical cluster of the shard. Its bindings apply in all logical clusters, and
+// its cluster roles can be bound in all of them. They are not copied, so an update applies immediately.
 package policy
 
 import (
@@ -55,11 +54,11 @@ func Root(homeCreators ...string) Objects {
 	root := Objects{
 		ClusterRoles: []*rbacv1.ClusterRole{
 			role(use, rbacv1.PolicyRule{
-				Verbs: []string{"use"}, APIGroups: []string{groupTenancy}, Resources: []string{"workspacetypes"},
+				Verbs: []string{"use"}, APIGroups: []string{sdktenancy.GroupName}, Resources: []string{"workspacetypes"},
 				ResourceNames: []string{"universal", "organization", "team"},
 			}),
 			role(HomeCreate, rbacv1.PolicyRule{
-				Verbs: []string{"get", "create"}, APIGroups: []string{groupTenancy}, Resources: []string{"workspaces"}, ResourceNames: []string{"~"},
+				Verbs: []string{"get", "create"}, APIGroups: []string{sdktenancy.GroupName}, Resources: []string{"workspaces"}, ResourceNames: []string{"~"},
 			}),
 		},
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
@@ -68,8 +67,8 @@ func Root(homeCreators ...string) Objects {
 			bind(HomeCreate, HomeCreate, homeCreators...),
 		},
 	}
-	root.offer("tenancy", groupTenancy, "workspaces", "workspacetypes", "workspaceauthenticationconfigurations")
-	root.offer("topology", groupTopology, "partitions", "partitionsets")
+	root.offer("tenancy", sdktenancy.GroupName, "workspaces", "workspacetypes", "workspaceauthenticationconfigurations")
+	root.offer("topology", sdktopology.GroupName, "partitions", "partitionsets")
 	return root
 }
 
@@ -84,7 +83,7 @@ func (o *Objects) offer(name, group string, resources ...string) {
 	}
 	o.ClusterRoles = append(o.ClusterRoles,
 		role(binds, rbacv1.PolicyRule{
-			Verbs: []string{"bind"}, APIGroups: []string{groupAPIs}, Resources: []string{"apiexports"}, ResourceNames: []string{group},
+			Verbs: []string{"bind"}, APIGroups: []string{sdkapis.GroupName}, Resources: []string{"apiexports"}, ResourceNames: []string{group},
 		}),
 		role(most, on(group, []string{"*"}, resources...), on(group, read, statuses...)),
 		role(admin, on(group, []string{"*"}, "*")),
@@ -113,31 +112,22 @@ const (
 	ClusterAdmin = "cluster-admin"
 	// WorkspaceAccess grants access to a logical cluster, without permissions in it.
 	WorkspaceAccess = "system:kcp:workspace:access"
+	// HomeCreate is for creating home workspaces in root. It is also its binding, whose groups cannot be extended.
+	HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
 )
 
-// HomeCreate is the cluster role in root for creating home workspaces, and its binding, whose groups cannot
-// be extended.
-const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
-
-// Cluster roles that bindings of the same name bind to groups.
 const (
+	// These cluster roles are bound to groups by bindings of the same name.
 	discovery        = "system:discovery"
 	basicUser        = "system:basic-user"
 	publicInfoViewer = "system:public-info-viewer"
 	issuerDiscovery  = "system:service-account-issuer-discovery"
 	monitoring       = "system:monitoring"
-)
 
-const (
 	groupCore           = ""
 	groupAuthentication = "authentication.k8s.io"
 	groupAuthorization  = "authorization.k8s.io"
 	groupCoordination   = "coordination.k8s.io"
-	groupTenancy        = sdktenancy.GroupName
-	groupTopology       = sdktopology.GroupName
-	groupLogicalCluster = sdkcore.GroupName
-	groupAPIs           = sdkapis.GroupName
-	groupCache          = sdkcache.GroupName
 
 	aggregatePrefix = "rbac.authorization.k8s.io/aggregate-to-"
 )
@@ -203,20 +193,20 @@ func systemRoles() []*rbacv1.ClusterRole {
 		// When bound in root, it grants access to the metrics of shards and front-proxies.
 		role("system:kcp:metrics-reader", urls("get", "/metrics", "/metrics/slis")),
 		role("system:kcp:tenancy:reader",
-			on(groupTenancy, read, "workspaces", "workspacetypes"),
-			on(groupLogicalCluster, read, "logicalclusters")),
+			on(sdktenancy.GroupName, read, "workspaces", "workspacetypes"),
+			on(sdkcore.GroupName, read, "logicalclusters")),
 		role(request.GroupWorkspaceBootstrapper, on("*", anything, "*"), urls("*", "*")),
 		role(request.GroupLogicalClusterAdmin,
-			on(groupLogicalCluster, anything, "logicalclusters", "logicalclusters/status"),
-			on(groupTenancy, use, "workspaces")),
+			on(sdkcore.GroupName, anything, "logicalclusters", "logicalclusters/status"),
+			on(sdktenancy.GroupName, use, "workspaces")),
 		role(request.GroupExternalLogicalClusterAdmin,
-			on(groupLogicalCluster, use, "logicalclusters", "logicalclusters/status"),
-			on(groupTenancy, use, "workspaces"),
+			on(sdkcore.GroupName, use, "logicalclusters", "logicalclusters/status"),
+			on(sdktenancy.GroupName, use, "workspaces"),
 			on(groupCore, []string{"get"}, "serviceaccounts", "secrets"),
-			on(groupAPIs, []string{"update", "patch", "get"}, "apiexportendpointslices/status"),
-			on(groupAPIs, read, "apiexportendpointslices"),
-			on(groupCache, []string{"update", "patch", "get"}, "cachedresourceendpointslices/status", "clustercachedresourceendpointslices/status"),
-			on(groupCache, read, "cachedresourceendpointslices", "clustercachedresourceendpointslices"),
+			on(sdkapis.GroupName, []string{"update", "patch", "get"}, "apiexportendpointslices/status"),
+			on(sdkapis.GroupName, read, "apiexportendpointslices"),
+			on(sdkcache.GroupName, []string{"update", "patch", "get"}, "cachedresourceendpointslices/status", "clustercachedresourceendpointslices/status"),
+			on(sdkcache.GroupName, read, "cachedresourceendpointslices", "clustercachedresourceendpointslices"),
 			urls("access", "/")),
 	}
 }

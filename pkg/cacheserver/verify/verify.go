@@ -280,12 +280,9 @@ func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 
 func (v *verifier) table() error {
 	w := tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0)
-	lines := []string{"KIND\tOBJECTS\tREPLICAS\tDIFFERENCES"}
+	_, _ = fmt.Fprintln(w, "KIND\tOBJECTS\tREPLICAS\tDIFFERENCES")
 	for _, of := range v.kinds {
-		lines = append(lines, fmt.Sprintf("%s\t%d\t%d\t%d", of.resource, of.objects, of.replicas, of.differences))
-	}
-	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
-		return fmt.Errorf("writing the result: %w", err)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", of.resource, of.objects, of.replicas, of.differences)
 	}
 	return w.Flush()
 }
