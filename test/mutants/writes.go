@@ -45,8 +45,8 @@ var writes = []Mutant{
 		Name: "endless-replicas", Rule: "the number of objects of a logical cluster that are replicated to other shards is limited",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/limits.go",
-			Before: `w.over(used.Objects, p.c.MaxReplicated, `,
-			After:  `w.over(used.Objects, 0, `,
+			Before: `	most := usage.Usage{Objects: p.c.MaxReplicated, `,
+			After:  `	most := usage.Usage{`,
 		}},
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},

@@ -55,10 +55,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	if !ok || a.GetSubresource() != "" {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	switch resource := a.GetResource().Resource; {
 	case resource != exports && resource != bindings:
 	case old != nil:
@@ -91,8 +88,7 @@ func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalclust
 // statusAnnotations contain parts of the status of a binding.
 var statusAnnotations = slices.Concat(apirules.StatusAnnotations, apirules.V1alpha1StatusAnnotations)
 
-// keep restores the metadata that the server has set and a client dropped, e.g. by replacing an object from a
-// file. Clients cannot change the annotations that contain status.
+// keep restores the metadata that the server has set and a client dropped, e.g. by replacing an object.
 func keep(object, old *unstructured.Unstructured) {
 	annotations, labels := object.GetAnnotations(), object.GetLabels()
 	before := old.GetAnnotations()
@@ -204,10 +200,7 @@ var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVers
 // checkType rejects a WorkspaceType with new default bindings that the user may not bind, because the system
 // creates these bindings in all workspaces of the type. The exports need not exist yet.
 func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	refs, err := defaultBindingsOf(a.GetObject())
 	if err != nil {
 		return err
@@ -265,16 +258,12 @@ func defaultBindingsOf(object runtime.Object) ([]tenancyv1alpha1.APIExportRefere
 	return wt.Spec.DefaultAPIBindings, nil
 }
 
-// checkConversion validates the rules of an APIConversion against the schema of the same name. If the schema
-// is created later, the binding reports errors.
+// checkConversion validates an APIConversion against its schema. If that is created later, the binding reports errors.
 func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
 	if old != nil && equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	schema, err := p.config.Schema(ctx, cluster, object.GetName())
 	if err != nil {
 		return request.Unavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
@@ -297,8 +286,7 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 	return nil
 }
 
-// cachedSlices maps endpoint slices of cached resources to the field of their spec that names the cached
-// resource.
+// cachedSlices maps endpoint slices of cached resources to the field of their spec with the name.
 var cachedSlices = map[string]string{
 	"cachedresourceendpointslices":        "cachedResource",
 	"clustercachedresourceendpointslices": "clusterCachedResource",
@@ -312,10 +300,7 @@ func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, o
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
 		return nil // the CustomResourceDefinition makes references immutable
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	path, _, _ := unstructured.NestedString(object.Object, "spec", of, "path")
 	if canonical, known := p.config.PathOf(cluster); path != "" && path != cluster.String() && (!known || path != canonical) {
 		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{
@@ -327,7 +312,7 @@ func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, o
 			return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{field.Required(field.NewPath(fields[0], fields[1:]...), "specify the cached resource of the slice, and the APIExport that offers it")})
 		}
 	}
-	_, err = p.mayBind(ctx, a, object, "spec", "export")
+	_, err := p.mayBind(ctx, a, object, "spec", "export")
 	return err
 }
 
@@ -356,13 +341,9 @@ type Config struct {
 	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error)
 }
 
-// mayBind rejects users who may not bind the export that an object refers to. It returns the value of the
-// export label of the binding.
+// mayBind rejects users who may not bind the export of an object, and returns the value of the export label.
 func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return "", apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
 	export, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
 	provider, found, err := p.mayBindOne(ctx, a, cluster, path, export)
@@ -372,8 +353,7 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 	return apirules.ExportLabelValue(provider, export), err
 }
 
-// mayBindOne rejects users who may not bind an export. found is false if the user may bind the export but it
-// does not exist.
+// mayBindOne rejects users who may not bind an export; found is false if they may but it does not exist.
 func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	u := a.GetUserInfo()
 	provider, found, unknown := p.reference(ctx, u, cluster, path, export)

@@ -60,8 +60,7 @@ func NewCachedResource(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 
-// Admit implements admission.MutationInterface. It restores the finalizer if a client replaces the object
-// from a file.
+// Admit implements admission.MutationInterface. It restores the finalizer if a client replaces the object.
 func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, old, ok := objectsOf(a)
 	u := a.GetUserInfo()
@@ -105,13 +104,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return p.alone(ctx, a, cached)
 }
 
-// alone rejects a resource that is cached already. If several objects are created concurrently, the
-// controller replicates one of them.
+// alone rejects a resource that is cached already. The controller replicates one of concurrently created objects.
 func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	count := 0
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
 		all, err := resource.In(p.config.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})

@@ -81,12 +81,9 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 		shown = before.GetLabels()
 	}
 	storage.ReplaceClaimLabels(object, shown)
-	if !isWhole(a) {
+	selected, restricted := selectionFor(ctx)
+	if !restricted || !isWhole(a) {
 		return nil
-	}
-	selected, restricted, err := selectionFor(ctx)
-	if !restricted || err != nil {
-		return err
 	}
 	var required labels.Requirements
 	if selector := selected.Selector(); selector != nil {
@@ -112,10 +109,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	selected, restricted, err := selectionFor(ctx)
-	if err != nil {
-		return err
-	}
+	selected, restricted := selectionFor(ctx)
 	if err := p.checkDeletion(ctx, a, restricted); err != nil || !restricted {
 		return err
 	}
@@ -166,13 +160,13 @@ func checkSelected(a admission.Attributes, selected claims.Selection) error {
 
 // selectionFor returns the objects that the claims of a request select, and whether the request depends on
 // claims.
-func selectionFor(ctx context.Context) (claims.Selection, bool, error) {
+func selectionFor(ctx context.Context) (claims.Selection, bool) {
 	set := claims.From(ctx)
 	if set == nil {
-		return claims.Selection{}, false, nil
+		return claims.Selection{}, false
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	return set.Selection(cluster), true, err
+	cluster, _ := request.ClusterNameFrom(ctx)
+	return set.Selection(cluster), true
 }
 
 // isWhole reports whether a write contains a complete object.
@@ -189,11 +183,9 @@ const (
 // providers delay the deletion of workspaces.
 var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
-// checkDeletion rejects an update of the fields that decide about the deletion of an object if the sender may
-// not delete it. The garbage collector deletes objects whose owner does not exist with the rights of the
-// system. Within a workspace, permission to update is sufficient, as in Kubernetes. It is not sufficient
-// through a permission claim, or if the maximal permission policy of a bound API does not permit consumers to
-// delete its objects. Creators may set owners and finalizers.
+// checkDeletion rejects an update of the fields that decide about the deletion of an object if the sender may not
+// delete it, because the garbage collector deletes objects whose owner does not exist with the rights of the system.
+// In other cases than those of the package comment, permission to update is sufficient, as in Kubernetes.
 func (p *Plugin) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
 	if a.GetOperation() != admission.Update || a.GetUserInfo() == nil {
 		return nil

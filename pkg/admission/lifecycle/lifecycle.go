@@ -1,6 +1,7 @@
 // Package lifecycle is the admission plugin that rejects objects in namespaces that do not exist or are being
 // deleted, in each logical cluster. Its responses are those of kube-apiserver's NamespaceLifecycle. It also
-// rejects new objects in logical clusters that are being deleted.
+// rejects new objects in logical clusters that are being deleted, and requests without a logical cluster, so that
+// later plugins need not check this.
 package lifecycle
 
 import (
@@ -73,21 +74,21 @@ func NewLifecycle(c Config) *Plugin {
 
 // Admit implements admission.MutationInterface.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if err := p.admitCreate(ctx, a); err != nil {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if err := p.admitCreate(a, cluster); err != nil {
 		return err
 	}
 	if a.GetKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind() {
-		return p.admitNamespace(ctx, a)
+		return p.admitNamespace(a, cluster)
 	}
 	operation := a.GetOperation()
 	// The result of an access review must not disclose whether the namespace exists.
 	isReview := a.GetResource().GroupResource() == authorizationv1.Resource("localsubjectaccessreviews")
 	if a.GetNamespace() == "" || operation == admission.Delete || operation == admission.Update || isReview {
 		return nil
-	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
 	}
 	if err := p.ready.Wait(ctx); err != nil {
 		return err
@@ -97,7 +98,8 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return apierrors.NewNotFound(corev1.Resource("namespaces"), key.Name) // no request can name it
 	}
 	namespace, err := p.Namespaces.Lister().Get(key)
-	if err != nil || p.isStale(key, namespace) {
+	_, deleted := p.deleted.Get(key) // it may have been created again since
+	if err != nil || deleted || namespace.Status.Phase == corev1.NamespaceTerminating {
 		namespace, err = kinds.Namespaces.In(p.Clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -114,13 +116,9 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 
 // admitCreate rejects creates in a logical cluster that is being deleted, except by the server itself.
 // Otherwise, clients could create objects as fast as they are deleted, or after the last check.
-func (p *Plugin) admitCreate(ctx context.Context, a admission.Attributes) error {
+func (p *Plugin) admitCreate(a admission.Attributes, cluster logicalcluster.Name) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" || percluster.IsServer(a.GetUserInfo()) || slices.Contains(p.Unstored, a.GetResource().GroupResource()) {
 		return nil
-	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
 	}
 	if lc := p.LogicalCluster(cluster); lc != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseDeleting {
 		return admission.NewForbidden(a, errEmptied)
@@ -130,7 +128,7 @@ func (p *Plugin) admitCreate(ctx context.Context, a admission.Attributes) error 
 
 // admitNamespace protects the default namespace, and remembers deleted namespaces so that nothing is created in them
 // before the informer sees the deletion.
-func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) error {
+func (p *Plugin) admitNamespace(a admission.Attributes, cluster logicalcluster.Name) error {
 	if a.GetOperation() != admission.Delete {
 		return nil
 	}
@@ -138,19 +136,8 @@ func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) err
 	if a.GetName() == metav1.NamespaceDefault && !percluster.IsServer(a.GetUserInfo()) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
 	}
-	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
-		p.deleted.Add(client.Key{Cluster: cluster, Name: a.GetName()}, nil, distrust)
-	}
+	p.deleted.Add(client.Key{Cluster: cluster, Name: a.GetName()}, nil, distrust)
 	return nil
-}
-
-// isStale reports whether the cached namespace may be outdated: it was deleted, or has been created again since.
-func (p *Plugin) isStale(key client.Key, namespace *corev1.Namespace) bool {
-	if namespace.Status.Phase == corev1.NamespaceTerminating {
-		return true
-	}
-	_, deleted := p.deleted.Get(key)
-	return deleted
 }
 
 func terminating(a admission.Attributes) error {

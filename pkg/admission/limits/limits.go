@@ -112,11 +112,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	case slices.Contains(p.c.Unstored, resource), create && a.GetSubresource() != "":
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	lc, w := p.c.LogicalCluster(cluster), write{Attributes: a, counts: create && !isEvent(resource), create: create}
+	cluster, _ := request.ClusterNameFrom(ctx)
+	lc, w := p.c.LogicalCluster(cluster), write{a, create, create && !isEvent(resource), "objects", "bytes"}
 	if err := p.withinStorage(ctx, w, cluster, lc); err != nil || lc == nil {
 		return err
 	}
@@ -155,27 +152,22 @@ func isFilled(lc *corev1alpha1.LogicalCluster) bool {
 type write struct {
 	admission.Attributes
 
-	create bool
-	counts bool // adds an object
+	create         bool
+	counts         bool   // adds an object
+	objects, bytes string // what limits count, in messages
 }
 
-// over reports which limit, if any, rejects a write; 0 means no limit.
-func (w write) over(objects, mostObjects, bytes, mostBytes int64) (byObjects, byBytes bool) {
-	byObjects = mostObjects > 0 && objects >= mostObjects && w.counts
-	byBytes = !byObjects && mostBytes > 0 && bytes >= mostBytes && (w.create || grows(w))
-	return byObjects, byBytes
-}
-
-// within rejects a write that exceeds a limit. message contains the subject, the number and what it counts, the
-// limit, and where an administrator can raise it: the limit of objects, or that of bytes.
+// within rejects a write that exceeds a limit; 0 means no limit. message contains the subject, the number and what it
+// counts, the limit, and where an administrator can raise it: the limit of objects, or that of bytes.
 func (w write) within(used, most usage.Usage, message, subject, raiseObjects, raiseBytes string) error {
-	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
-	case byObjects:
-		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Objects, "objects", most.Objects, raiseObjects))
-	case byBytes:
-		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Bytes, "bytes", most.Bytes, raiseBytes))
+	switch {
+	case most.Objects > 0 && used.Objects >= most.Objects && w.counts:
+		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Objects, w.objects, most.Objects, raiseObjects))
+	case most.Bytes > 0 && used.Bytes >= most.Bytes && (w.create || grows(w)):
+		return admission.NewForbidden(w, fmt.Errorf(message, subject, used.Bytes, w.bytes, most.Bytes, raiseBytes))
+	default:
+		return nil
 	}
-	return nil
 }
 
 func either(annotation, flag string) string {
@@ -189,8 +181,7 @@ func either(annotation, flag string) string {
 //reference:limit object | replicated kinds: size of an object as JSON, except in `root` and `system:*` | 413
 const maxReplicaBytes = 5 << 18
 
-// withinReplicated limits the objects of a kind that a logical cluster replicates to the cache server and
-// other shards.
+// withinReplicated limits the objects of a kind that is replicated to the cache server and other shards.
 func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
 	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
@@ -201,17 +192,13 @@ func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usa
 		return nil
 	}
 	const message = "the logical cluster %s has %d %s, at most %d allowed, because they are replicated to other shards: delete objects, or have an administrator raise --%s"
-	var err error
-	switch byObjects, byBytes := w.over(used.Objects, p.c.MaxReplicated, used.Bytes, p.c.MaxReplicatedBytes); {
-	case byObjects:
-		err = fmt.Errorf(message, cluster, used.Objects, resource.String(), p.c.MaxReplicated, replicatedFlag)
-	case byBytes:
-		err = fmt.Errorf(message, cluster, used.Bytes, "bytes of "+resource.String(), p.c.MaxReplicatedBytes, replicatedBytesFlag)
-	default:
-		return nil
+	w.objects, w.bytes = resource.String(), "bytes of "+resource.String()
+	most := usage.Usage{Objects: p.c.MaxReplicated, Bytes: p.c.MaxReplicatedBytes}
+	err := w.within(used, most, message, cluster.String(), replicatedFlag, replicatedBytesFlag)
+	if err != nil {
+		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
 	}
-	p.refusedReplicated.WithLabelValues(resource.String()).Inc()
-	return admission.NewForbidden(w, err)
+	return err
 }
 
 // replicaSize returns the size of an object as JSON, which cache servers store, or less if it is far below the limit.
@@ -270,8 +257,7 @@ func validAnnotations(a admission.Attributes) error {
 	return nil
 }
 
-// isEvent reports whether a resource is excluded from object limits. Events are created as a side effect and
-// expire.
+// isEvent reports whether object limits exclude a resource, because Events are created as a side effect and expire.
 func isEvent(r schema.GroupResource) bool {
 	return r == corev1.Resource("events") || r == eventsv1.Resource("events")
 }
@@ -321,8 +307,7 @@ func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalclus
 	return nil
 }
 
-// withinHome rejects writes that exceed the limits of home workspaces, unless the home has its own limit by
-// annotation.
+// withinHome rejects writes that exceed the limits of a home workspace without an own limit by annotation.
 func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	owner := toplevel.Of(tenancy.PathOf(lc).String())
 	if p.c.Owners == nil || !toplevel.IsHome(owner) {

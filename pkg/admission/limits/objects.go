@@ -232,7 +232,7 @@ func exceeds(a admission.Attributes, most int, count func(runtime.Object) int) (
 
 // validSizes limits field managers, lists that are merged by key, and maps, because several patches can add entries.
 func validSizes(a admission.Attributes) error {
-	if n, over := exceeds(a, request.MaxFieldManagers, managers); over {
+	if n, over := exceeds(a, request.MaxFieldManagers, func(obj runtime.Object) int { return metadataOf(obj).managers }); over {
 		return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object", n, request.MaxFieldManagers))
 	}
 	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
@@ -245,7 +245,7 @@ func validSizes(a admission.Attributes) error {
 }
 
 func validOwners(a admission.Attributes) error {
-	if n, over := exceeds(a, maxOwners, owners); over {
+	if n, over := exceeds(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners }); over {
 		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners", n, maxOwners))
 	}
 	return nil
@@ -254,10 +254,10 @@ func validOwners(a admission.Attributes) error {
 // validMetadata rejects metadata with many or large errors before upstream's validation finds all of them. Each
 // error about a second controller contains all owners.
 func validMetadata(a admission.Attributes) error {
-	obj := a.GetObject()
-	many := named(obj)+owners(obj) > request.MaxErrors
-	m, err := meta.Accessor(obj)
-	if err != nil || !many && owners(obj) < 2 {
+	has := metadataOf(a.GetObject())
+	many := has.named()+has.owners > request.MaxErrors
+	m, err := meta.Accessor(a.GetObject())
+	if err != nil || !many && has.owners < 2 {
 		return nil //nolint:nilerr // without metadata there is nothing to validate
 	}
 	errs := validControllers(m)
@@ -331,7 +331,7 @@ func largestMap(obj runtime.Object) int {
 	case *corev1.Secret:
 		return max(len(o.Data), len(o.Labels), len(o.Annotations))
 	default:
-		return named(obj)
+		return metadataOf(obj).named()
 	}
 }
 
@@ -356,46 +356,29 @@ func keyed(obj runtime.Object) int {
 		n = len(o.Status.Conditions)
 	default:
 	}
-	return n + finalizers(obj)
+	return n + metadataOf(obj).finalizers
 }
 
-// named returns the number of labels, annotations and finalizers of an object.
-func named(obj runtime.Object) int {
-	return inMetadata(obj, "labels", func(m metav1.Object) int { return len(m.GetLabels()) }) +
-		inMetadata(obj, "annotations", func(m metav1.Object) int { return len(m.GetAnnotations()) }) +
-		finalizers(obj)
-}
+// metadataEntries are the numbers of entries of the lists and maps in the metadata of an object.
+type metadataEntries struct{ labels, annotations, finalizers, managers, owners int }
 
-func finalizers(obj runtime.Object) int {
-	return inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
-}
+func (e metadataEntries) named() int { return e.labels + e.annotations + e.finalizers }
 
-func managers(obj runtime.Object) int {
-	return inMetadata(obj, "managedFields", func(m metav1.Object) int { return len(m.GetManagedFields()) })
-}
-
-func owners(obj runtime.Object) int {
-	return inMetadata(obj, "ownerReferences", func(m metav1.Object) int { return len(m.GetOwnerReferences()) })
-}
-
-// inMetadata returns the length of a list or map in the metadata of an object. The accessors of unstructured
-// objects would convert each entry.
-func inMetadata(obj runtime.Object, field string, typed func(metav1.Object) int) int {
-	if content := contentOf(obj); content != nil {
-		value, _, _ := unstructured.NestedFieldNoCopy(content, "metadata", field)
-		switch entries := value.(type) {
-		case []any:
-			return len(entries)
-		case map[string]any:
-			return len(entries)
-		default:
-			return 0
+func metadataOf(obj runtime.Object) metadataEntries {
+	if content := contentOf(obj); content != nil { // the accessors would convert each entry
+		in := func(field string) int {
+			value, _, _ := unstructured.NestedFieldNoCopy(content, "metadata", field)
+			list, _ := value.([]any)
+			names, _ := value.(map[string]any)
+			return len(list) + len(names)
 		}
+		return metadataEntries{in("labels"), in("annotations"), in("finalizers"), in("managedFields"), in("ownerReferences")}
 	}
-	if m, err := meta.Accessor(obj); err == nil {
-		return typed(m)
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return metadataEntries{}
 	}
-	return 0
+	return metadataEntries{len(m.GetLabels()), len(m.GetAnnotations()), len(m.GetFinalizers()), len(m.GetManagedFields()), len(m.GetOwnerReferences())}
 }
 
 // size returns the approximate stored size of an object, to be compared with objects of the same kind.

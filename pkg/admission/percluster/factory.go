@@ -32,24 +32,19 @@ type Factory struct {
 }
 
 // Core implements informers.SharedInformerFactory.
-func (f *Factory) Core() core.Interface { return coreGroup{f: f} }
+func (f *Factory) Core() core.Interface { return coreV1{f: f} }
 
 // Admissionregistration implements informers.SharedInformerFactory.
 func (f *Factory) Admissionregistration() admissionregistration.Interface {
 	return registrationGroup{f: f}
 }
 
-type coreGroup struct {
-	core.Interface
-	f *Factory
-}
-
-func (g coreGroup) V1() coreinformers.Interface { return coreV1{f: g.f} }
-
 type coreV1 struct {
 	coreinformers.Interface
 	f *Factory
 }
+
+func (v coreV1) V1() coreinformers.Interface { return v }
 
 func (v coreV1) Namespaces() coreinformers.TypedNamespaceInformer {
 	return coreinformers.ToTypedNamespaceInformer(v.f.Namespaces)

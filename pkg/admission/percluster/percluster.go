@@ -41,75 +41,76 @@ type Config struct {
 	Excluded []schema.GroupResource
 }
 
-// Build derives a value from the objects of a logical cluster. If retry is positive, the value is rebuilt on
-// the first access after that time.
-type Build[D any] func(cluster logicalcluster.Name) (derived D, retry time.Duration, err error)
+// Build derives a value from the webhooks or policies of a logical cluster. If retry is positive, the value is
+// rebuilt on the first access after that time.
+type Build[D any] func(cluster logicalcluster.Name) (derived *D, retry time.Duration, err error)
 
-// Cache contains a value derived from the objects of each logical cluster that has any. A value is built on
-// first access and again after a change of the objects. It is immutable, so a request may keep using it.
+// Cache contains a value derived from the webhooks or policies of each logical cluster that has any. A value is
+// built on first access and again after a change. It is immutable, so a request may keep using it.
 type Cache[D any] struct {
 	build Build[D]
+	ready *Judges
 
 	mu      sync.RWMutex
 	entries map[logicalcluster.Name]*entry[D]
 }
 
 type entry[D any] struct {
-	once    sync.Once
-	derived D
+	mu      sync.Mutex
+	built   bool
+	derived *D
 	err     error
 	retry   time.Time
 }
 
 // NewCache returns an empty Cache; call Follow to fill it.
-func NewCache[D any](build Build[D]) *Cache[D] {
-	return &Cache[D]{build: build, entries: map[logicalcluster.Name]*entry[D]{}}
+func NewCache[D any](build Build[D], ready *Judges) *Cache[D] {
+	return &Cache[D]{build: build, ready: ready, entries: map[logicalcluster.Name]*entry[D]{}}
 }
 
-// Get returns the value for a logical cluster, and whether the logical cluster has objects.
-func (c *Cache[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err error) {
-	c.mu.RLock()
-	current, found := c.entries[cluster]
-	c.mu.RUnlock()
-	if !found {
-		return derived, false, nil
+// For returns the value that applies to a write, or nil, and the logical clusters that Judge returns.
+func (c *Cache[D]) For(ctx context.Context, a admission.Attributes) (derived *D, judge, in logicalcluster.Name, err error) {
+	if IsServer(a.GetUserInfo()) {
+		return nil, "", "", nil
 	}
-	current.make(c.build, cluster)
-	if !current.retry.IsZero() && time.Now().After(current.retry) {
-		if current = c.renew(cluster, current); current == nil {
-			return derived, false, nil
+	if judge, in, err = Judge(ctx); err != nil {
+		return nil, "", "", apierrors.NewInternalError(err)
+	}
+	if err = c.ready.Wait(ctx, a, judge, in); err != nil {
+		return nil, "", "", err
+	}
+	if e := c.entry(judge); e != nil {
+		if derived, err = e.value(c.build, judge); err != nil {
+			return nil, "", "", apierrors.NewInternalError(err)
 		}
-		current.make(c.build, cluster)
 	}
-	return current.derived, true, current.err
+	return derived, judge, in, nil
 }
 
-// Has reports whether a logical cluster has objects.
-func (c *Cache[D]) Has(cluster logicalcluster.Name) bool {
+// Applies reports whether the logical cluster whose webhooks and policies apply to a write has any.
+func (c *Cache[D]) Applies(ctx context.Context) bool {
+	judge, _, err := Judge(ctx)
+	return err == nil && c.entry(judge) != nil
+}
+
+func (c *Cache[D]) entry(cluster logicalcluster.Name) *entry[D] {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	_, found := c.entries[cluster]
-	return found
+	return c.entries[cluster]
 }
 
-func (e *entry[D]) make(build Build[D], cluster logicalcluster.Name) {
-	e.once.Do(func() {
+func (e *entry[D]) value(build Build[D], cluster logicalcluster.Name) (*D, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.built || !e.retry.IsZero() && time.Now().After(e.retry) {
 		var retry time.Duration
 		e.derived, retry, e.err = build(cluster)
+		e.built, e.retry = true, time.Time{}
 		if retry > 0 {
 			e.retry = time.Now().Add(retry)
 		}
-	})
-}
-
-// renew replaces old unless another request has replaced it.
-func (c *Cache[D]) renew(cluster logicalcluster.Name, old *entry[D]) *entry[D] {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.entries[cluster] == old {
-		c.entries[cluster] = &entry[D]{}
 	}
-	return c.entries[cluster]
+	return e.derived, e.err
 }
 
 func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {

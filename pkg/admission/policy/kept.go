@@ -120,19 +120,12 @@ func (c counted) Lister() cache.GenericLister {
 }
 
 // Informer implements informers.GenericInformer. Upstream calls it only if a policy matches the write.
-func (c counted) Informer() cache.SharedIndexInformer {
-	return neededSynced{c.param.Informer(), c.needs}
-}
-
-type neededSynced struct {
-	cache.SharedIndexInformer
-	needs *needs
-}
+func (c counted) Informer() cache.SharedIndexInformer { return c }
 
 // HasSynced implements cache.SharedInformer. The last call determines unsynced.
-func (s neededSynced) HasSynced() bool {
-	synced := s.SharedIndexInformer.HasSynced()
-	s.needs.unsynced.Store(!synced)
+func (c counted) HasSynced() bool {
+	synced := c.param.HasSynced()
+	c.needs.unsynced.Store(!synced)
 	return synced
 }
 

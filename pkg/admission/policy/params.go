@@ -82,6 +82,7 @@ func (p *Params) Run(ctx context.Context) {
 // param is a kind of parameters in one logical cluster, for upstream's dispatcher.
 type param struct {
 	meta.RESTMapper
+	cache.SharedIndexInformer
 
 	cluster logicalcluster.Name
 	// shard is the other shard of the policies, or "". reads is used to read parameters on demand.
@@ -104,8 +105,7 @@ func (p *Params) any(cluster logicalcluster.Name) bool {
 	return len(p.kinds[cluster]) > 0
 }
 
-// get returns the parameters of a kind for a plugin. It starts to watch them, or reads them from the other
-// shard of the policies.
+// get returns the parameters of a kind for a plugin, and starts to watch them if they are on this shard.
 func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind, shard string) (*param, error) {
 	p.mu.Lock()
 	ctx := p.ctx
@@ -266,16 +266,12 @@ var (
 	_ meta.RESTMapper           = &param{}
 )
 
-func (p *param) Informer() cache.SharedIndexInformer { return paramSynced{p: p} }
+func (p *param) Informer() cache.SharedIndexInformer { return p }
 
-type paramSynced struct {
-	cache.SharedIndexInformer
-	p *param
-}
-
-func (s paramSynced) HasSynced() bool {
-	informer := s.p.informer.Load()
-	return informer == nil && s.p.reads != nil || informer != nil && informer.HasSynced()
+// HasSynced implements cache.SharedInformer, the only method of it that upstream's dispatcher calls.
+func (p *param) HasSynced() bool {
+	informer := p.informer.Load()
+	return informer == nil && p.reads != nil || informer != nil && informer.HasSynced()
 }
 
 // unknownParam returns a kind of parameters that never syncs, because it is not known whether it exists.

@@ -80,8 +80,7 @@ func compileValidating(policy *validating.Policy) validating.Validator {
 		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
 	}
 	expressions := make([]cel.ExpressionAccessor, 0, len(spec.Validations))
-	// A message belongs to the expression at the same index, so there are nil entries for expressions without
-	// one.
+	// A message belongs to the expression at the same index, so it is nil if the expression has none.
 	messages := make([]cel.ExpressionAccessor, len(spec.Validations))
 	for i, v := range spec.Validations {
 		expressions = append(expressions, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
@@ -130,8 +129,7 @@ func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *
 			if err != nil {
 				return nil, err
 			}
-			// The dispatcher is never started, because it would only poll schemas, which are read on demand
-			// here.
+			// The dispatcher is never started, because it would only poll schemas.
 			return mutating.NewDispatcher(c.Authorizer, matcher, known), nil
 		},
 	})}

@@ -103,12 +103,11 @@ type kind[P, B client.Object, E any] struct {
 
 type plugin[P, B client.Object, E any] struct {
 	*admission.Handler
+	*percluster.Cache[set[P, B, E]]
 	config   Config
 	kind     kind[P, B, E]
 	excluded sets.Set[schema.GroupResource]
-	ready    *percluster.Judges
 	compiled *weakCache[E]
-	derived  *percluster.Cache[*set[P, B, E]]
 }
 
 func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, k kind[P, B, E]) *plugin[P, B, E] {
@@ -117,15 +116,14 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 		config:   c,
 		kind:     k,
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
-		ready:    percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings),
 		compiled: &weakCache[E]{values: map[digest]weak.Pointer[E]{}},
 	}
-	p.derived = percluster.NewCache(p.build)
+	p.Cache = percluster.NewCache(p.build, percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings))
 	empty := func(cluster logicalcluster.Name) bool {
 		return len(k.policies.In(cluster))+len(k.bindings.In(cluster)) == 0
 	}
-	percluster.Follow(p.derived, k.policies, empty, p.prune)
-	percluster.Follow(p.derived, k.bindings, empty, p.prune)
+	percluster.Follow(p.Cache, k.policies, empty, p.prune)
+	percluster.Follow(p.Cache, k.bindings, empty, p.prune)
 	return p
 }
 
@@ -210,29 +208,13 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
 }
 
-// Applies reports whether policies of the kind apply to a write.
-func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
-	judge, _, err := percluster.Judge(ctx)
-	return err == nil && p.derived.Has(judge)
-}
-
 func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if percluster.IsServer(a.GetUserInfo()) || p.excluded.Has(a.GetResource().GroupResource()) {
+	if p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil
 	}
-	judge, in, err := percluster.Judge(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	if err := p.ready.Wait(ctx, a, judge, in); err != nil {
+	s, judge, in, err := p.For(ctx, a)
+	if err != nil || s == nil || len(s.hooks) == 0 {
 		return err
-	}
-	s, found, err := p.derived.Get(judge)
-	switch {
-	case err != nil:
-		return apierrors.NewInternalError(err)
-	case !found || len(s.hooks) == 0:
-		return nil
 	}
 	if judge != in {
 		defer percluster.AnnotateCluster(a, in)()
@@ -240,8 +222,7 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	return p.dispatchTo(ctx, s, in, a, o)
 }
 
-// dispatchTo applies the policies. Namespaces are those of the logical cluster that is written to, also if
-// the policies are those of a provider.
+// dispatchTo applies the policies, also those of a provider, with namespaces of the logical cluster that is written to.
 func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in logicalcluster.Name, a admission.Attributes, o admission.ObjectInterfaces) error {
 	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
 	hooks, unknown := s.forOneWrite()
@@ -283,8 +264,7 @@ func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	if value != nil {
 		return value, nil
 	}
-	// Build without the lock, because compiling takes milliseconds. If two requests build concurrently, the
-	// first result is used.
+	// Build without the lock, because compiling takes milliseconds. The first of concurrent results is used.
 	made := new(V)
 	*made = build()
 	s.mu.Lock()

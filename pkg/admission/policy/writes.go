@@ -95,10 +95,7 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	case now.memory() <= old.memory() || percluster.IsServer(a.GetUserInfo()):
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	if all := sumIn(l, l.mutating, cluster) + sumIn(l, l.validating, cluster) - old.memory() + now.memory(); all > maxExpressionBytesInCluster {
 		return admission.NewForbidden(a, fmt.Errorf("including this one, the policies of the logical cluster %s have %d bytes of expressions, at most %d allowed, and each instruction of a compiled regular expression beyond the length of its text counts as a byte: shorten expressions, or delete policies", cluster, all, maxExpressionBytesInCluster))
 	}
@@ -109,10 +106,7 @@ func admitBinding(ctx context.Context, a admission.Attributes, bindings func(log
 	if a.GetOperation() != admission.Create || percluster.IsServer(a.GetUserInfo()) {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	if n := bindings(cluster); n >= maxBindings {
 		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d bindings of this kind, at most %d allowed: delete bindings, or select parameters instead of naming each in its own binding", cluster, n, maxBindings))
 	}
@@ -232,12 +226,10 @@ func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		equality.Semantic.DeepEqual(kind, oldKind) && equality.Semantic.DeepEqual(ref, oldRef) && policy == oldPolicy {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	wanted := authorizer.AttributesRecord{User: a.GetUserInfo(), Verb: "get", Namespace: "*", Name: "*", ResourceRequest: true}
 	if ref != nil {
+		var err error
 		if kind, err = p.kindOf(ctx, cluster, a.GetResource().Resource, policy); err != nil {
 			return err
 		}

@@ -2,17 +2,15 @@
 // quota, and adds others to the usage before they are stored, so that concurrent writes cannot exceed the
 // quota together.
 //
-// One evaluator of upstream serves all logical clusters. Its namespaces are named `<logical cluster>
-// <namespace>`. The name `<logical cluster>
-// ` is used for quotas that limit a complete logical cluster. Writes to namespaces and logical clusters
-// without a quota do not use the evaluator.
+// One evaluator of upstream serves all logical clusters. Its namespaces are named `<logical cluster>|<namespace>`,
+// and `<logical cluster>|` for quotas that limit a complete logical cluster. Writes to namespaces and logical
+// clusters without a quota do not use the evaluator.
 package quota
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
@@ -44,9 +43,7 @@ const workers = 10
 type Plugin struct {
 	*admission.Handler
 
-	quotas *client.Informer[*corev1.ResourceQuota]
-	ready  percluster.Ready
-	limits *namespaces
+	ready percluster.Ready
 
 	start     sync.Once
 	accessor  *accessor
@@ -60,9 +57,7 @@ var _ admission.ValidationInterface = &Plugin{}
 func NewQuota(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *Plugin {
 	return &Plugin{
 		Handler:  admission.NewHandler(admission.Create, admission.Update),
-		quotas:   quotas,
 		ready:    percluster.Ready{quotas},
-		limits:   followNamespaces(quotas),
 		accessor: &accessor{clients: clients, quotas: quotas, written: lru.New(recently)},
 		stop:     make(chan struct{}),
 	}
@@ -83,10 +78,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if a.GetSubresource() != "" {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	if err := p.ready.Wait(ctx); err != nil {
 		return err
 	}
@@ -100,7 +92,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 
 // evaluate applies the quotas of a namespace, or those of the logical cluster if namespace is "".
 func (p *Plugin) evaluate(a admission.Attributes, cluster logicalcluster.Name, namespace string) error {
-	if !p.limits.has(cluster, namespace) {
+	if len(p.accessor.limiting(cluster, namespace)) == 0 {
 		return nil
 	}
 	p.start.Do(func() {
@@ -119,48 +111,6 @@ type named struct {
 func (n named) GetObject() runtime.Object { return &metav1.PartialObjectMetadata{} }
 
 func (n named) GetNamespace() string { return n.namespace }
-
-// namespaces counts the quotas of each namespace, and of logical clusters under the namespace "".
-type namespaces struct {
-	mu     sync.RWMutex
-	quotas map[logicalcluster.Name]map[string]int
-}
-
-func followNamespaces(quotas *client.Informer[*corev1.ResourceQuota]) *namespaces {
-	n := &namespaces{quotas: map[logicalcluster.Name]map[string]int{}}
-	quotas.AddEventHandler(client.Handler[*corev1.ResourceQuota]{
-		OnAdd: func(q *corev1.ResourceQuota, _ bool) { n.add(q, 1) },
-		OnUpdate: func(old, q *corev1.ResourceQuota) {
-			n.add(q, 1)
-			n.add(old, -1)
-		},
-		OnDelete: func(q *corev1.ResourceQuota, _ bool) { n.add(q, -1) },
-	})
-	return n
-}
-
-func (n *namespaces) add(quota *corev1.ResourceQuota, count int) {
-	cluster, namespace := logicalcluster.From(quota), tenancy.LimitedBy(quota)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	quotas := n.quotas[cluster]
-	if quotas == nil {
-		quotas = map[string]int{}
-		n.quotas[cluster] = quotas
-	}
-	if quotas[namespace] += count; quotas[namespace] <= 0 {
-		delete(quotas, namespace)
-	}
-	if len(quotas) == 0 {
-		delete(n.quotas, cluster)
-	}
-}
-
-func (n *namespaces) has(cluster logicalcluster.Name, namespace string) bool {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.quotas[cluster][namespace] > 0
-}
 
 const (
 	// recently is the number of quotas that are remembered as last written, until the informer sees them.
@@ -194,18 +144,24 @@ var _ resourcequota.QuotaAccessor = &accessor{}
 
 // GetQuotas implements resourcequota.QuotaAccessor. The quotas have the namespace of the evaluator.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
-	cluster, bare := split(namespace)
-	found := a.quotas.Lister().Cluster(cluster).ListNamespace(tenancy.QuotasIn(bare), nil)
+	found := a.limiting(split(namespace))
 	out := make([]corev1.ResourceQuota, 0, len(found))
 	for _, quota := range found {
-		if quota = a.latest(quota); tenancy.LimitedBy(quota) != bare {
-			continue
-		}
 		quota = quota.DeepCopy()
 		quota.Namespace = namespace
 		out = append(out, *quota)
 	}
 	return out, nil
+}
+
+// limiting returns the quotas of a namespace, or those of the logical cluster if namespace is "".
+func (a *accessor) limiting(cluster logicalcluster.Name, namespace string) (found []*corev1.ResourceQuota) {
+	for _, quota := range a.quotas.Lister().Cluster(cluster).ListNamespace(tenancy.QuotasIn(namespace), nil) {
+		if quota = a.latest(quota); tenancy.LimitedBy(quota) == namespace {
+			found = append(found, quota)
+		}
+	}
+	return found
 }
 
 // latest returns the quota as last written here if that is newer.
@@ -216,20 +172,12 @@ func (a *accessor) latest(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 		return quota
 	}
 	written := found.(*corev1.ResourceQuota)
-	if written.UID == quota.UID && version(written) > version(quota) {
+	order, err := resourceversion.CompareResourceVersion(written.ResourceVersion, quota.ResourceVersion)
+	if written.UID == quota.UID && err == nil && order > 0 {
 		return written
 	}
 	a.written.Remove(key)
 	return quota
-}
-
-// version returns the resourceVersion as a number. The versions of a resource are ordered.
-func version(quota *corev1.ResourceQuota) uint64 {
-	number, err := strconv.ParseUint(quota.ResourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return number
 }
 
 // UpdateQuotaStatus implements resourcequota.QuotaAccessor. After a conflict it remembers the newest object,

@@ -36,8 +36,7 @@ var (
 const scheduling, initializing, ready, inactive, unavailable, terminating = corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing,
 	corev1alpha1.LogicalClusterPhaseReady, corev1alpha1.LogicalClusterPhaseInactive, corev1alpha1.LogicalClusterPhaseUnavailable, corev1alpha1.LogicalClusterPhaseTerminating
 
-// moves are the phases that administrators may set, by current phase. There are no backward transitions, and
-// deletion sets the other phases.
+// moves are the phases that administrators may set, by current phase. Deletion sets the other phases.
 var moves = map[corev1alpha1.LogicalClusterPhaseType][]corev1alpha1.LogicalClusterPhaseType{
 	"":           {scheduling, initializing},
 	scheduling:   {initializing},

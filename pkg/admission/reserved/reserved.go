@@ -34,8 +34,7 @@ func NewReserved() *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
 }
 
-// level returns the privileges of a user in the logical cluster of ctx. A level above administrators has
-// none.
+// level returns the privileges of a user in the logical cluster of ctx; administrators+1 means none.
 func level(ctx context.Context, u user.Info) privilege {
 	switch {
 	case identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupShards):
@@ -162,15 +161,9 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 		return nil
 	}
 	value := old.GetAnnotations()[core.ReplicateAnnotationKey]
-	annotations := obj.GetAnnotations()
-	if _, has := annotations[core.ReplicateAnnotationKey]; has || value == "" {
-		return nil
+	if _, has := obj.GetAnnotations()[core.ReplicateAnnotationKey]; !has && value != "" {
+		setAnnotation(obj, core.ReplicateAnnotationKey, value)
 	}
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[core.ReplicateAnnotationKey] = value
-	obj.SetAnnotations(annotations)
 	return nil
 }
 
@@ -203,27 +196,22 @@ func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.Ob
 	return nil
 }
 
-type record struct {
-	annotations, labels map[string]string
-	finalizers          []string
-	fields              []any
-}
-
-func recordOf(a admission.Attributes) record {
+// recordOf returns the reserved metadata and fields of an object, to be compared.
+func recordOf(a admission.Attributes) []any {
 	obj, ok := metadataOf(a.GetObject())
 	if !ok {
-		return record{}
+		return nil
 	}
-	r := record{annotations: reservedIn(annotations, obj.GetAnnotations()), labels: reservedIn(labels, obj.GetLabels())}
+	r := []any{reservedIn(annotations, obj.GetAnnotations()), reservedIn(labels, obj.GetLabels())}
 	for _, key := range obj.GetFinalizers() {
 		if _, reserved := lookUp(finalizers, key); reserved {
-			r.finalizers = append(r.finalizers, key)
+			r = append(r, key)
 		}
 	}
 	if a.GetResource().GroupResource() == workspaces {
 		for _, path := range append(slices.Clone(workspaceFields), []string{"status"}) {
 			value, _ := field(a.GetObject(), path...)
-			r.fields = append(r.fields, runtime.DeepCopyJSONValue(value)) // the plugin may change the original
+			r = append(r, runtime.DeepCopyJSONValue(value)) // the plugin may change the original
 		}
 	}
 	return r

@@ -17,7 +17,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -178,20 +177,20 @@ func (*WorkspaceOwner) Admit(ctx context.Context, a admission.Attributes, _ admi
 	if err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("reading the metadata: %w", err))
 	}
-	annotations := obj.GetAnnotations()
-	if annotations[ownerAnnotation] == owner {
-		return nil
+	if obj.GetAnnotations()[ownerAnnotation] != owner {
+		setAnnotation(obj, ownerAnnotation, owner)
 	}
-	if owner == "" {
-		delete(annotations, ownerAnnotation)
-	} else {
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[ownerAnnotation] = owner
+	return nil
+}
+
+// setAnnotation sets an annotation, or removes it if the value is "".
+func setAnnotation(obj metav1.Object, key, value string) {
+	annotations := make(map[string]string, len(obj.GetAnnotations())+1)
+	maps.Copy(annotations, obj.GetAnnotations())
+	if annotations[key] = value; value == "" {
+		delete(annotations, key)
 	}
 	obj.SetAnnotations(annotations)
-	return nil
 }
 
 // ownerFor returns the required value: that of the old object, or the creator of a new one.
@@ -254,10 +253,7 @@ func (p *PathAnnotation) Admit(ctx context.Context, a admission.Attributes, _ ad
 	if err != nil || want == "" || object.GetAnnotations()[pathAnnotation] == want {
 		return err
 	}
-	annotations := make(map[string]string, len(object.GetAnnotations())+1)
-	maps.Copy(annotations, object.GetAnnotations())
-	annotations[pathAnnotation] = want
-	object.SetAnnotations(annotations)
+	setAnnotation(object, pathAnnotation, want)
 	return nil
 }
 
@@ -283,10 +279,7 @@ func (p *PathAnnotation) wanted(ctx context.Context, a admission.Attributes) (ob
 	if _, has := object.GetAnnotations()[pathAnnotation]; !has && (!withPath[resource] || a.GetSubresource() != "") {
 		return nil, "", nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return nil, "", apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	lc, err := p.find(ctx, cluster)
 	if err != nil || lc == nil {
 		return object, "", err

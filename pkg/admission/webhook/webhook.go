@@ -5,9 +5,7 @@
 // created on the first write, replaced after a change of the configurations, and dropped with the last one.
 // It has no goroutines.
 //
-// Objects that are sent to webhooks always have the annotation kcp.io/cluster. Writes of the server itself
-// bypass webhooks, because its controllers serve all logical clusters and must not wait for the webhook of
-// one.
+// Objects that are sent to webhooks always have the annotation kcp.io/cluster.
 package webhook
 
 import (
@@ -44,9 +42,8 @@ type Config struct {
 
 type caller struct {
 	*admission.Handler
+	*percluster.Cache[webhooks]
 	config Config
-	ready  *percluster.Judges
-	hooks  *percluster.Cache[*webhooks]
 	open   opener
 }
 
@@ -165,17 +162,16 @@ func newCaller[T client.Object](config Config, configurations *replicas.Dual[T],
 	c := &caller{
 		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
 		config:  config,
-		ready:   percluster.NewJudges(config.Namespaces, config.Local, configurations),
 		open:    open,
 	}
-	c.hooks = percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
+	c.Cache = percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
 		made, err := c.prepare(cluster, cluster)
 		if err != nil {
 			return nil, time.Second, err
 		}
 		return made, 0, nil
-	})
-	percluster.Follow(c.hooks, configurations, func(cluster logicalcluster.Name) bool { return len(configurations.In(cluster)) == 0 })
+	}, percluster.NewJudges(config.Namespaces, config.Local, configurations))
+	percluster.Follow(c.Cache, configurations, func(cluster logicalcluster.Name) bool { return len(configurations.In(cluster)) == 0 })
 	return c
 }
 
@@ -190,29 +186,10 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 	return hooks.ValidateInitialization()
 }
 
-// Applies reports whether webhooks of the kind apply to a write.
-func (c *caller) Applies(ctx context.Context) bool {
-	judge, _, err := percluster.Judge(ctx)
-	return err == nil && c.hooks.Has(judge)
-}
-
 func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if percluster.IsServer(a.GetUserInfo()) {
-		return nil
-	}
-	judge, in, err := percluster.Judge(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	if err := c.ready.Wait(ctx, a, judge, in); err != nil {
+	hooks, judge, in, err := c.For(ctx, a)
+	if err != nil || hooks == nil {
 		return err
-	}
-	hooks, found, err := c.hooks.Get(judge)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	if !found {
-		return nil
 	}
 	caller := webhooktransport.Caller{Cluster: in}
 	if judge != in {

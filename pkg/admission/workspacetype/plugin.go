@@ -123,10 +123,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 // users who may not see the reason, all rejections take the same time.
 func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 	start := time.Now()
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
+	cluster, _ := request.ClusterNameFrom(ctx)
 	types, reason := p.config.Types(ctx, cluster, ws)
 	if unknown(types, reason) && p.config.Timeout > 0 {
 		resume := request.Pause(ctx)
@@ -143,6 +140,7 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 	case u == nil:
 		return types, nil
 	case reason == nil && !identity.Administers(ctx, u):
+		var err error
 		if reason, err = p.mayUse(ctx, u, types); err != nil {
 			return nil, err
 		}

@@ -159,24 +159,19 @@ func (c *Cache) get(k key, parse func([]byte) (*response, error)) (*response, er
 func (c *Cache) use(k key) *entry {
 	e := c.entries[k]
 	if e == nil {
-		e = c.add(k)
+		p := c.providers[k.Location]
+		if p == nil {
+			p = &provider{reads: semaphore.NewWeighted(maxReads), recent: list.New()}
+			c.providers[k.Location] = p
+		}
+		e = &entry{key: k, provider: p}
+		c.entries[k] = e
+		e.inAll, e.inOwn = c.recent.PushFront(e), p.recent.PushFront(e)
+		c.weigh(e)
 	}
 	e.used = time.Now()
 	c.recent.MoveToFront(e.inAll)
 	e.provider.recent.MoveToFront(e.inOwn)
-	return e
-}
-
-func (c *Cache) add(k key) *entry {
-	p := c.providers[k.Location]
-	if p == nil {
-		p = &provider{reads: semaphore.NewWeighted(maxReads), recent: list.New()}
-		c.providers[k.Location] = p
-	}
-	e := &entry{key: k, provider: p}
-	c.entries[k] = e
-	e.inAll, e.inOwn = c.recent.PushFront(e), p.recent.PushFront(e)
-	c.weigh(e)
 	return e
 }
 
@@ -323,8 +318,7 @@ func (c *Cache) Changes() uint64 {
 	return c.changes
 }
 
-// Save returns the cached responses, the most recently used last, and drops those that have not been used for
-// long.
+// Save returns the cached responses, the most recently used last, and drops those that were not used for unusedFor.
 func (c *Cache) Save() ([]json.RawMessage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
