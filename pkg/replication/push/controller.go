@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -259,7 +260,7 @@ func (m *mirror) session(ctx context.Context) error {
 	defer cancel(nil)
 	s := &session{
 		replicas: m.replicas, ledger: newLedger(), expected: newExpected(),
-		dirtyKeys: dirtyKeys{all: map[client.Key]dirtyReason{}}, recent: recent{at: map[client.Key]time.Time{}}, roots: make(chan *digest.Response, 1), end: cancel,
+		dirtyKeys: dirtyKeys{all: map[client.Key]dirtyReason{}}, recent: cache.NewExpiring(), roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
 	if m.trust != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -191,59 +192,25 @@ func (d *dirtyKeys) take(key client.Key) dirtyReason {
 	return why
 }
 
-// recent are the replicas that were written within coalescing.
-type recent struct {
-	mu    sync.Mutex
-	at    map[client.Key]time.Time
-	order []client.Key
-}
-
-func (r *recent) wrote(key client.Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for len(r.order) > 0 && time.Since(r.at[r.order[0]]) >= coalescing {
-		delete(r.at, r.order[0])
-		r.order = r.order[1:]
-	}
-	if _, written := r.at[key]; !written {
-		r.order = append(r.order, key)
-	}
-	r.at[key] = time.Now()
-}
-
-// wait returns the remaining delay of a key.
-func (r *recent) wait(key client.Key) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	at, written := r.at[key]
-	if !written {
-		return 0
-	}
-	return coalescing - time.Since(at)
-}
-
 // progress tracks the keys of the initial synchronization that are not replicated yet.
 type progress struct {
 	mu        sync.Mutex
 	remaining prometheus.Gauge
-	keys      map[client.Key]struct{}
+	keys      sets.Set[client.Key]
 }
 
 func (p *progress) start(remaining prometheus.Gauge, keys []client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.remaining, p.keys = remaining, make(map[client.Key]struct{}, len(keys))
-	for _, key := range keys {
-		p.keys[key] = struct{}{}
-	}
+	p.remaining, p.keys = remaining, sets.New(keys...)
 	remaining.Set(float64(len(p.keys)))
 }
 
 func (p *progress) done(key client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.keys[key]; ok {
-		delete(p.keys, key)
+	if p.keys.Has(key) {
+		p.keys.Delete(key)
 		p.remaining.Set(float64(len(p.keys)))
 		if len(p.keys) == 0 {
 			p.keys = nil // maps do not shrink

@@ -138,7 +138,7 @@ func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Un
 	if err != nil {
 		return err
 	}
-	s.recent.wrote(key)
+	s.recent.Set(key, time.Now(), coalescing)
 	s.expected.expect(ctx, s.resource, key, local, written)
 	klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
 	return nil
@@ -149,7 +149,9 @@ func (s *session) work(ctx context.Context) error {
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
-			if wait := s.recent.wait(key); wait > 0 {
+			written, _ := s.recent.Get(key)
+			at, _ := written.(time.Time) // zero unless it was written recently
+			if wait := coalescing - time.Since(at); wait > 0 {
 				return reconcile.Result{RequeueAfter: wait}, nil
 			}
 			return reconcile.Result{}, s.reconcile(ctx, key)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -30,7 +31,8 @@ type session struct {
 	ledger    *ledger
 	expected  *expected
 	dirtyKeys dirtyKeys
-	recent    recent
+	// recent contains the times of writes within coalescing by key.
+	recent *cache.Expiring
 
 	// mu orders the events of the shard and the change of comparing.
 	mu sync.Mutex
