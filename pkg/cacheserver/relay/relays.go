@@ -40,7 +40,7 @@ type Relays struct {
 	// checkpoints are those on this cache server.
 	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 	observer    *health.Observer
-	cached      *cachedResources
+	cached      cachedResources
 	news        chan struct{}
 
 	mu sync.Mutex
@@ -57,9 +57,9 @@ type relayedShard struct {
 	table  *replication.Table
 	cached sets.Set[schema.GroupVersionResource]
 
-	removing sync.WaitGroup
-	ctx      context.Context //nolint:containedctx // as long as it is relayed
-	stop     func()
+	running sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // as long as it is relayed
+	cancel  context.CancelFunc
 }
 
 // NewRelays returns the relays of a cache server, which do nothing until they run.
@@ -70,7 +70,10 @@ func NewRelays(config Config, self Self, options ...client.FactoryOption) (*Rela
 		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, logged: map[string]struct{}{},
 		checkpoints: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}),
 	}
-	r.cached = newCachedResources(everything)
+	r.cached = cachedResources{
+		kinds.CachedResources.Informer(everything, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
+		kinds.ClusterCachedResources.Informer(everything, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
+	}
 	r.observer = health.NewObserver("", r.checkpoints, r.Relays, self.Metrics)
 	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
@@ -121,7 +124,7 @@ func (r *Relays) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { _ = r.checkpoints.Run(ctx) }) // it only fails if it is already running
 	wg.Go(func() { _ = r.observer.Run(ctx) })
-	for _, informer := range r.cached.informers {
+	for _, informer := range r.cached {
 		defer informer.AddEventHandler(client.Handler[*cachev1alpha1.CachedResource]{
 			OnAdd:    func(*cachev1alpha1.CachedResource, bool) { r.changed() },
 			OnUpdate: func(_, _ *cachev1alpha1.CachedResource) { r.changed() },
@@ -265,33 +268,28 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 		logger.Error(err, "Failed to relay the replicas of a shard")
 		return nil
 	}
-	running, stop := context.WithCancel(ctx)
-	var ended sync.WaitGroup
-	now := &relayedShard{source: w.source, via: w.via, table: table, cached: sets.New[schema.GroupVersionResource](), ctx: running}
-	now.stop = func() {
-		stop()
-		ended.Wait()
-		now.removing.Wait()
-	}
+	now := &relayedShard{source: w.source, via: w.via, table: table, cached: sets.New[schema.GroupVersionResource]()}
+	now.ctx, now.cancel = context.WithCancel(ctx)
 	r.mu.Lock()
 	r.running[shard] = now
 	r.mu.Unlock()
 	logger.Info("Relaying the replicas of a shard")
-	ended.Go(func() {
-		if err := controller.Run(running); err != nil {
+	now.running.Go(func() {
+		if err := controller.Run(now.ctx); err != nil { //nolint:contextcheck // as long as the shard is relayed
 			logger.Error(err, "The relay of a shard has failed, retrying")
-			r.mu.Lock()
-			if r.running[shard] == now {
-				delete(r.running, shard)
-			}
-			r.mu.Unlock()
+			r.delete(shard, now)
 		}
 	})
 	return now
 }
 
 func (r *Relays) end(shard string, now *relayedShard) {
-	now.stop()
+	now.cancel()
+	now.running.Wait()
+	r.delete(shard, now)
+}
+
+func (r *Relays) delete(shard string, now *relayedShard) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running[shard] == now {
@@ -338,7 +336,7 @@ func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersio
 	}
 	for resource := range now.cached.Difference(wanted) {
 		now.cached.Delete(resource)
-		now.removing.Go(func() {
+		now.running.Go(func() {
 			for ctx.Err() == nil {
 				removing, cancel := context.WithTimeout(ctx, removalTimeout)
 				err := now.table.Remove(removing, resource.GroupResource())
@@ -355,21 +353,12 @@ func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersio
 // cachedResources relays the resources that CachedResources select, as long as one of these exists here. CachedResources
 // are relayed themselves, so that nothing depends on the current content of the other cache server. A regional
 // CachedResource is not relayed, and neither are its objects.
-type cachedResources struct {
-	informers []*client.Informer[*cachev1alpha1.CachedResource]
-}
-
-func newCachedResources(replicas client.Scope) *cachedResources {
-	return &cachedResources{[]*client.Informer[*cachev1alpha1.CachedResource]{
-		kinds.CachedResources.Informer(replicas, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
-		kinds.ClusterCachedResources.Informer(replicas, client.InformerOptions[*cachev1alpha1.CachedResource]{}),
-	}}
-}
+type cachedResources []*client.Informer[*cachev1alpha1.CachedResource]
 
 // of returns the resources that the CachedResources of each shard select, or nil until they are loaded.
-func (c *cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] {
+func (c cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] {
 	all := map[string]sets.Set[schema.GroupVersionResource]{}
-	for _, informer := range c.informers {
+	for _, informer := range c {
 		if !informer.HasSynced() {
 			return nil
 		}
