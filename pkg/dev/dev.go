@@ -61,7 +61,7 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 	case <-force:
 		return ErrForced
 	default:
-		r.term.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
+		r.term.write("\nStopped. The data is kept in " + o.WorkDir + "\n")
 		return nil
 	}
 }
@@ -103,7 +103,7 @@ func (r *run) closeLogs() error {
 func (r *run) notify(e supervise.Event) {
 	if e.Kind == supervise.Stopping && !r.stopping {
 		r.stopping = true
-		r.term.print("\nStopping; press Ctrl-C again to kill all components\n")
+		r.term.write("\nStopping; press Ctrl-C again to kill all components\n")
 	}
 	for i, c := range r.components {
 		if c.Name != e.Component {

@@ -61,8 +61,8 @@ func (t *terminal) paint(c colour, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// print writes a block of text. Errors are ignored, because the cluster must continue without the terminal.
-func (t *terminal) print(text string) {
+// write writes a block of text. Errors are ignored, because the cluster must continue without the terminal.
+func (t *terminal) write(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, _ = io.WriteString(t.out, text)
@@ -84,7 +84,7 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	for _, note := range p.notes {
 		fmt.Fprintf(&b, "%s %s\n", t.paint(yellow, "Note:"), note)
 	}
-	t.print(b.String() + "\n")
+	t.write(b.String() + "\n")
 }
 
 func (t *terminal) event(c Command, e supervise.Event, lastWords string) {
@@ -112,7 +112,7 @@ func (t *terminal) event(c Command, e supervise.Event, lastWords string) {
 	case supervise.Killed:
 		text = t.paint(red, "killed")
 	}
-	t.print("  " + t.name(c.Name) + "  " + text + "\n")
+	t.write("  " + t.name(c.Name) + "  " + text + "\n")
 }
 
 func (t *terminal) ready(o CompletedOptions, took time.Duration) {
@@ -132,16 +132,16 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	fmt.Fprintf(&b, "Webhooks may have addresses in %s, which servers reject by default.\n", strings.ReplaceAll(loopbackCIDRs, ",", " and "))
 	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
 		quote(t.path(files.shard(0, "admin.kubeconfig"))))
-	t.print(b.String())
+	t.write(b.String())
 }
 
 // note prints a note that belongs to no component.
 func (t *terminal) note(text string) {
-	t.print(t.paint(yellow, "Note:") + " " + plaintext.Escape(oneLine(text)) + "\n")
+	t.write(t.paint(yellow, "Note:") + " " + plaintext.Escape(oneLine(text)) + "\n")
 }
 
 func (t *terminal) log(name, line string) {
-	t.print(t.paint(dim, t.name(name)+" |") + " " + plaintext.Escape(line) + "\n")
+	t.write(t.paint(dim, t.name(name)+" |") + " " + plaintext.Escape(line) + "\n")
 }
 
 // path returns a path for messages, relative to the current directory if it is below it.

@@ -95,7 +95,8 @@ func (h *Handle) identity(ctx context.Context, want Identity) (*Identity, error)
 	if err != nil {
 		return nil, fmt.Errorf("reading the identity from %s: %w", h.where, err)
 	}
-	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
+	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
+		kv := kvs[0]
 		var found Identity
 		if err := json.Unmarshal(kv.Value, &found); err != nil || found.Format == 0 || found.Kind == "" {
 			return nil, fmt.Errorf("%w: the key %s of %s has the invalid value %.100q: restore it from a backup, or set it to %s if it is the data of this %s",
@@ -103,9 +104,9 @@ func (h *Handle) identity(ctx context.Context, want Identity) (*Identity, error)
 		}
 		return &found, nil
 	}
-	for _, kv := range resp.Responses[1].GetResponseRange().GetKvs() {
+	if kvs := resp.Responses[1].GetResponseRange().GetKvs(); len(kvs) > 0 {
 		return nil, fmt.Errorf("%w: %s has keys such as %s but no key %s, so they were not written by shardplane v0.1.0 or later: use another --data-dir, etcd or --etcd-prefix",
-			ErrDataDirFormat, h.where, kv.Key, key)
+			ErrDataDirFormat, h.where, kvs[0].Key, key)
 	}
 	return nil, nil //nolint:nilnil // no data
 }

@@ -167,9 +167,9 @@ func TestBoundTokens(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			token := w.issue(t, nil, "api")
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
 			w.accepted(t, token)
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //nolint:forbidigo // in a bubble
 			w.refused(t, token, "expired")
 			// The clock of the issuer is ahead.
 			issued := func(ahead time.Duration) string {

@@ -29,8 +29,9 @@ type claims map[claim]string
 
 // claimsOf returns the names, with those of resources first.
 func claimsOf(n *apiextensions.CustomResourceDefinitionNames) []claim {
-	var all []claim
-	for _, name := range slices.Sorted(slices.Values(slices.Concat([]string{n.Plural, n.Singular}, n.ShortNames))) {
+	names := slices.Sorted(slices.Values(slices.Concat([]string{n.Plural, n.Singular}, n.ShortNames)))
+	all := make([]claim, 0, len(names)+2)
+	for _, name := range names {
 		all = append(all, claim{name: name})
 	}
 	all = append(all, claim{true, min(n.Kind, n.ListKind)}, claim{true, max(n.Kind, n.ListKind)})

@@ -227,7 +227,7 @@ type Hooks struct {
 // NewHooks returns Hooks without calls. A function in convert replaces the conversion webhooks of its host.
 // schemas returns the function for the path of a URL with the host definitions.ConvertHost.
 func NewHooks(convert map[string]definitions.Convert, schemas func(path string) definitions.Convert) *Hooks {
-	running, stop := context.WithCancel(context.Background())
+	running, stop := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Stop
 	return &Hooks{convert: convert, schemas: schemas, running: running, Stop: stop}
 }
 
@@ -266,7 +266,7 @@ type hookTransport struct {
 func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(t.hooks.running, func() { cancel(errHookStopped) })()
+	defer context.AfterFunc(t.hooks.running, func() { cancel(errHookStopped) })() //nolint:contextcheck // ctx also ends with Stop
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil && errors.Is(context.Cause(ctx), errHookStopped) {
 		return nil, errHookStopped

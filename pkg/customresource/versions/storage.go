@@ -270,7 +270,7 @@ func newVersionWatch(ctx context.Context, v *versionStore, stored watch.Interfac
 	ctx, cancel := context.WithCancel(ctx)
 	w := &versionWatch{store: v, stored: stored, events: make(chan watch.Event), cancel: cancel}
 	w.worker.Go(func() {
-		defer context.AfterFunc(v.open, cancel)()
+		defer context.AfterFunc(v.open, cancel)() //nolint:contextcheck // ctx also ends with the store
 		w.run(ctx)
 	})
 	return w

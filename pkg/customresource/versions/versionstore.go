@@ -93,7 +93,7 @@ type versionStore struct {
 
 func newVersionStore(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *calls, decoded, encoded *budget) *versionStore {
 	stored := schema.GroupVersion{Group: gvk.Group, Version: sch.StoredVersion()}
-	open, end := context.WithCancel(context.Background())
+	open, end := context.WithCancel(context.Background()) //nolint:forbidigo // ends when the store is closed
 	v := &versionStore{
 		Interface:    raw.Interface,
 		raw:          raw,

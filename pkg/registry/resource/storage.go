@@ -167,7 +167,7 @@ func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) err
 	return nil
 }
 
-func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
+func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) { //nolint:unparam // required by Definition
 	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
 }
 
