@@ -275,7 +275,7 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	r.mu.Unlock()
 	logger.Info("Relaying the replicas of a shard")
 	now.running.Go(func() {
-		if err := controller.Run(now.ctx); err != nil { //nolint:contextcheck // as long as the shard is relayed
+		if err := controller.Run(now.ctx); err != nil {
 			logger.Error(err, "The relay of a shard has failed, retrying")
 			r.delete(shard, now)
 		}
