@@ -39,7 +39,7 @@ func NewBindingIndex(config Config) (*Index, error) {
 	x := &Index{
 		config: config,
 		table:  newTable(config.Local),
-		stored: stored{local: config.Local},
+		stored: stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
 		own:    own,
 	}
 	if x.schemas, err = newSchemas(&x.config, x.used, x.schemaChanged); err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -219,30 +220,61 @@ const readTimeout = 10 * time.Second
 // if there are many requests for missing resources.
 type stored struct {
 	local *client.Factory
-	reads singleflight.Group
+
+	mu sync.Mutex
+	// next contains the reads that have not started. While a read is running, there is an entry, which may be nil.
+	next map[logicalcluster.Name]*storedRead
 }
 
+// storedRead is shared by all callers that wait before it starts.
 type storedRead struct {
-	began   time.Time
+	done    chan struct{}
+	waiting int // the number of callers
 	records []*record
 	err     error
 }
 
 // read returns the bindings that are stored at some time after the call.
 func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
-	for called := time.Now(); ; {
-		r, err := share(ctx, &s.reads, cluster.String(), readTimeout, func(ctx context.Context) (r storedRead, _ error) {
-			r.began = time.Now()
-			r.records, r.err = s.load(ctx, cluster)
-			return r, nil
-		})
-		if err != nil || !r.began.Before(called) {
-			return r.records, cmp.Or(err, r.err)
+	s.mu.Lock()
+	next, running := s.next[cluster]
+	if next == nil {
+		next = &storedRead{done: make(chan struct{})}
+		s.next[cluster] = next
+	}
+	next.waiting++
+	if !running {
+		go s.run(context.WithoutCancel(ctx), cluster)
+	}
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-next.done:
+		return next.records, next.err
+	}
+}
+
+// run reads until no caller is waiting.
+func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
+	for {
+		s.mu.Lock()
+		r := s.next[cluster]
+		if r == nil {
+			delete(s.next, cluster)
+			s.mu.Unlock()
+			return
 		}
+		s.next[cluster] = nil
+		s.mu.Unlock()
+		r.records, r.err = s.load(ctx, cluster)
+		close(r.done)
 	}
 }
 
 func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
