@@ -94,8 +94,3 @@ func statusOf(err error) *apierrors.StatusError {
 	status, _ := errors.AsType[*apierrors.StatusError](err)
 	return status
 }
-
-func isCode(err error, code int32) bool {
-	status := statusOf(err)
-	return status != nil && status.ErrStatus.Code == code
-}

@@ -25,34 +25,6 @@ const (
 	retryPause, unservedPause = 250 * time.Millisecond, 5 * time.Second
 )
 
-// notice is sent by a feed to its watch.
-type notice struct {
-	feed *feed
-	kind noticeKind
-	// frame is the event, and revision its resource version.
-	frame    frame
-	revision uint64
-	// err is why the shard is unreachable, or the error that ends the watch.
-	err error
-}
-
-type noticeKind int
-
-const (
-	// began is sent when the shard responds. Events follow.
-	began noticeKind = iota
-	// event is an event of the shard.
-	event
-	// initialEnd is sent after all initial events.
-	initialEnd
-	// unserved is sent if the shard currently does not serve the resource.
-	unserved
-	// shardUnreachable is sent if the shard is unreachable. The feed retries.
-	shardUnreachable
-	// failed is sent if the feed cannot continue.
-	failed
-)
-
 // frame is one event of a watch in JSON.
 type frame struct {
 	Type   watch.EventType `json:"type"`
@@ -62,8 +34,9 @@ type frame struct {
 // feed reads the watch of one shard, and resumes it when it ends. It reads an event only after the previous one was
 // received.
 type feed struct {
-	shard   Shard
-	request *Request
+	shard Shard
+	// merged is the watch of the feed. The feed uses its constant fields only, and all others in functions that it sends.
+	merged *merged
 	// at is the position from which the feed resumes, if known is true. Otherwise it starts with initial events.
 	at    uint64
 	known bool
@@ -75,9 +48,6 @@ type feed struct {
 	responded bool
 	// columns are those of hidden events, which the client has not received yet. They belong to the watch.
 	columns []byte
-	out     chan<- notice
-	// open is closed when events may follow, and release when those after the initial events may follow.
-	open, release <-chan struct{}
 }
 
 // run watches until ctx ends or the feed cannot continue.
@@ -91,24 +61,22 @@ func (f *feed) run(ctx context.Context) {
 		}
 		pause := retryPause
 		switch status := statusOf(err); {
-		case isCode(err, http.StatusNotFound) && !f.initialSent:
+		case apierrors.IsNotFound(err) && !f.initialSent:
 			pause = unservedPause
-			if !f.send(ctx, notice{kind: unserved, err: err}) {
-				return
-			}
+			f.send(ctx, func() error { return f.merged.notServed(f, err) })
 		case status != nil && status.ErrStatus.Code != http.StatusTooManyRequests:
-			f.send(ctx, notice{kind: failed, err: status})
+			f.send(ctx, func() error { return status })
 			return
 		case !f.known && f.initialSent:
-			f.send(ctx, notice{kind: failed, err: missing{f.shard.Name: errors.New("the watch ended during the initial events")}.status()})
+			f.send(ctx, func() error {
+				return missing{f.shard.Name: errors.New("the watch ended during the initial events")}.status()
+			})
 			return
 		case lost.IsZero():
 			lost = time.Now()
 		case time.Since(lost) > unreachableTimeout && !warned:
 			warned = true
-			if !f.send(ctx, notice{kind: shardUnreachable, err: err}) {
-				return
-			}
+			f.send(ctx, func() error { return f.merged.lost(f, err) })
 		}
 		select {
 		case <-time.After(pause):
@@ -118,14 +86,11 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// send sends a notice, and returns false if ctx ends before.
-func (f *feed) send(ctx context.Context, n notice) bool {
-	n.feed = f
+// send calls a function in the goroutine of the watch, which ends if it returns an error, unless ctx ends before.
+func (f *feed) send(ctx context.Context, notice func() error) {
 	select {
-	case f.out <- n:
-		return true
+	case f.merged.notices <- notice:
 	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -134,11 +99,10 @@ func (f *feed) watch(ctx context.Context, responded func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(responseTimeout, cancel)
-	query := f.request.with(queryVersion, "", queryMatch, "", queryInitial, "", queryTimeout, "", queryBookmarks, "true", queryLimit, "", queryContinue, "")
-	switch {
-	case f.known:
+	query := f.merged.request.with(queryVersion, "", queryMatch, "", queryInitial, "", queryTimeout, "", queryBookmarks, "true", queryLimit, "", queryContinue, "")
+	if f.known {
 		query.Set(queryVersion, strconv.FormatUint(f.at, 10))
-	default:
+	} else {
 		query.Set(queryInitial, "true")
 		query.Set(queryMatch, string(metav1.ResourceVersionMatchNotOlderThan))
 		if f.notOlder > 0 {
@@ -158,9 +122,8 @@ func (f *feed) watch(ctx context.Context, responded func()) error {
 	}
 	defer func() { _ = res.Body.Close() }()
 	responded()
-	if !f.send(ctx, notice{kind: began}) || !wait(ctx, f.open) {
-		return ctx.Err()
-	}
+	f.send(ctx, func() error { return f.merged.began(f) })
+	wait(ctx, f.merged.open)
 	decoder := json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))
 	for {
 		var next frame
@@ -186,35 +149,27 @@ func (f *feed) take(ctx context.Context, next frame) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
-	n := notice{kind: event, frame: next, revision: revision}
-	if !f.known {
-		f.initialSent = true
-		if next.Type == watch.Bookmark && endsInitial(next.Object, f.request.Tables) {
-			n.kind = initialEnd
-		}
-	}
-	if !f.send(ctx, n) {
+	if f.known {
+		f.at = revision
+		f.send(ctx, func() error { return f.merged.event(f, next, revision) })
 		return ctx.Err()
 	}
-	switch {
-	case n.kind == initialEnd:
-		f.at, f.known = revision, true
-		if !wait(ctx, f.release) {
-			return ctx.Err()
-		}
-	case f.known:
-		f.at = revision
+	f.initialSent = true
+	if next.Type != watch.Bookmark || !endsInitial(next.Object, f.merged.request.Tables) {
+		f.send(ctx, func() error { return f.merged.event(f, next, revision) })
+		return ctx.Err()
 	}
-	return nil
+	f.at, f.known = revision, true
+	f.send(ctx, func() error { return f.merged.initialEnd(f, next.Object, revision) })
+	wait(ctx, f.merged.release)
+	return ctx.Err()
 }
 
-// wait waits until a channel is closed, and returns false if ctx ends before.
-func wait(ctx context.Context, closed <-chan struct{}) bool {
+// wait waits until a channel is closed or ctx ends.
+func wait(ctx context.Context, closed <-chan struct{}) {
 	select {
 	case <-closed:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }
 

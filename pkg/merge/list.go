@@ -49,9 +49,9 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 	if err != nil {
 		return nil, v, nil, err
 	}
-	if exact && len(v.positions) > 0 {
+	if exact && len(v) > 0 {
 		// Shards that are not in the version had no objects then.
-		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, missing{}, nil
+		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v[s.Number]; return !ok }), v, missing{}, nil
 	}
 	responded, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
 		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
@@ -64,7 +64,7 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 	}
 	v = Vector{}
 	for i, s := range responded {
-		v = v.With(s.Number, revisions[i])
+		v[s.Number] = revisions[i]
 	}
 	return responded, v, unreachable, nil
 }
@@ -73,7 +73,7 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 // state, so that all parts are from the same time as far as their versions show.
 func (r *Request) at(s Shard, v Vector, change ...string) url.Values {
 	q := r.with(change...)
-	if revision, ok := v.Of(s.Number); ok {
+	if revision, ok := v[s.Number]; ok {
 		q.Set(queryVersion, strconv.FormatUint(revision, 10))
 		return q
 	}
@@ -111,7 +111,7 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 	if err != nil {
 		return err
 	}
-	v = Vector{slices.DeleteFunc(v.Positions(), func(p Position) bool { return indexOf(responded, p.Shard) < 0 })}
+	maps.DeleteFunc(v, func(number uint32, _ uint64) bool { return indexOf(responded, number) < 0 })
 	out := newWriter(w, parts[0], unreachable)
 	for _, p := range parts {
 		if v, err = out.part(p, v); err != nil {
@@ -154,7 +154,7 @@ func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shar
 	}
 	name := shards[from].Name
 	shards = slices.DeleteFunc(shards, func(s Shard) bool {
-		_, listed := v.Of(s.Number)
+		_, listed := v[s.Number]
 		return s.Name < name || s.Name != name && !listed
 	})
 	return r.page(ctx, w, page{shards: shards, version: v, token: c.Token, limit: limit})
@@ -167,7 +167,7 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 	for i, s := range p.shards {
 		q := r.pageQuery(s, p, remaining)
 		part, err := r.openPart(ctx, s, q)
-		if isCode(err, http.StatusNotFound) && i+1 < len(p.shards) {
+		if apierrors.IsNotFound(err) && i+1 < len(p.shards) {
 			p.token = ""
 			continue
 		}
@@ -209,7 +209,7 @@ func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
 	if p.limit > 0 {
 		q.Set(queryLimit, strconv.FormatInt(limit, 10))
 	}
-	if revision, ok := p.version.Of(s.Number); ok && p.token == "" {
+	if revision, ok := p.version[s.Number]; ok && p.token == "" {
 		q.Set(queryVersion, strconv.FormatUint(revision, 10))
 		q.Set(queryMatch, string(metav1.ResourceVersionMatchExact))
 	}
@@ -225,7 +225,8 @@ func (r *Request) pageError(s Shard, v Vector, err error) error {
 		return missing{s.Name: err}.status()
 	case status.ErrStatus.Code == http.StatusGone:
 		continued := *status
-		latest := Vector{slices.DeleteFunc(v.Positions(), func(p Position) bool { return p.Shard == s.Number })}
+		latest := maps.Clone(v)
+		delete(latest, s.Number)
 		continued.ErrStatus.Continue = r.token(cursor{Version: latest.String(), Shard: s.Number, Token: status.ErrStatus.Continue})
 		return &continued
 	}

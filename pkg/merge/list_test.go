@@ -47,7 +47,7 @@ func positions(t *testing.T, version string, shards ...string) []uint64 {
 	require.NoError(t, err, version)
 	all := make([]uint64, len(shards))
 	for i, name := range shards {
-		all[i], _ = v.Of(merge.NumberOf(name))
+		all[i] = v[merge.NumberOf(name)]
 	}
 	return all
 }

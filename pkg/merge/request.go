@@ -114,8 +114,8 @@ func (r *Request) start(shards []Shard) (Vector, error) {
 
 // known checks that all shards of a vector still exist.
 func known(v Vector, shards []Shard) error {
-	for _, p := range v.positions {
-		if indexOf(shards, p.Shard) < 0 {
+	for number := range v {
+		if indexOf(shards, number) < 0 {
 			return expired("a shard of the resource version was removed: list again")
 		}
 	}
@@ -172,7 +172,7 @@ func each[T any](shards []Shard, send func(Shard) (T, error)) (responded []Shard
 		switch status := statusOf(errs[i]); {
 		case errs[i] == nil:
 			responded, results = append(responded, s), append(results, all[i])
-		case isCode(errs[i], http.StatusNotFound):
+		case apierrors.IsNotFound(errs[i]):
 			unserved = errs[i]
 		case status != nil:
 			err = cmp.Or(err, errs[i])

@@ -2,12 +2,12 @@ package merge
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,16 +27,9 @@ var ErrVersion = errors.New("not a valid merged resource version: it was changed
 
 var versionEncoding = base64.RawURLEncoding.Strict()
 
-// Position is a resource version of one shard.
-type Position struct {
-	// Shard is the number of the shard.
-	Shard    uint32
-	Revision uint64
-}
-
-// Vector contains one resource version per shard; shards without a position have not been read. Positions are
-// ordered by the shards' numbers. A Vector is immutable.
-type Vector struct{ positions []Position }
+// Vector contains one resource version per shard, by the shard's number; shards without a version have not been read.
+// A Vector must not be changed after it was passed on.
+type Vector map[uint32]uint64
 
 // NumberOf returns the number of a shard in versions, which depends on the UID of its Shard object. A shard that is
 // registered again has another number.
@@ -55,69 +48,48 @@ func MayContainVersion(body []byte) bool { return bytes.Contains(body, []byte(ve
 func ParseVersion(text string) (Vector, error) {
 	encoded, ok := strings.CutPrefix(text, versionPrefix)
 	if !ok || len(encoded) > base64.RawURLEncoding.EncodedLen((numberBytes+binary.MaxVarintLen64)*MaxShards+numberBytes) {
-		return Vector{}, ErrVersion
+		return nil, ErrVersion
 	}
 	raw, err := versionEncoding.DecodeString(encoded)
 	if err != nil || len(raw) < numberBytes {
-		return Vector{}, ErrVersion
+		return nil, ErrVersion
 	}
 	raw, sum := raw[:len(raw)-numberBytes], raw[len(raw)-numberBytes:]
 	if crc32.ChecksumIEEE(raw) != binary.BigEndian.Uint32(sum) {
-		return Vector{}, ErrVersion
+		return nil, ErrVersion
 	}
-	var v Vector
+	v := Vector{}
 	for len(raw) > numberBytes {
 		revision, read := binary.Uvarint(raw[numberBytes:])
-		p := Position{Shard: binary.BigEndian.Uint32(raw), Revision: revision}
-		if read <= 0 || p.Revision == 0 || len(v.positions) > 0 && v.positions[len(v.positions)-1].Shard >= p.Shard {
-			return Vector{}, ErrVersion
+		if read <= 0 || revision == 0 {
+			return nil, ErrVersion
 		}
-		v.positions = append(v.positions, p)
+		v[binary.BigEndian.Uint32(raw)] = revision
 		raw = raw[numberBytes+read:]
 	}
-	if len(raw) > 0 || v.String() != text {
-		return Vector{}, ErrVersion
+	if len(raw) > 0 || v.String() != text { // e.g. a shard twice, or another order
+		return nil, ErrVersion
 	}
 	return v, nil
 }
 
-// String returns the version in the format of ParseVersion.
+// String returns the version in the format of ParseVersion, ordered by the shards' numbers.
 func (v Vector) String() string {
-	raw := make([]byte, 0, len(v.positions)*(numberBytes+binary.MaxVarintLen64)+numberBytes)
-	for _, p := range v.positions {
-		raw = binary.BigEndian.AppendUint32(raw, p.Shard)
-		raw = binary.AppendUvarint(raw, p.Revision)
+	raw := make([]byte, 0, len(v)*(numberBytes+binary.MaxVarintLen64)+numberBytes)
+	for _, shard := range slices.Sorted(maps.Keys(v)) {
+		raw = binary.BigEndian.AppendUint32(raw, shard)
+		raw = binary.AppendUvarint(raw, v[shard])
 	}
 	raw = binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
 	return versionPrefix + versionEncoding.EncodeToString(raw)
 }
 
-// Of returns the revision of a shard, and false if the vector has none.
-func (v Vector) Of(shard uint32) (uint64, bool) {
-	at, found := v.find(shard)
-	if !found {
-		return 0, false
-	}
-	return v.positions[at].Revision, true
-}
-
 // With returns a copy with the revision of one shard.
 func (v Vector) With(shard uint32, revision uint64) Vector {
-	at, found := v.find(shard)
-	positions := slices.Clone(v.positions)
-	if found {
-		positions[at].Revision = revision
-	} else {
-		positions = slices.Insert(positions, at, Position{Shard: shard, Revision: revision})
-	}
-	return Vector{positions}
-}
-
-// Positions returns the positions of all shards in the vector.
-func (v Vector) Positions() []Position { return slices.Clone(v.positions) }
-
-func (v Vector) find(shard uint32) (at int, found bool) {
-	return slices.BinarySearchFunc(v.positions, shard, func(p Position, shard uint32) int { return cmp.Compare(p.Shard, shard) })
+	with := Vector{}
+	maps.Copy(with, v)
+	with[shard] = revision
+	return with
 }
 
 // OwnVersion returns the part of a resource version for the shard with a number. It returns versions that are not
@@ -130,7 +102,7 @@ func OwnVersion(shard uint32, version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	revision, ok := v.Of(shard)
+	revision, ok := v[shard]
 	if !ok {
 		return "", ErrOtherShards
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestVersions(t *testing.T) {
 	v := merge.Vector{}.With(7, 100).With(3, 1<<40).With(0xffffffff, 1).With(7, 101)
-	require.Equal(t, []merge.Position{{3, 1 << 40}, {7, 101}, {0xffffffff, 1}}, v.Positions())
+	require.Equal(t, merge.Vector{3: 1 << 40, 7: 101, 0xffffffff: 1}, v)
 	text := v.String()
 	require.Regexp(t, `^m1\.[A-Za-z0-9_-]+$`, text)
 	require.Less(t, len(text), 50)
@@ -20,7 +20,7 @@ func TestVersions(t *testing.T) {
 	require.Equal(t, v, got)
 	empty, err := merge.ParseVersion(merge.Vector{}.String())
 	require.NoError(t, err)
-	require.Empty(t, empty.Positions())
+	require.Empty(t, empty)
 
 	for name, bad := range map[string]string{
 		"plain": "123", "empty": "", "prefix": "m1.", "cut": text[:len(text)-1], "longer": text + "A", "other alphabet": "m1.//////",
@@ -63,10 +63,8 @@ func FuzzVersions(f *testing.F) {
 			return
 		}
 		require.Equal(t, text, v.String())
-		for _, p := range v.Positions() {
-			revision, ok := v.Of(p.Shard)
-			require.True(t, ok)
-			require.Equal(t, p.Revision, revision)
+		for shard, revision := range v {
+			require.NotZero(t, revision, shard)
 		}
 	})
 }

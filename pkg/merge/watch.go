@@ -36,9 +36,9 @@ type merged struct {
 	version Vector
 	feeds   map[uint32]*feed
 	running sync.WaitGroup
-	notices chan notice
-	open    chan struct{}
-	release chan struct{}
+	notices chan func() error
+	// open is closed when events may follow, and release when those after the initial events may follow.
+	open, release chan struct{}
 	// waiting are the shards that must respond before the response starts, pending those with incomplete
 	// initial events.
 	waiting, pending map[uint32]struct{}
@@ -56,7 +56,7 @@ type merged struct {
 // Watch responds with the watch of all shards until ctx ends. It returns an error if it has not started to respond.
 func (r *Request) Watch(ctx context.Context, w http.ResponseWriter) error {
 	m := &merged{
-		request: r, w: w, out: bufio.NewWriterSize(w, copyBytes), feeds: map[uint32]*feed{}, notices: make(chan notice),
+		request: r, w: w, out: bufio.NewWriterSize(w, copyBytes), feeds: map[uint32]*feed{}, notices: make(chan func() error),
 		open: make(chan struct{}), release: make(chan struct{}), waiting: map[uint32]struct{}{}, pending: map[uint32]struct{}{}, unreachable: missing{},
 		initial: isTrue(r.Query, queryInitial), bookmarks: isTrue(r.Query, queryBookmarks),
 	}
@@ -109,8 +109,8 @@ func (r *Request) watchTime() time.Duration {
 
 // start starts to watch a shard.
 func (m *merged) start(ctx context.Context, s Shard, from Vector) {
-	f := &feed{shard: s, request: m.request, out: m.notices, open: m.open, release: m.release}
-	if revision, ok := from.Of(s.Number); ok && m.initial {
+	f := &feed{shard: s, merged: m}
+	if revision, ok := from[s.Number]; ok && m.initial {
 		f.notOlder = revision
 	} else if ok {
 		f.at, f.known = revision, true
@@ -126,8 +126,8 @@ func (m *merged) run(ctx context.Context) error {
 	for {
 		var err error
 		select {
-		case n := <-m.notices:
-			err = m.take(n)
+		case notice := <-m.notices:
+			err = notice()
 		case <-ticker.C:
 			err = m.checkShards(ctx)
 		case <-ctx.Done():
@@ -160,51 +160,52 @@ func (m *merged) begin() error {
 	return m.flush()
 }
 
-// take processes a notice of a feed.
-func (m *merged) take(n notice) error {
-	number := n.feed.shard.Number
-	switch n.kind {
-	case began:
-		n.feed.responded = true
-		delete(m.waiting, number)
-		delete(m.unreachable, n.feed.shard.Name)
-	case unserved:
-		m.unserved = n.err
-		delete(m.waiting, number)
-		return m.initialized(number, nil)
-	case shardUnreachable:
-		m.unreachable[n.feed.shard.Name] = n.err
-		if !m.request.Partial {
-			return m.unreachable.status()
-		}
-		delete(m.waiting, number)
-		return m.initialized(number, nil)
-	case failed:
-		return n.err
-	case initialEnd:
-		m.version = m.version.With(number, n.revision)
-		return m.initialized(number, n.frame.Object)
-	case event:
-		return m.event(n)
-	}
+// began records that a shard has responded. Its events follow.
+func (m *merged) began(f *feed) error {
+	f.responded = true
+	delete(m.waiting, f.shard.Number)
+	delete(m.unreachable, f.shard.Name)
 	return nil
+}
+
+// notServed records that a shard currently does not serve the resource. The feed retries.
+func (m *merged) notServed(f *feed, err error) error {
+	m.unserved = err
+	delete(m.waiting, f.shard.Number)
+	return m.initialized(f.shard.Number, nil)
+}
+
+// lost records that a shard is unreachable. The feed retries.
+func (m *merged) lost(f *feed, err error) error {
+	m.unreachable[f.shard.Name] = err
+	if !m.request.Partial {
+		return m.unreachable.status()
+	}
+	delete(m.waiting, f.shard.Number)
+	return m.initialized(f.shard.Number, nil)
+}
+
+// initialEnd records that a shard has sent all initial events, with a bookmark.
+func (m *merged) initialEnd(f *feed, bookmark []byte, revision uint64) error {
+	m.version = m.version.With(f.shard.Number, revision)
+	return m.initialized(f.shard.Number, bookmark)
 }
 
 // event writes an event with the current version of the stream. A client cannot resume from initial events: the
 // position of the shard is only included after all of them.
-func (m *merged) event(n notice) error {
-	version := m.version.With(n.feed.shard.Number, n.revision)
-	if _, ok := m.version.Of(n.feed.shard.Number); ok {
+func (m *merged) event(f *feed, next frame, revision uint64) error {
+	version := m.version.With(f.shard.Number, revision)
+	if _, ok := m.version[f.shard.Number]; ok {
 		m.version = version
 	}
-	if n.frame.Type == watch.Bookmark {
-		return m.bookmark(n.frame.Object)
+	if next.Type == watch.Bookmark {
+		return m.bookmark(next.Object)
 	}
-	obj := m.visible(n.feed, n.frame.Object)
+	obj := m.visible(f, next.Object)
 	if obj == nil {
 		return nil
 	}
-	return m.write(n.frame.Type, obj, version)
+	return m.write(next.Type, obj, version)
 }
 
 // visible returns the object of an event, or nil if it is hidden. A shard sends the columns of a Table only with its

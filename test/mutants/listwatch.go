@@ -77,7 +77,7 @@ var listwatch = []Mutant{
 		Name: "eager-initial-version", Rule: "a merged version among initial events must not contain a shard that sends more of them",
 		Edits: []Edit{{
 			File:   "pkg/merge/watch.go",
-			Before: "	if _, ok := m.version.Of(n.feed.shard.Number); ok {\n		m.version = version\n	}",
+			Before: "	if _, ok := m.version[f.shard.Number]; ok {\n		m.version = version\n	}",
 			After:  "	m.version = version",
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestInitialVersions",
@@ -86,8 +86,8 @@ var listwatch = []Mutant{
 		Name: "crossed-positions", Rule: "a merged version contains the correct version of each shard",
 		Edits: []Edit{{
 			File:   "pkg/merge/version.go",
-			Before: "		positions[at].Revision = revision\n",
-			After:  "		positions[0].Revision = revision\n",
+			Before: "	with[shard] = revision\n",
+			After:  "	with[slices.Min(append(slices.Collect(maps.Keys(v)), shard))] = revision\n",
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestWatchesResumeFromAnyEvent",
 	},

@@ -104,12 +104,12 @@ func (m *merging) versions(text string) (history.Versions, error) {
 		return nil, err
 	}
 	versions := history.Versions{}
-	for _, p := range v.Positions() {
-		name, ok := m.shards[p.Shard]
+	for shard, revision := range v {
+		name, ok := m.shards[shard]
 		if !ok {
-			return nil, fmt.Errorf("version %s contains the unknown shard %d", text, p.Shard)
+			return nil, fmt.Errorf("version %s contains the unknown shard %d", text, shard)
 		}
-		versions[name] = p.Revision
+		versions[name] = revision
 	}
 	return versions, nil
 }
