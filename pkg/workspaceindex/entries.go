@@ -209,9 +209,9 @@ const (
 type shard struct {
 	name   string
 	number uint16
-	url    atomic.Pointer[string]
-	// The following fields are for writers only.
-	known   bool
+	// url is nil unless the shard is announced.
+	url atomic.Pointer[string]
+	// tallies are for writers only.
 	tallies [kinds]tally
 }
 

@@ -83,13 +83,10 @@ type Index struct {
 	mu     sync.Mutex
 	shards map[string]*shard
 	types  map[string]*typeName
-	stats  Stats
 	// places and contested are the announcements of logical clusters and workspaces that several shards announce.
 	// The first one is valid, and the only one that lookups use.
 	places    map[*node][]announcement
 	contested map[*node]map[string][]*link
-	// contests is set while snapshots are written.
-	contests *contests
 }
 
 type numbers struct {
@@ -101,29 +98,6 @@ type announcement struct {
 	placement
 	kind       *typeName
 	generation generation
-}
-
-// contests are announcements by several shards that were observed while snapshots are written. It may be nil.
-type contests struct {
-	places []contest
-	links  []*link
-}
-
-type contest struct {
-	node *node
-	all  []announcement
-}
-
-func (c *contests) placed(n *node, all []announcement) {
-	if c != nil {
-		c.places = append(c.places, contest{n, all})
-	}
-}
-
-func (c *contests) linked(all []*link) {
-	if c != nil {
-		c.links = append(c.links, all...)
-	}
 }
 
 // Stats are the sizes of the index.
@@ -260,10 +234,17 @@ func (x *Index) mounted(n *node, l *link) (Target, Outcome) {
 }
 
 // Stats returns the sizes of the index.
-func (x *Index) Stats() Stats {
+func (x *Index) Stats() (stats Stats) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.stats
+	for _, s := range x.shards {
+		if s.url.Load() != nil {
+			stats.Shards++
+		}
+		stats.LogicalClusters += s.tallies[LogicalClusters].total
+		stats.Workspaces += s.tallies[Workspaces].total
+	}
+	return stats
 }
 
 func (x *Index) node(name string) *node { return x.clusters.find(nameHash(name), name) }

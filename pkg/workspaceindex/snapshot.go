@@ -73,42 +73,38 @@ func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
 	return w
 }
 
-// WriteSnapshots writes the announcements of shards, by name. The index may change meanwhile: a reader that
-// continues at a revision of before the call misses nothing. It must not be called concurrently.
+// WriteSnapshots writes the announcements of shards, by name, at the time of the call: a reader that continues at a
+// revision of before the call misses nothing.
 func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
+	// They are only collected with the lock held, because writing takes longer.
 	x.mu.Lock()
-	x.contests = &contests{}
-	x.mu.Unlock()
-	to := func(shard uint16) *SnapshotWriter { return writers[x.shardNumber(shard).name] }
+	numbers := x.numbers.Load()
+	to := func(shard uint16) *SnapshotWriter { return writers[numbers.shards[shard].name] }
+	clusters := make([]placedNode, 0, x.clusters.live)
 	for n := range x.clusters.all {
 		if p := n.placement(); p != 0 {
-			to(p.shard()).cluster(n.name, p, n.kind.Load().String(), x.numbers.Load().phases)
+			clusters = append(clusters, placedNode{n, p, n.kind.Load()})
 		}
 	}
-	for l := range x.links.all {
-		to(l.shard).workspace(l, x.numbers.Load().phases)
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	// Announcements that were superseded when they were visited may be valid now.
-	phases := x.numbers.Load().phases
 	for n, all := range x.places {
-		x.contests.placed(n, all)
-	}
-	for _, of := range x.contested {
-		for _, all := range of {
-			x.contests.linked(all)
+		for _, a := range all[1:] {
+			clusters = append(clusters, placedNode{n, a.placement, a.kind})
 		}
 	}
-	for _, c := range x.contests.places {
-		for _, a := range c.all {
-			to(a.shard()).cluster(c.node.name, a.placement, a.kind.String(), phases)
-		}
+	links := x.allLinks(func(l *link) bool { return to(l.shard) != nil })
+	x.mu.Unlock()
+	for _, c := range clusters {
+		to(c.shard()).cluster(c.node.name, c.placement, c.kind.String(), numbers.phases)
 	}
-	for _, l := range x.contests.links {
-		to(l.shard).workspace(l, phases)
+	for _, l := range links {
+		to(l.shard).workspace(l, numbers.phases)
 	}
-	x.contests = nil
+}
+
+type placedNode struct {
+	node *node
+	placement
+	kind *typeName
 }
 
 func (w *SnapshotWriter) cluster(name logicalcluster.Name, p placement, kind string, phases []corev1alpha1.LogicalClusterPhaseType) {
@@ -125,9 +121,6 @@ func (w *SnapshotWriter) cluster(name logicalcluster.Name, p placement, kind str
 const linkTarget, linkMounted = 1, 2
 
 func (w *SnapshotWriter) workspace(l *link, phases []corev1alpha1.LogicalClusterPhaseType) {
-	if w == nil {
-		return
-	}
 	more, flags, target := l.more(), byte(0), ""
 	if l.target != nil {
 		flags, target = linkTarget, l.target.name.String()

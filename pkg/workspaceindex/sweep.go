@@ -6,12 +6,7 @@ import "slices"
 func (x *Index) UpsertShard(name, baseURL string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := x.shard(name)
-	if !s.known {
-		s.known = true
-		x.stats.Shards++
-	}
-	s.url.Store(&baseURL)
+	x.shard(name).url.Store(&baseURL)
 }
 
 // DeleteShard removes a shard and all of its announcements.
@@ -21,10 +16,6 @@ func (x *Index) DeleteShard(name string) {
 	s, ok := x.shards[name]
 	if !ok {
 		return
-	}
-	if s.known {
-		s.known = false
-		x.stats.Shards--
 	}
 	s.url.Store(nil)
 	for kind := range kinds {
@@ -75,25 +66,24 @@ func (x *Index) sweep(s *shard, kind Kind) {
 }
 
 func (x *Index) sweepLinks(s *shard, now generation) {
-	var outdated []*link
-	add := func(l *link) {
-		if l.shard == s.number && l.generation != now {
-			outdated = append(outdated, l)
-		}
+	for _, l := range x.allLinks(func(l *link) bool { return l.shard == s.number && l.generation != now }) {
+		x.setLink(l.parent, l.name(), s, nil)
 	}
+}
+
+// allLinks returns all announcements of workspaces for which a condition is met.
+func (x *Index) allLinks(condition func(*link) bool) (links []*link) {
 	for l := range x.links.all {
-		add(l)
+		if condition(l) {
+			links = append(links, l)
+		}
 	}
 	for _, of := range x.contested {
 		for _, all := range of {
-			for _, l := range all[1:] {
-				add(l)
-			}
+			links = append(links, slices.DeleteFunc(slices.Clone(all[1:]), func(l *link) bool { return !condition(l) })...)
 		}
 	}
-	for _, l := range outdated {
-		x.setLink(l.parent, l.name(), s, nil)
-	}
+	return links
 }
 
 func (x *Index) sweepPlacements(s *shard, now generation) {

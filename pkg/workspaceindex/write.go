@@ -168,7 +168,6 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		same = other.placement == a.placement && other.kind == a.kind
 		all = slices.Delete(all, i, i+1)
 		h.remove(other.generation)
-		x.stats.LogicalClusters--
 		defer x.releaseType(other.kind)
 		defer x.release(n)
 		break
@@ -177,13 +176,9 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		a.generation = h.now
 		all = append(all, a)
 		h.remember()
-		x.stats.LogicalClusters++
 		n.uses++
 	}
 	slices.SortFunc(all, func(a, b announcement) int { return x.comparePlacements(a.placement, b.placement) })
-	if _, before := x.places[n]; before || len(all) > 1 {
-		x.contests.placed(n, all)
-	}
 	delete(x.places, n)
 	if len(all) > 1 {
 		x.places[n] = all
@@ -229,7 +224,6 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 		}
 		all = slices.Delete(all, i, i+1)
 		h.remove(other.generation)
-		x.stats.Workspaces--
 		if other.target != nil {
 			defer x.release(other.target)
 		}
@@ -241,7 +235,6 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 		l.generation = h.now
 		all = append(all, l)
 		h.remember()
-		x.stats.Workspaces++
 		n.uses++
 		if l.target != nil {
 			l.target.uses++
@@ -250,9 +243,6 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 		return
 	}
 	h.changes++
-	if x.contested[n][segment] != nil || len(all) > 1 {
-		x.contests.linked(all)
-	}
 	x.sortLinks(n, segment, valid, all)
 }
 
