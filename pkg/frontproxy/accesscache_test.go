@@ -79,7 +79,7 @@ func TestBodiesOfUnauthorizedUsers(t *testing.T) {
 	}
 	post := "POST " + path
 	require.Equal(t, []string{"GET /clusters/hidden/version", post, post, post}, requests.take())
-	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "hidden", ""))
+	w.proxy.router.accessCache.Remove(accessKeyOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 	require.Equal(t, []string{"GET " + path, post}, requests.take(), "other authorized users must be cached")
@@ -114,18 +114,18 @@ func TestPendingLimit(t *testing.T) {
 func TestAccessCacheEvictsUnusedEntries(t *testing.T) {
 	v := newAccessCache()
 	jane := accessKeyOf(namedUser("jane"), "a", "")
-	v.authorized(jane)
+	v.Add(jane, nil, accessTTL)
 	require.True(t, v.has(jane))
 	require.False(t, v.has(accessKeyOf(namedUser("jane"), "b", "")))
-	for i := range maxAccessEntries {
-		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""))
+	for i := range maxAccessEntries - 1 {
+		v.Add(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""), nil, accessTTL)
 	}
 	require.True(t, v.has(jane), "a used entry must be kept")
 	for i := range maxAccessEntries {
-		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""))
+		v.Add(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""), nil, accessTTL)
 	}
 	require.False(t, v.has(jane))
-	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxAccessEntries)
+	require.LessOrEqual(t, len(v.Keys()), maxAccessEntries)
 }
 
 // TestAccessKeysOfLongNames checks that the size of cache entries does not depend on the length of
@@ -140,10 +140,10 @@ func TestAccessKeysOfLongNames(t *testing.T) {
 	}
 	before, v := heap(), newAccessCache()
 	for i := range many {
-		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
+		v.Add(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""), nil, accessTTL)
 	}
 	require.Less(t, heap(), before+many*long/4)
-	require.Len(t, v.now, many)
+	require.Len(t, v.Keys(), many)
 	require.True(t, v.has(accessKeyOf(namedUser("7"+strings.Repeat("x", long)), "a", "")))
 }
 

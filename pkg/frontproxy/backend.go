@@ -99,6 +99,17 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 	return b.multiplexed
 }
 
+// get returns a GET request for an escaped path.
+func (b *backend) get(ctx context.Context, escaped, query string) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r.URL.RawPath, r.URL.RawQuery = b.prefix+escaped, query
+	r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
+	return r, err
+}
+
 func (b *backend) retire() {
 	b.multiplexed.CloseIdleConnections()
 	b.upgrades.CloseIdleConnections()

@@ -35,7 +35,8 @@ type call struct {
 	token         string
 	rest          string
 	long, upgrade bool
-	arrived       time.Time
+	// arrived is when the request was received. Waits include the time since then.
+	arrived time.Time
 }
 
 // newCall returns the call for a request. If the request is invalid, it writes the response and returns false.
@@ -55,7 +56,7 @@ func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.
 		return nil, false
 	}
 	return &call{
-		user: userInfo, token: passedOn(r.Context(), userInfo, devTokens), long: upgrade != "" || isWatch(r), upgrade: upgrade != "", arrived: arrivalOf(r.Context()),
+		user: userInfo, token: passedOn(r.Context(), userInfo, devTokens), long: upgrade != "" || isWatch(r), upgrade: upgrade != "", arrived: recordFrom(r.Context()).received,
 	}, true
 }
 
@@ -70,14 +71,6 @@ func (c *call) identify(header http.Header, groups authn.GroupFilter) {
 	authHeaders := http.Request{Header: http.Header{}}
 	transport.SetAuthProxyHeaders(&authHeaders, c.user.GetName(), c.user.GetUID(), groups.Filter(c.user.GetGroups()), c.user.GetExtra())
 	maps.Copy(header, authHeaders.Header)
-}
-
-// arrivalOf returns when the request of ctx was received. Waits include the time since then.
-func arrivalOf(ctx context.Context) time.Time {
-	if rec := recordFrom(ctx); rec != nil {
-		return rec.received
-	}
-	return time.Now()
 }
 
 // ensureAuditID returns the audit ID of the request. The front-proxy chooses it instead of the shard,

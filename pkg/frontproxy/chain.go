@@ -1,20 +1,27 @@
 package frontproxy
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"net/http/pprof"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/kcp-dev/sdk/apis/core"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/waitgroup"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -31,7 +38,7 @@ type handler struct {
 	identity          identityHeaders
 	inFlight, watches *ledger.Ledger
 	metrics           *metrics
-	requests          tracker
+	requests          waitgroup.SafeWaitGroup
 }
 
 func (h *handler) chain() serving.Chain {
@@ -200,4 +207,62 @@ func credentialKinds(r *http.Request) string {
 		return "no credentials"
 	}
 	return strings.Join(credentials, " and ") + " that is invalid or expired"
+}
+
+func (rt *router) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	userInfo, ok := genericapirequest.UserFrom(r.Context())
+	may := ok && mayReadProcess(r.Context(), userInfo)
+	if ok && !may {
+		var err error
+		if may, err = rt.mayReadMetrics(r.Context(), userInfo); err != nil {
+			klog.FromContext(r.Context()).Error(err, "Failed to authorize access to metrics", "user", userInfo.GetName())
+			writeStatus(w, unavailable("access to metrics could not be authorized, because the root shard did not respond"))
+			return
+		}
+	}
+	if !may {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	rt.metrics.ServeHTTP(w, r)
+}
+
+// serveProfiles serves profiles of this process at the same paths as kube-apiserver.
+func (*router) serveProfiles(w http.ResponseWriter, r *http.Request) {
+	userInfo, ok := genericapirequest.UserFrom(r.Context())
+	if !ok || !mayReadProcess(r.Context(), userInfo) {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	w = responses.Stream(w, r)
+	switch strings.TrimPrefix(r.URL.Path, serving.ProfilesPrefix) {
+	case "profile":
+		pprof.Profile(w, r)
+	case "symbol":
+		pprof.Symbol(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}
+
+func mayReadProcess(ctx context.Context, userInfo user.Info) bool {
+	return identity.MemberOf(ctx, userInfo, user.SystemPrivilegedGroup, request.GroupAdmin)
+}
+
+const (
+	readersFor     = 10 * time.Second // how long decisions are cached
+	readersTimeout = 5 * time.Second
+)
+
+// mayReadMetrics reports whether a user is allowed to get /metrics in root. It returns an error if root did not respond.
+func (rt *router) mayReadMetrics(ctx context.Context, userInfo user.Info) (bool, error) {
+	review := authz.ReviewOf(rt.forwarded(userInfo))
+	review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
+	return rt.readers.May(ctx, "", review, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, readersTimeout)
+		defer cancel()
+		return authz.RequestDeepReview(ctx, rt.shards.root.Cluster(core.RootCluster.Path()), review)
+	})
 }

@@ -43,14 +43,29 @@ type follower struct {
 }
 
 func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) *follower {
-	to := sink{index: index, shard: peer.Name}
 	_, host, _ := strings.Cut(peer.URL, "://")
 	host, _, _ = strings.Cut(host, "/")
 	index.UpsertShard(peer.Name, peer.URL)
 	return &follower{
 		shard: peer.Name, seen: seen, host: host, began: time.Now(),
-		workspaces: kinds.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, workspaceSink{to}),
-		clusters:   kinds.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, clusterSink{to}),
+		workspaces: kinds.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, sink[*tenancyv1alpha1.Workspace]{
+			index: index, shard: peer.Name, kind: workspaceindex.Workspaces,
+			put: func(obj *tenancyv1alpha1.Workspace) {
+				index.UpsertWorkspace(peer.Name, workspaceindex.WorkspaceOf(obj))
+			},
+			delete: func(last *tenancyv1alpha1.Workspace) {
+				index.DeleteWorkspace(peer.Name, logicalcluster.From(last), last.Name)
+			},
+		}),
+		clusters: kinds.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, sink[*corev1alpha1.LogicalCluster]{
+			index: index, shard: peer.Name, kind: workspaceindex.LogicalClusters,
+			put: func(obj *corev1alpha1.LogicalCluster) {
+				index.UpsertLogicalCluster(peer.Name, workspaceindex.LogicalClusterOf(obj))
+			},
+			delete: func(last *corev1alpha1.LogicalCluster) {
+				index.DeleteLogicalCluster(peer.Name, logicalcluster.From(last))
+			},
+		}),
 		types: kinds.WorkspaceTypes.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 			Name: "workspacetypes of shard " + peer.Name, Transform: slimType,
 		}),
@@ -85,32 +100,24 @@ func (f *follower) unreachableSince() (at time.Time) {
 
 // revisions returns the revisions of the index. They are incomplete while the shard is being listed.
 func (f *follower) revisions() (to workspaceindex.Revisions) {
-	for kind, of := range f.kinds() {
-		// The epoch is read first: if it changes meanwhile, the shard rejects the revision instead
-		// of mistaking it for one of the new epoch.
-		to[kind].Data = f.seen.get(of)
-	}
-	to[workspaceindex.LogicalClusters].Version = f.clusters.ResourceVersion()
-	to[workspaceindex.Workspaces].Version = f.workspaces.ResourceVersion()
+	clusters, workspaces := &to[workspaceindex.LogicalClusters], &to[workspaceindex.Workspaces]
+	// The epochs are read first: if one changes meanwhile, the shard rejects the revision instead of mistaking it for one
+	// of the new epoch.
+	clusters.Data = f.seen.get(followedResource{f.host, kinds.LogicalClusters.Resource})
+	workspaces.Data = f.seen.get(followedResource{f.host, kinds.Workspaces.Resource})
+	clusters.Version, workspaces.Version = f.clusters.ResourceVersion(), f.workspaces.ResourceVersion()
 	return to
-}
-
-func (f *follower) kinds() map[workspaceindex.Kind]followedResource {
-	return map[workspaceindex.Kind]followedResource{
-		workspaceindex.LogicalClusters: {f.host, kinds.LogicalClusters.Resource},
-		workspaceindex.Workspaces:      {f.host, kinds.Workspaces.Resource},
-	}
 }
 
 func (f *follower) resume(at workspaceindex.Revisions) {
 	if !at.Complete() {
 		return
 	}
-	for kind, of := range f.kinds() {
-		f.seen.set(of, at[kind].Data)
-	}
-	f.clusters.Resume(at[workspaceindex.LogicalClusters].Version)
-	f.workspaces.Resume(at[workspaceindex.Workspaces].Version)
+	clusters, workspaces := at[workspaceindex.LogicalClusters], at[workspaceindex.Workspaces]
+	f.seen.set(followedResource{f.host, kinds.LogicalClusters.Resource}, clusters.Data)
+	f.seen.set(followedResource{f.host, kinds.Workspaces.Resource}, workspaces.Data)
+	f.clusters.Resume(clusters.Version)
+	f.workspaces.Resume(workspaces.Version)
 }
 
 func (f *follower) failure() error {
@@ -120,36 +127,17 @@ func (f *follower) failure() error {
 	return f.clusters.LastError()
 }
 
-type sink struct {
-	index *workspaceindex.Index
-	shard string
+type sink[T any] struct {
+	index       *workspaceindex.Index
+	shard       string
+	kind        workspaceindex.Kind
+	put, delete func(T)
 }
 
-type workspaceSink struct{ sink }
-
-func (s workspaceSink) Begin() { s.index.Begin(s.shard, workspaceindex.Workspaces) }
-func (s workspaceSink) End()   { s.index.Sweep(s.shard, workspaceindex.Workspaces) }
-
-func (s workspaceSink) Put(obj *tenancyv1alpha1.Workspace) {
-	s.index.UpsertWorkspace(s.shard, workspaceindex.WorkspaceOf(obj))
-}
-
-func (s workspaceSink) Delete(last *tenancyv1alpha1.Workspace) {
-	s.index.DeleteWorkspace(s.shard, logicalcluster.From(last), last.Name)
-}
-
-type clusterSink struct{ sink }
-
-func (s clusterSink) Begin() { s.index.Begin(s.shard, workspaceindex.LogicalClusters) }
-func (s clusterSink) End()   { s.index.Sweep(s.shard, workspaceindex.LogicalClusters) }
-
-func (s clusterSink) Put(obj *corev1alpha1.LogicalCluster) {
-	s.index.UpsertLogicalCluster(s.shard, workspaceindex.LogicalClusterOf(obj))
-}
-
-func (s clusterSink) Delete(last *corev1alpha1.LogicalCluster) {
-	s.index.DeleteLogicalCluster(s.shard, logicalcluster.From(last))
-}
+func (s sink[T]) Begin()        { s.index.Begin(s.shard, s.kind) }
+func (s sink[T]) End()          { s.index.Sweep(s.shard, s.kind) }
+func (s sink[T]) Put(obj T)     { s.put(obj) }
+func (s sink[T]) Delete(last T) { s.delete(last) }
 
 // slimType keeps only the references to authentication configurations.
 func slimType(obj *tenancyv1alpha1.WorkspaceType) (*tenancyv1alpha1.WorkspaceType, error) {
@@ -379,9 +367,6 @@ func (f *savedShard) close() {
 // listed and has no resumable file is saved without complete revisions: if root is unreachable at the next start, the
 // shard can only be followed, and listed, if its Shard object was saved. objectOf returns a Shard object.
 func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alpha1.Shard) {
-	if s.directory == "" {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	logger := klog.FromContext(ctx)

@@ -104,9 +104,7 @@ func (fw *forwarding) rewrite(p *httputil.ProxyRequest) {
 }
 
 func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
-	if rec := recordFrom(r.Context()); rec != nil && !fw.way.external {
-		rec.forwarded = true
-	}
+	recordFrom(r.Context()).forwarded = !fw.way.external
 	if status := fw.to.accept(r, res); status != nil {
 		return status
 	}

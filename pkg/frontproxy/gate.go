@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -35,7 +35,7 @@ const (
 // response as for a logical cluster that does not exist, after the same time.
 type gate struct {
 	resolver    *resolver
-	accessCache *accessCache
+	accessCache accessCache
 	groups      authn.GroupFilter
 	// unread returns the shards that have not been read since the start or are disconnected, and
 	// since when. Only if there are none, an unknown logical cluster does not exist.
@@ -45,8 +45,11 @@ type gate struct {
 // administers reports whether a user administers the installation. Groups that are not forwarded to
 // shards are ignored.
 func (g *gate) administers(ctx context.Context, userInfo user.Info) bool {
-	filtered := &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
-	return identity.MemberOf(ctx, filtered, request.GroupAdmin)
+	return identity.MemberOf(ctx, g.forwarded(userInfo), request.GroupAdmin)
+}
+
+func (g *gate) forwarded(userInfo user.Info) user.Info {
+	return &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
 }
 
 type visit struct {
@@ -84,7 +87,7 @@ func (v *visit) at(target workspaceindex.Target, virtualWorkspace string, shard 
 }
 
 func (v *visit) authorized() {
-	v.accessCache.authorized(v.accessKey)
+	v.accessCache.Add(v.accessKey, nil, accessTTL)
 	v.release()
 }
 
@@ -151,10 +154,7 @@ func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	checkURL := url.URL{Scheme: v.shard.base.Scheme, Host: v.shard.base.Host}
-	checkURL.RawPath = v.shard.prefix + v.virtualWorkspace + request.ClusterPath(v.cluster) + "/version"
-	checkURL.Path, _ = url.PathUnescape(checkURL.RawPath) // a valid URL prefix and a name
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, checkURL.String(), http.NoBody)
+	r, err := v.shard.get(ctx, v.virtualWorkspace+request.ClusterPath(v.cluster)+"/version", "")
 	if err != nil {
 		return false, false
 	}
@@ -178,7 +178,7 @@ func (v *visit) refusal(r *http.Request) *apierrors.StatusError {
 
 // revoked is the refusal for a user that may have been authorized before.
 func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
-	v.accessCache.denied(v.accessKey)
+	v.accessCache.Remove(v.accessKey)
 	return v.refusal(r)
 }
 
@@ -223,12 +223,9 @@ func (v *visit) unknown(r *http.Request) *apierrors.StatusError {
 }
 
 const (
-	// maxAccessEntries limits the entries of one generation of the cache, and accessGeneration its age.
-	// Entries expire after two generations without use.
-	//
 	//reference:none
-	maxAccessEntries = 32 << 10
-	accessGeneration = 5 * time.Minute
+	maxAccessEntries = 64 << 10
+	accessTTL        = 5 * time.Minute
 )
 
 // accessKey is a user in a logical cluster, possibly through a virtual workspace. The user name is
@@ -245,45 +242,13 @@ func accessKeyOf(userInfo user.Info, to logicalcluster.Name, virtualWorkspace st
 
 // accessCache contains the users that were recently authorized for each logical cluster. Its existence need not be
 // hidden from them. The cache is not used for authorization, so entries may be outdated.
-type accessCache struct {
-	mu          sync.RWMutex
-	now, before map[accessKey]struct{}
-	rotated     time.Time
-}
+type accessCache struct{ *cache.LRUExpireCache }
 
-func newAccessCache() *accessCache {
-	return &accessCache{now: map[accessKey]struct{}{}, rotated: time.Now()}
-}
+func newAccessCache() accessCache { return accessCache{cache.NewLRUExpireCache(maxAccessEntries)} }
 
-func (v *accessCache) has(key accessKey) bool {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	_, now := v.now[key]
-	_, before := v.before[key]
-	return now || before
-}
-
-func (v *accessCache) authorized(key accessKey) {
-	v.mu.RLock()
-	_, known := v.now[key]
-	fresh := time.Since(v.rotated) < accessGeneration
-	v.mu.RUnlock()
-	if known && fresh {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.now) >= maxAccessEntries || time.Since(v.rotated) >= accessGeneration {
-		v.before, v.now, v.rotated = v.now, map[accessKey]struct{}{}, time.Now()
-	}
-	v.now[key] = struct{}{}
-}
-
-func (v *accessCache) denied(key accessKey) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.now, key)
-	delete(v.before, key)
+func (c accessCache) has(key accessKey) bool {
+	_, authorized := c.Get(key)
+	return authorized
 }
 
 const (

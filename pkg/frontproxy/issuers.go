@@ -28,7 +28,8 @@ func withTarget(next http.Handler) http.Handler {
 }
 
 func (rt *router) targetOf(path string) (string, bool) {
-	if to := rt.mapped.of(path, mappingOf(path).prefix); to != nil {
+	prefix, _ := mappingOf(path)
+	if to := rt.mapped.of(path, prefix); to != nil {
 		segment, _, malformed := to.clusterIn(path)
 		if malformed || segment == "" {
 			return "", false
@@ -55,7 +56,7 @@ func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
 			return authn.Workspace{}
 		}
 		defer release()
-		target, outcome = resolver.resolve(ctx, path, arrivalOf(ctx), &user.DefaultInfo{Name: user.Anonymous})
+		target, outcome = resolver.resolve(ctx, path, recordFrom(ctx).received, &user.DefaultInfo{Name: user.Anonymous})
 	}
 	if !known(outcome) {
 		return authn.Workspace{}

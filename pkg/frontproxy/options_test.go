@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/waitgroup"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -93,7 +94,7 @@ func TestCodesOfTenants(t *testing.T) {
 	handler := withAccounting(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		recordFrom(r.Context()).shard = shard
 		w.WriteHeader(code)
-	}), m, &tracker{}, func(*http.Request, *record, time.Time) {})
+	}), m, &waitgroup.SafeWaitGroup{}, func(*http.Request, *record, time.Time) {})
 	for _, code = range []int{200, 403, 460, 461, 498, statusClientClosed, 599} {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	}

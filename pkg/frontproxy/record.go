@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
@@ -43,9 +43,12 @@ func (rec *record) user() string {
 	return rec.userInfo.GetName()
 }
 
+// recordFrom returns the record of a request, or an empty one.
 func recordFrom(ctx context.Context) *record {
-	rec, _ := ctx.Value(recordKey{}).(*record)
-	return rec
+	if rec, ok := ctx.Value(recordKey{}).(*record); ok {
+		return rec
+	}
+	return &record{received: time.Now()}
 }
 
 func recordOf(w http.ResponseWriter) *record {
@@ -88,10 +91,13 @@ func codeLabel(code int) string {
 	return strconv.Itoa(code)
 }
 
-func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
+// withAccounting adds requests to running, including those with upgraded connections, which http.Server does not wait for.
+func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGroup, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
 	short, long := m.requestsInFlight.WithLabelValues("short"), m.requestsInFlight.WithLabelValues("long")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer running.begin()()
+		if running.Add(1) == nil { // the server does not wait for later ones
+			defer running.Done()
+		}
 		start := time.Now()
 		lasting := isWatch(r) || r.Header.Get("Upgrade") != ""
 		inFlight := short
@@ -119,43 +125,6 @@ func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(
 		}()
 		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))
 	})
-}
-
-// tracker counts running requests, including those with upgraded connections, which http.Server does not wait for.
-type tracker struct {
-	mu      sync.Mutex
-	running int
-	idle    chan struct{}
-}
-
-func (t *tracker) begin() (end func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running++
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.running--
-		if t.running == 0 && t.idle != nil {
-			close(t.idle)
-			t.idle = nil
-		}
-	}
-}
-
-func (t *tracker) wait(timeout time.Duration) {
-	idle := make(chan struct{})
-	t.mu.Lock()
-	if t.running == 0 {
-		close(idle)
-	} else {
-		t.idle = idle
-	}
-	t.mu.Unlock()
-	select {
-	case <-idle:
-	case <-time.After(timeout):
-	}
 }
 
 type metrics struct {

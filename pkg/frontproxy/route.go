@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/features"
@@ -29,7 +30,9 @@ type router struct {
 	mounts    *mounts
 	mapped    mappedServers
 	forwarder *forwarder
-	process   *process
+	// metrics are those of this process, and readers the decisions about users who may read them.
+	metrics   http.Handler
+	readers   *authz.ReviewCache
 	features  features.Gates
 	devTokens map[string]*user.DefaultInfo
 	url       string
@@ -37,9 +40,8 @@ type router struct {
 
 func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster string, to target) {
 	auditID := ensureAuditID(r)
-	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard, rec.cluster, rec.auditID = to.way().Name, cluster, auditID
-	}
+	rec := recordFrom(r.Context())
+	rec.shard, rec.cluster, rec.auditID = to.way().Name, cluster, auditID
 	rt.forwarder.forward(w, r, c, to)
 }
 

@@ -3,14 +3,13 @@ package frontproxy
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -62,13 +61,9 @@ func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
 		respond = merged.Watch
 	}
 	rec := recordFrom(r.Context())
-	if rec != nil {
-		rec.shard, rec.cluster, rec.auditID = allShards, request.Wildcard, a.header.Get(auditinternal.HeaderAuditID)
-	}
+	rec.shard, rec.cluster, rec.auditID = allShards, request.Wildcard, a.header.Get(auditinternal.HeaderAuditID)
 	err = respond(ctx, w)
-	if rec != nil {
-		rec.forwarded = a.responded.Load()
-	}
+	rec.forwarded = a.responded.Load()
 	switch {
 	case err == nil:
 	case r.Context().Err() != nil:
@@ -135,10 +130,12 @@ func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, ur
 		}
 		defer b.Done()
 		traced, attempt := newAttempt(ctx, b.Peer, b.external)
-		r, err := a.request(traced, b, query)
+		r, err := b.get(traced, request.ClusterPath(request.Wildcard)+a.call.rest, query.Encode())
 		if err != nil {
 			return nil, err
 		}
+		maps.Copy(r.Header, a.header)
+		a.call.identify(r.Header, a.router.groups)
 		transport := b.multiplexed
 		if a.long {
 			transport = b.parts
@@ -152,90 +149,45 @@ func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, ur
 			return nil, errUnreachable
 		}
 		a.responded.Store(true)
-		res.Body = &usedBody{ReadCloser: res.Body, used: sync.OnceFunc(func() { b.Used(b.retire) })}
+		context.AfterFunc(ctx, func() { b.Used(b.retire) }) // it ends after the response was read
 		return res, nil
 	}
 }
 
-func (a *allShardsRequest) request(ctx context.Context, b *backend, query url.Values) (*http.Request, error) {
-	escaped := b.prefix + request.ClusterPath(request.Wildcard) + a.call.rest
-	path, err := url.PathUnescape(escaped)
-	if err != nil {
-		return nil, err
+// mappingOf returns the handler of an escaped path behind authentication, and the prefix of paths that it serves, which
+// is empty for the one that returns 404.
+func mappingOf(path string) (prefix string, serve func(rt *router, w http.ResponseWriter, r *http.Request)) {
+	mount, _ := request.MountOf(path, shardMounts...)
+	switch {
+	case path == "/metrics":
+		return path, (*router).serveMetrics
+	case strings.HasPrefix(path, serving.ProfilesPrefix):
+		return serving.ProfilesPrefix, (*router).serveProfiles
+	case strings.HasPrefix(path, shardsPrefix):
+		return shardsPrefix, (*router).serveCluster
+	case mount == nil:
+		return "", (*router).notMapped
+	case mount.Whole:
+		return mount.Prefix, (*router).serveAdmin
+	default:
+		return mount.Prefix, (*router).serveCluster
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base.String(), http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = path, escaped, query.Encode()
-	maps.Copy(r.Header, a.header)
-	a.call.identify(r.Header, a.router.groups)
-	return r, nil
 }
 
-type usedBody struct {
-	io.ReadCloser
-	used func()
-}
-
-func (b *usedBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.used()
-	return err
-}
-
-// mapping is the handler of all paths that start with prefix or, if exact is set, are equal to it.
-// The first mapping that fits serves a request.
-type mapping struct {
-	prefix string
-	exact  bool
-	serve  func(rt *router, w http.ResponseWriter, r *http.Request)
-}
-
-func (m *mapping) fits(path string) bool {
-	return path == m.prefix || (!m.exact && strings.HasPrefix(path, m.prefix))
-}
-
-// mappings contains everything behind authentication. Paths are compared in escaped form.
-var mappings = newMappings()
-
-func newMappings() []mapping {
-	table := []mapping{
-		{prefix: "/metrics", exact: true, serve: func(rt *router, w http.ResponseWriter, r *http.Request) { rt.process.serveMetrics(w, r) }},
-		{prefix: serving.ProfilesPrefix, serve: func(_ *router, w http.ResponseWriter, r *http.Request) { serveProfiles(w, r) }},
-		{prefix: shardsPrefix, serve: (*router).serveCluster},
-	}
-	for _, mount := range shardMounts {
-		m := mapping{prefix: mount.Prefix, serve: (*router).serveCluster}
-		if mount.Whole {
-			m.serve = (*router).serveAdmin
-		}
-		table = append(table, m)
-	}
-	return append(table, mapping{serve: notMapped})
-}
-
-func notMapped(_ *router, w http.ResponseWriter, r *http.Request) {
+func (*router) notMapped(w http.ResponseWriter, r *http.Request) {
 	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
 		"the path %q is not served by the front-proxy: use /clusters/<path or name>/…", r.URL.Path))
 }
 
-// mappingOf returns the mapping of an escaped path. The last one fits every path and returns 404.
-func mappingOf(path string) mapping {
-	return mappings[slices.IndexFunc(mappings, func(m mapping) bool { return m.fits(path) })]
-}
-
 func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if rec := recordFrom(r.Context()); rec != nil {
-		rec.userInfo, _ = genericapirequest.UserFrom(r.Context())
-	}
+	recordFrom(r.Context()).userInfo, _ = genericapirequest.UserFrom(r.Context())
 	path := r.URL.EscapedPath()
-	own := mappingOf(path)
-	if to := rt.mapped.of(path, own.prefix); to != nil {
+	prefix, serve := mappingOf(path)
+	if to := rt.mapped.of(path, prefix); to != nil {
 		rt.serveMapped(w, r, to)
 		return
 	}
-	own.serve(rt, w, r)
+	serve(rt, w, r)
 }
 
 // wildcardNotSupported is the message for wildcard requests to a virtual workspace if there are several shards.
@@ -302,9 +254,8 @@ func (rt *router) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedS
 	if segment != "" && segment != request.Wildcard && !rt.exists(w, r, v, segment) {
 		return
 	}
-	if rec := recordFrom(r.Context()); rec != nil {
-		rec.ResponseWriter = responses.Stream(rec.ResponseWriter, r)
-	}
+	rec := recordFrom(r.Context())
+	rec.ResponseWriter = responses.Stream(rec.ResponseWriter, r)
 	rt.send(w, r, c, v.cluster, &mappedTarget{mappedServer: m, visit: v})
 }
 
@@ -358,23 +309,14 @@ func (rt *router) serveAdmin(w http.ResponseWriter, r *http.Request) {
 func (s *shards) any() *backend {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var first way
-	for _, to := range s.ways {
-		if first.backend == nil || to.before(first) {
-			first = to
+	var first *backend
+	var firstOrder string
+	for name, to := range s.ways {
+		// false is before true
+		order := fmt.Sprint(to.Silent() || to.follower.failure() != nil, name != corev1alpha1.RootShard, name)
+		if first == nil || order < firstOrder {
+			first, firstOrder = to.backend, order
 		}
 	}
-	return first.backend
+	return first
 }
-
-func (to way) before(other way) bool {
-	if responsive := to.responsive(); responsive != other.responsive() {
-		return responsive
-	}
-	if root := to.Name == corev1alpha1.RootShard; root || other.Name == corev1alpha1.RootShard {
-		return root
-	}
-	return to.Name < other.Name
-}
-
-func (to way) responsive() bool { return !to.Silent() && to.follower.failure() == nil }

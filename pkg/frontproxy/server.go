@@ -120,7 +120,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappe
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
-		process: &process{metrics: serving.NewMetrics(registry), root: s.shards.root, groups: groups, reviews: authz.NewReviewCache(readersFor, readersFor)}, url: s.URL(), features: o.Serving.FeatureGates,
+		metrics: serving.NewMetrics(registry), readers: authz.NewReviewCache(readersFor, readersFor), url: s.URL(), features: o.Serving.FeatureGates,
 	}
 	if o.Authentication.DevTokens {
 		rt.devTokens = authn.DevTokens()
@@ -200,6 +200,14 @@ func (s *Server) serve(ctx context.Context) error {
 	close(stopServing)
 	<-closed
 	<-drained
-	s.handler.requests.wait(drainTimeout)
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		s.handler.requests.Wait()
+	}()
+	select {
+	case <-idle:
+	case <-time.After(drainTimeout):
+	}
 	return nil
 }

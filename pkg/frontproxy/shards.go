@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,9 +34,11 @@ const startupTimeout = 5 * time.Second
 
 // shards tracks the registered shards. It maintains connections to each of them, and through these the index.
 type shards struct {
-	index      *workspaceindex.Index
-	root       *client.Factory
-	others     others
+	index *workspaceindex.Index
+	root  *client.Factory
+	// others are the URLs of shards for the start without root, and access is the configuration for them.
+	others     []string
+	access     *rest.Config
 	objects    *client.Informer[*corev1alpha1.Shard]
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
@@ -55,24 +58,20 @@ type way struct {
 // newShards does not connect. root is the configuration for the root shard, and config contains the
 // credentials for all shards.
 func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
-	others, err := newOthers(o.OtherShards, config)
-	if err != nil {
-		return nil, err
-	}
 	seen := &dataSeen{}
-	root, config = rest.CopyConfig(root), rest.CopyConfig(config)
+	root, access := rest.CopyConfig(root), rest.CopyConfig(config)
 	root.Wrap(seen.wrap)
-	config.Wrap(seen.wrap)
+	access.Wrap(seen.wrap)
 	factory, err := client.NewFactory(root)
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
-	s := &shards{index: workspaceindex.NewWorkspaceIndex(), root: factory, others: others, newBackend: newBackend, seen: seen, ways: map[string]way{}}
+	s := &shards{index: workspaceindex.NewWorkspaceIndex(), root: factory, others: o.OtherShards, access: config, newBackend: newBackend, seen: seen, ways: map[string]way{}}
 	if s.saver, err = newSaver(o.IndexDirectory, s.index); err != nil {
 		return nil, err
 	}
 	s.objects = kinds.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
-	s.book = peers.NewPeerBook(peers.Config{Shards: s.objects, Access: config})
+	s.book = peers.NewPeerBook(peers.Config{Shards: s.objects, Access: access})
 	return s, nil
 }
 
@@ -84,7 +83,7 @@ func (s *shards) Run(ctx context.Context) error {
 	defer s.saver.close()
 	defer s.root.CloseIdleConnections()
 	if !s.restore(ctx) {
-		s.others.restoreFrom(ctx, s.root, s.objects)
+		s.restoreFromOthers(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -233,7 +232,8 @@ func (s *shards) ready() error {
 	if root == nil {
 		return fmt.Errorf("root has no usable Shard object named %q yet", corev1alpha1.RootShard)
 	}
-	if !root.synced() && (s.objects.Current() || root.failure() == nil || !s.anySynced()) {
+	anySynced := slices.ContainsFunc(slices.Collect(maps.Values(s.ways)), func(to way) bool { return to.follower.synced() })
+	if !root.synced() && (s.objects.Current() || root.failure() == nil || !anySynced) {
 		return fmt.Errorf("shard %q has not been read yet: %w", corev1alpha1.RootShard, cmp.Or(root.failure(), errWaiting))
 	}
 	if time.Since(s.started) > startupTimeout {
@@ -280,16 +280,6 @@ func (s *shards) warnings() []string {
 	return warnings
 }
 
-// anySynced reports whether a shard has been read. The caller holds the lock.
-func (s *shards) anySynced() bool {
-	for _, to := range s.ways {
-		if to.follower.synced() {
-			return true
-		}
-	}
-	return false
-}
-
 var errWaiting = errors.New("waiting for a response")
 
 var indexSize = instruments.NewDesc("shardplane_frontproxy_index_entries", "Entries of the index, by kind: shards, logicalclusters or workspaces.", "kind")
@@ -310,50 +300,23 @@ const (
 
 var errNoShards = errors.New("the shard returned no Shard objects")
 
-type others []*client.Factory
-
-func newOthers(urls []string, access *rest.Config) (others, error) {
-	all := make(others, 0, len(urls))
-	for _, url := range urls {
-		config := rest.CopyConfig(access)
-		config.Host = url
-		factory, err := client.NewFactory(config)
-		if err != nil {
-			return nil, fmt.Errorf("--other-shards %s: %w", url, err)
-		}
-		all = append(all, factory)
-	}
-	return all, nil
-}
-
-// restoreFrom initializes the list of shards from another shard if root is unreachable. It returns as
+// restoreFromOthers initializes the list of shards from another shard if root is unreachable. It returns as
 // soon as one of them responds, because the front-proxy cannot serve before. The objects of root
 // take precedence once it is reachable.
-func (o others) restoreFrom(ctx context.Context, root *client.Factory, shards *client.Informer[*corev1alpha1.Shard]) {
-	if len(o) == 0 {
-		return
-	}
+func (s *shards) restoreFromOthers(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	defer func() {
-		for _, other := range o {
-			other.CloseIdleConnections()
-		}
-	}()
-	for {
-		_, err := list(ctx, root.Cluster(core.RootCluster.Path()), metav1.ListOptions{Limit: 1})
+	for len(s.others) > 0 {
+		_, err := list(ctx, s.root.Cluster(core.RootCluster.Path()), metav1.ListOptions{Limit: 1})
 		if err == nil {
 			return
 		}
-		for _, other := range o {
-			objects, failure := list(ctx, other.Admin(), metav1.ListOptions{})
+		for _, url := range s.others {
+			failure := s.restoreFrom(ctx, url)
 			if failure == nil {
-				failure = begin(shards, objects)
-			}
-			if failure == nil {
-				logger.Info("Starting with the list of shards from another shard, because root is unreachable", "url", other.Admin().Config().Host, "shards", len(objects), "err", err)
+				logger.Info("Starting with the list of shards from another shard, because root is unreachable", "url", url, "shards", len(s.objects.Lister().List(nil)), "err", err)
 				return
 			}
-			err = errors.Join(err, fmt.Errorf("%s: %w", other.Admin().Config().Host, failure))
+			err = errors.Join(err, fmt.Errorf("%s: %w", url, failure))
 		}
 		if ctx.Err() != nil {
 			return
@@ -361,10 +324,34 @@ func (o others) restoreFrom(ctx context.Context, root *client.Factory, shards *c
 		logger.Error(err, "Failed to list shards from root and all other shards, retrying")
 		select {
 		case <-ctx.Done():
-			return
 		case <-time.After(listRetryInterval):
 		}
 	}
+}
+
+func (s *shards) restoreFrom(ctx context.Context, url string) error {
+	config := rest.CopyConfig(s.access)
+	config.Host = url
+	factory, err := client.NewFactory(config)
+	if err != nil {
+		return err
+	}
+	defer factory.CloseIdleConnections()
+	objects, err := list(ctx, factory.Admin(), metav1.ListOptions{})
+	if err == nil && len(objects) == 0 {
+		err = errNoShards
+	}
+	if err != nil {
+		return err
+	}
+	saved := make([]json.RawMessage, len(objects))
+	for i := range objects {
+		objects[i].ResourceVersion = "" // it is that of the other shard
+		if saved[i], err = json.Marshal(&objects[i]); err != nil {
+			return fmt.Errorf("encoding a Shard object: %w", err)
+		}
+	}
+	return s.objects.Restore(saved)
 }
 
 func list(ctx context.Context, at client.Scope, options metav1.ListOptions) ([]corev1alpha1.Shard, error) {
@@ -375,19 +362,4 @@ func list(ctx context.Context, at client.Scope, options metav1.ListOptions) ([]c
 		return nil, err
 	}
 	return shards.Items, nil
-}
-
-func begin(shards *client.Informer[*corev1alpha1.Shard], objects []corev1alpha1.Shard) error {
-	if len(objects) == 0 {
-		return errNoShards
-	}
-	saved := make([]json.RawMessage, len(objects))
-	for i := range objects {
-		objects[i].ResourceVersion = "" // it is that of the other shard
-		var err error
-		if saved[i], err = json.Marshal(&objects[i]); err != nil {
-			return fmt.Errorf("encoding a Shard object: %w", err)
-		}
-	}
-	return shards.Restore(saved)
 }

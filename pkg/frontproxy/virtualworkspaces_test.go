@@ -260,7 +260,7 @@ func TestReadyTimeoutHeader(t *testing.T) {
 		require.Positive(t, remaining)
 	}
 	filtered(http.MethodGet)
-	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "born", ""))
+	w.proxy.router.accessCache.Remove(accessKeyOf(namedUser("owner"), "born", ""))
 	res, _ = owner.do(t, http.MethodPost, "/clusters/born/api", strings.NewReader("a body"))
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 	filtered(http.MethodGet)

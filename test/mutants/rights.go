@@ -173,9 +173,9 @@ var rights = []Mutant{
 		Name: "denied-at-once", Rule: "a denial of access takes the same time whether something exists or not",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/gate.go",
-			Before: `	v.accessCache.denied(v.accessKey)
+			Before: `	v.accessCache.Remove(v.accessKey)
 	return v.refusal(r)`,
-			After: `	v.accessCache.denied(v.accessKey)
+			After: `	v.accessCache.Remove(v.accessKey)
 	return v.unknown(r)`,
 		}},
 		CaughtBy: SuiteIsolation,
