@@ -21,8 +21,7 @@ const (
 	PartialHeader = "X-Shardplane-Partial"
 	// PartialAllow is the only valid value of PartialHeader.
 	PartialAllow = "allow"
-	// CauseShardUnavailable is the type of the causes in an error because of unreachable shards. The field of a
-	// cause is the name of the shard.
+	// CauseShardUnavailable is the type of the causes in an error; the field of a cause is the unreachable shard.
 	CauseShardUnavailable metav1.CauseType = "ShardUnavailable"
 	// retrySeconds is the Retry-After of temporary errors.
 	retrySeconds = 1

@@ -2,6 +2,7 @@ package merge
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -17,8 +18,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// List responds with the list of all shards. It returns an error if it has not started to respond. Later errors
-// abort the response.
+// List responds with the list of all shards, or returns an error before the response. Later errors abort it.
 func (r *Request) List(ctx context.Context, w http.ResponseWriter) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,12 +53,10 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 		// Shards that are not in the version had no objects then.
 		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v[s.Number]; return !ok }), v, missing{}, nil
 	}
-	responded, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
+	unreachable := missing{}
+	responded, revisions, err := each(r, shards, unreachable, func(s Shard) (uint64, error) {
 		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
 	})
-	if err == nil {
-		err = r.allowed(unreachable, len(responded))
-	}
 	if err != nil {
 		return nil, v, nil, err
 	}
@@ -96,7 +94,7 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 	if exact {
 		match = metav1.ResourceVersionMatchExact
 	}
-	responded, parts, lost, err := each(shards, func(s Shard) (*part, error) {
+	responded, parts, err := each(r, shards, unreachable, func(s Shard) (*part, error) {
 		return r.openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
 	})
 	defer func() {
@@ -104,10 +102,6 @@ func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shar
 			p.close()
 		}
 	}()
-	maps.Copy(unreachable, lost)
-	if err == nil {
-		err = r.allowed(unreachable, len(responded))
-	}
 	if err != nil {
 		return err
 	}
@@ -165,8 +159,7 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 	var out *writer
 	remaining := p.limit
 	for i, s := range p.shards {
-		q := r.pageQuery(s, p, remaining)
-		part, err := r.openPart(ctx, s, q)
+		part, err := r.openPart(ctx, s, r.pageQuery(s, p, remaining))
 		if apierrors.IsNotFound(err) && i+1 < len(p.shards) {
 			p.token = ""
 			continue
@@ -279,7 +272,7 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 	columns := func(row json.RawMessage) (json.RawMessage, error) { return row, nil }
 	if p.array == "rows" {
 		prefix = []string{"object"}
-		if !equalColumns(w.like.before, p.before) {
+		if !bytes.Equal(columnsOf(w.like.before), columnsOf(p.before)) {
 			var err error
 			if columns, err = mapColumns(columnsOf(p.before), columnsOf(w.like.before)); err != nil {
 				return v, err

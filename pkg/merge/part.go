@@ -2,7 +2,6 @@ package merge
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,8 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// part is the list of one shard, which is read element by element. The members before the elements are read when
-// it is opened, the others after the elements.
+// part is the list of one shard. Members before the elements are read when it is opened, and others after them.
 type part struct {
 	shard   Shard
 	res     *http.Response
@@ -164,7 +162,6 @@ func versioned(raw []byte, prefix []string, shard uint32, v Vector) ([]byte, err
 	return splice(raw, spans, v.With(shard, revision).String()), nil
 }
 
-func equalColumns(a, b []jsonMember) bool { return bytes.Equal(columnsOf(a), columnsOf(b)) }
 func columnsOf(fields []jsonMember) json.RawMessage {
 	for _, f := range fields {
 		if f.name == columnDefinitions {

@@ -52,8 +52,7 @@ type Shard struct {
 	// Name is the name of the shard, Number its number in versions.
 	Name   string
 	Number uint32
-	// Get sends the request with another query, and returns the response as soon as it begins. It returns an
-	// error if there is no response.
+	// Get sends the request with another query, and returns as soon as the response begins. It fails if there is none.
 	Get func(ctx context.Context, query url.Values) (*http.Response, error)
 }
 
@@ -157,16 +156,16 @@ func isTrue(q url.Values, name string) bool {
 	return len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
 }
 
-// each calls send concurrently for all shards, and returns the results in order, and the unreachable shards. Shards
-// that do not serve the resource are in neither, unless none does. It returns the first API error of a shard.
-func each[T any](shards []Shard, send func(Shard) (T, error)) (responded []Shard, results []T, unreachable missing, err error) {
+// each calls send concurrently for all shards, returns the results in order, and adds the unreachable shards to a set.
+// Shards that do not serve the resource are in neither. It returns the first API error of a shard, or an error if no
+// shard serves the resource, or the request requires the unreachable shards.
+func each[T any](r *Request, shards []Shard, unreachable missing, send func(Shard) (T, error)) (responded []Shard, results []T, err error) {
 	all, errs := make([]T, len(shards)), make([]error, len(shards))
 	var wg sync.WaitGroup
 	for i := range shards {
 		wg.Go(func() { all[i], errs[i] = send(shards[i]) })
 	}
 	wg.Wait()
-	unreachable = missing{}
 	var unserved error
 	for i, s := range shards {
 		switch status := statusOf(errs[i]); {
@@ -180,18 +179,14 @@ func each[T any](shards []Shard, send func(Shard) (T, error)) (responded []Shard
 			unreachable[s.Name] = errs[i]
 		}
 	}
-	if err == nil && len(responded) == 0 && len(unreachable) == 0 {
+	switch {
+	case err != nil:
+	case len(unreachable) == 0 && len(responded) == 0:
 		err = unserved
+	case len(unreachable) > 0 && (!r.Partial || len(responded) == 0):
+		err = unreachable.status()
 	}
-	return responded, results, unreachable, err
-}
-
-// allowed returns an error if the request requires the unreachable shards.
-func (r *Request) allowed(unreachable missing, responded int) error {
-	if len(unreachable) > 0 && (!r.Partial || responded == 0) {
-		return unreachable.status()
-	}
-	return nil
+	return responded, results, err
 }
 
 // warn adds a warning with the unreachable shards.
@@ -246,19 +241,16 @@ func AcceptsTables(accept string) bool {
 	return false
 }
 
-// cursor is the content of a continue token: the position at which a paginated list continues. Any front-proxy can
-// continue it.
+// cursor is the content of a continue token, the position of the next page. Any front-proxy can continue it.
 type cursor struct {
-	// Version is the version of the list, which determines its shards. A shard that is read at its latest version
-	// has no position in it.
+	// Version is the list's, which determines its shards. It contains no shard that is read at its latest version.
 	Version string `json:"v"`
 	// Shard is the number of the first shard of the next page, and Token the shard's own continue token.
 	Shard uint32 `json:"s"`
 	Token string `json:"t,omitempty"`
 }
 
-// token returns the continue token. A digest binds it to the request. It needs no secret, because each shard
-// verifies its own token.
+// token returns the continue token. Its digest needs no secret, because each shard verifies its own token.
 func (r *Request) token(c cursor) string {
 	raw, _ := json.Marshal(c) //nolint:errchkjson // strings and a number
 	text := base64.RawURLEncoding.EncodeToString(raw)

@@ -124,11 +124,11 @@ func TestAcceptsTables(t *testing.T) {
 // TestHiddenRows verifies that the columns of a Table are sent if the first event is hidden, and that objects are removed
 // from rows on request.
 func TestHiddenRows(t *testing.T) {
-	m := &merged{request: &Request{Tables: true, Hidden: func(cluster logicalcluster.Name) bool { return cluster == "system:admin" }}}
+	m := &eventWriter{hidden: map[uint32][]byte{}, request: &Request{Tables: true, Hidden: func(cluster logicalcluster.Name) bool { return cluster == "system:admin" }}}
 	table := func(columns, cluster string) []byte {
 		return []byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":` + columns + `,"rows":[{"cells":["x"],"object":{"metadata":{"annotations":{"kcp.io/cluster":"` + cluster + `"}}}}]}`)
 	}
-	f := &feed{}
+	const f = 1
 	require.Nil(t, m.visible(f, table(`[{"name":"Name"}]`, "system:admin")))
 	require.Nil(t, m.visible(f, table(`null`, "system:admin")))
 	require.JSONEq(t, string(table(`[{"name":"Name"}]`, "a")), string(m.visible(f, table(`null`, "a"))))

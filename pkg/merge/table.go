@@ -1,13 +1,17 @@
 package merge
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 const columnDefinitions = "columnDefinitions"
@@ -109,4 +113,96 @@ func annotated(raw []byte, tables bool, key, value string) ([]byte, error) {
 	}
 	annotations[key] = value
 	return json.Marshal(object)
+}
+
+var errClient = errors.New("the client does not read the response")
+
+// eventWriter writes the events of a watch.
+type eventWriter struct {
+	request *Request
+	w       http.ResponseWriter
+	out     *bufio.Writer
+	// columns are those that the client has received, and hidden those of hidden events by shard, which it has not.
+	columns []byte
+	hidden  map[uint32][]byte
+}
+
+// visible returns the object of an event, or nil if it is hidden. A shard sends the columns of a Table only with its
+// first event, so the columns of a hidden event are sent with the next one.
+func (w *eventWriter) visible(shard uint32, raw []byte) []byte {
+	if !w.request.Tables || !isTable(raw) {
+		if w.request.isHidden(raw) {
+			return nil
+		}
+		return raw
+	}
+	rows, hidden := 0, 0
+	if at, _, ok := find(raw, "rows"); ok {
+		elements(raw, at, func(start, end int) {
+			rows++
+			if w.request.isHidden(raw[start:end], "object") {
+				hidden++
+			}
+		})
+	}
+	start, end, ok := find(raw, columnDefinitions)
+	none := !ok || bytes.Equal(raw[start:end], null)
+	switch {
+	case rows > 0 && rows == hidden: // events have one row
+		if !none {
+			w.hidden[shard] = bytes.Clone(raw[start:end])
+		}
+		return nil
+	case ok && none && w.hidden[shard] != nil:
+		raw = slices.Concat(raw[:start], w.hidden[shard], raw[end:])
+	}
+	delete(w.hidden, shard)
+	return raw
+}
+
+// withoutRowObjects removes the objects from the rows of a Table if the client has not requested them.
+func (w *eventWriter) withoutRowObjects(raw []byte) []byte {
+	at, _, ok := find(raw, "rows")
+	if !ok || !w.request.withoutObjects() {
+		return raw
+	}
+	out, last := []byte(nil), 0
+	elements(raw, at, func(start, end int) {
+		out = append(append(out, raw[last:start]...), w.request.withoutObject(raw[start:end])...)
+		last = end
+	})
+	return append(out, raw[last:]...)
+}
+
+// write sends an object with a version.
+func (w *eventWriter) write(event watch.EventType, raw []byte, version Vector) error {
+	if !w.request.Tables || !isTable(raw) {
+		return w.frame(event, splice(raw, versionIn(raw), version.String()))
+	}
+	raw = splice(raw, tableVersionsIn(raw), version.String())
+	if start, end, ok := find(raw, columnDefinitions); ok {
+		// Each shard sends its columns first; the client needs them once.
+		switch columns := raw[start:end]; {
+		case w.columns == nil:
+			w.columns = bytes.Clone(columns)
+		case bytes.Equal(w.columns, columns):
+			raw = slices.Concat(raw[:start], null, raw[end:])
+		}
+	}
+	return w.frame(event, w.withoutRowObjects(raw))
+}
+
+// frame sends an event.
+func (w *eventWriter) frame(event watch.EventType, raw []byte) error {
+	_, _ = w.out.WriteString(`{"type":"` + string(event) + `","object":`)
+	_, _ = w.out.Write(raw)
+	_, _ = w.out.WriteString("}\n")
+	return w.flush()
+}
+
+func (w *eventWriter) flush() error {
+	if errors.Join(w.out.Flush(), http.NewResponseController(w.w).Flush()) != nil {
+		return errClient
+	}
+	return nil
 }

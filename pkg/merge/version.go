@@ -31,8 +31,7 @@ var versionEncoding = base64.RawURLEncoding.Strict()
 // A Vector must not be changed after it was passed on.
 type Vector map[uint32]uint64
 
-// NumberOf returns the number of a shard in versions, which depends on the UID of its Shard object. A shard that is
-// registered again has another number.
+// NumberOf returns the number of a shard in versions, which changes if it is registered again, with another UID.
 func NumberOf(uid string) uint32 {
 	sum := sha256.Sum256([]byte(uid))
 	return binary.BigEndian.Uint32(sum[:numberBytes])

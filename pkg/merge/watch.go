@@ -2,10 +2,10 @@ package merge
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -25,13 +25,17 @@ const (
 	minWatchTime = 30 * time.Minute
 	// shardsInterval is the interval at which a watch checks for new shards.
 	shardsInterval = time.Second
+	// unreachableTimeout is how long a watch waits for an unreachable shard before it ends or continues without it.
+	unreachableTimeout = 5 * time.Second
+	// responseTimeout is the maximum time until a shard begins to respond to one attempt.
+	responseTimeout = 10 * time.Second
+	// retryPause is the delay between attempts to watch a shard, unservedPause if it does not serve the resource.
+	retryPause, unservedPause = 250 * time.Millisecond, 5 * time.Second
 )
 
 // merged is a watch of all shards.
 type merged struct {
-	request *Request
-	w       http.ResponseWriter
-	out     *bufio.Writer
+	eventWriter
 	// version contains the positions of all shards that were sent.
 	version Vector
 	feeds   map[uint32]*feed
@@ -39,8 +43,7 @@ type merged struct {
 	notices chan func() error
 	// open is closed when events may follow, and release when those after the initial events may follow.
 	open, release chan struct{}
-	// waiting are the shards that must respond before the response starts, pending those with incomplete
-	// initial events.
+	// waiting are the shards that must respond before the response starts, pending those without all initial events.
 	waiting, pending map[uint32]struct{}
 	unserved         error
 	unreachable      missing
@@ -49,14 +52,13 @@ type merged struct {
 	initial, bookmarks bool
 	// last is the latest bookmark at the end of a shard's initial events.
 	last []byte
-	// columns are the columns of a Table that the client has received.
-	columns []byte
 }
 
 // Watch responds with the watch of all shards until ctx ends. It returns an error if it has not started to respond.
 func (r *Request) Watch(ctx context.Context, w http.ResponseWriter) error {
 	m := &merged{
-		request: r, w: w, out: bufio.NewWriterSize(w, copyBytes), feeds: map[uint32]*feed{}, notices: make(chan func() error),
+		eventWriter: eventWriter{request: r, w: w, out: bufio.NewWriterSize(w, copyBytes), hidden: map[uint32][]byte{}},
+		feeds:       map[uint32]*feed{}, notices: make(chan func() error),
 		open: make(chan struct{}), release: make(chan struct{}), waiting: map[uint32]struct{}{}, pending: map[uint32]struct{}{}, unreachable: missing{},
 		initial: isTrue(r.Query, queryInitial), bookmarks: isTrue(r.Query, queryBookmarks),
 	}
@@ -201,58 +203,11 @@ func (m *merged) event(f *feed, next frame, revision uint64) error {
 	if next.Type == watch.Bookmark {
 		return m.bookmark(next.Object)
 	}
-	obj := m.visible(f, next.Object)
+	obj := m.visible(f.shard.Number, next.Object)
 	if obj == nil {
 		return nil
 	}
 	return m.write(next.Type, obj, version)
-}
-
-// visible returns the object of an event, or nil if it is hidden. A shard sends the columns of a Table only with its
-// first event, so the columns of a hidden event are sent with the next one.
-func (m *merged) visible(f *feed, raw []byte) []byte {
-	if !m.request.Tables || !isTable(raw) {
-		if m.request.isHidden(raw) {
-			return nil
-		}
-		return raw
-	}
-	rows, hidden := 0, 0
-	if at, _, ok := find(raw, "rows"); ok {
-		elements(raw, at, func(start, end int) {
-			rows++
-			if m.request.isHidden(raw[start:end], "object") {
-				hidden++
-			}
-		})
-	}
-	start, end, ok := find(raw, columnDefinitions)
-	none := !ok || bytes.Equal(raw[start:end], null)
-	switch {
-	case rows > 0 && rows == hidden: // events have one row
-		if !none {
-			f.columns = bytes.Clone(raw[start:end])
-		}
-		return nil
-	case ok && none && f.columns != nil:
-		raw = slices.Concat(raw[:start], f.columns, raw[end:])
-	}
-	f.columns = nil
-	return raw
-}
-
-// withoutRowObjects removes the objects from the rows of a Table if the client has not requested them.
-func (m *merged) withoutRowObjects(raw []byte) []byte {
-	at, _, ok := find(raw, "rows")
-	if !ok || !m.request.withoutObjects() {
-		return raw
-	}
-	out, last := []byte(nil), 0
-	elements(raw, at, func(start, end int) {
-		out = append(append(out, raw[last:start]...), m.request.withoutObject(raw[start:end])...)
-		last = end
-	})
-	return append(out, raw[last:]...)
 }
 
 // initialized records that the initial events of a shard are complete or not expected. After the last shard, it sends
@@ -329,40 +284,163 @@ func (m *merged) fail(err error) error {
 	return nil
 }
 
-var errClient = errors.New("the client does not read the response")
+// frame is one event of a watch in JSON.
+type frame struct {
+	Type   watch.EventType `json:"type"`
+	Object json.RawMessage `json:"object"`
+}
 
-// write sends an object with a version.
-func (m *merged) write(event watch.EventType, raw []byte, version Vector) error {
-	if !m.request.Tables || !isTable(raw) {
-		return m.frame(event, splice(raw, versionIn(raw), version.String()))
-	}
-	raw = splice(raw, tableVersionsIn(raw), version.String())
-	if start, end, ok := find(raw, columnDefinitions); ok {
-		// Each shard sends its columns first; the client needs them once.
-		switch columns := raw[start:end]; {
-		case m.columns == nil:
-			m.columns = bytes.Clone(columns)
-		case bytes.Equal(m.columns, columns):
-			raw = slices.Concat(raw[:start], null, raw[end:])
+// feed reads the watch of one shard, and resumes it when it ends. It waits until each event was received.
+type feed struct {
+	shard Shard
+	// merged is the watch of the feed. The feed uses its constant fields only, and all others in functions that it sends.
+	merged *merged
+	// at is the position from which the feed resumes, if known is true. Otherwise it starts with initial events.
+	at    uint64
+	known bool
+	// notOlder is the minimum position of initial events.
+	notOlder uint64
+	// initialSent is set once initial events have been sent.
+	initialSent bool
+	// responded is set once the shard has responded. It belongs to the watch.
+	responded bool
+}
+
+// run watches until ctx ends or the feed cannot continue.
+func (f *feed) run(ctx context.Context) {
+	lost := time.Now()
+	warned := false
+	for {
+		err := f.watch(ctx, func() { lost, warned = time.Time{}, false })
+		if ctx.Err() != nil {
+			return
+		}
+		pause := retryPause
+		switch status := statusOf(err); {
+		case apierrors.IsNotFound(err) && !f.initialSent:
+			pause = unservedPause
+			f.send(ctx, func() error { return f.merged.notServed(f, err) })
+		case status != nil && status.ErrStatus.Code != http.StatusTooManyRequests:
+			f.send(ctx, func() error { return status })
+			return
+		case !f.known && f.initialSent:
+			f.send(ctx, func() error {
+				return missing{f.shard.Name: errors.New("the watch ended during the initial events")}.status()
+			})
+			return
+		case lost.IsZero():
+			lost = time.Now()
+		case time.Since(lost) > unreachableTimeout && !warned:
+			warned = true
+			f.send(ctx, func() error { return f.merged.lost(f, err) })
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
 		}
 	}
-	return m.frame(event, m.withoutRowObjects(raw))
 }
 
-// frame sends an event.
-func (m *merged) frame(event watch.EventType, raw []byte) error {
-	_, _ = m.out.WriteString(`{"type":"` + string(event) + `","object":`)
-	_, _ = m.out.Write(raw)
-	_, _ = m.out.WriteString("}\n")
-	return m.flush()
+// send calls a function in the goroutine of the watch, which ends if it returns an error, unless ctx ends before.
+func (f *feed) send(ctx context.Context, notice func() error) {
+	select {
+	case f.merged.notices <- notice:
+	case <-ctx.Done():
+	}
 }
 
-func (m *merged) flush() error {
-	if err := m.out.Flush(); err != nil {
-		return errClient
+// watch reads one watch of the shard until it ends. It calls responded when the shard has responded.
+func (f *feed) watch(ctx context.Context, responded func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := time.AfterFunc(responseTimeout, cancel)
+	query := f.merged.request.with(queryVersion, "", queryMatch, "", queryInitial, "", queryTimeout, "", queryBookmarks, "true", queryLimit, "", queryContinue, "")
+	if f.known {
+		query.Set(queryVersion, strconv.FormatUint(f.at, 10))
+	} else {
+		query.Set(queryInitial, "true")
+		query.Set(queryMatch, string(metav1.ResourceVersionMatchNotOlderThan))
+		if f.notOlder > 0 {
+			query.Set(queryVersion, strconv.FormatUint(f.notOlder, 10))
+		}
 	}
-	if err := http.NewResponseController(m.w).Flush(); err != nil {
-		return errClient
+	res, err := f.shard.Get(ctx, query)
+	if !late.Stop() && err == nil {
+		_ = res.Body.Close()
+		err = context.DeadlineExceeded
 	}
-	return nil
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	if err := check(res); err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	responded()
+	f.send(ctx, func() error { return f.merged.began(f) })
+	wait(ctx, f.merged.open)
+	decoder := json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))
+	for {
+		var next frame
+		if err := decoder.Decode(&next); err != nil {
+			return fmt.Errorf("%w: the watch ended: %w", errUnreachable, err)
+		}
+		if err := f.take(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// take sends one event.
+func (f *feed) take(ctx context.Context, next frame) error {
+	if next.Type == watch.Error {
+		var status metav1.Status
+		if err := json.Unmarshal(next.Object, &status); err != nil {
+			return fmt.Errorf("%w: %w", errUnreachable, err)
+		}
+		return classify(&apierrors.StatusError{ErrStatus: status})
+	}
+	revision, err := revisionOf(next.Object)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	if f.known {
+		f.at = revision
+		f.send(ctx, func() error { return f.merged.event(f, next, revision) })
+		return ctx.Err()
+	}
+	f.initialSent = true
+	if next.Type != watch.Bookmark || !endsInitial(next.Object, f.merged.request.Tables) {
+		f.send(ctx, func() error { return f.merged.event(f, next, revision) })
+		return ctx.Err()
+	}
+	f.at, f.known = revision, true
+	f.send(ctx, func() error { return f.merged.initialEnd(f, next.Object, revision) })
+	wait(ctx, f.merged.release)
+	return ctx.Err()
+}
+
+// wait waits until a channel is closed or ctx ends.
+func wait(ctx context.Context, closed <-chan struct{}) {
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}
+
+func revisionOf(raw []byte) (uint64, error) {
+	spans := versionIn(raw)
+	if len(spans) == 0 {
+		return 0, fmt.Errorf("%w: an event without a version", errJSON)
+	}
+	version, err := spans[0].plain(raw)
+	if err != nil {
+		return 0, err
+	}
+	revision, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || revision == 0 {
+		return 0, fmt.Errorf("%w: an event of version %q", errJSON, version)
+	}
+	return revision, nil
 }

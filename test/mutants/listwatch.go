@@ -94,9 +94,9 @@ var listwatch = []Mutant{
 	{
 		Name: "tables-by-kind", Rule: "merged responses contain Tables only if the client requests them",
 		Edits: []Edit{{
-			File:   "pkg/merge/watch.go",
-			Before: "if !m.request.Tables || !isTable(raw) {\n\t\treturn m.frame",
-			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" { return m.frame`,
+			File:   "pkg/merge/table.go",
+			Before: "if !w.request.Tables || !isTable(raw) {\n\t\treturn w.frame",
+			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" { return w.frame`,
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestKindsNamedTable",
 	},
