@@ -74,8 +74,7 @@ func shardAddressOf(below string) (address, error) {
 	return at, err
 }
 
-// virtualWorkspaceAddressOf parses the path below a mount. Segments are unescaped separately, so that an
-// escaped slash cannot separate segments.
+// virtualWorkspaceAddressOf parses the path below a mount. An escaped slash does not separate segments.
 func virtualWorkspaceAddressOf(mount *request.Mount, below string) (at address, err error) {
 	decoded := ""
 	at.rest = "/" + below
@@ -111,8 +110,7 @@ func splitEscaped(path string) (segment, rest string) {
 	return path, ""
 }
 
-// clusterPath returns the name or path in an escaped segment. Wildcards are not valid, nor are
-// system clusters, which exist on each shard.
+// clusterPath returns the name or path in an escaped segment, except for wildcards and clusters of the system.
 func clusterPath(segment string) (string, bool) {
 	path, err := url.PathUnescape(segment)
 	if err != nil || strings.Contains(path, "/") || isOfSystem(path) {

@@ -240,11 +240,10 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	certFile, keyFile := ca.issue(t, dir, "proxy")
 	content, err := dynamiccertificates.NewDynamicServingContentFromFiles("test", certFile, keyFile)
 	require.NoError(t, err)
-	config, err := newTLSConfig(ca.file, content)
-	require.NoError(t, err)
+	current := clientCertificate(content)
 	inUse := func() *tls.Certificate {
 		t.Helper()
-		certificate, err := config.GetClientCertificate(nil)
+		certificate, err := current(nil)
 		require.NoError(t, err)
 		return certificate
 	}

@@ -3,15 +3,12 @@ package frontproxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -132,20 +129,6 @@ func dialWith(t *http.Transport, dial connector, ca dynamiccertificates.CAConten
 	}
 }
 
-// newTLSConfig returns the configuration of connections to shards: their CAs, and the certificate
-// that authorizes the front-proxy to identify users.
-func newTLSConfig(caFile string, client dynamiccertificates.CertKeyContentProvider) (*tls.Config, error) {
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading --shard-ca-file: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("reading --shard-ca-file: %s contains no PEM certificate", caFile)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: clientCertificate(client)}, nil
-}
-
 // clientCertificate presents the current certificate, which may be reloaded.
 func clientCertificate(client dynamiccertificates.CertKeyContentProvider) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -206,8 +189,7 @@ const (
 var (
 	// errNotNeeded ends a connection that no request waits for.
 	errNotNeeded = errors.New("no request waits for this connection")
-	// errTooManyDials is returned if too many connections are being made. It does not affect the health
-	// of the peer, because clients can cause it.
+	// errTooManyDials does not affect the health of the peer, because clients can cause it.
 	errTooManyDials = errors.New("too many connections are being made")
 )
 
@@ -265,8 +247,7 @@ func limitDials(dial connector) connector {
 	}
 }
 
-// notNeeded reports whether the request for which a connection is made no longer waits for it.
-// The context of a connection has the values of the request's, but does not end with it.
+// notNeeded reports whether no request waits for a connection. ctx has the values of the request, but ends later.
 func notNeeded(ctx context.Context) bool {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	return ok && !a.isWaiting()

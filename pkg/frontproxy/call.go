@@ -13,25 +13,30 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/waitgroup"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving/responses"
 )
 
 type call struct {
 	user user.Info
-	// token is passed on to shards instead of the user, if set.
+	// token of the development cluster is passed on to shards instead of the user, if set.
 	token         string
 	rest          string
 	long, upgrade bool
@@ -55,8 +60,13 @@ func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.
 		writeStatus(w, refused)
 		return nil, false
 	}
+	rec := recordFrom(r.Context())
+	token := ""
+	if known := devTokens[rec.token]; known != nil && known.Name == userInfo.GetName() && known.UID == userInfo.GetUID() {
+		token = rec.token
+	}
 	return &call{
-		user: userInfo, token: passedOn(r.Context(), userInfo, devTokens), long: upgrade != "" || isWatch(r), upgrade: upgrade != "", arrived: recordFrom(r.Context()).received,
+		user: userInfo, token: token, long: rec.long, upgrade: upgrade != "", arrived: rec.received,
 	}, true
 }
 
@@ -73,8 +83,7 @@ func (c *call) identify(header http.Header, groups authn.GroupFilter) {
 	maps.Copy(header, authHeaders.Header)
 }
 
-// ensureAuditID returns the audit ID of the request. The front-proxy chooses it instead of the shard,
-// so that both logs contain it.
+// ensureAuditID returns the audit ID of the request, chosen by the front-proxy so that both logs contain it.
 func ensureAuditID(r *http.Request) string {
 	id := r.Header.Get(auditinternal.HeaderAuditID)
 	if id == "" {
@@ -110,8 +119,7 @@ const (
 	fieldBytes = 32
 )
 
-// tooLarge returns an error if the headers of a request, with the user's groups and extra
-// attributes, exceed the limit of a shard. It does not depend on the target.
+// tooLarge returns an error, regardless of the target, if the headers with the user exceed the limit of a shard.
 func tooLarge(r *http.Request, userInfo user.Info) *apierrors.StatusError {
 	size := len(r.RequestURI) + len(r.Host)
 	field := func(name string, values ...string) {
@@ -135,8 +143,6 @@ func tooLarge(r *http.Request, userInfo user.Info) *apierrors.StatusError {
 		size, maxHeaderBytes)
 }
 
-type tokenKey struct{}
-
 // withCredentials removes identity headers from requests. It keeps tokens of the development
 // cluster, because authentication removes them and the shards must authenticate them themselves.
 func withCredentials(next http.Handler, own identityHeaders, devTokens map[string]*user.DefaultInfo) http.Handler {
@@ -144,26 +150,19 @@ func withCredentials(next http.Handler, own identityHeaders, devTokens map[strin
 		own.drop(r.Header)
 		if len(devTokens) > 0 {
 			if token, _ := authn.BearerToken(r.Header); devTokens[token] != nil {
-				r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
+				recordFrom(r.Context()).token = token
 			}
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// passedOn returns the token that is sent to the shard instead of the user, or an empty string for
-// users without a token of the development cluster.
-func passedOn(ctx context.Context, userInfo user.Info, devTokens map[string]*user.DefaultInfo) string {
-	token, _ := ctx.Value(tokenKey{}).(string)
-	if known := devTokens[token]; known != nil && known.Name == userInfo.GetName() && known.UID == userInfo.GetUID() {
-		return token
-	}
-	return ""
-}
-
 const (
 	// retrySoon is the Retry-After in seconds of temporary errors.
 	retrySoon = 1
+	// statusClientClosed is the code of requests whose client disconnected before the response.
+	statusClientClosed = 499
+	accessLogLevel     = 3
 	// warningCode is the code of miscellaneous warnings, see RFC 7234.
 	warningCode = 299
 )
@@ -251,3 +250,131 @@ var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request)
 	}
 	writeStatus(w, apierrors.NewUnauthorized("Unauthorized"))
 })
+
+type recordKey struct{}
+
+type record struct {
+	http.ResponseWriter
+	received                time.Time
+	long                    bool // a watch or an upgrade
+	userInfo                user.Info
+	shard, cluster, auditID string
+	code                    int
+	bytes                   int64
+	// status is the response of the front-proxy itself, if any.
+	status metav1.Status
+	// target is the escaped path, and token a token of the development cluster in the request, if any.
+	target, token string
+	// forwarded is set if a shard has responded, and therefore audited the request.
+	forwarded bool
+}
+
+func (rec *record) user() string {
+	if rec.userInfo == nil {
+		return ""
+	}
+	return rec.userInfo.GetName()
+}
+
+// recordFrom returns the record of a request, or an empty one.
+func recordFrom(ctx context.Context) *record {
+	if rec, ok := ctx.Value(recordKey{}).(*record); ok {
+		return rec
+	}
+	return &record{received: time.Now()}
+}
+
+func recordOf(w http.ResponseWriter) *record {
+	for {
+		switch of := w.(type) {
+		case *record:
+			return of
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = of.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
+
+func (rec *record) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+func (rec *record) WriteHeader(code int) {
+	if rec.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+		rec.code = code
+	}
+	rec.ResponseWriter.WriteHeader(code)
+}
+
+func (rec *record) Write(p []byte) (int, error) {
+	if rec.code == 0 {
+		rec.code = http.StatusOK
+	}
+	n, err := rec.ResponseWriter.Write(p)
+	rec.bytes += int64(n)
+	return n, err
+}
+
+// codeLabel returns the metrics label of a status code. Unknown codes, e.g. of tenants' servers, share one.
+func codeLabel(code int) string {
+	if http.StatusText(code) == "" && code != statusClientClosed {
+		return "other"
+	}
+	return strconv.Itoa(code)
+}
+
+// withAccounting adds requests to running, including those with upgraded connections, which http.Server does not wait for.
+func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGroup, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
+	short, long := m.requestsInFlight.WithLabelValues("short"), m.requestsInFlight.WithLabelValues("long")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if running.Add(1) == nil { // the server does not wait for later ones
+			defer running.Done()
+		}
+		start := time.Now()
+		rec := &record{ResponseWriter: w, received: start, long: isWatch(r) || r.Header.Get("Upgrade") != ""}
+		inFlight := short
+		if rec.long {
+			inFlight = long
+			rec.ResponseWriter = responses.Stream(w, r)
+		}
+		inFlight.Inc()
+		defer func() { //nolint:contextcheck // it has the context of the request
+			inFlight.Dec()
+			if rec.code == 0 {
+				rec.code = statusClientClosed
+			}
+			m.requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
+			audit(r, rec, start)
+			took := time.Since(start)
+			if !rec.long {
+				m.requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
+			}
+			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
+				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,
+					"user", rec.user(), "shard", rec.shard, "auditID", rec.auditID, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
+			}
+		}()
+		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))
+	})
+}
+
+type metrics struct {
+	requestsTotal, upstreamErrors, indexWaits *prometheus.CounterVec
+	requestSeconds                            *prometheus.HistogramVec
+	requestsInFlight                          *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	return &metrics{
+		requestsTotal: instruments.NewCounterVec(registerer, "shardplane_frontproxy_requests_total",
+			"Requests, by shard (empty if the front-proxy itself responded) and status code.", "shard", "code"),
+		upstreamErrors: instruments.NewCounterVec(registerer, "shardplane_frontproxy_upstream_errors_total",
+			"Requests without a response from the shard, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).", "shard", "reason"),
+		indexWaits: instruments.NewCounterVec(registerer, "shardplane_frontproxy_index_waits_total",
+			"Requests for logical clusters that were unknown at first, by result: found, canceled (the client disconnected), timeout or throttled (too many pending requests).", "result"),
+		requestSeconds: instruments.NewHistogramVec(registerer, []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			"shardplane_frontproxy_request_duration_seconds", "Duration of requests other than watches and upgraded connections, by shard.", "shard"),
+		requestsInFlight: instruments.NewGaugeVec(registerer, "shardplane_frontproxy_requests_in_flight",
+			"Requests in flight, by kind: short or long (watches and upgraded connections).", "kind"),
+	}
+}

@@ -71,6 +71,14 @@ func (h *handler) chain() serving.Chain {
 	}
 }
 
+// withTarget records the request path for authentication, because the logical cluster may have its own issuers.
+func withTarget(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		recordFrom(r.Context()).target = r.URL.EscapedPath()
+		next.ServeHTTP(w, r)
+	})
+}
+
 func tooMany(w http.ResponseWriter, _ *http.Request, why string) {
 	writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
 }
@@ -83,7 +91,7 @@ func (h *handler) withLimits(next http.Handler) http.Handler {
 			return
 		}
 		resource := h.inFlight
-		if r.Header.Get("Upgrade") != "" || isWatch(r) {
+		if recordFrom(r.Context()).long {
 			resource = h.watches
 		}
 		give, err := resource.TakeFor(r.Context(), 1+ledger.OfHeaders(r))
@@ -150,8 +158,7 @@ func withProbes(next http.Handler, h *health) http.Handler {
 	})
 }
 
-// withStop closes connections during shutdown, so that clients connect to another server for their
-// next request. In HTTP/2, this is a GOAWAY.
+// withStop closes connections during shutdown (in HTTP/2 by a GOAWAY), so that clients connect to another server.
 func (h *health) withStop(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.stopping.Load() && r.Header.Get("Upgrade") == "" {

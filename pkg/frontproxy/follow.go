@@ -210,8 +210,7 @@ const (
 
 var errOtherShard = errors.New("the snapshot is of another shard")
 
-// saver saves the Shard object and the index entries of each shard in a file, from which the next
-// process starts. Without a directory it does nothing.
+// saver saves the Shard object and index entries of each shard in a file for the next process, if it has a directory.
 type saver struct {
 	directory string
 	index     *workspaceindex.Index
@@ -270,7 +269,7 @@ func (s *saver) restore(ctx context.Context) []json.RawMessage {
 			reading.Go(func() error {
 				if err := s.read(path, name); err != nil {
 					logger.Error(err, "Failed to read index snapshot, listing the shard instead", "shard", name, "file", path)
-					s.index.DeleteShard(name) // entries before the damage
+					s.index.DeleteShard(name) // entries before the damage, or of another shard
 				}
 				return nil
 			})
@@ -295,30 +294,24 @@ func (s *saver) read(path, name string) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	saved := &savedShard{}
-	read, err := s.index.ReadSnapshot(file, func(origin []byte) (string, error) {
-		var shard corev1alpha1.Shard
-		if err := json.Unmarshal(origin, &shard); err != nil {
-			return "", fmt.Errorf("decoding the Shard object: %w", err)
-		}
-		if shard.Name != name {
-			return "", fmt.Errorf("%w: %q", errOtherShard, shard.Name)
-		}
-		saved.url = shard.Spec.BaseURL
-		return name, nil
-	})
+	read, err := s.index.ReadSnapshot(name, file)
 	if err != nil {
 		return err
 	}
-	saved.object, saved.from = read.Origin, read.Revisions
+	var shard corev1alpha1.Shard
+	if err := json.Unmarshal(read.Origin, &shard); err != nil {
+		return fmt.Errorf("decoding the Shard object: %w", err)
+	}
+	if shard.Name != name {
+		return fmt.Errorf("%w: %q", errOtherShard, shard.Name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.files[name] = saved
+	s.files[name] = &savedShard{object: read.Origin, url: shard.Spec.BaseURL, from: read.Revisions}
 	return nil
 }
 
-// follows registers a follower for saves. If the address of the shard has not changed, the follower
-// resumes at the revisions of the file.
+// follows registers a follower for saves, and resumes at the file's revisions if the address has not changed.
 func (s *saver) follows(f *follower, url string) {
 	if s.directory == "" {
 		return
@@ -357,10 +350,8 @@ func (s *saver) path(shard string) string { return filepath.Join(s.directory, sh
 func (f *savedShard) resumable() bool { return f.from.Complete() || f.revisions.Complete() }
 
 func (f *savedShard) close() {
-	if f.file != nil {
-		_ = f.file.Close()
-		f.file, f.to = nil, nil
-	}
+	_ = f.file.Close() // if there is one
+	f.to = nil
 }
 
 // save writes the files of shards that have changed, and updates the revisions in all others. A shard that is being

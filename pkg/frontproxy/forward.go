@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -76,10 +75,8 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, c *call, to 
 		defer context.AfterFunc(f.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
 	proxy := httputil.ReverseProxy{
-		Rewrite:   fw.rewrite,
-		Transport: way.transport(c.upgrade),
-		// Responses of unknown length, including watches, are always flushed after every write.
-		FlushInterval:  0,
+		Rewrite:        fw.rewrite,
+		Transport:      way.transport(c.upgrade),
 		BufferPool:     shortBuffers,
 		ModifyResponse: func(res *http.Response) error { return fw.modify(r, res) },
 		ErrorHandler:   fw.fail,
@@ -154,11 +151,6 @@ func (fw *forwarding) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (fw *forwarding) unreachable(w http.ResponseWriter) {
 	fw.metrics.upstreamErrors.WithLabelValues(fw.way.Name, "unreachable").Inc()
 	writeStatus(w, unavailable("%s is not reachable, try again", fw.to))
-}
-
-func dialFailed(err error) bool {
-	operation, ok := errors.AsType[*net.OpError](err)
-	return ok && operation.Op == "dial"
 }
 
 type watchBody struct {

@@ -3,6 +3,8 @@ package frontproxy
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,13 +39,11 @@ type gate struct {
 	resolver    *resolver
 	accessCache accessCache
 	groups      authn.GroupFilter
-	// unread returns the shards that have not been read since the start or are disconnected, and
-	// since when. Only if there are none, an unknown logical cluster does not exist.
+	// unread is shards.unread. Only if it returns none, an unknown logical cluster does not exist.
 	unread func() (shards []string, since time.Time)
 }
 
-// administers reports whether a user administers the installation. Groups that are not forwarded to
-// shards are ignored.
+// administers reports whether a user administers the installation. Groups that are not forwarded to shards are ignored.
 func (g *gate) administers(ctx context.Context, userInfo user.Info) bool {
 	return identity.MemberOf(ctx, g.forwarded(userInfo), request.GroupAdmin)
 }
@@ -61,16 +61,14 @@ type visit struct {
 	// cluster is the resolved name, and virtualWorkspace the path of the virtual workspace, if any.
 	cluster, virtualWorkspace string
 	accessKey                 accessKey
-	// isNew is set while the logical cluster is not ready for users yet, or servers may not have
-	// observed yet that it is.
+	// isNew is set while the logical cluster is not ready, or servers may not have observed yet that it is.
 	isNew   bool
 	release func()
 }
 
 func (g *gate) visit(c *call) *visit { return &visit{gate: g, call: c, release: func() {}} }
 
-// take acquires a slot for a call that may have to wait. If there is none, it writes the response
-// and returns false.
+// take acquires a slot for a call that may have to wait. If there is none, it writes the response and returns false.
 func (v *visit) take(w http.ResponseWriter) bool {
 	release, ok := v.resolver.acquire(identity.FlowOf("", v.user))
 	if !ok {
@@ -122,8 +120,7 @@ func (v *visit) conceals(ctx context.Context, res *http.Response) bool {
 	}
 }
 
-// takeAccessHeader removes the header with which a shard reports whether the user is authorized for the
-// logical cluster: "true", "false" or empty.
+// takeAccessHeader removes the header that reports whether a shard has authorized a user: "true", "false" or empty.
 func takeAccessHeader(header http.Header) string {
 	access := header.Get(request.AccessAuthorizedHeader)
 	header.Del(request.AccessAuthorizedHeader)
@@ -142,8 +139,7 @@ func (v *visit) denied(ctx context.Context) bool {
 	return denied
 }
 
-// checkAccess checks on the shard whether access is denied or granted. Both are false if the shard is
-// unknown or does not respond.
+// checkAccess checks on the shard whether access is denied or granted. Both are false without a response.
 func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
 	if v.shard == nil {
 		return false, false
@@ -184,7 +180,8 @@ func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
 
 // lost is the refusal if the request failed with err and the user has no access, otherwise nil.
 func (v *visit) lost(r *http.Request, err error) *apierrors.StatusError {
-	if !dialFailed(err) && v.denied(r.Context()) {
+	operation, ok := errors.AsType[*net.OpError](err)
+	if dialing := ok && operation.Op == "dial"; !dialing && v.denied(r.Context()) {
 		return v.revoked(r)
 	}
 	return nil
@@ -228,8 +225,7 @@ const (
 	accessTTL        = 5 * time.Minute
 )
 
-// accessKey is a user in a logical cluster, possibly through a virtual workspace. The user name is
-// hashed because it may have up to 64 KiB.
+// accessKey is a user in a logical cluster or virtual workspace. Names are hashed because they may have 64 KiB.
 type accessKey struct {
 	user             [sha256.Size]byte
 	home, cluster    logicalcluster.Name
@@ -303,8 +299,7 @@ func (d *delay) get() time.Duration {
 	return d.now
 }
 
-// cover increases the delay to at least took, in a few large steps so that it does not disclose the
-// duration, and up to a limit.
+// cover increases the delay to at least took, up to a limit, in large steps that do not disclose the duration.
 func (d *delay) cover(took time.Duration) {
 	if took <= d.least {
 		return
@@ -381,8 +376,7 @@ func expects(ctx context.Context, userInfo user.Info, target workspaceindex.Targ
 		})
 }
 
-// isNew reports whether a logical cluster is not ready for users yet, or whether servers may not
-// have observed yet that it is.
+// isNew reports whether a logical cluster is not ready for users, or servers may not have observed yet that it is.
 func isNew(target workspaceindex.Target) bool {
 	return !tenancy.HasContent(target.Phase) || time.Since(time.Unix(target.Created, 0)) < newWorkspaceAge
 }

@@ -2,7 +2,6 @@ package frontproxy
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,15 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
-
-type targetKey struct{}
-
-// withTarget stores the request path for authentication, because the logical cluster may have its own issuers.
-func withTarget(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, r.URL.EscapedPath())))
-	})
-}
 
 func (rt *router) targetOf(path string) (string, bool) {
 	prefix, _ := mappingOf(path)
@@ -43,8 +33,7 @@ func (rt *router) targetOf(path string) (string, bool) {
 // workspaceIssuers returns the logical cluster of a request, and the issuers of its type. If the logical
 // cluster is unknown, the lookup waits as long as for any user.
 func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
-	escaped, _ := ctx.Value(targetKey{}).(string)
-	path, ok := rt.targetOf(escaped)
+	path, ok := rt.targetOf(recordFrom(ctx).target)
 	if !ok {
 		return authn.Workspace{}
 	}
@@ -79,8 +68,7 @@ func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
 	return w
 }
 
-// typeOf returns the type of a logical cluster, and the follower of the shard that contains it.
-// coming is set if the type may appear later.
+// typeOf returns the type of a logical cluster and the follower of its shard, or whether the type may appear later.
 func (rt *router) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha1.WorkspaceType, f *follower, coming bool) {
 	path, name := logicalcluster.NewPath(of.Type).Split()
 	if name == "" {

@@ -26,7 +26,7 @@ import (
 const clusterPlaceholder = "{cluster}"
 
 type mappingEntry struct {
-	// path is as in the file, segments are its parts between slashes.
+	// path is as in the file, segments are its parts between slashes, none for "/".
 	path                                 string
 	segments                             []string
 	backend, serverCA                    string
@@ -69,7 +69,7 @@ func readMappings(file string) (entries []*mappingEntry, clusters *mappingEntry,
 			continue
 		}
 		taken[shape] = i + 1
-		if e.segments[0] == clustersSegment {
+		if slices.Index(e.segments, clustersSegment) == 0 {
 			clusters = e
 			continue
 		}
@@ -142,6 +142,7 @@ func (e *mappingEntry) validatePath() (errs []error) {
 		return wrong("must start with a slash, without escapes and query")
 	}
 	if e.path == "/" {
+		e.segments = nil
 		return nil
 	}
 	for i, segment := range e.segments {
@@ -203,7 +204,7 @@ func (e *mappingEntry) validateHeaders() (errs []error) {
 	case slices.ContainsFunc([]string{e.userHeader, e.groupHeader, authn.HeaderUID}, func(name string) bool { return strings.HasPrefix(name, e.extraPrefix) }):
 		errs = append(errs, fmt.Errorf("extra_header_prefix: the headers of the user, the groups or the UID must not begin with %q", e.extraPrefix))
 	}
-	if e.segments[0] == clustersSegment && (e.userHeader != authn.HeaderUser || e.groupHeader != authn.HeaderGroup || e.extraPrefix != authn.HeaderExtraPrefix) {
+	if slices.Index(e.segments, clustersSegment) == 0 && (e.userHeader != authn.HeaderUser || e.groupHeader != authn.HeaderGroup || e.extraPrefix != authn.HeaderExtraPrefix) {
 		errs = append(errs, errors.New("user_header, group_header, extra_header_prefix: shards support only the default headers"))
 	}
 	return errs
@@ -241,22 +242,15 @@ func (e *mappingEntry) shape() []string {
 	return shape
 }
 
-func (e *mappingEntry) length() int {
-	if e.path == "/" {
-		return 0
-	}
-	return len(e.segments)
-}
-
 func moreSpecific(a, b *mappingEntry) int {
-	return cmp.Or(cmp.Compare(b.length(), a.length()), slices.Compare(b.shape(), a.shape()))
+	return cmp.Or(cmp.Compare(len(b.segments), len(a.segments)), slices.Compare(b.shape(), a.shape()))
 }
 
 func (e *mappingEntry) fits(segments []string) bool {
-	if len(segments) < e.length() {
+	if len(segments) < len(e.segments) {
 		return false
 	}
-	for i, segment := range e.segments[:e.length()] {
+	for i, segment := range e.segments {
 		if _, ok := placeholder(segment); ok && segments[i] != "" {
 			continue
 		}

@@ -48,8 +48,7 @@ type Options struct {
 	// Serving configures the listener, and the audit log of the front-proxy's own responses.
 	Serving        serving.Options
 	Authentication authn.UserOptions
-	// PassOnGroups are the groups that users keep in forwarded requests, except for
-	// Authentication.DropGroups; see authn.GroupFilter.
+	// PassOnGroups are the groups in forwarded requests, except Authentication.DropGroups; see authn.GroupFilter.
 	PassOnGroups []string
 }
 
@@ -133,8 +132,7 @@ func (o CompletedOptions) Validate() error {
 	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.Serving.Validate(), o.Authentication.Validate())...)
 }
 
-// validateFiles returns the missing files. Files that the mapping file may specify are checked
-// again after it was read.
+// validateFiles returns the missing files. Files that the mapping file may specify are checked again after it was read.
 func (o CompletedOptions) validateFiles() (errs []error) {
 	for _, required := range []struct{ flag, value, why string }{
 		{"root-kubeconfig", o.RootKubeconfig, "the shards are found through the root shard"},

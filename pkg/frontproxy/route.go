@@ -45,8 +45,7 @@ func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster 
 	rt.forwarder.forward(w, r, c, to)
 }
 
-// admit acquires a slot for a visit that may have to wait, unless its user was authorized recently.
-// If there is none, it writes the response and returns false.
+// admit acquires a slot unless the user was authorized recently. If there is none, it responds and returns false.
 func (rt *router) admit(w http.ResponseWriter, v *visit, at address) bool {
 	target, virtualWorkspace, found := rt.find(at, rt.resolver.index.Lookup)
 	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, virtualWorkspace)) || v.take(w)
@@ -62,17 +61,14 @@ func (rt *router) find(at address, lookup func(path string) (workspaceindex.Targ
 		virtualWorkspace = at.virtualWorkspace.mount.VirtualWorkspacePath(granting.Cluster, at.virtualWorkspace.object)
 	}
 	if at.path == request.Wildcard {
-		switch {
-		case at.shard == "":
-		case rt.shards.backend(at.shard) == nil:
+		shard := rt.shards.only()
+		if at.shard != "" {
+			shard = rt.shards.backend(at.shard)
+		}
+		if shard == nil { // e.g. because a second shard has just been added
 			return target, virtualWorkspace, workspaceindex.Unknown
-		default:
-			return workspaceindex.Target{Cluster: request.Wildcard, Shard: at.shard}, virtualWorkspace, workspaceindex.Found
 		}
-		if only := rt.shards.only(); only != nil {
-			return workspaceindex.Target{Cluster: request.Wildcard, Shard: only.Name}, virtualWorkspace, workspaceindex.Found
-		}
-		return target, virtualWorkspace, workspaceindex.Unknown // a second shard has just been added
+		return workspaceindex.Target{Cluster: request.Wildcard, Shard: shard.Name}, virtualWorkspace, workspaceindex.Found
 	}
 	target, outcome = lookup(at.path)
 	return target, virtualWorkspace, outcome

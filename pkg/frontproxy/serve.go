@@ -81,8 +81,7 @@ func writeError(w http.ResponseWriter, err error) {
 	writeStatus(w, status)
 }
 
-// headerForAll returns the header of requests to each shard: of the client's headers, only those for
-// impersonation and logs.
+// headerForAll returns the header of requests to each shard, with the client's headers for impersonation and logs only.
 func headerForAll(r *http.Request, accept string) http.Header {
 	auditID := ensureAuditID(r)
 	header := http.Header{}
@@ -154,8 +153,7 @@ func (a *allShardsRequest) get(obj *corev1alpha1.Shard) func(context.Context, ur
 	}
 }
 
-// mappingOf returns the handler of an escaped path behind authentication, and the prefix of paths that it serves, which
-// is empty for the one that returns 404.
+// mappingOf returns the handler of an escaped path behind authentication, and its prefix, which is empty for 404.
 func mappingOf(path string) (prefix string, serve func(rt *router, w http.ResponseWriter, r *http.Request)) {
 	mount, _ := request.MountOf(path, shardMounts...)
 	switch {
@@ -236,8 +234,7 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 	rt.send(w, r, c, v.cluster, to)
 }
 
-// serveMapped forwards a request to a server of the mapping file. If its path names a logical
-// cluster, that must exist.
+// serveMapped forwards a request to a server of the mapping file. If its path names a logical cluster, that must exist.
 func (rt *router) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedServer) {
 	c, ok := newCall(w, r, rt.devTokens)
 	if !ok {

@@ -9,13 +9,13 @@
 // The router (route.go) determines the target of each call: the shard of a logical cluster, a server of the mapping
 // file, a mounted server, or all shards. The gate (gate.go) hides logical clusters from users without access.
 //
-// All state is read from the shards. The front-proxy can start, and serve the remaining shards, if some
-// shards are unreachable.
+// All state is read from the shards. The front-proxy serves the reachable shards even if others are unreachable.
 package frontproxy
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"time"
@@ -36,8 +36,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// drainTimeout bounds how long requests in flight may take during shutdown. Long-running requests
-// are ended at once.
+// drainTimeout bounds how long requests in flight may take during shutdown. Long-running requests are ended at once.
 const drainTimeout = 5 * time.Second
 
 // Server is a front-proxy that has opened its port and read its certificates. It serves only while Run runs.
@@ -129,10 +128,6 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappe
 }
 
 func openShards(o CompletedOptions, client dynamiccertificates.CertKeyContentProvider) (*shards, error) {
-	tlsConfig, err := newTLSConfig(o.ShardCAFile, client)
-	if err != nil {
-		return nil, err
-	}
 	root, err := clientcmd.BuildConfigFromFlags("", o.RootKubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("reading --root-kubeconfig: %w", err)
@@ -146,6 +141,11 @@ func openShards(o CompletedOptions, client dynamiccertificates.CertKeyContentPro
 	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
 		return nil, fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
 	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(config.CAData) {
+		return nil, fmt.Errorf("reading --shard-ca-file: %s contains no PEM certificate", o.ShardCAFile)
+	}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: clientCertificate(client)}
 	return newShards(root, config, o, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
 }
 
@@ -169,14 +169,11 @@ func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent,
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
 		lifecycle.Part{Name: "authentication", Run: s.handler.authentication.Run},
-		lifecycle.Part{Name: "client certificate", Run: func(ctx context.Context) error {
-			client.Run(ctx, 1)
-			return nil
-		}},
-		s.router.mounts.part(),
+		reloads("client certificate", nil, client),
+		reloads("mounts", s.router.mounts.ca, s.router.mounts.client, s.router.mounts.public, s.router.mounts.trusted),
 	)
 	for _, m := range s.router.mapped {
-		s.group.Add(m.part())
+		s.group.Add(reloads("certificates for "+m.path, m.ca, m.client, m.backend))
 	}
 	if ownResponses != nil {
 		s.group.Add(lifecycle.Part{Name: "audit", Run: ownResponses.Run})

@@ -55,8 +55,7 @@ type way struct {
 	follower *follower
 }
 
-// newShards does not connect. root is the configuration for the root shard, and config contains the
-// credentials for all shards.
+// newShards does not connect. root is the configuration for root, and config has the credentials for all shards.
 func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
 	seen := &dataSeen{}
 	root, access := rest.CopyConfig(root), rest.CopyConfig(config)
@@ -193,8 +192,7 @@ func (s *shards) only() *backend {
 	return nil
 }
 
-// unread returns the names of the shards that have not been read completely since the start or are
-// disconnected, and since when.
+// unread returns the shards that have not been read since the start or are disconnected, and since when.
 func (s *shards) unread() (names []string, since time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -255,27 +253,22 @@ func (s *shards) ready() error {
 func (s *shards) warnings() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	refused, unreachable := 0, 0
+	failing := map[string]int{}
 	for _, to := range s.ways {
 		switch err := to.follower.failure(); {
 		case err == nil:
 		case apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err):
-			refused++
+			failing["Rejecting the certificate of --shard-client-cert-file"]++
 		default:
-			unreachable++
+			failing["Unreachable"]++
 		}
 	}
 	var warnings []string
 	if err := s.objects.LastError(); err != nil {
 		warnings = append(warnings, "root: the Shard objects cannot be read with --root-kubeconfig, see the log of the front-proxy")
 	}
-	for _, of := range []struct {
-		count int
-		what  string
-	}{{refused, "Rejecting the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
-		if of.count > 0 {
-			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, len(s.ways), of.what))
-		}
+	for _, why := range slices.Sorted(maps.Keys(failing)) {
+		warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", failing[why], len(s.ways), why))
 	}
 	return warnings
 }
@@ -300,9 +293,8 @@ const (
 
 var errNoShards = errors.New("the shard returned no Shard objects")
 
-// restoreFromOthers initializes the list of shards from another shard if root is unreachable. It returns as
-// soon as one of them responds, because the front-proxy cannot serve before. The objects of root
-// take precedence once it is reachable.
+// restoreFromOthers reads the list of shards from another shard if root is unreachable. It waits until one responds,
+// because the front-proxy cannot serve before. The objects of root take precedence once it is reachable.
 func (s *shards) restoreFromOthers(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	for len(s.others) > 0 {

@@ -40,8 +40,7 @@ type mappedServer struct {
 // mappedServers are sorted by specificity of their paths.
 type mappedServers []*mappedServer
 
-// openMappings reads the mapping file and its certificates. It returns o with the certificates for
-// shards that the file specifies.
+// openMappings reads the mapping file and its certificates. It returns o with the certificates for shards in the file.
 func openMappings(ctx context.Context, o CompletedOptions) (mapped mappedServers, _ CompletedOptions, err error) {
 	if o.MappingFile == "" {
 		return nil, o, nil
@@ -90,13 +89,21 @@ func (all mappedServers) headers() identityHeaders {
 	return headers
 }
 
-func (m *mappedServer) part() lifecycle.Part {
-	return lifecycle.Part{Name: "certificates for " + m.path, Run: func(ctx context.Context) error {
-		defer m.retire()
+// reloads is a part that reloads certificates, which may be nil, when their files change, and finally closes connections.
+func reloads(name string, ca *dynamiccertificates.DynamicFileCAContent, client *dynamiccertificates.DynamicCertKeyPairContent, to ...*backend) lifecycle.Part {
+	return lifecycle.Part{Name: name, Run: func(ctx context.Context) error {
 		var running sync.WaitGroup
-		running.Go(func() { m.ca.Run(ctx, 1) })
-		m.client.Run(ctx, 1)
+		if client != nil {
+			running.Go(func() { client.Run(ctx, 1) })
+		}
+		if ca != nil {
+			running.Go(func() { ca.Run(ctx, 1) })
+		}
+		<-ctx.Done()
 		running.Wait()
+		for _, b := range to {
+			b.retire()
+		}
 		return nil
 	}}
 }
@@ -115,7 +122,7 @@ func (all mappedServers) of(path, own string) *mappedServer {
 	m := all[at]
 	if own = strings.Trim(own, "/"); own != "" {
 		length := strings.Count(own, "/") + 1
-		if m.length() < length || strings.Join(m.segments[:length], "/") != own {
+		if len(m.segments) < length || strings.Join(m.segments[:length], "/") != own {
 			return nil
 		}
 	}
@@ -168,8 +175,7 @@ func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
 	}
 }
 
-// accept hides errors that would disclose the logical cluster to a user without access. Responses
-// without an error are the responsibility of the server.
+// accept hides errors that would disclose the logical cluster. The server is responsible for other responses.
 func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
 	takeAccessHeader(res.Header)
 	conceal := res.StatusCode >= http.StatusBadRequest && t.visit.notAuthorized(r.Context())
@@ -183,8 +189,7 @@ func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.St
 func (t *mappedTarget) String() string { return "the server of this path" }
 
 const (
-	// mountResponseTimeout and mountHeaderBytes limit the time until a mounted server responds, and the size of
-	// its response header.
+	// mountResponseTimeout and mountHeaderBytes limit the time and the header of a mounted server's response.
 	//
 	//reference:limit request | mount: time until the server responds | 502
 	mountResponseTimeout = time.Minute
@@ -204,8 +209,7 @@ const (
 
 type mounts struct {
 	slots *ledger.Ledger
-	// public is for all mounted servers except those of hosts, which the administrator trusts and
-	// which receive the identity of the user.
+	// public is for all mounted servers except hosts, which the administrator trusts to receive the user.
 	public, trusted *backend
 	hosts           []string
 	ca              *dynamiccertificates.DynamicFileCAContent
@@ -252,24 +256,6 @@ func (m *mounts) way(dialer *net.Dialer, config *tls.Config) *backend {
 		}
 	}
 	return way
-}
-
-// part reloads the certificates when their files change, and finally closes connections.
-func (m *mounts) part() lifecycle.Part {
-	return lifecycle.Part{Name: "mounts", Run: func(ctx context.Context) error {
-		defer m.public.retire()
-		defer m.trusted.retire()
-		var running sync.WaitGroup
-		defer running.Wait()
-		if m.client != nil {
-			running.Go(func() { m.client.Run(ctx, 1) })
-		}
-		if m.ca != nil {
-			running.Go(func() { m.ca.Run(ctx, 1) })
-		}
-		<-ctx.Done()
-		return nil
-	}}
 }
 
 type mountTarget struct {

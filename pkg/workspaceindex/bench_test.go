@@ -95,7 +95,7 @@ func BenchmarkRestore(b *testing.B) {
 	for b.Loop() {
 		x := NewWorkspaceIndex()
 		for _, file := range files {
-			if _, err := x.ReadSnapshot(bytes.NewReader(file), isOrigin); err != nil {
+			if _, err := x.ReadSnapshot("one", bytes.NewReader(file)); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -102,8 +103,7 @@ type node struct {
 	place atomic.Uint64
 	// kind is the type in the valid placement, or nil.
 	kind atomic.Pointer[typeName]
-	// uses counts placements of, and links from and to, the node. generation is of the valid placement. Writers
-	// only.
+	// uses counts placements of, and links from and to, the node. generation is of the valid placement. Writers only.
 	uses       uint32
 	generation generation
 	text       [26]byte
@@ -302,12 +302,7 @@ func (l *link) name() string {
 	return unsafe.String(&l.text[0], l.length) // it is immutable
 }
 
-func (l *link) more() linkRest {
-	if l.rest == nil {
-		return linkRest{}
-	}
-	return *l.rest
-}
+func (l *link) more() linkRest { return ptr.Deref(l.rest, linkRest{}) }
 
 // Numbers of phases. Other phases are numbered when they are announced.
 const (

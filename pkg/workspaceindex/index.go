@@ -19,6 +19,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -178,14 +179,14 @@ func cutFirst(path string) (first, rest string, more bool) {
 // Changed returns a channel that receives a value after the result of Lookup may have changed, until done is called.
 // To wait for a result, call it before Lookup.
 func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.register()
+	w := &waiter{changed: make(chan struct{}, 1)}
 	x.follow(w, path)
 	return w.changed, func() { x.waiters.unregister(w) }
 }
 
 // WorkspaceChanged is Changed for the announcements of a Workspace.
 func (x *Index) WorkspaceChanged(parent logicalcluster.Name, name string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.register()
+	w := &waiter{changed: make(chan struct{}, 1)}
 	x.waiters.add(w, step(parent, name))
 	return w.changed, func() { x.waiters.unregister(w) }
 }
@@ -216,7 +217,7 @@ func (x *Index) follow(w *waiter, path string) {
 func (x *Index) target(n *node, p placement) Target {
 	numbers := x.numbers.Load()
 	on := numbers.shards[p.shard()]
-	return Target{Cluster: n.name, Shard: on.name, URL: on.baseURL(), Phase: numbers.phases[p.phase()], Created: p.created()}
+	return Target{Cluster: n.name, Shard: on.name, URL: ptr.Deref(on.url.Load(), ""), Phase: numbers.phases[p.phase()], Created: p.created()}
 }
 
 // mounted returns the target of a mount in n.
@@ -256,17 +257,8 @@ func (x *Index) link(parent *node, segment string) *link {
 
 func (x *Index) shardNumber(number uint16) *shard { return x.numbers.Load().shards[number] }
 
-func (s *shard) baseURL() string {
-	if url := s.url.Load(); url != nil {
-		return *url
-	}
-	return ""
-}
-
 // waiters are woken by changes of the steps of their lookups, and of steps with the same hash.
 type waiters struct {
-	count atomic.Int64
-
 	mu sync.Mutex
 	by map[uint64]map[*waiter]struct{}
 }
@@ -283,11 +275,6 @@ func step(cluster logicalcluster.Name, segment string) uint64 {
 		return hash
 	}
 	return hash*31 ^ maphash.String(seed, segment)
-}
-
-func (s *waiters) register() *waiter {
-	s.count.Add(1)
-	return &waiter{changed: make(chan struct{}, 1)}
 }
 
 func (s *waiters) add(w *waiter, on uint64) {
@@ -312,13 +299,9 @@ func (s *waiters) unregister(w *waiter) {
 			delete(s.by, on)
 		}
 	}
-	s.count.Add(-1)
 }
 
 func (s *waiters) wake(cluster logicalcluster.Name, segment string) {
-	if s.count.Load() == 0 {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.by[step(cluster, segment)] {

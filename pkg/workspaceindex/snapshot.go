@@ -183,10 +183,10 @@ func (w *SnapshotWriter) End(revisions Revisions) error {
 	return w.err
 }
 
-// ReadSnapshot announces the content of a snapshot for the shard that choose returns. It fails for damaged
-// snapshots, of which all blocks before the damage may have been announced. Damage after the first revisions is
-// ignored, e.g. if the process was killed while it wrote later ones.
-func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard string, err error)) (Snapshot, error) {
+// ReadSnapshot announces the content of a snapshot for a shard. It fails for damaged snapshots, of which all blocks
+// before the damage may have been announced. Damage after the first revisions is ignored, e.g. if the process was killed
+// while it wrote later ones.
+func (x *Index) ReadSnapshot(shard string, from io.Reader) (Snapshot, error) {
 	r := snapshotReader{from: bufio.NewReaderSize(from, blockSize)}
 	line := make([]byte, len(formatLine))
 	if _, err := io.ReadFull(r.from, line); err != nil || string(line) != formatLine {
@@ -197,10 +197,6 @@ func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard s
 		return Snapshot{}, errors.Join(errSnapshot, err)
 	}
 	snapshot, ended := Snapshot{Origin: bytes.Clone(content)}, false
-	shard, err := choose(content)
-	if err != nil {
-		return Snapshot{}, err
-	}
 	for {
 		kind, content, err := r.next()
 		switch {

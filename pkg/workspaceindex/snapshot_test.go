@@ -2,7 +2,6 @@ package workspaceindex
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -30,8 +29,6 @@ func snapshots(t testing.TB, x *Index, revision string, shards ...string) map[st
 	return written
 }
 
-func isOrigin(origin []byte) (string, error) { return string(origin), nil }
-
 func restored(t testing.TB, files map[string][]byte, urls map[string]string) *Index {
 	t.Helper()
 	x := NewWorkspaceIndex()
@@ -39,7 +36,7 @@ func restored(t testing.TB, files map[string][]byte, urls map[string]string) *In
 		x.UpsertShard(shard, url)
 	}
 	for _, shard := range slices.Sorted(maps.Keys(files)) {
-		read, err := x.ReadSnapshot(bytes.NewReader(files[shard]), isOrigin)
+		read, err := x.ReadSnapshot(shard, bytes.NewReader(files[shard]))
 		require.NoError(t, err)
 		require.Equal(t, shard, string(read.Origin))
 	}
@@ -105,7 +102,7 @@ func TestSnapshotRevisions(t *testing.T) {
 	require.NoError(t, w.End(second))
 	for size := range file.Len() + 1 {
 		x := NewWorkspaceIndex()
-		read, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()[:size]), isOrigin)
+		read, err := x.ReadSnapshot("one", bytes.NewReader(file.Bytes()[:size]))
 		switch {
 		case size < complete:
 			require.ErrorIs(t, err, errSnapshot, size)
@@ -118,9 +115,6 @@ func TestSnapshotRevisions(t *testing.T) {
 			require.Equal(t, 2, x.Stats().LogicalClusters)
 		}
 	}
-	refused := errors.New("another installation")
-	_, err := NewWorkspaceIndex().ReadSnapshot(bytes.NewReader(file.Bytes()), func([]byte) (string, error) { return "", refused })
-	require.ErrorIs(t, err, refused)
 }
 
 // FuzzSnapshot: reading any file terminates, and the resulting index can be written.
@@ -132,7 +126,7 @@ func FuzzSnapshot(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		x := NewWorkspaceIndex()
-		read, err := x.ReadSnapshot(bytes.NewReader(file), func([]byte) (string, error) { return "one", nil })
+		read, err := x.ReadSnapshot("one", bytes.NewReader(file))
 		if err == nil {
 			again := restored(t, snapshots(t, x, read.Revisions[0].Version, shardNames...), nil)
 			require.Equal(t, x.Stats(), again.Stats())
@@ -148,7 +142,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	for i := range file {
 		damaged := bytes.Clone(file)
 		damaged[i] ^= 0x10
-		_, err := NewWorkspaceIndex().ReadSnapshot(bytes.NewReader(damaged), isOrigin)
+		_, err := NewWorkspaceIndex().ReadSnapshot("one", bytes.NewReader(damaged))
 		require.ErrorIs(t, err, errSnapshot, i)
 	}
 }

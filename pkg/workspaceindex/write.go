@@ -68,8 +68,7 @@ func (x *Index) shard(name string) *shard {
 	before := x.numbers.Load()
 	s = &shard{name: strings.Clone(name)}
 	x.shards[s.name] = s
-	// Lookups read numbers without a lock, so they are not reused. After 65,535 names, others share the shard
-	// without a name.
+	// Lookups read numbers without a lock, so they are not reused. After 65,535, shards share one without a name.
 	if len(before.shards) <= math.MaxUint16 {
 		s.number = uint16(len(before.shards)) //nolint:gosec // just compared
 		x.numbers.Store(&numbers{shards: append(slices.Clone(before.shards), s), phases: before.phases})
