@@ -68,8 +68,7 @@ func (g *Group) Names() []string {
 	return names
 }
 
-// Close closes the opened resources once, in reverse order. A running group must be ended by the context of Run, which
-// closes it.
+// Close closes the opened resources once, in reverse order. If the group runs, end the context of Run instead.
 func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

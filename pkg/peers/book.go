@@ -74,8 +74,7 @@ func NewPeerBook(config Config) *Book {
 	return b
 }
 
-// Run follows the Shard objects until ctx is done. It returns when all followers have ended and the connections are
-// closed.
+// Run follows the Shard objects until ctx is done, all followers have ended, and the connections are closed.
 func (b *Book) Run(ctx context.Context) error {
 	defer b.config.Shards.AddKeyHandler(func(client.Key) {
 		select {

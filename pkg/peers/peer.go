@@ -75,7 +75,16 @@ func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(conte
 
 // Observe records whether the shard responded to an allowed request, or else the reason, and logs changes.
 func (p *Peer) Observe(ctx context.Context, responded bool, err error) {
-	switch changed := p.observe(responded); {
+	if responded && !p.open.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.probing = false
+	if !responded {
+		p.until = time.Now().Add(OpenTimeout)
+	}
+	switch changed := p.open.Swap(!responded) == responded; {
 	case !changed:
 	case responded:
 		klog.FromContext(ctx).Info("Shard responds again", "shard", p.Name, "url", p.URL)
@@ -108,8 +117,7 @@ func responded(err error) bool {
 // OpenTimeout is the time for which requests to an unreachable shard are rejected.
 const OpenTimeout = time.Second
 
-// silentTimeout is how long an unreachable shard without further requests is Silent. By then the root shard has
-// evaluated its heartbeats.
+// silentTimeout is how long an unreachable shard without requests is Silent. By then root has evaluated its heartbeats.
 const silentTimeout = time.Minute
 
 // breaker is a circuit breaker for requests to a shard. If closed, it costs one atomic load. It opens when a request
@@ -135,20 +143,6 @@ func (b *breaker) Allow() bool {
 	}
 	b.probing = true
 	return true
-}
-
-// observe records whether the shard responded, and reports whether that has changed.
-func (b *breaker) observe(responded bool) (changed bool) {
-	if responded && !b.open.Load() {
-		return false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.probing = false
-	if !responded {
-		b.until = time.Now().Add(OpenTimeout)
-	}
-	return b.open.Swap(!responded) == responded
 }
 
 // Silent reports whether the shard has not responded lately, so that callers with a choice should use another shard.

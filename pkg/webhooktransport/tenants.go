@@ -21,6 +21,7 @@
 package webhooktransport
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,9 +33,13 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
@@ -94,8 +99,7 @@ func (t *Tenants) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, ControlContext: t.control}
 }
 
-// NewDialer returns a dialer for URLs of tenants, which connects to public addresses and allowed ranges. Errors
-// contain the name of the flag.
+// NewDialer returns a dialer for URLs of tenants: public addresses and allowed ranges. Errors contain the flag.
 func NewDialer(flag string, allowed []string) (*net.Dialer, error) {
 	prefixes, errs := parsePrefixes(flag, allowed)
 	return (&Tenants{allowed: prefixes}).dialer(), errors.Join(errs...)
@@ -188,8 +192,7 @@ func (c caller) call(r *http.Request) (response *http.Response, data []byte, err
 	return response, data, nil
 }
 
-// isReview reports whether a response is a review. Errors of JSON decoders are not returned because they quote the
-// input.
+// isReview reports whether a response is a review. It returns no errors of decoders because they quote the input.
 func isReview(data []byte) bool {
 	var object struct {
 		Kind string `json:"kind"`
@@ -202,9 +205,8 @@ func isReview(data []byte) bool {
 
 // public logs an error, and returns the information about it that tenants may see.
 func (c caller) public(r *http.Request, err error) error {
-	shown := publicError(err, r.URL.Hostname())
 	klog.FromContext(r.Context()).V(2).Info("Failed to call a tenant's webhook", "url", r.URL.Redacted(), "err", err)
-	return shown
+	return publicError(err, r.URL.Hostname())
 }
 
 // DocumentBytes bounds a document, after decompression.
@@ -275,5 +277,84 @@ func (d *Documents) public(err error, host string) error {
 		return errors.New("the server did not respond in time")
 	default:
 		return errors.New("the document could not be read; see the server's log at -v=2")
+	}
+}
+
+// FlagCalls is the flag in errors of Calls.
+const FlagCalls = "--limit webhook-calls-per-cluster"
+
+// maxWait bounds the time that a request waits for a slot.
+//
+//reference:limit request | webhook: time that a write waits for a free call | 429
+const maxWait = 10 * time.Second
+
+// Calls bounds the number of concurrent webhook calls per Caller, because each call holds an object and a response in
+// memory. It is safe for concurrent use.
+type Calls struct {
+	limit int
+
+	mu sync.Mutex
+	of map[Caller]*slots
+}
+
+// Caller is the owner of a quota of calls: a logical cluster and, for webhooks of an API provider, the provider. Slow
+// webhooks of a provider therefore take slots neither from other requests of its consumers nor from other consumers.
+type Caller struct{ Cluster, Provider logicalcluster.Name }
+
+// slots are the slots of a caller with pending or running calls.
+type slots struct {
+	*semaphore.Weighted
+	users int
+}
+
+// NewCalls returns Calls with a limit per caller; 0 means DefaultCallsPerCluster.
+func NewCalls(limit int) *Calls {
+	return &Calls{limit: cmp.Or(limit, DefaultCallsPerCluster), of: map[Caller]*slots{}}
+}
+
+// Limit returns the number of concurrent calls per caller.
+func (c *Calls) Limit() int { return c.limit }
+
+// Take waits up to 10 s for n slots, which must not exceed Limit, and returns a 429 error otherwise. The request of
+// ctx is paused while it waits. The caller must call release.
+func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(), err error) {
+	p := c.retain(caller)
+	if p.take(ctx, int64(n)) != nil {
+		c.drop(caller, p)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("too many concurrent webhook calls of the workspace, at most %d allowed (%s): try again", c.limit, FlagCalls), 1)
+	}
+	return func() {
+		p.Release(int64(n))
+		c.drop(caller, p)
+	}, nil
+}
+
+func (p *slots) take(ctx context.Context, n int64) error {
+	if p.TryAcquire(n) {
+		return nil
+	}
+	defer request.Pause(ctx)() // the owners of the slots may need a seat to finish
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	return p.Acquire(ctx, n)
+}
+
+func (c *Calls) retain(caller Caller) *slots {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.of[caller]
+	if p == nil {
+		p = &slots{Weighted: semaphore.NewWeighted(int64(c.limit))}
+		c.of[caller] = p
+	}
+	p.users++
+	return p
+}
+
+func (c *Calls) drop(caller Caller, p *slots) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.users--; p.users == 0 {
+		delete(c.of, caller)
 	}
 }
