@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,6 +253,36 @@ func TestDualEvents(t *testing.T) {
 		notified("delete blue 2 false")
 		cache.remove(t, at("self"))
 		notified()
+	})
+}
+
+// TestDualUnseenDeletion: a replica that was never stored, because it was not selected at its last event, is deleted.
+// Handlers are notified of it, but its shard still has another replica, which lookups must find.
+func TestDualUnseenDeletion(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		own, cache := newScripted(), newScripted()
+		stored, unseen := replicaKey("blue", 0), replicaKey("blue", 1)
+		cache.put(t, stored, "stored")
+		cache.put(t, unseen, "unseen")
+		var keepAll atomic.Bool
+		keep := func(obj *corev1.ConfigMap) bool { return keepAll.Load() || obj.Name == stored.Name }
+		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", client.InformerOptions[*corev1.ConfigMap]{Keep: keep}))
+		d := NewDual(mine, others, DualOptions{})
+		var deleted []string
+		d.AddEventHandler(client.Handler[*corev1.ConfigMap]{
+			OnDelete: func(last *corev1.ConfigMap, _ bool) { deleted = append(deleted, last.Name) },
+		})
+		running(t, d)
+		pass(time.Second)
+		require.Equal(t, 1, others.Lister().Len())
+		keepAll.Store(true)
+		cache.remove(t, unseen)
+		bubble.Wait()
+		require.Equal(t, []string{unseen.Name}, deleted)
+		found, err := d.Get(stored.Cluster, stored.Namespace, stored.Name)
+		require.NoError(t, err)
+		require.Equal(t, "stored", found.Data["content"])
 	})
 }
 
