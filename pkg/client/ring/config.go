@@ -51,8 +51,7 @@ type Config struct {
 	// RenewDeadline is the time for which a member works after it sent the last successful renewal; 3/5 of
 	// LeaseDuration (9 s) by default. RenewDeadline and GracePeriod must not exceed 4/5 of LeaseDuration.
 	RenewDeadline time.Duration
-	// RenewInterval is the time between two renewals, at most half of RenewDeadline; 1/5 of LeaseDuration (3 s) by
-	// default.
+	// RenewInterval is the time between renewals, at most RenewDeadline/2; 1/5 of LeaseDuration (3 s) by default.
 	RenewInterval time.Duration
 	// GracePeriod is the time in which work must end after its context; 1/5 of LeaseDuration (3 s) by default.
 	GracePeriod time.Duration

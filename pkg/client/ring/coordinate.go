@@ -1,30 +1,16 @@
 package ring
 
-import (
-	"time"
-)
+import "time"
 
 // saw is called with an observed Lease of a member.
 func (m *machine) saw(now time.Duration, l lease) {
 	o := m.seen[l.id]
 	if o == nil {
 		m.seen[l.id] = &observed{lease: l, since: now}
-		m.dirty = true
-		return
+	} else if o.version != l.version || o.uid != l.uid {
+		o.lease, o.since, o.renewed = l, now, true
 	}
-	if o.version == l.version && o.uid == l.uid {
-		return
-	}
-	m.dirty = m.dirty || o.state != l.state || o.released != l.released || o.loaded != l.loaded || o.weight != l.weight || m.quiet(now, o)
-	o.lease, o.since, o.renewed = l, now, true
 }
-
-func (m *machine) sawDeletion(id string) {
-	delete(m.seen, id)
-	m.dirty = true
-}
-
-func (m *machine) sawAll() { m.synced, m.dirty = true, true }
 
 // expired reports whether a member may be expelled.
 func (m *machine) expired(now time.Duration, o *observed) bool { return now >= o.since+m.LeaseDuration }
@@ -81,14 +67,12 @@ func (m *machine) joins(now time.Duration, o *observed) bool {
 
 // coordinate returns the next request of the coordinator, or nil.
 func (m *machine) coordinate(now time.Duration) *request {
-	if m.phase != taking || !m.synced || now >= m.until() || !m.dirty && now < m.checkAt {
+	switch {
+	case m.phase != taking || !m.synced || now >= m.until():
 		return nil
-	}
-	m.dirty, m.checkAt = false, m.threshold(now)
-	if m.relist {
+	case m.relist:
 		return &request{verb: listAll}
-	}
-	if !m.coordinates(now) {
+	case !m.coordinates(now):
 		return nil
 	}
 	if m.table.table == nil {
@@ -100,12 +84,9 @@ func (m *machine) coordinate(now time.Duration) *request {
 		}
 		o := m.seen[id]
 		if o == nil {
-			if r := m.replaceMissing(now, id); r != nil {
-				return r
-			}
-			continue
+			// Its Lease was deleted, or not observed yet. The new one is not renewed, so that the member is expelled.
+			return &request{verb: replace, lease: lease{id: id, weight: 1, state: missing}}
 		}
-		delete(m.missingSince, id)
 		if !o.state.ended() && m.expired(now, o) {
 			l := o.lease
 			l.state = expelled
@@ -118,16 +99,12 @@ func (m *machine) coordinate(now time.Duration) *request {
 	return m.cleanUp(now)
 }
 
-// threshold returns the next time at which the passing of time changes the result of coordinate.
-func (m *machine) threshold(now time.Duration) time.Duration {
-	var times []time.Duration
+// thresholds returns the times at which the result of coordinate changes.
+func (m *machine) thresholds(now time.Duration) (times []time.Duration) {
 	for _, o := range m.seen {
 		if !o.state.ended() || m.expired(now, o) {
 			times = append(times, o.since+m.RenewDeadline, o.since+m.LeaseDuration)
 		}
-	}
-	for _, since := range m.missingSince {
-		times = append(times, since+m.RenewDeadline)
 	}
 	if m.voluntary {
 		times = append(times, m.voluntarySince+m.RebalanceDelay)
@@ -135,7 +112,7 @@ func (m *machine) threshold(now time.Duration) time.Duration {
 	if m.noTable {
 		times = append(times, m.noTableSince+m.LeaseDuration)
 	}
-	return soonest(now, times)
+	return times
 }
 
 // firstTable creates the first table after LeaseDuration, when no member can be working by a deleted one: a new ring
@@ -149,29 +126,8 @@ func (m *machine) firstTable(now time.Duration) *request {
 	return &request{verb: writeTable, table: next}
 }
 
-// replaceMissing creates a Lease in place of a deleted one: its member is expelled in time, or finds it and rejoins.
-func (m *machine) replaceMissing(now time.Duration, id string) *request {
-	since, known := m.missingSince[id]
-	if !known {
-		m.missingSince[id] = now
-		m.checkAt = min(m.checkAt, now+m.RenewDeadline)
-		return nil
-	}
-	if now < since+m.RenewDeadline {
-		return nil
-	}
-	return &request{verb: replace, lease: lease{id: id, weight: 1, state: missing}}
-}
-
 func (m *machine) memberStatuses(now time.Duration) map[string]*memberStatus {
 	all := map[string]*memberStatus{m.id: {lease: m.own, joining: !m.named()}}
-	if m.table.table != nil {
-		for _, id := range m.table.members {
-			if m.seen[id] == nil && id != m.id {
-				all[id] = &memberStatus{lease: lease{id: id, weight: 1, state: missing}, silent: true}
-			}
-		}
-	}
 	for id, o := range m.seen {
 		named := m.table.table != nil && m.table.has(id)
 		if id != m.id && (named || m.joins(now, o)) {
@@ -215,7 +171,6 @@ func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *ta
 		m.voluntary, m.voluntarySince = true, now
 	}
 	if now < m.voluntarySince+m.RebalanceDelay {
-		m.checkAt = min(m.checkAt, m.voluntarySince+m.RebalanceDelay)
 		return due
 	}
 	return all
@@ -232,7 +187,6 @@ func (m *machine) cleanUp(now time.Duration) *request {
 }
 
 func (m *machine) handleCoordination(now time.Duration, r *request, a response) {
-	m.dirty = true
 	switch r.verb {
 	case writeTable:
 		if a.outcome == done {
@@ -260,8 +214,9 @@ func (m *machine) handleCoordination(now time.Duration, r *request, a response) 
 			m.saw(now, a.lease)
 			return
 		}
+		// Lists do not contain it if others have changed its labels.
+		m.retryAt = now + m.RenewInterval/6
 		m.relist = true // it is alive, or has changed
-		delete(m.missingSince, r.lease.id)
 	case deleteOther:
 		if a.outcome == done || a.outcome == notFound {
 			delete(m.seen, r.lease.id)

@@ -47,7 +47,7 @@ func (d *driver) loop(ctx, working context.Context) error {
 		case <-timer.C:
 		case <-d.synced:
 			d.synced = nil
-			d.locked(d.machine.sawAll)
+			d.locked(func() { d.machine.synced = true })
 		case handle := <-d.responses:
 			d.locked(handle)
 		}

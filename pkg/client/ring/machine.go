@@ -124,9 +124,7 @@ type machine struct {
 
 func newMachine(config Config, newID func() string) *machine {
 	m := &machine{Config: config, configDigest: config.digest(), newID: newID, id: newID()}
-	m.coordination.reset()
 	m.seen = map[string]*observed{}
-	m.missingSince = map[string]time.Duration{}
 	return m
 }
 
@@ -158,25 +156,16 @@ type moving struct {
 // coordination is the observed state of the other members, which a coordinator needs.
 type coordination struct {
 	// synced is set when all Leases were observed once.
-	synced       bool
-	seen         map[string]*observed
-	missingSince map[string]time.Duration
+	synced bool
+	seen   map[string]*observed
 	// noTable is set if the server has no table, since noTableSince.
 	noTable      bool
 	noTableSince time.Duration
 	// voluntary is set if there are changes that can wait for others, since voluntarySince.
 	voluntary      bool
 	voluntarySince time.Duration
-	// dirty is set if there were changes since the last coordination. checkAt is the time of the next one in any case.
-	dirty   bool
-	checkAt time.Duration
 	// relist is set if the observed Leases differ from those of the server.
 	relist bool
-}
-
-// reset drops the state that does not apply to a member with another id.
-func (c *coordination) reset() {
-	c.noTable, c.voluntary, c.relist, c.dirty, c.checkAt = false, false, false, true, never
 }
 
 // open returns the outgoing slots in which work continues.
@@ -261,7 +250,6 @@ func (m *machine) adopt(now time.Duration, t stored) {
 				m.stopAt[slot] = min(m.stopAt[slot], now)
 			}
 		}
-		m.dirty = true
 	}
 	m.table, m.noTable = t, false
 }
@@ -303,7 +291,7 @@ func (m *machine) incoming() slots {
 
 // nextWake returns the time of the next step if no event occurs.
 func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
-	times := []time.Duration{m.checkAt, m.renewAt, m.retryAt, m.until()}
+	times := append(m.thresholds(now), m.renewAt, m.retryAt, m.until())
 	for slot := range m.open().all {
 		times = append(times, m.leaveBy[slot])
 	}
@@ -313,11 +301,6 @@ func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
 	for slot := range busy.all {
 		times = append(times, m.stopAt[slot])
 	}
-	return soonest(now, times)
-}
-
-// soonest returns the first of the times that is in the future, or never.
-func soonest(now time.Duration, times []time.Duration) time.Duration {
 	at := never
 	for _, t := range times {
 		if t > now {

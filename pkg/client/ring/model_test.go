@@ -65,8 +65,8 @@ type schedule struct {
 }
 
 const (
-	// recovery bounds the time until each slot has a worker: a missing Lease is replaced after RenewDeadline and
-	// expelled after LeaseDuration of the slowest clock; then members join, and slots move.
+	// recovery bounds the time until each slot has a worker: the member of a missing Lease is expelled after
+	// LeaseDuration of the slowest clock; then members join, and slots move.
 	recovery = 60 * time.Second
 	// aware bounds the time until all members have detected a rollback of the server or have stopped: RenewDeadline
 	// and GracePeriod of the slowest clock, including jumps.

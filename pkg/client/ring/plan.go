@@ -119,8 +119,7 @@ func setTargets(shares []*share) {
 		s.target = min(max(s.count, s.floor), s.ceiling)
 		sum += s.target
 	}
-	// Members with the smallest remainder are rounded down first. Members with the fewest slots, i.e. new ones, are
-	// rounded up first.
+	// Members with the smallest remainder are rounded down first, and those with the fewest slots, i.e. new ones, up.
 	order := slices.SortedFunc(slices.Values(shares), func(a, b *share) int {
 		return cmp.Or(cmp.Compare(a.remainder, b.remainder), cmp.Compare(a.id, b.id))
 	})

@@ -47,7 +47,7 @@ func (r *Ring) observe(l *coordinationv1.Lease, deleted bool) {
 	defer r.mu.Unlock()
 	switch {
 	case l.Name != r.config.Name && deleted:
-		r.machine.sawDeletion(leaseOf(r.config.Name, l).id)
+		delete(r.machine.seen, leaseOf(r.config.Name, l).id)
 	case l.Name != r.config.Name:
 		r.machine.saw(r.now(), leaseOf(r.config.Name, l))
 	case !deleted:

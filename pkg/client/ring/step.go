@@ -51,7 +51,7 @@ func (m *machine) rejoin() {
 	m.phase, m.id = joining, m.newID()
 	m.own, m.sent, m.ownStale, m.reading, m.valid = lease{}, 0, false, false, false
 	m.table, m.mine, m.stale, m.moving = stored{}, part{}, false, moving{}
-	m.coordination.reset()
+	m.noTable, m.voluntary, m.relist = false, false, false
 }
 
 // lose is called when the member was expelled, or its Leases are not the expected ones.
@@ -112,7 +112,6 @@ func (m *machine) handle(now time.Duration, r *request, a response) {
 	if a.outcome == failed {
 		m.lastErr = a.err
 		m.retryAt = now + m.RenewInterval/6
-		m.dirty = true
 		if r.verb == writeTable {
 			m.stale = true // the table may have been written
 		}
@@ -191,7 +190,7 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 		return
 	case epoch == 0:
 		if !m.noTable {
-			m.noTable, m.noTableSince, m.dirty = true, now, true
+			m.noTable, m.noTableSince = true, now
 		}
 	case epoch >= m.epoch():
 		m.adopt(now, read)

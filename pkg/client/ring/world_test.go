@@ -231,7 +231,7 @@ func (n *node) list() {
 	for _, id := range slices.Sorted(maps.Keys(n.leases)) {
 		n.m.saw(n.local(), n.leases[id])
 	}
-	n.m.sawAll()
+	n.m.synced = true
 }
 
 func (n *node) watch(upTo int) {
@@ -243,7 +243,7 @@ func (n *node) watch(upTo int) {
 		case c.all != nil:
 			for id := range n.m.seen {
 				if _, there := c.all[id]; !there {
-					n.m.sawDeletion(id)
+					delete(n.m.seen, id)
 				}
 			}
 			for _, l := range c.all {
@@ -252,7 +252,7 @@ func (n *node) watch(upTo int) {
 		case c.table.table != nil:
 			n.m.sawTable(n.local(), c.table)
 		case c.deleted:
-			n.m.sawDeletion(c.lease.id)
+			delete(n.m.seen, c.lease.id)
 		default:
 			n.m.saw(n.local(), c.lease)
 		}
