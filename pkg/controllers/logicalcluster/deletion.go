@@ -93,7 +93,6 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
 	}
 	resources, err := purge.Discover(ctx, discovery)
-	stored := config.Stored.In(cluster, "")
 	deleted := deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
 		var err error
 		switch s {
@@ -101,7 +100,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 			// Terminate the namespaces first. Otherwise other controllers would recreate their objects in each of them. A namespace
 			// that the informer has not observed yet is found at the end.
 			if slices.ContainsFunc(config.Namespaces.Lister().Cluster(cluster).List(nil), isOpen) {
-				_, err = purge.Remove(ctx, metadata, stored, only(resources, namespaces), "")
+				_, err = purge.Remove(ctx, metadata, config.Stored, cluster, "", only(resources, namespaces))
 			}
 		case namespaces:
 			err = release(ctx, kinds.Namespaces.In(scope))
@@ -110,7 +109,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		if err != nil {
 			return purge.Outcome{Err: err}
 		}
-		return purge.Delete(ctx, metadata, stored, of, "")
+		return purge.Delete(ctx, metadata, config.Stored, cluster, "", of)
 	})
 	if !deleted.done() {
 		return deleted

@@ -120,7 +120,7 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
-	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, config.Stored.In(key.Cluster, key.Name), resources, key.Name)}
+	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, config.Stored, key.Cluster, key.Name, resources)}
 }
 
 // round is the result of one attempt to delete the content.

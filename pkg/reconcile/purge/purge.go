@@ -77,44 +77,27 @@ type Stored struct {
 // Query returns a result for each resource in a logical cluster, or in one namespace of it if namespace is not empty.
 type Query func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
 
-// In returns the content of a logical cluster, or of one namespace of it if namespace is not empty.
-func (s Stored) In(cluster logicalcluster.Name, namespace string) Content {
-	return Content{Present: s.Any.in(cluster, namespace), Free: s.Free.in(cluster, namespace)}
-}
-
-func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
-	return func(ctx context.Context, resources []Resource) ([]Resource, error) {
-		if len(resources) == 0 {
-			return nil, nil
-		}
-		queried := make([]schema.GroupResource, len(resources))
-		for i := range resources {
-			queried[i] = resources[i].GroupResource()
-		}
-		chosen, err := a(ctx, cluster, namespace, queried)
-		if err != nil {
-			return nil, fmt.Errorf("checking for objects: %w", err)
-		}
-		var of []Resource
-		for i := range resources {
-			if chosen[i] {
-				of = append(of, resources[i])
-			}
-		}
-		return of, nil
+// choose returns the resources for which the result is true. One query for all is cheaper than a request for each.
+func (q Query) choose(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []Resource) ([]Resource, error) {
+	if len(resources) == 0 {
+		return nil, nil
 	}
+	queried := make([]schema.GroupResource, len(resources))
+	for i := range resources {
+		queried[i] = resources[i].GroupResource()
+	}
+	chosen, err := q(ctx, cluster, namespace, queried)
+	if err != nil {
+		return nil, fmt.Errorf("checking for objects: %w", err)
+	}
+	var of []Resource
+	for i := range resources {
+		if chosen[i] {
+			of = append(of, resources[i])
+		}
+	}
+	return of, nil
 }
-
-// Content gives access to the stored objects of a logical cluster or namespace.
-type Content struct {
-	// Present returns the resources that may have objects. One query for all is cheaper than a request for each.
-	Present Choose
-	// Free deletes objects without finalizers, and returns the resources that may have others.
-	Free Choose
-}
-
-// Choose returns a subset of the resources.
-type Choose func(ctx context.Context, resources []Resource) ([]Resource, error)
 
 // Outcome is the result of a round.
 type Outcome struct {
@@ -149,11 +132,11 @@ func (o Outcome) WaitingFor() string {
 }
 
 // Delete runs one round for the given resources of a logical cluster in one namespace, or in all if namespace is empty.
-func Delete(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) Outcome {
+func Delete(ctx context.Context, client metadata.Interface, stored Stored, cluster logicalcluster.Name, namespace string, resources []Resource) Outcome {
 	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
-	touched, err := Remove(ctx, client, content, resources, namespace)
+	touched, err := Remove(ctx, client, stored, cluster, namespace, resources)
 	errs := []error{err}
-	remaining, err := content.Present(ctx, touched)
+	remaining, err := stored.Any.choose(ctx, cluster, namespace, touched)
 	errs = append(errs, err)
 	for _, resource := range remaining {
 		found, err := list(ctx, client.Resource(resource.GroupVersionResource), namespace)
@@ -174,12 +157,12 @@ func Delete(ctx context.Context, client metadata.Interface, content Content, res
 }
 
 // Remove is Delete without determining the remaining objects. It returns the resources that may have had objects.
-func Remove(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) (touched []Resource, err error) {
-	resources, err = content.Present(ctx, resources)
+func Remove(ctx context.Context, client metadata.Interface, stored Stored, cluster logicalcluster.Name, namespace string, resources []Resource) (touched []Resource, err error) {
+	resources, err = stored.Any.choose(ctx, cluster, namespace, resources)
 	if err != nil {
 		return nil, err
 	}
-	blocked, err := content.Free(ctx, resources)
+	blocked, err := stored.Free.choose(ctx, cluster, namespace, resources)
 	if err != nil {
 		return resources, err
 	}

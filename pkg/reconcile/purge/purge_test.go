@@ -93,26 +93,26 @@ func (r *resource) Delete(_ context.Context, name string, options metav1.DeleteO
 	return err
 }
 
-// present returns the resources with objects; things are unknown.
-func (f *fake) present(namespace string) Choose {
-	return func(_ context.Context, resources []Resource) ([]Resource, error) {
-		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
-			return r.Resource != "things" && !slices.ContainsFunc(f.objects[r.GroupVersionResource], func(o metav1.PartialObjectMetadata) bool {
-				return namespace == "" || o.Namespace == namespace
-			})
-		}), f.fail["look"]
+// present reports which resources have objects; things are unknown.
+func (f *fake) present(_ context.Context, _ logicalcluster.Name, namespace string, resources []schema.GroupResource) (some []bool, err error) {
+	for _, r := range resources {
+		some = append(some, r.Resource == "things" || slices.ContainsFunc(f.objects[r.WithVersion("v1")], func(o metav1.PartialObjectMetadata) bool {
+			return namespace == "" || o.Namespace == namespace
+		}))
 	}
+	return some, f.fail["look"]
 }
 
 // free deletes objects without finalizers of some resources; others can only be deleted through the API.
-func (f *fake) free(direct ...schema.GroupVersionResource) Choose {
-	return func(_ context.Context, resources []Resource) ([]Resource, error) {
+func (f *fake) free(direct ...schema.GroupVersionResource) Query {
+	return func(_ context.Context, _ logicalcluster.Name, _ string, resources []schema.GroupResource) (others []bool, err error) {
 		for _, gvr := range direct {
 			(&resource{fake: f, gvr: gvr}).drop(func(metav1.PartialObjectMetadata) bool { return true })
 		}
-		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
-			return slices.Contains(direct, r.GroupVersionResource) && len(f.objects[r.GroupVersionResource]) == 0
-		}), f.fail["free"]
+		for _, r := range resources {
+			others = append(others, !slices.Contains(direct, r.WithVersion("v1")) || len(f.objects[r.WithVersion("v1")]) > 0)
+		}
+		return others, f.fail["free"]
 	}
 }
 
@@ -203,7 +203,7 @@ func TestDelete(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			outcome := Delete(t.Context(), tc.fake, Content{Present: tc.fake.present(tc.namespace), Free: tc.fake.free(tc.direct...)}, resources(), tc.namespace)
+			outcome := Delete(t.Context(), tc.fake, Stored{Any: tc.fake.present, Free: tc.fake.free(tc.direct...)}, "c", tc.namespace, resources())
 			require.Equal(t, tc.log, tc.fake.log)
 			require.Equal(t, tc.resources, outcome.Resources())
 			require.Equal(t, tc.waiting, outcome.WaitingFor())
@@ -263,15 +263,15 @@ func TestStored(t *testing.T) {
 			return nil, errors.New("etcd is unavailable")
 		},
 	}
-	present, err := stored.In("c", "n").Present(t.Context(), resources)
+	present, err := stored.Any.choose(t.Context(), "c", "n", resources)
 	require.NoError(t, err)
 	require.Equal(t, resources[1:], present)
-	present, err = stored.In("c", "").Present(t.Context(), resources)
+	present, err = stored.Any.choose(t.Context(), "c", "", resources)
 	require.NoError(t, err)
 	require.Empty(t, present)
-	present, err = stored.In("c", "n").Present(t.Context(), nil)
+	present, err = stored.Any.choose(t.Context(), "c", "n", nil)
 	require.NoError(t, err)
 	require.Empty(t, present, "storage must not be queried without resources")
-	_, err = stored.In("c", "").Free(t.Context(), resources)
+	_, err = stored.Free.choose(t.Context(), "c", "", resources)
 	require.ErrorContains(t, err, "etcd is unavailable")
 }
