@@ -53,8 +53,7 @@ func Following(want, replica *unstructured.Unstructured) *unstructured.Unstructu
 	return want
 }
 
-// Desired returns the replica that an object should have, with annotations for the metadata that the cache server does
-// not store.
+// Desired returns the replica of an object, with annotations for the metadata that the cache server does not store.
 func (r Resource) Desired(local *unstructured.Unstructured) *unstructured.Unstructured {
 	metadata, _ := local.Object["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
@@ -108,8 +107,7 @@ func Canonical(replica *unstructured.Unstructured) map[string]any {
 
 var errNoMetadata = errors.New("the replica has no metadata")
 
-// HashReplica returns the hash by which a shard and a cache server compare a replica. It is the same before and after
-// the replica is written.
+// HashReplica returns the hash by which a shard and a cache server compare a replica, before and after it is written.
 func HashReplica(key string, replica map[string]any) (uint64, error) {
 	if _, ok := replica["metadata"].(map[string]any); !ok {
 		return 0, errNoMetadata
@@ -130,16 +128,7 @@ const (
 	ProblemDifferent Problem = "different"
 )
 
-// ProblemOf returns the problem of a replica, or "".
-func ProblemOf(resource Resource, local, replica *unstructured.Unstructured) Problem {
-	switch todo, _ := Decide(resource, local, replica); {
-	case todo == ActionNone:
-		return ""
-	case replica == nil:
-		return ProblemMissing
-	case local == nil || !resource.Selects(local):
-		return ProblemOrphaned
-	default:
-		return ProblemDifferent
-	}
+// Problem returns the problem that the action fixes, or "".
+func (a Action) Problem() Problem {
+	return map[Action]Problem{ActionCreate: ProblemMissing, ActionUpdate: ProblemDifferent, ActionDelete: ProblemOrphaned}[a]
 }

@@ -1,6 +1,5 @@
-// Package replication defines the objects of shards that are replicated to cache servers (Table, Resource), and their
-// replicas. Package push replicates one shard to one cache server, digest summarizes replicas, and health observes the
-// cache server of a shard.
+// Package replication defines the objects of shards that are replicated to cache servers (Table), and their replicas.
+// Package push replicates a shard to a cache server, digest summarizes replicas, and health observes a cache server.
 //
 //	shard: watch of /clusters/*  ──┬─► queue ─► push ─► create, update, delete
 //	digests of both sides        ──┘                    below /shards/<me>/clusters/<cluster>

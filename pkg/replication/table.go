@@ -33,8 +33,7 @@ type Resource struct {
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
-	// Unmarked resources are written by shards directly, so that checkpoints do not contain them. They can only be
-	// relayed.
+	// Unmarked resources are not part of checkpoints, because shards write them directly. They can only be relayed.
 	Unmarked bool
 
 	shard string
@@ -86,8 +85,7 @@ func Defaults() []Resource {
 	}
 }
 
-// Table contains the replicated resources. It may change at any time. It is safe for concurrent use, and must be used by
-// one controller only.
+// Table contains the replicated resources. It is safe for concurrent use, and must be used by one controller only.
 type Table struct {
 	mu    sync.Mutex
 	lines map[schema.GroupResource]*Line
@@ -103,8 +101,7 @@ type Line struct {
 	removed chan struct{}
 }
 
-// IsRemoved reports whether the replicas of the resource must be deleted. It is only valid for lines that a Table has
-// returned.
+// IsRemoved reports whether the replicas of the resource must be deleted.
 func (l *Line) IsRemoved() bool { return l.removed != nil }
 
 // NewTable returns a table of resources.
@@ -147,8 +144,7 @@ func (t *Table) Have(r Resource) error {
 }
 
 // Remove removes a resource and waits until a controller has deleted the replicas of the shard. The cache server should
-// serve the resource until then. If ctx ends first, Remove fails, but the replicas are deleted nevertheless; it may be
-// called again to wait.
+// serve the resource until then. If ctx ends first, Remove fails, but the replicas are deleted; call it again to wait.
 func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error {
 	t.mu.Lock()
 	l := t.lines[resource]

@@ -33,7 +33,7 @@ var replicas = []Mutant{
 	{
 		Name: "empty-relay", Rule: "if a cache server has lost its data, relays must not delete their replicas",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/relayed.go",
+			File:   "pkg/replication/push/session.go",
 			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
 			After:  `func (s *session) unsure() bool { return false }`,
 		}, {
@@ -82,7 +82,7 @@ var replicas = []Mutant{
 	{
 		Name: "early-digest", Rule: "digests are only compared if the data does not change meanwhile",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/expected.go",
+			File:   "pkg/replication/push/ledger.go",
 			Before: ` && m.turns[bucket] == later.turns[bucket]`,
 			After:  ``,
 		}},

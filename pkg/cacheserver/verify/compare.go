@@ -149,7 +149,8 @@ func recheck(ctx context.Context, config Config, resource replication.Resource, 
 	if err != nil {
 		return suspect{}, err
 	}
-	difference := Difference{Resource: resource.GroupResource(), Key: key, Problem: replication.ProblemOf(resource, local, replica)}
+	todo, _ := replication.Decide(resource, local, replica)
+	difference := Difference{Resource: resource.GroupResource(), Key: key, Problem: todo.Problem()}
 	now := suspect{difference, version(local), version(replica)}
 	if now.Problem == replication.ProblemDifferent {
 		now.Fields = differing("", replication.Canonical(resource.Desired(local)), replication.Canonical(replica))

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// Path is the path of digests below that of a shard. It may be followed by a resource with its group, and by the
-	// number of a bucket.
+	// Path is the path of digests below that of a shard. A resource with its group, and a bucket number may follow.
 	Path = "/digests"
 	// Form is the version of the hash. Digests of different forms cannot be compared.
 	Form = 1
@@ -64,8 +63,7 @@ var (
 	errNoDigests     = errors.New("the server does not serve digests of this version")
 )
 
-// Identify reads the digests of a shard, to check that the server is a cache server. Otherwise it returns
-// ErrNoCacheServer.
+// Identify reads the digests of a shard. It returns ErrNoCacheServer if the server is not a cache server.
 func Identify(ctx context.Context, cache *client.Factory, shard string) (*Response, error) {
 	response, err := Fetch(ctx, cache.Shard(shard), "")
 	var status *StatusError
@@ -123,8 +121,7 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 	return parsed, err
 }
 
-// parseResponse parses the response for the buckets of one resource if ofResource is set. Servers that
-// are not cache servers respond with e.g. 404.
+// parseResponse parses a response, with buckets if ofResource is set. Other servers respond with e.g. 404.
 func parseResponse(status int, body []byte, ofResource bool) (*Response, error) {
 	switch status {
 	case http.StatusOK:

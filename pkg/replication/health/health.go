@@ -1,5 +1,4 @@
-// Package health checks the cache server of a shard (CacheCheck), and measures the staleness of the replicas of other
-// shards (Observer).
+// Package health checks the cache server of a shard (CacheCheck), and measures the staleness of replicas (Observer).
 package health
 
 import (

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
@@ -28,8 +27,9 @@ var errCheckpointLost = errors.New("the cache server has lost the checkpoint tha
 
 // checkpointWriter writes the checkpoint of the shard on the cache server.
 type checkpointWriter struct {
-	client   *checkpointClient
-	interval time.Duration
+	*shared
+
+	client *checkpointClient
 	// sessions returns the running sessions by resource.
 	sessions func() map[string]*session
 
@@ -37,11 +37,9 @@ type checkpointWriter struct {
 	// it contains, or nil if there is none or it has not been read.
 	acknowledged, known *replicationcheckpoints.ReplicationCheckpoint
 	// hadExtent are the resources that had a checkpoint in this process.
-	table     *replication.Table
 	hadExtent map[string]bool
 	epochs    epochs
-	// upstream is the origin of a relayed checkpoint, and nil for the shard itself. written is the checkpoint that was
-	// relayed last.
+	// upstream is the origin of a relayed checkpoint, nil for the shard itself, and written the one relayed last.
 	upstream *upstream
 	written  *replicationcheckpoints.ReplicationCheckpoint
 
@@ -54,16 +52,9 @@ type checkpointWriter struct {
 	}
 }
 
-func newCheckpointWriter(config Config, sessions func() map[string]*session, up *upstream) *checkpointWriter {
-	return &checkpointWriter{
-		client: checkpointClientOf(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
-		hadExtent: map[string]bool{}, upstream: up,
-	}
-}
-
 // run writes checkpoints until ctx is done: soon after new acknowledgements, and otherwise periodically, so that readers
 // can measure staleness.
-func (m *checkpointWriter) run(ctx context.Context, news <-chan struct{}) {
+func (m *checkpointWriter) run(ctx context.Context) {
 	routine := time.NewTimer(0)
 	defer routine.Stop()
 	for {
@@ -71,7 +62,7 @@ func (m *checkpointWriter) run(ctx context.Context, news <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-routine.C:
-		case <-news:
+		case <-m.news:
 		}
 		if err := m.write(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Failed to write the checkpoint", "err", err)
@@ -80,9 +71,9 @@ func (m *checkpointWriter) run(ctx context.Context, news <-chan struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(m.interval):
+		case <-time.After(m.config.CheckpointInterval):
 		}
-		routine.Reset((idleFactor - 1) * m.interval)
+		routine.Reset((idleFactor - 1) * m.config.CheckpointInterval)
 	}
 }
 
@@ -185,7 +176,7 @@ func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpo
 	next.Epoch, next.Via = latest.Epoch, m.upstream.via
 	if m.known != nil && m.known.Epoch == next.Epoch {
 		// A checkpoint must not decrease, e.g. while the replicas are compared again.
-		lines, _ := m.table.Lines()
+		lines, _ := m.config.Table.Lines()
 		for resource := range lines {
 			name := resource.String()
 			before, hadBefore := m.known.Resources[name]
@@ -209,7 +200,7 @@ func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpo
 // carry copies the checkpoints of resources from an earlier process that this one has no checkpoint for yet. Their
 // versions are still valid, and show if the shard was restored from an older backup.
 func (m *checkpointWriter) carry(before, now map[string]replicationcheckpoints.Extent) {
-	lines, _ := m.table.Lines()
+	lines, _ := m.config.Table.Lines()
 	for resource, l := range lines {
 		name := resource.String()
 		if extent, had := before[name]; had && !m.hadExtent[name] && !l.IsRemoved() {
@@ -218,8 +209,7 @@ func (m *checkpointWriter) carry(before, now map[string]replicationcheckpoints.E
 	}
 }
 
-// restoredFromOlder reports whether a checkpoint is later than the data of the shard, which was therefore restored from an older
-// backup.
+// restoredFromOlder reports whether a checkpoint is later than the data of the shard, which was therefore restored.
 func restoredFromOlder(cp, now map[string]replicationcheckpoints.Extent) bool {
 	for resource, extent := range now {
 		before, had := cp[resource]
@@ -236,31 +226,23 @@ func restoredFromOlder(cp, now map[string]replicationcheckpoints.Extent) bool {
 // returned is called when the watch has observed a checkpoint, which other readers can then observe, too.
 func (m *checkpointWriter) returned(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	m.mu.Lock()
-	if cp.UID != m.sent.uid { // of other data, or just created
-		m.mu.Unlock()
+	defer m.mu.Unlock()
+	if cp.UID != m.sent.uid || cp.Number != m.sent.number { // of other data, or just created
 		return
 	}
-	number, checkpoints := m.sent.number, m.sent.checkpoints
-	if cp.Number >= number {
-		m.sent.checkpoints = nil
-	}
-	m.mu.Unlock()
-	if cp.Number != number {
-		return
-	}
-	for s, at := range checkpoints {
+	for s, at := range m.sent.checkpoints {
 		if since, waited := s.ledger.returned(at); waited {
 			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilCheckpoint).Observe(time.Since(since).Seconds())
 		}
 	}
+	m.sent.checkpoints = nil
 }
 
 // epochs generates the epochs of the shard's checkpoints. It contains the latest one.
 type epochs string
 
-// next returns the epoch of the checkpoint after one with the epoch found, which is empty if there is none. An epoch is
-// a UUID of version 7, which contains the time, so that readers can order epochs. It changes if the shard has older data
-// than its checkpoint.
+// next returns the epoch of the checkpoint after one with the epoch found, if any. An epoch is a UUID of version 7, so
+// that the time orders epochs. It changes if the shard has older data than its checkpoint.
 func (e *epochs) next(found string, restoredFromOlder bool) string {
 	latest := max(string(*e), found)
 	switch {
@@ -275,8 +257,7 @@ func (e *epochs) next(found string, restoredFromOlder bool) string {
 
 func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
 
-// newEpochAfter returns a later epoch regardless of the clock, because the other one may come from a replica of the
-// shard whose clock is ahead.
+// newEpochAfter returns a later epoch even if the other one comes from a replica of the shard whose clock is ahead.
 func newEpochAfter(before string) string {
 	next := uuid.Must(uuid.NewV7())
 	last, err := uuid.Parse(before)

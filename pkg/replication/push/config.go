@@ -43,8 +43,7 @@ type Config struct {
 	// default is replication.DefaultCacheName.
 	Cache     *client.Factory
 	CacheName string
-	// Table contains the replicated resources. It may change while the controller is running, and must be used by one
-	// controller only.
+	// Table contains the replicated resources. It must be used by one controller only.
 	Table *replication.Table
 	// Relay is set if Local is another cache server with the replicas of the shard.
 	Relay *Relay
@@ -78,8 +77,7 @@ func (c Config) complete() (Config, error) {
 
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
-// Relay configures a Controller that relays the replicas of a shard from another cache server, except those that stay in
-// their region.
+// Relay configures a Controller that relays a shard from another cache server, except objects of its region.
 type Relay struct {
 	// Via are the cache servers through which the replicas come, starting with the one that the shard pushes to.
 	Via []string

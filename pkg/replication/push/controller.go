@@ -4,11 +4,8 @@
 // objects, but only the key of each object, and the hash and version of its replica that the cache server has
 // acknowledged. For each key that changes, it reads the object and creates, updates or deletes the replica.
 //
-// The controller does not watch the replicas. It compares digests of both sides. If another client has changed a
-// replica, the next comparison finds it, and only then the replica is read.
-//
-// No change must be observed for the result to be correct: after a restart of either server, or a write by another
-// client, the comparison finds missing, different and orphaned replicas.
+// The controller does not watch the replicas, but compares digests of both sides. After a restart of either server, or a
+// write by another client, it finds missing, different and orphaned replicas, and only these are read.
 package push
 
 import (
@@ -31,17 +28,11 @@ import (
 
 // Controller replicates the objects of one shard to one cache server. It implements reconcile.Runnable.
 type Controller struct {
-	config Config
+	*shared
 
 	mu sync.Mutex
 	// mirrors are the running mirrors of the table.
-	mirrors  map[schema.GroupResource]*mirror
-	digests  *digests
-	verifier *verifier
-	// slots limits the concurrent writes of replicas.
-	slots chan struct{}
-	// news is signaled after acknowledgements that the last checkpoint does not contain.
-	news chan struct{}
+	mirrors map[schema.GroupResource]*mirror
 	// upstream is the cache server that is relayed from, or nil.
 	upstream *upstream
 }
@@ -52,10 +43,8 @@ func NewPushController(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, maxWrites), news: make(chan struct{}, 1)}
-	c.digests, c.upstream = newDigests(config), newUpstream(config)
-	c.verifier = &verifier{digests: c.digests, sessions: c.sessions}
-	return c, nil
+	s := &shared{config: config, slots: make(chan struct{}, maxWrites), news: make(chan struct{}, 1), kicked: make(chan struct{}, 1)}
+	return &Controller{shared: s, mirrors: map[schema.GroupResource]*mirror{}, upstream: newUpstream(config)}, nil
 }
 
 // Name returns the name of the controller.
@@ -68,8 +57,8 @@ func (c *Controller) Run(parent context.Context) error {
 	defer fail(nil)
 	var others sync.WaitGroup
 	defer others.Wait()
-	others.Go(func() { c.cp(ctx) })
-	others.Go(func() { c.verifier.run(ctx) })
+	others.Go(func() { c.writeCheckpoints(ctx) })
+	others.Go(func() { (&verifier{shared: c.shared, sessions: c.sessions}).run(ctx) })
 	for ctx.Err() == nil {
 		lines, changed := c.config.Table.Lines()
 		c.follow(ctx, lines, fail)
@@ -85,40 +74,33 @@ func (c *Controller) Run(parent context.Context) error {
 	return context.Cause(ctx)
 }
 
-func (c *Controller) cp(ctx context.Context) {
-	m := newCheckpointWriter(c.config, c.sessions, c.upstream)
+// writeCheckpoints writes the checkpoint of the shard on the cache server, and watches it, which is the only watch
+// there. If it breaks, the cache server may have been replaced.
+func (c *Controller) writeCheckpoints(ctx context.Context) {
 	if c.upstream != nil {
 		defer c.observe().Remove()
 	}
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	watching.Go(func() { c.watchCache(ctx, m) })
-	m.run(ctx, c.news)
-}
-
-// watchCache watches the checkpoint of the shard on the cache server. This is the only watch there. If it breaks, the
-// cache server may have been replaced.
-func (c *Controller) watchCache(ctx context.Context, m *checkpointWriter) {
-	follower := replicationcheckpoints.Checkpoints.Follower(c.config.replicas().Cluster(replicationcheckpoints.Cluster.Path()), Name+"-cache", checkpointSink{m, c.digests})
+	m := &checkpointWriter{
+		shared: c.shared, client: checkpointClientOf(c.config.replicas()), sessions: c.sessions, hadExtent: map[string]bool{}, upstream: c.upstream,
+	}
+	follower := replicationcheckpoints.Checkpoints.Follower(c.config.replicas().Cluster(replicationcheckpoints.Cluster.Path()), Name+"-cache", checkpointSink{m})
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { _ = follower.Run(ctx) }) // it returns when ctx is done
+	running.Go(func() { m.run(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-follower.Disconnected():
-			c.digests.disconnected()
+			c.disconnected()
 		}
 	}
 }
 
-type checkpointSink struct {
-	*checkpointWriter
-	digests *digests
-}
+type checkpointSink struct{ *checkpointWriter }
 
-func (s checkpointSink) Begin() { s.digests.disconnected() }
+func (s checkpointSink) Begin() { s.disconnected() }
 
 func (s checkpointSink) Put(cp *replicationcheckpoints.ReplicationCheckpoint) { s.returned(cp) }
 
@@ -134,7 +116,7 @@ func (c *Controller) observe() *client.Registration {
 			for _, s := range c.sessions() {
 				s.observeCheckpoint(cp, restoredFromOlder)
 			}
-			c.acknowledged()
+			signal(c.news)
 		}
 	}
 	return c.config.Relay.Checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
@@ -155,9 +137,6 @@ func (c *Controller) sessions() map[string]*session {
 	return running
 }
 
-// acknowledged signals that a new checkpoint would contain more than the last one.
-func (c *Controller) acknowledged() { signal(c.news) }
-
 // follow starts the mirrors of new lines and stops those of removed lines.
 func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]*replication.Line, fail context.CancelCauseFunc) {
 	for resource, m := range c.mirrors { // no other goroutine changes it
@@ -173,9 +152,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	defer c.mu.Unlock()
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
-			m := &mirror{line: l, replicas: &replicas{
-				config: c.config, resource: l.Of(c.config.Shard, c.config.Relay != nil), slots: c.slots, acknowledged: c.acknowledged, digests: c.digests,
-			}}
+			m := &mirror{line: l, replicas: &replicas{shared: c.shared, resource: l.Of(c.config.Shard, c.config.Relay != nil)}}
 			if c.upstream != nil {
 				m.trust = &trust{upstream: c.upstream, resource: m.name(), unmarked: l.Unmarked}
 			}
@@ -259,8 +236,8 @@ func (m *mirror) session(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel(nil)
 	s := &session{
-		replicas: m.replicas, ledger: newLedger(), expected: newExpected(),
-		dirtyKeys: dirtyKeys{all: map[client.Key]dirtyReason{}}, recent: cache.NewExpiring(), roots: make(chan *digest.Response, 1), end: cancel,
+		replicas: m.replicas, ledger: newLedger(), expected: digest.NewTable[uint64](),
+		recent: cache.NewExpiring(), roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
 	if m.trust != nil {
@@ -282,11 +259,11 @@ func (m *mirror) session(ctx context.Context) error {
 	if m.trust != nil {
 		wg.Go(func() { s.checkOrigin(ctx) })
 	}
-	outdated, err := s.compareFirst(ctx)
-	if err != nil {
-		return context.Cause(ctx)
+	if err := s.compareFirst(ctx); err != nil {
+		return err
 	}
-	s.initial(ctx, outdated)
-	s.started.Store(true)
+	if total := s.initial.Load(); total > 0 {
+		wg.Go(func() { s.logInitial(ctx, total) })
+	}
 	return s.work(ctx)
 }

@@ -1,15 +1,16 @@
 package push
 
 import (
+	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/util/sets"
-
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
 // ledger tracks the changes of a resource that the shard has reported and the cache server has not acknowledged yet. It
@@ -20,6 +21,11 @@ type ledger struct {
 	observed uint64
 	// open are the keys with changes that are not acknowledged.
 	open map[client.Key]*openChange
+	// dirty are replicas that must be read before they are written.
+	dirty map[client.Key]dirtyReason
+	// working counts the keys of a bucket that are being replicated, and turns the starts of these.
+	working [digest.Buckets]int
+	turns   [digest.Buckets]uint64
 	// firstSince is the time of the first change that no checkpoint covers.
 	firstSince time.Time
 	// latest is the last complete checkpoint, and waiting the next one.
@@ -31,6 +37,8 @@ type openChange struct {
 	// first is the number of the first such change, and since its time, or zero for objects of a resync.
 	first uint64
 	since time.Time
+	// initial is set if the change is part of the initial synchronization.
+	initial bool
 	// writing is set while the replica is written. next is the first change after the write has started, or 0.
 	writing   bool
 	next      uint64
@@ -45,7 +53,21 @@ type checkpoint struct {
 	since time.Time
 }
 
-func newLedger() *ledger { return &ledger{open: map[client.Key]*openChange{}} }
+// dirtyReason is the reason why a replica is dirty.
+type dirtyReason int
+
+const (
+	// clean: the replica is as it was written.
+	clean dirtyReason = iota
+	// dirtyWrite: the result of the last write is unknown.
+	dirtyWrite
+	// dirtyDigest: the digest is not the expected one.
+	dirtyDigest
+)
+
+func newLedger() *ledger {
+	return &ledger{open: map[client.Key]*openChange{}, dirty: map[client.Key]dirtyReason{}}
+}
 
 // recordChange records a change of a key. initial is set for objects of a resync, the age of whose changes is unknown.
 func (l *ledger) recordChange(key client.Key, initial bool) {
@@ -67,25 +89,51 @@ func (l *ledger) recordChange(key client.Key, initial bool) {
 	}
 }
 
-// begin starts the replication of a key.
-func (l *ledger) begin(key client.Key) {
+// markInitial makes the pending keys part of the initial synchronization and returns their number.
+func (l *ledger) markInitial() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, o := range l.open {
+		o.initial = true
+	}
+	return len(l.open)
+}
+
+func (l *ledger) markDirty(key client.Key, why dirtyReason) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dirty[key] = max(l.dirty[key], why)
+}
+
+// begin starts the replication of a key, whose replica is clean afterwards. It returns why it was dirty. The bucket of
+// the key is busy until end is called.
+func (l *ledger) begin(key client.Key) (why dirtyReason, end func()) {
+	bucket := digest.BucketOf(key.String())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.working[bucket]++
+	l.turns[bucket]++
 	if o := l.open[key]; o != nil {
 		o.writing, o.next = true, 0
 	}
+	why = l.dirty[key]
+	delete(l.dirty, key)
+	return why, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.working[bucket]--
+	}
 }
 
-// done completes the replication of the key as it was at begin. It returns the time since which the change has been
-// waiting.
-func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
+// done completes the replication of the key as it was at begin, and returns the change, if any.
+func (l *ledger) done(key client.Key) openChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.open[key]
 	if o == nil || !o.writing {
-		return time.Time{}, false
+		return openChange{}
 	}
-	since = o.since
+	completed := *o
 	if o.next == 0 {
 		if delete(l.open, key); len(l.open) == 0 {
 			l.open = map[client.Key]*openChange{} // maps do not shrink
@@ -93,7 +141,7 @@ func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
 	} else {
 		*o = openChange{first: o.next, since: o.nextSince}
 	}
-	return since, !since.IsZero()
+	return completed
 }
 
 func (l *ledger) has(key client.Key) bool {
@@ -146,8 +194,7 @@ func (l *ledger) last() (checkpoint, bool) {
 	return l.latest, l.latest.version != ""
 }
 
-// returned is called when the watch has observed a checkpoint. It returns the time since which the first covered change
-// has been waiting.
+// returned is called when the watch has observed a checkpoint. It returns the time of the first covered change.
 func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,69 +204,73 @@ func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 	return at.since, !at.since.IsZero()
 }
 
-// coalescing delays the next write of a replica, to combine further changes.
-const coalescing = 50 * time.Millisecond
-
-// dirtyKeys are dirty replicas, which must be read before they are written.
-type dirtyKeys struct {
-	mu  sync.Mutex
-	all map[client.Key]dirtyReason
+// shared is the state that all resources share.
+type shared struct {
+	config Config
+	// slots limits the concurrent writes of replicas.
+	slots chan struct{}
+	// news is signaled after acknowledgements that the last checkpoint does not contain, and kicked to compare digests
+	// soon.
+	news, kicked chan struct{}
+	// breaks counts the events after which the cache server may contain other data, and checked the checked ones.
+	breaks, checked atomic.Int64
 }
 
-// dirtyReason is the reason why a replica is dirty.
-type dirtyReason int
-
-const (
-	// clean: the replica is as it was written.
-	clean dirtyReason = iota
-	// dirtyWrite: the result of the last write is unknown.
-	dirtyWrite
-	// dirtyDigest: the digest is not the expected one.
-	dirtyDigest
-)
-
-func (d *dirtyKeys) add(key client.Key, why dirtyReason) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.all[key] = max(d.all[key], why)
-}
-
-func (d *dirtyKeys) take(key client.Key) dirtyReason {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	why := d.all[key]
-	delete(d.all, key)
-	return why
-}
-
-// progress tracks the keys of the initial synchronization that are not replicated yet.
-type progress struct {
-	mu        sync.Mutex
-	remaining prometheus.Gauge
-	keys      sets.Set[client.Key]
-}
-
-func (p *progress) start(remaining prometheus.Gauge, keys []client.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remaining, p.keys = remaining, sets.New(keys...)
-	remaining.Set(float64(len(p.keys)))
-}
-
-func (p *progress) done(key client.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.keys.Has(key) {
-		p.keys.Delete(key)
-		p.remaining.Set(float64(len(p.keys)))
-		if len(p.keys) == 0 {
-			p.keys = nil // maps do not shrink
-		}
+// signal wakes the reader of a channel with a buffer.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-func (p *progress) open() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.keys)
+// disconnected is called if the cache server may contain other data. uncertain is true until that has been checked.
+func (s *shared) disconnected() {
+	s.breaks.Add(1)
+	signal(s.kicked)
+}
+
+func (s *shared) uncertain() bool { return s.breaks.Load() != s.checked.Load() }
+
+// fetch requests the digests of all resources, of one resource, or of one of its buckets.
+func (s *shared) fetch(ctx context.Context, resource string, bucket ...int) (*digest.Response, error) {
+	return digest.Fetch(ctx, s.config.replicas(), resource, bucket...)
+}
+
+// jitter spreads the requests of many shards.
+func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
+
+func rootOf(response *digest.Response, resource string) digest.Root {
+	root, ok := response.Resources[resource]
+	if !ok {
+		root.Digest = new(digest.Sums).Digest()
+	}
+	return root
+}
+
+// moment is a snapshot of the expected replicas and of the changes.
+type moment struct {
+	root digest.Root
+	sums digest.Sums
+	// busy are the buckets with pending or running changes.
+	busy  [digest.Buckets]bool
+	turns [digest.Buckets]uint64
+}
+
+func (l *ledger) now(expected *digest.Table[uint64]) *moment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := &moment{root: expected.Root(), sums: expected.Sums(), turns: l.turns}
+	for bucket, n := range l.working {
+		m.busy[bucket] = n > 0
+	}
+	for key := range l.open {
+		m.busy[digest.BucketOf(key.String())] = true
+	}
+	return m
+}
+
+// still reports whether a bucket has not changed between two snapshots.
+func (m *moment) still(later *moment, bucket int) bool {
+	return !m.busy[bucket] && !later.busy[bucket] && m.turns[bucket] == later.turns[bucket]
 }

@@ -68,7 +68,7 @@ func (m *ledgerModel) step() {
 	case 4:
 		if _, busy := m.writing[key]; m.dirty[key] && !busy {
 			delete(m.dirty, key)
-			m.begin(key)
+			_, _ = m.begin(key)
 			m.writing[key] = m.last(key, m.observed)
 		}
 	case 5, 6:

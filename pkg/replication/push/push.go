@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,8 +16,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 )
 
-// pushTries limits immediate retries after conflicts.
-const pushTries = 3
+const (
+	// pushTries limits immediate retries after conflicts.
+	pushTries = 3
+	// coalescing delays the next write of a replica, to combine further changes.
+	coalescing = 50 * time.Millisecond
+)
 
 func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	select {
@@ -25,14 +30,13 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	why := s.dirtyKeys.take(key)
+	why, end := s.ledger.begin(key)
 	defer func() {
+		end()
 		if err != nil { // the result of the write is unknown
-			s.dirtyKeys.add(key, max(why, dirtyWrite))
+			s.ledger.markDirty(key, max(why, dirtyWrite))
 		}
 	}()
-	s.ledger.begin(key)
-	defer s.expected.begin(key)()
 	local, err := s.wanted(ctx, key)
 	if err != nil {
 		return err
@@ -41,11 +45,15 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 		return err
 	}
 	s.config.metrics.objects.WithLabelValues(s.config.CacheName, s.name()).Set(float64(s.expected.Len()))
-	s.progress.done(key)
-	if since, waited := s.ledger.done(key); waited {
-		s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(since).Seconds())
+	done := s.ledger.done(key)
+	if done.initial {
+		s.initial.Add(-1)
+		s.config.metrics.pending.WithLabelValues(s.config.CacheName, s.name()).Dec()
 	}
-	s.acknowledged()
+	if !done.since.IsZero() {
+		s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(done.since).Seconds())
+	}
+	signal(s.news)
 	return nil
 }
 
@@ -116,13 +124,13 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		if err != nil {
 			return err
 		}
-		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == dirtyDigest && problem != "" {
+		todo, obj := replication.Decide(s.resource, local, replica)
+		if problem := todo.Problem(); try == 0 && why == dirtyDigest && problem != "" {
 			s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
 			klog.FromContext(ctx).Info("Repairing a replica that differs by its digest", "key", key.String(), "problem", problem)
 		}
-		todo, obj := replication.Decide(s.resource, local, replica)
 		if todo == replication.ActionNone {
-			s.expected.expect(ctx, s.resource, key, local, replica)
+			s.expect(ctx, key, local, replica)
 			return nil
 		}
 		if err := s.do(ctx, key, local, todo, obj); !apierrors.IsConflict(err) {
@@ -139,12 +147,31 @@ func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Un
 		return err
 	}
 	s.recent.Set(key, time.Now(), coalescing)
-	s.expected.expect(ctx, s.resource, key, local, written)
+	s.expect(ctx, key, local, written)
 	klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
 	return nil
 }
 
-// work replicates changes after the initial synchronization.
+// expect records the replica of an object after a write, or none if one of them is nil.
+func (s *session) expect(ctx context.Context, key client.Key, local, replica *unstructured.Unstructured) {
+	text := key.String()
+	if local == nil || replica == nil {
+		s.expected.Remove(text)
+		return
+	}
+	hash, err := replication.HashReplica(text, s.resource.Desired(local).Object)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to hash a replica")
+		return
+	}
+	version, err := strconv.ParseUint(replica.GetResourceVersion(), 10, 64)
+	if err != nil {
+		version = 0 // unknown
+	}
+	s.expected.Set(text, hash, version)
+}
+
+// work replicates the pending keys and then changes.
 func (s *session) work(ctx context.Context) error {
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),

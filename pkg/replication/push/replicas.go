@@ -15,22 +15,17 @@ import (
 
 // replicas accesses the replicas of one resource on the cache server.
 type replicas struct {
-	config   Config
+	*shared
+
 	resource replication.Resource
-	digests  *digests
-	progress progress
 	// trust is set if the replicas are relayed from another cache server.
 	trust *trust
-	slots chan struct{}
-	// acknowledged is called after the cache server has acknowledged changes.
-	acknowledged func()
 }
 
 // name is the name of the resource in logs and checkpoints, and in gauges that are deleted with the mirror.
 func (r *replicas) name() string { return r.resource.GroupResource().String() }
 
-// counted is the name of the resource in metrics that are never deleted. All CachedResources share one name, because
-// tenants choose their resources.
+// counted is the name of the resource in metrics that are never deleted: one for all CachedResources of tenants.
 func (r *replicas) counted() string {
 	if strings.Contains(r.resource.Resource, ":") {
 		return cachedResources
@@ -38,8 +33,7 @@ func (r *replicas) counted() string {
 	return r.name()
 }
 
-// apply returns the written replica, or nil after a deletion. If the replica is not the expected one, the error is a
-// conflict.
+// apply returns the written replica, or nil after a deletion. It returns a conflict for an unexpected replica.
 func (r *replicas) apply(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
 	defer func() {
 		r.config.metrics.operations.WithLabelValues(r.config.CacheName, r.counted(), string(todo), result(err)).Inc()

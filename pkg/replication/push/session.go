@@ -3,6 +3,7 @@ package push
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,17 +21,16 @@ import (
 
 var errOtherData = errors.New("a server has other data than before")
 
-// session follows shard and cache server. If a server turns out to have other data, the session ends and a new one starts from scratch.
-//
-// A session stores no objects. At first, expected contains the hashes of the objects on the shard. They are compared with
-// the cache server once. From then on expected contains what the cache server has acknowledged.
+// session follows shard and cache server. If a server turns out to have other data, the session ends and a new one starts
+// from scratch. At first, expected contains the hashes of the objects on the shard. After these were compared with the
+// cache server, it contains what that has acknowledged.
 type session struct {
 	*replicas
 
-	local     *client.Follower[*unstructured.Unstructured]
-	ledger    *ledger
-	expected  *expected
-	dirtyKeys dirtyKeys
+	local  *client.Follower[*unstructured.Unstructured]
+	ledger *ledger
+	// expected contains the hashes of the acknowledged replicas, and their versions, or 0 if unknown.
+	expected *digest.Table[uint64]
 	// recent contains the times of writes within coalescing by key.
 	recent *cache.Expiring
 
@@ -40,12 +40,12 @@ type session struct {
 	comparing bool
 	queue     reconcile.Queue[client.Key]
 
-	// roots receives the digests of the cache server once, after comparing is set. requested is set when it has been
-	// requested.
+	// roots receives the digests of the cache server once, after comparing is set. requested is set afterwards.
 	roots     chan *digest.Response
 	requested atomic.Bool
-	// started is set after the initial synchronization.
+	// started is set after the first comparison. initial is the number of its keys that are not replicated yet.
 	started atomic.Bool
+	initial atomic.Int64
 	end     context.CancelCauseFunc
 
 	// origin is the checkpoint of the shard when the session of a relay started, and regional are the replicas that are
@@ -91,7 +91,7 @@ func (s *session) recordChange(key client.Key, initial bool) {
 
 // markDirty causes a replica to be read and compared, because its digest is not the expected one.
 func (s *session) markDirty(key client.Key) {
-	s.dirtyKeys.add(key, dirtyDigest)
+	s.ledger.markDirty(key, dirtyDigest)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordChange(key, true)
@@ -199,4 +199,126 @@ func (l *localSink) End() {
 		}
 	}
 	l.seen = nil
+}
+
+// unsure reports whether the cache server that is relayed from may have other data than the session.
+func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }
+
+func (s *session) setUnsure() {
+	s.lost.Add(1)
+	signal(s.losing)
+}
+
+// checkOrigin checks the data of the cache server after each disconnection, and ends the session if it is other data.
+func (s *session) checkOrigin(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.losing:
+		case <-s.local.Disconnected():
+			s.lost.Add(1)
+		}
+		lost := s.lost.Load()
+		cp, err := s.trust.await(ctx)
+		switch {
+		case err != nil:
+			return
+		case !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp):
+			s.endWithOtherData()
+			return
+		}
+		s.found.Store(lost)
+	}
+}
+
+func (s *session) endWithOtherData() {
+	s.end(fmt.Errorf("%w: see the checkpoint of shard %s on %s", errOtherData, s.trust.shard, s.config.CacheName))
+}
+
+// observeCheckpoint handles a checkpoint of the shard on the cache server that is relayed from.
+func (s *session) observeCheckpoint(cp *replicationcheckpoints.ReplicationCheckpoint, restoredFromOlder bool) {
+	switch {
+	case restoredFromOlder || !sameLife(cp, s.origin):
+		s.trust.raise(cp)
+		s.endWithOtherData()
+	case s.trust.trusts(cp) != nil:
+		s.setUnsure()
+	default:
+		s.trust.raise(cp)
+	}
+}
+
+// confirmDeleted returns an error unless the cache server that is relayed from has the data of the session. Only then a
+// missing object was deleted.
+func (s *session) confirmDeleted(ctx context.Context) error {
+	cp, err := s.trust.fetch(ctx)
+	if err != nil {
+		s.setUnsure()
+		return err
+	}
+	if !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp) {
+		s.endWithOtherData()
+		return errUnsure
+	}
+	if s.resource.Unmarked && cp.Number < minCheckpoints {
+		return fmt.Errorf("%w: it has only %d checkpoints", errUnsure, cp.Number)
+	}
+	return nil
+}
+
+// reached returns the version of the shard up to which all changes have been observed.
+func (s *session) reached() string {
+	at := s.local.ResourceVersion()
+	if at == "" {
+		return ""
+	}
+	cp := s.trust.before(at, s.origin)
+	if cp == nil {
+		cp = s.origin
+	}
+	return cp.Resources[s.name()].ResourceVersion
+}
+
+// relayed returns the version of the shard up to which this cache server is complete. The digest of the checkpoint must
+// match the replicas here and those that stay in their region.
+func (s *session) relayed() (checkpoint, bool) {
+	at, known := s.checkpoint()
+	latest := s.trust.latest()
+	if !known || latest == nil || !sameLife(latest, s.origin) || s.unsure() {
+		return at, known
+	}
+	extent, named := latest.Resources[s.name()]
+	if root := s.totals(); named && int64(root.Count) == extent.Count && root.Digest.String() == extent.Digest {
+		at.version = extent.ResourceVersion
+	}
+	return at, known
+}
+
+// totals returns the root of the replicas here and of those that stay in their region.
+func (s *session) totals() digest.Root {
+	sums, regional := s.expected.Sums(), s.regional.Sums()
+	for i := range sums {
+		sums[i] += regional[i]
+	}
+	return digest.Root{Count: s.expected.Len() + s.regional.Len(), Digest: sums.Digest()}
+}
+
+// extent returns the version of the shard up to which the replicas of the resource are complete.
+func (s *session) extent() (checkpoint, bool) {
+	if s.trust != nil {
+		return s.relayed()
+	}
+	return s.checkpoint()
+}
+
+// checkpoint is extent for the shard itself. It does not advance while the cache server may contain other data.
+func (s *session) checkpoint() (checkpoint, bool) {
+	if !s.started.Load() || s.uncertain() {
+		return s.ledger.last()
+	}
+	if s.trust != nil {
+		return s.ledger.checkpoint(s.reached)
+	}
+	return s.ledger.checkpoint(s.local.ResourceVersion)
 }

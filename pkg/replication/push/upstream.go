@@ -19,8 +19,7 @@ import (
 const (
 	// maxObserved is the number of remembered checkpoints of a shard.
 	maxObserved = 64
-	// minCheckpoints is the number of checkpoints after which a shard has certainly written the resources that checkpoints do
-	// not contain.
+	// minCheckpoints is the number of checkpoints after which a shard has certainly written its unmarked resources.
 	minCheckpoints = 12
 	// The interval of requests for a checkpoint.
 	minReadInterval = 100 * time.Millisecond
@@ -74,8 +73,7 @@ func (u *upstream) observe(cp *replicationcheckpoints.ReplicationCheckpoint) (re
 	return restoredFromOlder
 }
 
-// restoredFromOlder reports whether a current checkpoint is older than an observed one, so that the cache server was restored from
-// an older backup.
+// restoredFromOlder reports whether a current checkpoint is older than an observed one: the cache server was restored.
 func (u *upstream) restoredFromOlder(cp *replicationcheckpoints.ReplicationCheckpoint) bool {
 	latest := u.latest()
 	return latest != nil && sameLife(latest, cp) && cp.Number < latest.Number
@@ -145,8 +143,7 @@ func (t *trust) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	}
 }
 
-// trusts returns an error if a checkpoint is older than the highest known version. For resources that checkpoints do not
-// contain, any checkpoint is sufficient.
+// trusts returns an error if a checkpoint is older than the highest known version. Unmarked resources need no version.
 func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 	if t.unmarked {
 		return nil

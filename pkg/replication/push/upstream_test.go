@@ -75,7 +75,7 @@ func TestRemovedOnRelaySource(t *testing.T) {
 			var ended error
 			s := &session{
 				replicas: &replicas{
-					config: Config{Local: from}, resource: of,
+					shared: &shared{config: Config{Local: from}}, resource: of,
 					trust: &trust{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
 				},
 				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },

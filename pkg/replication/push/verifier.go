@@ -12,14 +12,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// verifyPause is the minimum interval of comparisons.
-const verifyPause = 50 * time.Millisecond
+const (
+	// verifyPause is the minimum interval of comparisons.
+	verifyPause = 50 * time.Millisecond
+	// progressInterval is the interval of log messages about the initial synchronization.
+	progressInterval = 2 * time.Second
+)
 
 var errNewData = errors.New("the cache server has lost its data")
 
 // verifier compares the digests of replicas with those of the cache server.
 type verifier struct {
-	*digests
+	*shared
 
 	sessions func() map[string]*session
 	// dataID identifies the data of the cache server.
@@ -45,7 +49,7 @@ func (v *verifier) run(ctx context.Context) {
 		err := v.verify(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Failed to compare the digests of replicas", "err", err)
-			v.kick()
+			signal(v.kicked)
 		}
 		// After errors, the pause is longer, but short enough to detect the recovery soon. The minimum pause combines
 		// requests of sessions that start together.
@@ -73,7 +77,7 @@ func (v *verifier) verify(ctx context.Context) error {
 	for _, s := range sessions {
 		waiting[s] = s.awaitsDigests()
 		if s.started.Load() {
-			before[s] = s.expected.now(s.ledger)
+			before[s] = s.ledger.now(s.expected)
 		}
 	}
 	response, err := v.fetch(ctx, "")
@@ -107,14 +111,113 @@ func (v *verifier) verify(ctx context.Context) error {
 	return err
 }
 
+// compareFirst compares the digests of the shard and of the cache server, and records the keys of replicas that are not
+// up to date as changes. Afterwards expected contains the replicas on the cache server. It fails only if ctx ends.
+func (s *session) compareFirst(ctx context.Context) error {
+	s.mu.Lock()
+	s.comparing = true
+	s.mu.Unlock()
+	signal(s.kicked)
+	var response *digest.Response
+	select {
+	case response = <-s.roots:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	objects := s.expected.Len()
+	for failures := 0; ; failures++ {
+		err := s.compareWith(ctx, response)
+		if err == nil {
+			outdated := s.ledger.markInitial()
+			s.initial.Store(int64(outdated))
+			s.config.metrics.pending.WithLabelValues(s.config.CacheName, s.name()).Set(float64(outdated))
+			klog.FromContext(ctx).V(2).Info("Compared the shard with the cache server",
+				"objects", objects, "replicas", s.expected.Len(), "toReplicate", outdated)
+			s.started.Store(true)
+			return nil
+		}
+		klog.FromContext(ctx).V(2).Info("Failed to compare the shard with the cache server, retrying", "err", err)
+		select {
+		case <-time.After(jitter(min(s.config.AlertInterval<<min(failures, 5), waitLogInterval))):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// compareWith compares all buckets if the root of the cache server differs. It copies the hashes of the cache server to
+// expected and records the different keys as changes.
+func (s *session) compareWith(ctx context.Context, response *digest.Response) error {
+	root := rootOf(response, s.name())
+	if root == s.expected.Root() {
+		return nil
+	}
+	var theirs digest.Sums
+	if root.Count > 0 {
+		buckets, err := s.fetch(ctx, s.name())
+		if err != nil {
+			return err
+		}
+		theirs = buckets.Sums()
+	}
+	mine := s.expected.Sums()
+	for bucket := range digest.Buckets {
+		if mine[bucket] == theirs[bucket] {
+			continue
+		}
+		keys := &digest.Response{}
+		if theirs[bucket] != 0 { // otherwise it is empty, except with a probability of 2^-64
+			var err error
+			if keys, err = s.fetch(ctx, s.name(), bucket); err != nil {
+				return err
+			}
+		}
+		different, err := s.differing(bucket, keys.Keys)
+		if err != nil {
+			return err
+		}
+		for _, key := range different {
+			text := key.String()
+			if hash, there := keys.Keys[text]; there {
+				s.expected.Set(text, uint64(hash), 0)
+			} else {
+				s.expected.Remove(text)
+			}
+			s.ledger.recordChange(key, true)
+		}
+	}
+	return nil
+}
+
+// logInitial logs the progress of the initial synchronization of some keys.
+func (s *session) logInitial(ctx context.Context, total int64) {
+	logger := klog.FromContext(ctx)
+	logger.Info("Replicating", "objects", total)
+	for last := total; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressInterval):
+		}
+		switch remaining := s.initial.Load(); {
+		case remaining == 0:
+			logger.Info("Completed the initial synchronization", "objects", total)
+			return
+		case remaining != last:
+			last = remaining
+			logger.Info("Replicating", "done", total-remaining, "of", total)
+		}
+	}
+}
+
 // verify compares the digests of buckets that have not changed meanwhile, and repairs the differences.
 func (s *session) verify(ctx context.Context) error {
-	before := s.expected.now(s.ledger)
-	response, err := s.digests.fetch(ctx, s.name())
+	before := s.ledger.now(s.expected)
+	response, err := s.fetch(ctx, s.name())
 	if err != nil {
 		return err
 	}
-	after, theirs := s.expected.now(s.ledger), response.Sums()
+	after, theirs := s.ledger.now(s.expected), response.Sums()
 	var suspects []client.Key
 	for bucket := range digest.Buckets {
 		if theirs[bucket] == before.sums[bucket] || !before.still(after, bucket) {
@@ -134,9 +237,9 @@ func (s *session) verify(ctx context.Context) error {
 
 // suspectsIn returns the different keys of a bucket, or none if the bucket has changed meanwhile.
 func (s *session) suspectsIn(ctx context.Context, bucket int) ([]client.Key, error) {
-	before := s.expected.now(s.ledger)
-	response, err := s.digests.fetch(ctx, s.name(), bucket)
-	if err != nil || !before.still(s.expected.now(s.ledger), bucket) {
+	before := s.ledger.now(s.expected)
+	response, err := s.fetch(ctx, s.name(), bucket)
+	if err != nil || !before.still(s.ledger.now(s.expected), bucket) {
 		return nil, err
 	}
 	return s.differing(bucket, response.Keys)
