@@ -102,8 +102,7 @@ func (c *connection) WaitForSync(ctx context.Context) error {
 	return fmt.Errorf("informer %s has not synced: %w", c.name, cmp.Or(c.LastError(), context.Cause(ctx)))
 }
 
-// Current reports whether the complete state was received from the server since Run was called. A restored
-// informer is synced before it is current.
+// Current reports whether the complete state was received since Run was called. A restored informer is synced before.
 func (c *connection) Current() bool { return c.current.Load() }
 
 // LastError returns the reason why the informer is not connected, or nil.
@@ -141,8 +140,7 @@ func (c *connection) ResourceVersion() string {
 	return version
 }
 
-// Disconnected returns a channel for one receiver, with a value after connections have ended or failed; LastError
-// returns the reason.
+// Disconnected returns a channel for one receiver, with a value after connections have ended or failed (LastError).
 func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 
 func (c *connection) lastBreak() time.Time {

@@ -23,8 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Factory makes clients of one server (a shard, the front-proxy or the cache server) that share one HTTP
-// transport. It is safe for concurrent use.
+// Factory makes clients of one server that share one HTTP transport. It is safe for concurrent use.
 type Factory struct {
 	config  *rest.Config
 	http    *http.Client
@@ -123,8 +122,7 @@ func (f *Factory) HTTPClient() *http.Client { return f.http }
 // CloseIdleConnections closes the idle connections.
 func (f *Factory) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(f.http.Transport) }
 
-// Scope is the access to one logical cluster, or to all of a server. Making clients from it takes microseconds:
-// there is no need to cache them.
+// Scope is the access to one logical cluster, or to all of a server. Clients of it are cheap and need not be cached.
 type Scope struct {
 	factory *Factory
 	segment string

@@ -39,8 +39,7 @@ func (g *Group) Add(runners ...Runner) {
 	}
 }
 
-// Run runs all informers until ctx is done and all have ended. It fails, and stops the others, if an informer
-// cannot run.
+// Run runs all informers until ctx is done and all have ended. If one cannot run, it stops the others and fails.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,8 +79,7 @@ func (g *Group) HasSynced() bool {
 	return !slices.ContainsFunc(g.members(), func(r Runner) bool { return !r.HasSynced() })
 }
 
-// WaitForSync waits until all informers have synced. If ctx ends first, the error names those that have not, with
-// reasons.
+// WaitForSync waits until all informers have synced. If ctx ends first, the error names the others, with reasons.
 func (g *Group) WaitForSync(ctx context.Context) error {
 	var errs []error
 	for _, r := range g.members() {

@@ -43,8 +43,7 @@ type Guarded interface {
 	Remove(key Key)
 	// Replace stores an object without notifying handlers.
 	Replace(key Key, obj Object)
-	// ListShard lists the objects of one shard with the selectors and transformations of the informer, and returns
-	// the version of the list.
+	// ListShard lists the objects of one shard as the informer would store them, and returns the version of the list.
 	ListShard(ctx context.Context, shard string) (map[Key]Object, string, error)
 }
 

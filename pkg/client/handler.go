@@ -24,8 +24,7 @@ type Handler[T Object] struct {
 	// OnDelete is called for a deleted object. tombstone is true if the deletion itself was missed during a
 	// disconnection: last is then the last observed state, not the final one.
 	OnDelete func(last T, tombstone bool)
-	// OnLeave is called for an object that still exists but is no longer in the informer. Its state should be dropped,
-	// but not cleaned up as after a deletion.
+	// OnLeave is called for an object that still exists but is no longer in the informer: it needs no cleanup.
 	OnLeave func(last T, why Leave)
 
 	// changedKey is called with the key of an object that was added, changed or deleted.
@@ -140,8 +139,7 @@ func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *
 	return a.Registration
 }
 
-// AddKeyHandler adds a handler of the keys of objects that are added, changed or deleted and, unless left is nil,
-// of those that leave.
+// AddKeyHandler adds a handler of the keys of objects that are added, changed or deleted, and of those that leave.
 func (hs *handlers[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
 	return hs.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
 }

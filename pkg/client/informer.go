@@ -28,8 +28,7 @@ type InformerOptions[T Object] struct {
 	// and an object that is no longer selected counts as deleted. If its result depends on other state, handlers are
 	// notified at the next event of the object, even if that is its deletion.
 	Keep func(obj T) bool
-	// KeepManagedFields keeps metadata.managedFields, which often are half of an object. An update without them does
-	// not change them.
+	// KeepManagedFields keeps metadata.managedFields, often half of an object. Updates without them do not change them.
 	KeepManagedFields bool
 	// Name is used in logs and metrics; by default the resource and the logical cluster.
 	Name string
@@ -104,8 +103,7 @@ func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
 	return nil
 }
 
-// Filtered returns the component that selects the objects in the ranges of the informer, according to the latest
-// responses of the server.
+// Filtered returns the component that selects the objects in the ranges, according to the latest responses.
 func (i *Informer[T]) Filtered() Filtered { return i.filterReport.filtered() }
 
 // Discarded returns the number of received objects and events outside of the ranges.

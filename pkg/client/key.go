@@ -33,8 +33,7 @@ func KeyOf(obj metav1.Object) Key {
 // KeyFor returns the key of an object as text: cluster|namespace/name, or cluster|name.
 func KeyFor(obj metav1.Object) string { return KeyOf(obj).String() }
 
-// String returns cluster|namespace/name, or cluster|name for cluster-scoped objects, with the prefix "shard|" for
-// objects of the cache server.
+// String returns [shard|]cluster|namespace/name, or [shard|]cluster|name for cluster-scoped objects.
 func (k Key) String() string {
 	var b strings.Builder
 	b.Grow(len(k.Shard) + len(k.Cluster) + len(k.Namespace) + len(k.Name) + 3)
@@ -76,8 +75,7 @@ func SplitKey(key string) (Key, error) {
 	return k, nil
 }
 
-// local is a key without the logical cluster. Its strings are those of the object, so a store needs no memory for
-// strings.
+// local is a key without the logical cluster. Its strings are those of the object, so that they need no memory.
 type local struct{ shard, namespace, name string }
 
 func (k Key) local() local { return local{shard: k.Shard, namespace: k.Namespace, name: k.Name} }

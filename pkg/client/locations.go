@@ -9,8 +9,7 @@ import (
 )
 
 // locations records which members of a Union have the objects of a logical cluster. Nearly all logical clusters are
-// on one shard and have one entry. Entries per object exist only while several shards have objects, e.g. during a
-// migration.
+// on one shard and have one entry. There are entries per object only while several shards have objects.
 type locations struct {
 	// in calls visit with the objects of a logical cluster in a member.
 	in func(member uint32, cluster logicalcluster.Name, visit func(local))

@@ -46,8 +46,7 @@ type event struct {
 //	merged     when the incoming ranges are complete, both streams end, and one for all ranges continues
 //	           from the older version, without the events that the newer one has delivered (floors)
 //
-// If the first stream must list again, it lists all assigned ranges, and there are no incoming ones. After a
-// failure the current step is repeated.
+// If the first stream must list again, it lists all assigned ranges. After a failure the current step is repeated.
 type rangeState struct {
 	source           RangeSource
 	loaded, incoming part

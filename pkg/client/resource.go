@@ -67,8 +67,7 @@ func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.Gr
 	return r
 }
 
-// ResourceOf is DefineResource for kinds that are determined at run time. scheme must contain the Go types of the
-// kind and of its list.
+// ResourceOf is DefineResource for kinds that are determined at run time. scheme must contain the kind and its list.
 func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural string, options ...ResourceOption) (Resource[Object, runtime.Object], error) {
 	r := Resource[Object, runtime.Object]{GroupVersionResource: kind.GroupVersion().WithResource(plural)}
 	obj, err := scheme.New(kind)
@@ -102,8 +101,7 @@ func (r *Resource[T, L]) configure(options []ResourceOption) error {
 	return nil
 }
 
-// schemeOf returns a scheme for the types and the meta types. The kinds are named as in scheme or, if it is nil,
-// like their Go types.
+// schemeOf returns a scheme for the types and the meta types. Kinds are named as in scheme, or like their Go types.
 func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.Object) (*runtime.Scheme, error) {
 	own := runtime.NewScheme()
 	metav1.AddToGroupVersion(own, schema.GroupVersion{Version: "v1"})

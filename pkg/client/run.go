@@ -216,8 +216,7 @@ func (i *Informer[T]) Save() ([]json.RawMessage, error) {
 	return saved, nil
 }
 
-// Restore makes an informer that has not run start with the result of Save, synced but not Current. If it fails, the
-// informer is empty.
+// Restore starts an informer with the result of Save, synced but not Current. After an error the informer is empty.
 func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 	objs := make([]T, 0, len(saved))
 	for _, text := range saved {

@@ -206,8 +206,7 @@ func (g groups[G, K, T]) remove(group G, key K) {
 	}
 }
 
-// objects are the objects of one logical cluster, at least one. Many resources have one object per logical
-// cluster, which is stored in place.
+// objects are the objects of a logical cluster. Many resources have one per logical cluster, which is stored in place.
 type objects[K comparable, T Object] struct {
 	key     K
 	one     T
@@ -250,8 +249,7 @@ func (o *objects[K, T]) get(key K) (obj T, found bool) {
 	return obj, found
 }
 
-// set adds or replaces an object. The key is replaced, too, because strings of the old object would keep its
-// decoded list in memory.
+// set adds or replaces an object and its key, because strings of the old object would keep its list in memory.
 func (o *objects[K, T]) set(key K, obj T) {
 	switch {
 	case o.several != nil:

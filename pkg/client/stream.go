@@ -410,8 +410,7 @@ func (s *stream) checkList(ctx context.Context, list runtime.Object) error {
 	return nil
 }
 
-// checkInitialEvents evaluates the selector in the bookmark at the end of the initial events. kube-apiserver does
-// not set it there, but in lists.
+// checkInitialEvents evaluates the selector in the final bookmark, which kube-apiserver sets in lists only.
 func (s *stream) checkInitialEvents(ctx context.Context, selector string) error {
 	if s.requestRanges == nil || s.unsharded {
 		return nil
@@ -422,8 +421,7 @@ func (s *stream) checkInitialEvents(ctx context.Context, selector string) error 
 	return s.checkSelector(ctx, selector)
 }
 
-// checkSelector records that the server has filtered by a selector, which must include all requested ranges, because
-// missing objects would be handled as deleted.
+// checkSelector records that the server has filtered by a selector. If it lacks ranges, objects would seem deleted.
 func (s *stream) checkSelector(ctx context.Context, selector string) error {
 	if served, err := ParseRanges(selector); err != nil || !s.requested.minus(served).Empty() {
 		return fmt.Errorf("the server has applied another shardSelector than requested, check for proxies that change requests: requested %s, got %s", s.requested, cmp.Or(selector, "none"))
@@ -432,8 +430,7 @@ func (s *stream) checkSelector(ctx context.Context, selector string) error {
 	return nil
 }
 
-// probe lists one object to determine whether the server supports shard selectors, which the response to a resumed
-// watch does not contain.
+// probe lists one object, because the response to a resumed watch does not show whether it was filtered.
 func (s *stream) probe(ctx context.Context) error {
 	if s.requestRanges == nil || s.filterReport.filtered() == FilteredByServer {
 		return nil

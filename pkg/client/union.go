@@ -14,8 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Union combines the objects of a resource on several shards, each followed by an informer. Package shards maintains
-// one according to the Shard objects.
+// Union combines the objects of a resource on several shards, each followed by an informer. See also package shards.
 //
 // While several shards have an object, e.g. while its logical cluster is migrated, the copy that was received last
 // is the valid one. Handlers are notified of it as an update, and not of the end of other copies. If the valid

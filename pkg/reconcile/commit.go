@@ -147,8 +147,7 @@ func IgnoreNotFound(err error) error {
 	return err
 }
 
-// Objects gives a server access to its own storage. Modify applies change to the stored object without a request:
-// admission is skipped.
+// Objects gives a server access to its own storage. Modify changes the stored object without a request or admission.
 type Objects interface {
 	Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error)
 }

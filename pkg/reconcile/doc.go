@@ -8,8 +8,7 @@
 // A Controller owns its goroutines: Run returns after all of them have exited. A Manager starts a catalogue of
 // controllers, each after its informers have synced, and stops them in reverse order. Commit writes the difference
 // between two states of an object with optimistic concurrency. The queue serves logical clusters in round-robin order
-// and limits the workers that each of them may use. Latest hides the delay between a write and its arrival in an
-// informer.
+// and limits the workers of each. Latest hides the delay between a write and its arrival in an informer.
 //
 // Package leader elects the replica that runs the controllers, package purge deletes all objects of a namespace or
 // logical cluster, package events records Events for users, and package secrets creates Secrets.

@@ -170,8 +170,7 @@ func clusterOf(key any) (logicalcluster.Name, bool) {
 func share(workers int) int { return max(1, workers*3/4) }
 
 // shares orders the keys of a workqueue: logical clusters are served in round-robin order, and each may use a limited
-// number of workers. Hence neither many keys of one logical cluster nor slow ones block the others. Keys without a
-// logical cluster are served in FIFO order.
+// number of workers. So neither many nor slow keys of one block the others. Keys without one are served in FIFO order.
 //
 // The workqueue calls Push and Pop under its own lock and adds each key at most once. Done is called without that lock.
 type shares[K comparable] struct {

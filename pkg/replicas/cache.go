@@ -20,8 +20,7 @@ const checkpointMaxAge = time.Second
 // checkpointTimeout is the time in which a cache server must return the checkpoints.
 const checkpointTimeout = 30 * time.Second
 
-// ReadCheckpoints reads the checkpoints of the shards on a cache server. They are nil if the cache server does not
-// support them.
+// ReadCheckpoints reads the checkpoints of the shards on a cache server, or nil if it does not support them.
 type ReadCheckpoints func(ctx context.Context, cache *client.Factory) (map[string]Checkpoint, error)
 
 // Cache is a cache server from which the replicas of other shards are read. Informers of its Factory keep objects that

@@ -58,8 +58,7 @@ func compareCopies[T client.Object](a, b copyOf[T]) int {
 	)
 }
 
-// ComparePreferred orders objects for slices.SortFunc if only one of them can be valid: objects that are not being
-// deleted first, then the youngest.
+// ComparePreferred orders objects of which one is valid: those that are not being deleted first, then the youngest.
 func ComparePreferred(a, b metav1.Object) int {
 	return cmp.Or(
 		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
@@ -84,9 +83,8 @@ func trueFirst(a, b bool) int {
 // several other shards have one, e.g. during a migration, the order is: objects of Active shards first, objects that
 // are not being deleted, the youngest one, that of the first shard by name.
 //
-// A Dual is synced when the own shard was read, because a shard works while the cache server is unavailable. Until
-// both sides were read and each checkpointed shard is covered by a checkpoint, lookups return client.ErrIncomplete
-// instead of NotFound.
+// A Dual is synced when the own shard was read, because a shard works while the cache server is unavailable. Until both
+// sides were read and a checkpoint of each shard is covered, lookups return client.ErrIncomplete instead of NotFound.
 type Dual[T client.Object] struct {
 	own, others *client.Informer[T]
 	options     DualOptions
@@ -246,8 +244,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	return all
 }
 
-// ByIndex returns the objects with a value of the named index, which both informers must have, in order of preference.
-// It does not check whether they are complete.
+// ByIndex returns the objects with a value of an index of both informers by preference, without checking completeness.
 func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	var replicas []T
 	if d.others != nil {

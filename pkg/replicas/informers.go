@@ -86,8 +86,7 @@ func (s *Saved[T]) Restore(saved []json.RawMessage) error {
 	return nil
 }
 
-// Lacks returns the shards of which an informer has not reached a checkpoint, and since when. It is nil for informers
-// that were not made by a Cache.
+// Lacks returns the shards of which an informer of a Cache has not reached a checkpoint, and since when.
 func Lacks[T client.Object](informer *client.Informer[T], shards []string) map[string]time.Time {
 	if r, ok := informer.Guard().(*reader); ok {
 		return r.coverage.lacks(shards)
@@ -95,8 +94,7 @@ func Lacks[T client.Object](informer *client.Informer[T], shards []string) map[s
 	return nil
 }
 
-// readFrom describes the cache server of an informer for errors, without the reason of an outage, because the error may
-// be returned to a tenant.
+// readFrom describes the cache server of an informer for errors, also of tenants: without the reason of an outage.
 func readFrom[T client.Object](informer *client.Informer[T]) string {
 	r, ok := informer.Guard().(*reader)
 	if !ok {

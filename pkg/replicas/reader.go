@@ -36,8 +36,7 @@ type reader struct {
 	seen map[string]seenVersion
 	// behind are the shards for which the cache lags behind the known state.
 	behind map[string]*lag
-	// retained are objects that the cache does not have. suspect are objects that are older in the cache than the
-	// known ones.
+	// retained are objects that the cache does not have. suspect are those that are older in the cache than known.
 	retained map[client.Key]struct{}
 	suspect  map[client.Key]client.Object
 	// checkpoints were read before the complete state.
@@ -122,8 +121,7 @@ func (*reader) Version(obj metav1.Object) string {
 	return obj.GetAnnotations()[request.OriginalVersionAnnotation]
 }
 
-// saw records a version of a shard. Versions that were observed before its first checkpoint belong to the epoch of
-// that checkpoint.
+// saw records a version of a shard. Versions before its first checkpoint belong to the epoch of that checkpoint.
 func (r *reader) saw(shard, version string) {
 	known, _ := r.cache.checkpoint(shard)
 	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {

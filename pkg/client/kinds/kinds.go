@@ -1,6 +1,5 @@
 // Package kinds defines the resources of Kubernetes and of the SDK that Shardplane uses, with their Go types, and a
-// scheme of their kinds. It links all of these types: a program that uses few of them can use client.DefineResource
-// instead.
+// scheme of their kinds. It links all types: a program that uses few of them can use client.DefineResource instead.
 package kinds
 
 import (
@@ -120,8 +119,7 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-// ClusterCachedResourceEndpointSlice is kcp's CachedResourceEndpointSlice of a ClusterCachedResource. The SDK has no
-// type for it.
+// ClusterCachedResourceEndpointSlice is the CachedResourceEndpointSlice of a ClusterCachedResource, missing in the SDK.
 type ClusterCachedResourceEndpointSlice struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

@@ -29,8 +29,7 @@ import (
 
 // Options configure a Multi. The zero value selects all objects, with the credentials of the source.
 type Options[T client.Object] struct {
-	// Dial returns the client configuration of a shard. The default is its spec.baseURL with the configuration by
-	// which the Shard objects are read.
+	// Dial returns the client configuration of a shard; by default that of the source with spec.baseURL.
 	Dial Dial
 	// Partition selects shards by the labels of their Shard objects; nil selects all.
 	Partition labels.Selector
@@ -80,8 +79,7 @@ func (m *Multi[T]) all() []*shard[T] {
 // Name returns the name of the set of shards.
 func (m *Multi[T]) Name() string { return m.name }
 
-// AddEventHandler adds a handler; see client.Union for objects on two shards. It is Synced when all reachable shards
-// were read.
+// AddEventHandler adds a handler (see client.Union), which is Synced when all reachable shards were read.
 func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
 	return m.union.AddEventHandler(h, options...)
 }

@@ -25,8 +25,7 @@ func New[T client.Object, L runtime.Object](source Source, resource client.Resou
 	}, options)
 }
 
-// NewWith is New for resources without Go types or for metadata: open calls client.NewDynamicInformer or
-// client.NewMetadataInformer.
+// NewWith is New for resources without Go types, or for metadata: open calls e.g. client.NewDynamicInformer.
 func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (*Multi[T], error) {
 	options.Name = cmp.Or(options.Name, "objects of all shards")
 	if options.Partition == nil {

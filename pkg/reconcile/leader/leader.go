@@ -1,7 +1,6 @@
 // Package leader elects the replica of a server that runs its controllers.
 //
-// It is a separate package because the leader election of client-go links the clients of all kinds, which controllers and
-// their tests do not need.
+// It is a separate package because the leader election of client-go links the clients of all kinds.
 package leader
 
 import (

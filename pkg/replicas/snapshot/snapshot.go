@@ -1,5 +1,4 @@
-// Package snapshot saves the replicas of other servers' objects, so that a server can start while these are
-// unreachable.
+// Package snapshot saves the replicas of other servers' objects, so that a server can start without these.
 //
 //	informers ─► store, at most every 30 s and at the end ─► informers of the next start
 //
