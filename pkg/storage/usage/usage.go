@@ -283,8 +283,14 @@ func (c *Counter) scanRange(ctx context.Context, from, end string, revision int6
 // follow counts the changes after the revision until the watch or ctx ends, or a new follower needs a scan.
 func (c *Counter) follow(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	watch := c.client.Watch(ctx, c.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1))
+	// Two watches must not share a stream. Otherwise, etcd may report progress of this one to the next, which lacks
+	// events: the response that creates a watch may overtake a notification of progress, which is for all watches.
+	defer func() {
+		cancel()
+		for range watch { // until the client has closed it, and its stream
+		}
+	}()
 	for {
 		select {
 		case response, ok := <-watch:
