@@ -69,11 +69,11 @@ func (w *following) notify(key string, before, after []byte, revision int64) {
 
 func (w *following) complete(revision int64) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.active != nil {
 		w.active.Complete(uint64(revision)) //nolint:gosec // revisions are positive
-		w.moveLocked(revision)
 	}
+	w.mu.Unlock()
+	w.move(revision)
 }
 
 // move records the revision up to which the follower is notified.
@@ -81,12 +81,8 @@ func (w *following) move(revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.active != nil {
-		w.moveLocked(revision)
+		w.revision = revision
+		close(w.moved)
+		w.moved = make(chan struct{})
 	}
-}
-
-func (w *following) moveLocked(revision int64) {
-	w.revision = revision
-	close(w.moved)
-	w.moved = make(chan struct{})
 }

@@ -79,6 +79,7 @@ func NewUsageMeter(client *clientv3.Client, prefix, events string, separate ...s
 	c := &Counter{
 		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, quota: newQuota(),
 		following: following{again: make(chan struct{}, 1), moved: make(chan struct{})},
+		listening: listening{listeners: map[*func(key string)]struct{}{}},
 	}
 	for _, of := range separate {
 		c.separate[of.Group+"/"+of.Resource] = true
@@ -144,9 +145,6 @@ func (c *Counter) Listen(changed func(key string)) (stop func()) {
 	l := &c.listening
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.listeners == nil {
-		l.listeners = map[*func(key string)]struct{}{}
-	}
 	l.listeners[&changed] = struct{}{}
 	return func() {
 		l.mu.Lock()
@@ -365,7 +363,9 @@ func (c *Counter) count(e *clientv3.Event, at objectKey) error {
 func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
 func (c *counts) add(at objectKey, objects int64, bytes int) {
-	c.addPrefix(at.before, int(objects))
+	if c.prefixes[at.before] += int(objects); c.prefixes[at.before] == 0 {
+		delete(c.prefixes, at.before)
+	}
 	if at.event {
 		objects = 0
 	}
@@ -373,18 +373,6 @@ func (c *counts) add(at objectKey, objects int64, bytes int) {
 	addTo(c.clusters, at.cluster, change)
 	if at.prefix != "" {
 		addTo(c.kinds, at.kindIn, change)
-	}
-}
-
-func (c *counts) addPrefix(before string, keys int) {
-	switch n, known := c.prefixes[before]; {
-	case keys == 0:
-	case !known:
-		c.prefixes[before] = keys
-	case n+keys == 0:
-		delete(c.prefixes, before)
-	default:
-		c.prefixes[before] = n + keys
 	}
 }
 
