@@ -52,15 +52,9 @@ type Set struct {
 	ended   int
 	// bytes is the size of the history. A change counts for After, because Before belongs to the one before.
 	bytes int
-	// waiting are the changes that the follower has not applied yet.
-	waiting []waiting
+	// waiting are the changes that the follower has not applied yet, with Cluster, After and Revision.
+	waiting []Change
 	notify  func()
-}
-
-type waiting struct {
-	cluster   logicalcluster.Name
-	selection Selection
-	revision  uint64
 }
 
 const forever = ^uint64(0)
@@ -133,12 +127,13 @@ func (s *Set) Deny(cluster logicalcluster.Name, revision uint64) {
 func (s *Set) change(cluster logicalcluster.Name, selection Selection, revision uint64) {
 	s.mu.Lock()
 	var notify func()
+	change := Change{Cluster: cluster, After: selection, Revision: revision}
 	switch {
 	case s.newestLocked(cluster).equal(selection):
 	case s.notify == nil:
-		s.applyLocked(waiting{cluster, selection, revision}, max(revision, s.version), time.Now())
+		s.applyLocked(change, max(revision, s.version), time.Now())
 	default:
-		s.waiting = append(s.waiting, waiting{cluster, selection, revision})
+		s.waiting = append(s.waiting, change)
 		notify = s.notify
 	}
 	s.mu.Unlock()
@@ -156,8 +151,8 @@ func (s *Set) Selection(cluster logicalcluster.Name) Selection {
 
 func (s *Set) newestLocked(cluster logicalcluster.Name) Selection {
 	for _, w := range slices.Backward(s.waiting) {
-		if w.cluster == cluster {
-			return w.selection
+		if w.Cluster == cluster {
+			return w.After
 		}
 	}
 	return s.members[cluster]
@@ -170,12 +165,12 @@ func (s *Set) Len() int {
 	return len(s.members)
 }
 
-func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
-	change := Change{Cluster: w.cluster, Before: s.members[w.cluster], After: w.selection, Revision: w.revision, Version: version, Time: now, until: forever}
-	if w.selection.held {
-		s.members[w.cluster] = w.selection
+func (s *Set) applyLocked(change Change, version uint64, now time.Time) Change {
+	change.Before, change.Version, change.Time, change.until = s.members[change.Cluster], version, now, forever
+	if change.After.held {
+		s.members[change.Cluster] = change.After
 	} else {
-		delete(s.members, w.cluster)
+		delete(s.members, change.Cluster)
 	}
 	s.snapshot, s.version = nil, version
 	if s.begun || version > s.floor || len(s.changes) > 0 {
@@ -262,7 +257,7 @@ func (s *Set) Unfollow() {
 	defer s.mu.Unlock()
 	s.notify = nil
 	for _, w := range s.waiting {
-		s.applyLocked(w, max(w.revision, s.version), time.Now())
+		s.applyLocked(w, max(w.Revision, s.version), time.Now())
 	}
 	s.waiting = nil
 }
@@ -273,7 +268,7 @@ func (s *Set) Apply(version uint64) (made []Change, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	for len(s.waiting) > 0 && s.waiting[0].revision <= version {
+	for len(s.waiting) > 0 && s.waiting[0].Revision <= version {
 		made = append(made, s.applyLocked(s.waiting[0], max(version, s.version), now))
 		s.waiting = s.waiting[1:]
 	}
@@ -294,7 +289,7 @@ func (s *Set) Version() uint64 {
 	defer s.mu.Unlock()
 	version := s.version
 	for _, w := range s.waiting {
-		version = max(version, w.revision)
+		version = max(version, w.Revision)
 	}
 	return version
 }

@@ -268,11 +268,11 @@ func (s sized) DeepCopyObject() runtime.Object   { return s }
 
 // TestKeptSnapshots verifies that unused snapshots expire, and those followed by many writes.
 func TestKeptSnapshots(t *testing.T) {
-	var k keptSnapshots
+	k := keptSnapshots{}
 	now := time.Now()
 	s := newTree(nil).snapshot()
 	has := func() (versions []uint64) {
-		for version := range k.byVersion {
+		for version := range k {
 			versions = append(versions, version)
 		}
 		slices.Sort(versions)

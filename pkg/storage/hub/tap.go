@@ -108,7 +108,7 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 			h.history.reset(version)
 		}
 		if version < h.version { // etcd was restored from a backup
-			h.kept = keptSnapshots{}
+			clear(h.kept)
 			for set := range h.claimed.of {
 				set.Restart(version)
 			}

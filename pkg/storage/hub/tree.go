@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -230,12 +231,8 @@ const (
 	keptBytes = 128 << 20
 )
 
-type keptSnapshots struct {
-	byVersion map[uint64]*keptSnapshot
-	next      time.Time // when one may expire
-	// oldest is the value of written when the oldest snapshot was taken.
-	oldest int64
-}
+// keptSnapshots are the snapshots by version.
+type keptSnapshots map[uint64]*keptSnapshot
 
 type keptSnapshot struct {
 	*snapshot
@@ -245,8 +242,8 @@ type keptSnapshot struct {
 	written int64
 }
 
-func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
-	s := k.byVersion[version]
+func (k keptSnapshots) get(version uint64, now time.Time) *snapshot {
+	s := k[version]
 	if s == nil {
 		return nil
 	}
@@ -254,40 +251,26 @@ func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
 	return s.snapshot
 }
 
-func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time, written int64) {
-	if k.byVersion == nil {
-		k.byVersion = map[uint64]*keptSnapshot{}
-	}
-	if s := k.byVersion[version]; s != nil {
+func (k keptSnapshots) add(version uint64, s *snapshot, now time.Time, written int64) {
+	if s := k[version]; s != nil {
 		s.used = now
 		return
 	}
-	if len(k.byVersion) >= keptMax {
+	if len(k) >= keptMax {
 		var oldest uint64
-		for v, s := range k.byVersion {
-			if oldest == 0 || s.used.Before(k.byVersion[oldest].used) {
+		for v, s := range k {
+			if oldest == 0 || s.used.Before(k[oldest].used) {
 				oldest = v
 			}
 		}
-		delete(k.byVersion, oldest)
+		delete(k, oldest)
 	}
-	if len(k.byVersion) == 0 {
-		k.oldest = written
-	}
-	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now, written: written}
+	k[version] = &keptSnapshot{snapshot: s, used: now, written: written}
 }
 
 // expire drops snapshots that were not used recently, and those followed by many writes. It is called for each event.
-func (k *keptSnapshots) expire(now time.Time, written int64) {
-	if len(k.byVersion) == 0 || now.Before(k.next) && written-k.oldest <= keptBytes {
-		return
-	}
-	k.next, k.oldest = now.Add(keptTime/4), written
-	for version, s := range k.byVersion {
-		if now.Sub(s.used) > keptTime || written-s.written > keptBytes {
-			delete(k.byVersion, version)
-			continue
-		}
-		k.oldest = min(k.oldest, s.written)
-	}
+func (k keptSnapshots) expire(now time.Time, written int64) {
+	maps.DeleteFunc(k, func(_ uint64, s *keptSnapshot) bool {
+		return now.Sub(s.used) > keptTime || written-s.written > keptBytes
+	})
 }
