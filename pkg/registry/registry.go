@@ -63,12 +63,12 @@ var (
 // groups returns the API groups. The core group must be built first, because others serve its resources.
 func groups(a Access) []resource.Group {
 	return []resource.Group{
-		core.Group(a.Identity.Tokens, events.Core()),
+		core.Group(a.Tokens, events.Core()),
 		events.Group(),
 		coordination.Group(),
 		admissionregistration.Group(),
 		rbac.Group(rbac.Config{Authorizer: a.Authorizer, Rules: a.Rules, Wrote: a.Wrote}),
-		reviews.AuthenticationGroup(a.Identity.Reviewer, a.Identity.Audiences),
+		reviews.AuthenticationGroup(a.Reviewer, a.Audiences),
 		certificates.Group(certificates.Config{Authorizer: a.Authorizer}),
 		reviews.AuthorizationGroup(a.Authorizer, a.Rules),
 	}
@@ -126,9 +126,14 @@ func WireScheme(more ...*runtime.Scheme) *runtime.Scheme {
 	return wire
 }
 
-// Access configures the resources that deal with the permissions of users.
+// Access configures the resources that deal with the identity and the permissions of users.
 type Access struct {
-	Identity Identity
+	// Reviewer authenticates tokens for TokenReviews. If it is nil, no token is valid.
+	Reviewer authenticator.Token
+	// Audiences are the audiences of this API, for TokenReviews without audiences.
+	Audiences authenticator.Audiences
+	// Tokens configures the tokens of service accounts.
+	Tokens core.Tokens
 	// Authorizer also evaluates access reviews.
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Rules lists the rules of users and roles. Without it, only members of system:masters may write roles and bindings.
@@ -141,16 +146,6 @@ type Access struct {
 type Rules interface {
 	authorizer.RuleResolver
 	rbac.Rules
-}
-
-// Identity configures resources that deal with the identity of users. The zero value identifies no user.
-type Identity struct {
-	// Reviewer authenticates tokens for TokenReviews.
-	Reviewer authenticator.Token
-	// Audiences are the audiences of this API, for TokenReviews without audiences.
-	Audiences authenticator.Audiences
-	// Tokens configures the tokens of service accounts.
-	Tokens core.Tokens
 }
 
 // Install serves the built-in resources from the server, which must have an OpenAPI configuration with a namer of

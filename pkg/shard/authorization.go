@@ -73,13 +73,13 @@ func (s *boundResources) providerPermits(ctx context.Context, a authorizer.Attri
 func (s *requestAccess) access() registry.Access {
 	access := registry.Access{
 		Authorizer: s.rights, Rules: s.rules, Wrote: s.rules.Wrote,
-		Identity: registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences},
+		Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences,
 	}
 	if s.options.Authorization.WebhookConfigFile != "" {
 		access.Rules = incompleteRules{s.rules}
 	}
 	if issuer := s.authentication.Issuer; issuer != nil {
-		access.Identity.Tokens = registrycore.Tokens{
+		access.Tokens = registrycore.Tokens{
 			Issuer: issuer, Audiences: s.authentication.Audiences, MaxLifetime: s.options.Authentication.MaxTokenLifetime,
 		}
 	}

@@ -1,9 +1,26 @@
+// Package storage makes any Kubernetes registry multi-tenant. It is a generic.RESTOptionsGetter
+// whose storage takes the logical cluster of a request from the context and prefixes all keys with it.
+//
+//	registry        keys without a tenant: /core/configmaps/<namespace>/<name>
+//	   │
+//	tenantStorage   key prefix, annotation, wildcard, continue tokens, dispatch index
+//	   │
+//	CacheDelegator  upstream's watch cache, one for all logical clusters. The hub next to
+//	   │            it follows its list and watch, and serves watches and pages
+//	belowCache      disables features of etcd3 that the watch cache must not use
+//	   │
+//	etcd3           upstream's store on the shared client
+//
+// Package hub serves watches and pages, claims restricts requests to claimed objects, encryption
+// encrypts stored values, usage counts them, and unreadable records objects that cannot be read.
+// docs/storage.md describes the key layout, and docs/development/listwatch.md the hub.
 package storage
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,6 +90,7 @@ type stopper interface {
 type Backend struct {
 	cfg       BackendConfig
 	compactor stopper
+	fields    fieldSets
 
 	mu     sync.Mutex
 	closed bool
@@ -103,6 +121,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 		cfg:       cfg,
 		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
 		storages:  map[*func()]struct{}{},
+		fields:    fieldSets{seed: maphash.MakeSeed()},
 		hubs:      map[string]*hub.Hub{},
 	}, nil
 }
@@ -134,8 +153,6 @@ func (g restOptionsGetter) GetRESTOptions(resource schema.GroupResource, _ runti
 
 func (b *Backend) storageConfig(resource schema.GroupResource, codec runtime.Codec) *storagebackend.ConfigForResource {
 	cfg := storagebackend.NewDefaultConfig(b.cfg.Prefix, codec)
-	cfg.CompactionInterval = b.cfg.CompactionInterval
-	cfg.CountMetricPollPeriod = countPeriod
 	if b.cfg.Transformers != nil {
 		cfg.Transformer = b.cfg.Transformers.TransformerForResource(resource)
 	}

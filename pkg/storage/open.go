@@ -3,7 +3,6 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"sync/atomic"
 
@@ -66,7 +65,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	getAttrs := r.getAttrs
+	getAttrs := b.fields.sharing(r.getAttrs)
 	if keys.sharded {
 		getAttrs = withClusterField(getAttrs)
 	}
@@ -200,11 +199,4 @@ func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
 		t, _ := tenantOf(obj, true)
 		return l, withField(f, clusterField, string(t.cluster)), nil
 	}
-}
-
-func withField(f fields.Set, name, value string) fields.Set {
-	added := make(fields.Set, len(f)+1)
-	maps.Copy(added, f)
-	added[name] = value
-	return added
 }

@@ -2,6 +2,9 @@ package storage
 
 import (
 	"fmt"
+	"hash/maphash"
+	"maps"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -96,4 +99,50 @@ func takeAttributes(pred *storage.SelectionPredicate) *Attributes {
 	}
 	pred.Field = carrier.Selector
 	return carrier.attributes
+}
+
+const (
+	rememberedSets = 4096
+	// sharedFields and sharedBytes limit shared sets, because larger ones, e.g. those of Events, are rarely equal.
+	sharedFields, sharedBytes = 3, 256
+)
+
+// fieldSets makes objects share equal sets of fields, e.g. those of objects with the same name in several logical
+// clusters. The watch cache stores a set for each object, with about 300 bytes. It contains recent sets, by their hash.
+type fieldSets struct {
+	seed maphash.Seed
+	sets [rememberedSets]atomic.Pointer[fields.Set]
+}
+
+func (s *fieldSets) sharing(attrs storage.AttrFunc) storage.AttrFunc {
+	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := attrs(obj)
+		return l, s.share(f), err
+	}
+}
+
+// share returns a set equal to f that may be shared and must not be changed.
+func (s *fieldSets) share(f fields.Set) fields.Set {
+	if len(f) > sharedFields {
+		return f
+	}
+	hash, bytes := uint64(0), 0
+	for field, value := range f {
+		hash += maphash.Comparable(s.seed, [2]string{field, value})
+		bytes += len(value)
+	}
+	if bytes > sharedBytes {
+		return f
+	}
+	slot := &s.sets[hash%rememberedSets]
+	if set := slot.Load(); set != nil && maps.Equal(*set, f) {
+		return *set
+	}
+	kept := f // so that f does not escape otherwise
+	slot.Store(&kept)
+	return f
+}
+
+func withField(f fields.Set, name, value string) fields.Set {
+	return fields.Set(labels.Merge(labels.Set(f), labels.Set{name: value}))
 }

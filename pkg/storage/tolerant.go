@@ -3,8 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
-	"io"
-	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -47,23 +46,14 @@ func listTolerant(ctx context.Context, s storage.Interface, key string, opts sto
 }
 
 func dropNameless(list runtime.Object) error {
-	pointer, err := meta.GetItemsPtr(list)
+	items, err := meta.ExtractList(list)
 	if err != nil {
 		return err
 	}
-	items := reflect.ValueOf(pointer).Elem()
-	kept := reflect.MakeSlice(items.Type(), 0, items.Len())
-	for i := range items.Len() {
-		object, err := meta.Accessor(items.Index(i).Addr().Interface())
-		if err != nil {
-			return fmt.Errorf("items of %T: %w", list, err)
-		}
-		if object.GetName() != "" {
-			kept = reflect.Append(kept, items.Index(i))
-		}
-	}
-	items.Set(kept)
-	return nil
+	return meta.SetList(list, slices.DeleteFunc(items, func(item runtime.Object) bool {
+		object, err := meta.Accessor(item)
+		return err == nil && object.GetName() == ""
+	}))
 }
 
 type recordingTransformer struct{ value.Transformer }
@@ -109,8 +99,6 @@ func (c recoveringCodec) Decode(data []byte, defaults *schema.GroupVersionKind, 
 	}()
 	return c.Codec.Decode(data, defaults, into)
 }
-
-func (c recoveringCodec) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.Encode(obj, w) }
 
 func (b *Backend) reporter(resource schema.GroupResource, keys keyspace) func(key string, revision uint64, err error) {
 	return func(key string, revision uint64, err error) {

@@ -308,8 +308,8 @@ var rights = []Mutant{
 		Name: "escalation", Rule: "users must not grant permissions that they do not have",
 		Edits: []Edit{{
 			File:   "pkg/registry/rbac/guard.go",
-			Before: `	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))`,
-			After:  `	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules[:min(1, len(role.Rules))]))`,
+			Before: `	return forbidden("clusterroles", role.Name, c.covers(ctx, role.Rules))`,
+			After:  `	return forbidden("clusterroles", role.Name, c.covers(ctx, role.Rules[:min(1, len(role.Rules))]))`,
 		}},
 		CaughtBy: "./pkg/registry/rbac", Test: "TestGuard",
 	},

@@ -80,7 +80,7 @@ var writes = []Mutant{
 	{
 		Name: "uncomparable-kinds", Rule: "an apply without a change is not stored",
 		Edits: []Edit{{
-			File:   "pkg/registry/resource/strategy.go",
+			File:   "pkg/registry/resource/storage.go",
 			Before: `	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())`,
 			After:  `	_ = old.GetObjectKind()`,
 		}},

@@ -15,17 +15,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/lru"
 )
 
 // interner shares the specs and other common parts of equal definitions. Otherwise, 1,000 definitions of the
@@ -241,41 +233,6 @@ func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNa
 		s.hashes[string(key)] = hash
 	}
 	return in, hash, nil
-}
-
-// sharedFields shares the selectable fields of definitions with the same name in the watch cache.
-type sharedFields struct {
-	generic.RESTOptionsGetter
-}
-
-const maxSharedFields = 4096
-
-func (g sharedFields) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
-	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil {
-		return options, err
-	}
-	inner, known := options.Decorator, lru.New(maxSharedFields)
-	options.Decorator = func(
-		config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
-		newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
-		attrs := func(obj apiruntime.Object) (labels.Set, fields.Set, error) {
-			l, f, err := getAttrs(obj)
-			if err != nil || len(f) > 2 || f["metadata.namespace"] != "" { // not only the name
-				return l, f, err
-			}
-			name := f["metadata.name"]
-			if set, ok := known.Get(name); ok {
-				f, _ = set.(fields.Set)
-			} else {
-				known.Add(name, f)
-			}
-			return l, f, nil
-		}
-		return inner(config, prefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers)
-	}
-	return options, nil
 }
 
 // internCodec is the storage codec of definitions, which interns what it decodes. It finds the spec in the

@@ -73,7 +73,7 @@ func NewDefinitionStorage(cfg Config) (*Storage, error) {
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
 		interner: interner,
 	}
-	getter := sharedFields{cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })}
+	getter := cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })
 	upstream, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)

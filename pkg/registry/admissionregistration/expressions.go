@@ -114,7 +114,7 @@ func validateMatchConditions(e *expressions, conditions []admissionregistrationv
 	if len(conditions) > maxMatchConditions {
 		errs = append(errs, field.TooMany(path, len(conditions), maxMatchConditions))
 	}
-	names := sets.New[string]()
+	names := validate.Seen[string]{}
 	for i := range conditions {
 		c, path := &conditions[i], path.Index(i)
 		errs = append(errs, e.check((*matchconditions.MatchCondition)(c), e.options, path.Child("expression"))...)
@@ -123,10 +123,7 @@ func validateMatchConditions(e *expressions, conditions []admissionregistrationv
 			continue
 		}
 		errs = append(errs, validate.Messages(path.Child("name"), c.Name, validation.IsQualifiedName(c.Name))...)
-		if names.Has(c.Name) {
-			errs = append(errs, field.Duplicate(path.Child("name"), c.Name))
-		}
-		names.Insert(c.Name)
+		errs = append(errs, names.Add(c.Name, path.Child("name"))...)
 	}
 	return errs
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
@@ -23,7 +24,7 @@ var (
 
 // strategy is the common strategy of these resources: a generation that counts changes of the desired state, and
 // validation of changes. Unchanged objects are not validated again, because the rules may have become stricter.
-func strategy[T resource.Object](wanted func(T) any, validate func(T) field.ErrorList) resource.Strategy[T] {
+func strategy[T resource.Object](wanted func(T) any, check func(T) field.ErrorList) resource.Strategy[T] {
 	return resource.Strategy[T]{
 		PrepareForCreate: func(_ context.Context, obj T) { obj.SetGeneration(1) },
 		PrepareForUpdate: func(_ context.Context, obj, old T) {
@@ -33,14 +34,14 @@ func strategy[T resource.Object](wanted func(T) any, validate func(T) field.Erro
 			}
 		},
 		Validate: func(_ context.Context, obj T) field.ErrorList {
-			return append(validateMeta(obj), validate(obj)...)
+			return append(validateMeta(obj), check(obj)...)
 		},
 		ValidateUpdate: func(_ context.Context, obj, old T) field.ErrorList {
 			errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, metadata)
 			if equality.Semantic.DeepEqual(wanted(obj), wanted(old)) {
 				return errs
 			}
-			return append(errs, patterns.WithoutFormer(validate(obj), func() field.ErrorList { return validate(old) })...)
+			return append(errs, patterns.WithoutFormer(check(obj), func() field.ErrorList { return check(old) })...)
 		},
 	}
 }
@@ -191,15 +192,12 @@ func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Pa
 
 func validateNamedRule(rule *admissionregistrationv1.NamedRuleWithOperations, path *field.Path) field.ErrorList {
 	errs := validateRule(&rule.RuleWithOperations, path)
-	seen := map[string]bool{}
+	seen := validate.Seen[string]{}
 	for i, name := range rule.ResourceNames {
 		if name == "" {
 			errs = append(errs, field.Required(path.Child("resourceNames").Index(i), ""))
 		}
-		if seen[name] {
-			errs = append(errs, field.Duplicate(path.Child("resourceNames").Index(i), name))
-		}
-		seen[name] = true
+		errs = append(errs, seen.Add(name, path.Child("resourceNames").Index(i))...)
 	}
 	return errs
 }

@@ -1,3 +1,6 @@
+// Package admissionregistration describes the resources that restrict or change writes to a logical cluster: webhook
+// configurations, and mutating and validating policies with their bindings. Expressions, selectors and URLs of stored
+// objects are valid. Package admission enforces them.
 package admissionregistration
 
 import (
@@ -21,8 +24,6 @@ const (
 )
 
 var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebhookConfiguration]{
-	Name:       "mutatingwebhookconfigurations",
-	Kind:       "MutatingWebhookConfiguration",
 	Categories: []string{"api-extensions"},
 	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.MutatingWebhookConfiguration) {
@@ -44,8 +45,6 @@ var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebho
 }
 
 var validatingWebhooks = &resource.Resource[*admissionregistrationv1.ValidatingWebhookConfiguration]{
-	Name:       "validatingwebhookconfigurations",
-	Kind:       "ValidatingWebhookConfiguration",
 	Categories: []string{"api-extensions"},
 	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingWebhookConfigurationList{} },
 	Default: func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) {
@@ -119,14 +118,11 @@ var reviewVersions = []string{"v1", "v1beta1"}
 
 func validateWebhooks(hooks []admissionregistrationv1.MutatingWebhook) field.ErrorList {
 	var errs field.ErrorList
-	names := map[string]bool{}
+	names := validate.Seen[string]{}
 	for i := range hooks {
 		name, path := hooks[i].Name, field.NewPath("webhooks").Index(i)
 		errs = append(errs, validation.IsFullyQualifiedName(path.Child("name"), name)...)
-		if names[name] {
-			errs = append(errs, field.Duplicate(path.Child("name"), name))
-		}
-		names[name] = true
+		errs = append(errs, names.Add(name, path.Child("name"))...)
 		errs = append(errs, validateWebhook(&hooks[i], path)...)
 	}
 	return errs
@@ -190,5 +186,20 @@ func validateClientConfig(config *admissionregistrationv1.WebhookClientConfig, p
 			port = *config.Service.Port
 		}
 		return webhook.ValidateWebhookService(path.Child("service"), config.Service.Name, config.Service.Namespace, config.Service.Path, port)
+	}
+}
+
+// Group returns admissionregistration.k8s.io/v1.
+func Group() resource.Group {
+	return resource.Group{
+		GroupVersion: admissionregistrationv1.SchemeGroupVersion,
+		Resources: []resource.Definition{
+			mutatingWebhooks,
+			validatingWebhooks,
+			mutatingPolicies,
+			mutatingBindings,
+			validatingPolicies,
+			validatingBindings,
+		},
 	}
 }

@@ -26,8 +26,6 @@ func Group() resource.Group {
 }
 
 var leases = &resource.Resource[*coordinationv1.Lease]{
-	Name:       "leases",
-	Kind:       "Lease",
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &coordinationv1.LeaseList{} },
 	Strategy: resource.Strategy[*coordinationv1.Lease]{

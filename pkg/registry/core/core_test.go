@@ -63,7 +63,7 @@ func FuzzNamespaceFinalizers(f *testing.F) {
 		namespace.Spec.Finalizers = append(namespace.Spec.Finalizers, corev1.FinalizerName(finalizer))
 		prepareNamespace(t.Context(), namespace)
 		require.LessOrEqual(t, len(namespace.Spec.Finalizers), 2, "the finalizer must be added once")
-		if len(validateNamespace(namespace)) == 0 {
+		if len(validateNamespace(t.Context(), namespace)) == 0 {
 			require.True(t, strings.Contains(finalizer, "/") || finalizer == "kubernetes" || finalizer == "orphan" || finalizer == "foregroundDeletion")
 		}
 	})

@@ -24,8 +24,6 @@ import (
 const maxDataSize = corev1.MaxSecretSize
 
 var configMaps = &resource.Resource[*corev1.ConfigMap]{
-	Name:       "configmaps",
-	Kind:       "ConfigMap",
 	ShortNames: []string{"cm"},
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &corev1.ConfigMapList{} },
@@ -106,8 +104,6 @@ func (c caCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 }
 
 var secrets = &resource.Resource[*corev1.Secret]{
-	Name:       "secrets",
-	Kind:       "Secret",
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &corev1.SecretList{} },
 	Default:    defaultSecret,

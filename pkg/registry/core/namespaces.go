@@ -24,8 +24,6 @@ import (
 )
 
 var namespaces = &resource.Resource[*corev1.Namespace]{
-	Name:       "namespaces",
-	Kind:       "Namespace",
 	ShortNames: namespaceShortNames,
 	NewList:    func() runtime.Object { return &corev1.NamespaceList{} },
 	Default:    labelNamespace,
@@ -35,12 +33,9 @@ var namespaces = &resource.Resource[*corev1.Namespace]{
 			namespace.Spec.Finalizers = old.Spec.Finalizers
 			namespace.Status = old.Status
 		},
-		Validate: func(_ context.Context, namespace *corev1.Namespace) field.ErrorList {
-			return validateNamespace(namespace)
-		},
-		ValidateUpdate: func(_ context.Context, namespace, old *corev1.Namespace) field.ErrorList {
-			errs := validateNamespace(namespace)
-			return append(errs, validate.ObjectMetaUpdate(namespace, old)...)
+		Validate: validateNamespace,
+		ValidateUpdate: func(ctx context.Context, namespace, old *corev1.Namespace) field.ErrorList {
+			return append(validateNamespace(ctx, namespace), validate.ObjectMetaUpdate(namespace, old)...)
 		},
 		// Generated names are not known before; see labelNamespace.
 		Canonicalize:        labelNamespace,
@@ -121,7 +116,7 @@ func prepareNamespace(_ context.Context, namespace *corev1.Namespace) {
 	}
 }
 
-func validateNamespace(namespace *corev1.Namespace) field.ErrorList {
+func validateNamespace(_ context.Context, namespace *corev1.Namespace) field.ErrorList {
 	errs := validate.ObjectMeta(namespace, false, apivalidation.ValidateNamespaceName)
 	for _, name := range namespace.Spec.Finalizers {
 		errs = append(errs, validate.Finalizer(string(name), field.NewPath("spec", "finalizers"))...)
@@ -286,4 +281,17 @@ func dependentsFinalizers(current []string, options *metav1.DeleteOptions) []str
 		out = append(out, metav1.FinalizerDeleteDependents)
 	}
 	return out
+}
+
+func get[T runtime.Object](ctx context.Context, store rest.Getter, name string) (T, error) {
+	var none T
+	obj, err := store.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return none, err
+	}
+	typed, ok := obj.(T)
+	if !ok {
+		return none, apierrors.NewInternalError(fmt.Errorf("expected a %T, got a %T", none, obj))
+	}
+	return typed, nil
 }

@@ -23,8 +23,6 @@ import (
 const isNegativeMessage = "must be greater than or equal to 0"
 
 var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
-	Name:       "resourcequotas",
-	Kind:       "ResourceQuota",
 	ShortNames: []string{"quota"},
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &corev1.ResourceQuotaList{} },
@@ -220,8 +218,6 @@ func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) fie
 
 // limitRanges are only stored and validated, for clients that run workloads elsewhere.
 var limitRanges = &resource.Resource[*corev1.LimitRange]{
-	Name:       "limitranges",
-	Kind:       "LimitRange",
 	ShortNames: []string{"limits"},
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &corev1.LimitRangeList{} },
@@ -269,17 +265,14 @@ func defaultLimits(item *corev1.LimitRangeItem) {
 
 func validateLimitRange(obj *corev1.LimitRange) field.ErrorList {
 	errs := validate.ObjectMeta(obj, true, apivalidation.NameIsDNSSubdomain)
-	types := map[corev1.LimitType]bool{}
+	types := validate.Seen[corev1.LimitType]{}
 	for i := range obj.Spec.Limits {
 		item, path := &obj.Spec.Limits[i], field.NewPath("spec", "limits").Index(i)
 		errs = append(errs, validate.Messages(path.Child("type"), item.Type, validation.IsQualifiedName(string(item.Type)))...)
 		if !strings.Contains(string(item.Type), "/") && !slices.Contains([]corev1.LimitType{corev1.LimitTypePod, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim}, item.Type) {
 			errs = append(errs, field.Invalid(path.Child("type"), item.Type, "must be a standard limit type or fully qualified"))
 		}
-		if types[item.Type] {
-			errs = append(errs, field.Duplicate(path.Child("type"), item.Type))
-		}
-		types[item.Type] = true
+		errs = append(errs, types.Add(item.Type, path.Child("type"))...)
 		errs = append(errs, validateLimits(item, path)...)
 	}
 	return errs

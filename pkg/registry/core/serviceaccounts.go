@@ -1,3 +1,5 @@
+// Package core describes the resources of the core API group: namespaces,
+// config maps, secrets, service accounts and their tokens, quotas and limits.
 package core
 
 import (
@@ -33,20 +35,15 @@ import (
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
 var serviceAccounts = &resource.Resource[*corev1.ServiceAccount]{
-	Name:       "serviceaccounts",
-	Kind:       "ServiceAccount",
 	ShortNames: []string{"sa"},
 	Namespaced: true,
 	NewList:    func() runtime.Object { return &corev1.ServiceAccountList{} },
 	Strategy: resource.Strategy[*corev1.ServiceAccount]{
 		PrepareForCreate: func(_ context.Context, account *corev1.ServiceAccount) { keepSecretNames(account) },
 		PrepareForUpdate: func(_ context.Context, account, _ *corev1.ServiceAccount) { keepSecretNames(account) },
-		Validate: func(_ context.Context, account *corev1.ServiceAccount) field.ErrorList {
-			return validateServiceAccount(account)
-		},
-		ValidateUpdate: func(_ context.Context, account, old *corev1.ServiceAccount) field.ErrorList {
-			errs := validate.ObjectMetaUpdate(account, old)
-			return append(errs, validateServiceAccount(account)...)
+		Validate:         validateServiceAccount,
+		ValidateUpdate: func(ctx context.Context, account, old *corev1.ServiceAccount) field.ErrorList {
+			return append(validate.ObjectMetaUpdate(account, old), validateServiceAccount(ctx, account)...)
 		},
 		Warnings:            serviceAccountWarnings,
 		UnconditionalUpdate: true,
@@ -70,7 +67,7 @@ func keepSecretNames(account *corev1.ServiceAccount) {
 	}
 }
 
-func validateServiceAccount(account *corev1.ServiceAccount) field.ErrorList {
+func validateServiceAccount(_ context.Context, account *corev1.ServiceAccount) field.ErrorList {
 	return validate.ObjectMeta(account, true, apivalidation.ValidateServiceAccountName)
 }
 
@@ -226,15 +223,19 @@ func (s *tokenStorage) boundTo(ctx context.Context, ref *authenticationv1.BoundO
 	return secret, nil
 }
 
-func get[T runtime.Object](ctx context.Context, store rest.Getter, name string) (T, error) {
-	var none T
-	obj, err := store.Get(ctx, name, &metav1.GetOptions{})
-	if err != nil {
-		return none, err
+// Group returns the core group without events, which package events defines.
+func Group(tokens Tokens, more ...resource.Definition) resource.Group {
+	boundTo, accounts := *secrets, *serviceAccounts
+	if tokens.Issuer != nil { // it is required for the subresource token
+		storage := &tokenStorage{tokens: tokens}
+		boundTo.Customize = func(store *genericregistry.Store) { storage.secrets = store }
+		accounts.Extra = func(store *genericregistry.Store) map[string]rest.Storage {
+			storage.accounts = store
+			return map[string]rest.Storage{"token": storage}
+		}
 	}
-	typed, ok := obj.(T)
-	if !ok {
-		return none, apierrors.NewInternalError(fmt.Errorf("expected a %T, got a %T", none, obj))
+	return resource.Group{
+		GroupVersion: corev1.SchemeGroupVersion,
+		Resources:    append([]resource.Definition{namespaces, configMaps, &boundTo, &accounts, resourceQuotas, limitRanges}, more...),
 	}
-	return typed, nil
 }

@@ -7,46 +7,47 @@ package rbac
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Group returns rbac.authorization.k8s.io/v1. The zero Config is sufficient to register the types.
 func Group(c Config) resource.Group {
-	guard := &guard{authorizer: c.Authorizer, rules: c.Rules}
 	return resource.Group{
 		GroupVersion: rbacv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
-			roles(c, "Role", true, func() runtime.Object { return &rbacv1.RoleList{} }, validateRole, guard.role),
-			bindings(c, guard, "RoleBinding", true, rbacv1.RoleBinding{}.SwaggerDoc(), fieldsOfRoleBinding,
+			roles(c, "roles", true, func() runtime.Object { return &rbacv1.RoleList{} }, validateRole, c.checkRole),
+			bindings(c, "rolebindings", true, rbacv1.RoleBinding{}.SwaggerDoc(), same,
 				func() runtime.Object { return &rbacv1.RoleBindingList{} }),
-			roles(c, "ClusterRole", false, func() runtime.Object { return &rbacv1.ClusterRoleList{} }, validateClusterRole, guard.clusterRole),
-			bindings(c, guard, "ClusterRoleBinding", false, rbacv1.ClusterRoleBinding{}.SwaggerDoc(), fieldsOfClusterRoleBinding,
+			roles(c, "clusterroles", false, func() runtime.Object { return &rbacv1.ClusterRoleList{} }, validateClusterRole, c.checkClusterRole),
+			bindings(c, "clusterrolebindings", false, rbacv1.ClusterRoleBinding{}.SwaggerDoc(), asRoleBinding,
 				func() runtime.Object { return &rbacv1.ClusterRoleBindingList{} }),
 		},
 	}
 }
 
 func roles[T resource.Object](
-	c Config, kind string, namespaced bool, newList func() runtime.Object, validateNew func(T) field.ErrorList, check func(ctx context.Context, role, old T) error,
+	c Config, name string, namespaced bool, newList func() runtime.Object, validateNew func(T) field.ErrorList, check func(ctx context.Context, role, old T) error,
 ) *resource.Resource[T] {
-	name := strings.ToLower(kind) + "s"
 	created := resource.Column[T]{ // instead of the age
 		Name:        "Created At",
 		Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
 		Cell:        func(obj T) any { return obj.GetCreationTimestamp().UTC().Format(time.RFC3339) },
 	}
 	return &resource.Resource[T]{
-		Name:       name,
-		Kind:       kind,
 		Namespaced: namespaced,
 		NewList:    newList,
 		Strategy: resource.Strategy[T]{
@@ -63,21 +64,17 @@ func roles[T resource.Object](
 	}
 }
 
-func fieldsOfRoleBinding(binding *rbacv1.RoleBinding) bindingFields {
-	return bindingFields{binding, &binding.RoleRef, binding.Subjects}
-}
+func same(binding *rbacv1.RoleBinding) *rbacv1.RoleBinding { return binding }
 
-func fieldsOfClusterRoleBinding(binding *rbacv1.ClusterRoleBinding) bindingFields {
-	return bindingFields{binding, &binding.RoleRef, binding.Subjects}
+// asRoleBinding returns a binding with the same memory. Both types have the same fields.
+func asRoleBinding(binding *rbacv1.ClusterRoleBinding) *rbacv1.RoleBinding {
+	return (*rbacv1.RoleBinding)(binding)
 }
 
 func bindings[T resource.Object](
-	c Config, g *guard, kind string, namespaced bool, doc map[string]string, of func(T) bindingFields, newList func() runtime.Object,
+	c Config, name string, namespaced bool, doc map[string]string, of func(T) *rbacv1.RoleBinding, newList func() runtime.Object,
 ) *resource.Resource[T] {
-	name := strings.ToLower(kind) + "s"
 	return &resource.Resource[T]{
-		Name:       name,
-		Kind:       kind,
 		Namespaced: namespaced,
 		NewList:    newList,
 		Default:    func(binding T) { defaultBinding(of(binding)) },
@@ -91,35 +88,35 @@ func bindings[T resource.Object](
 		},
 		Columns:   bindingColumns(doc, of),
 		Customize: c.notifyWrites(name),
-		Wrap:      guardWith(bindingCheck(g, name, namespaced, of)),
+		Wrap:      guardWith(bindingCheck(c, name, namespaced, of)),
 	}
 }
 
-func defaultBinding(binding bindingFields) {
-	if binding.ref.APIGroup == "" {
-		binding.ref.APIGroup = rbacv1.GroupName
+func defaultBinding(binding *rbacv1.RoleBinding) {
+	if binding.RoleRef.APIGroup == "" {
+		binding.RoleRef.APIGroup = rbacv1.GroupName
 	}
-	for i := range binding.subjects {
-		subject := &binding.subjects[i]
+	for i := range binding.Subjects {
+		subject := &binding.Subjects[i]
 		if subject.APIGroup == "" && (subject.Kind == rbacv1.UserKind || subject.Kind == rbacv1.GroupKind) {
 			subject.APIGroup = rbacv1.GroupName
 		}
 	}
 }
 
-func bindingColumns[T resource.Object](doc map[string]string, of func(T) bindingFields) []resource.Column[T] {
+func bindingColumns[T resource.Object](doc map[string]string, of func(T) *rbacv1.RoleBinding) []resource.Column[T] {
 	subjects := func(header, kind string) resource.Column[T] {
 		return resource.Column[T]{
 			Name:        header,
 			Description: header + " in the binding",
 			Priority:    1,
-			Cell:        func(obj T) any { return strings.Join(subjectNames(of(obj).subjects, kind), ", ") },
+			Cell:        func(obj T) any { return strings.Join(subjectNames(of(obj).Subjects, kind), ", ") },
 		}
 	}
 	return []resource.Column[T]{
 		resource.NameColumn[T](),
 		{Name: "Role", Description: doc["roleRef"], Cell: func(obj T) any {
-			ref := of(obj).ref
+			ref := of(obj).RoleRef
 			return ref.Kind + "/" + ref.Name
 		}},
 		resource.AgeColumn[T](),
@@ -141,4 +138,134 @@ func subjectNames(subjects []rbacv1.Subject, kind string) []string {
 		}
 	}
 	return names
+}
+
+// segmentName allows every valid URL path segment, such as system:discovery.
+func segmentName(name string, prefix bool) []string {
+	return path.ValidatePathSegmentName(name, prefix) //nolint:staticcheck // deprecated in favour of copies of it
+}
+
+func validateRole(role *rbacv1.Role) field.ErrorList {
+	errs := validate.ObjectMeta(role, true, segmentName)
+	return append(errs, validateRules(role.Rules, true)...)
+}
+
+func validateClusterRole(role *rbacv1.ClusterRole) field.ErrorList {
+	errs := validate.ObjectMeta(role, false, segmentName)
+	errs = append(errs, validateRules(role.Rules, false)...)
+	if role.AggregationRule == nil {
+		return errs
+	}
+	selectors := field.NewPath("aggregationRule", "clusterRoleSelectors")
+	if len(role.AggregationRule.ClusterRoleSelectors) == 0 {
+		return append(errs, field.Required(selectors, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
+	}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		options := metav1validation.LabelSelectorValidationOptions{}
+		errs = append(errs, metav1validation.ValidateLabelSelector(&role.AggregationRule.ClusterRoleSelectors[i], options, selectors.Index(i))...)
+	}
+	return errs
+}
+
+func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
+	var errs field.ErrorList
+	for i, rule := range rules {
+		if len(errs) > request.MaxErrors {
+			break
+		}
+		errs = append(errs, validateRule(rule, namespaced, field.NewPath("rules").Index(i))...)
+	}
+	return errs
+}
+
+func validateRule(rule rbacv1.PolicyRule, namespaced bool, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(rule.Verbs) == 0 {
+		errs = append(errs, field.Required(at.Child("verbs"), "verbs must contain at least one value"))
+	}
+	if len(rule.NonResourceURLs) > 0 {
+		if namespaced {
+			errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), rule.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs"))
+		}
+		if len(rule.APIGroups) > 0 || len(rule.Resources) > 0 || len(rule.ResourceNames) > 0 {
+			errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), rule.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs"))
+		}
+		return errs
+	}
+	if len(rule.APIGroups) == 0 {
+		errs = append(errs, field.Required(at.Child("apiGroups"), "resource rules must supply at least one api group"))
+	}
+	if len(rule.Resources) == 0 {
+		errs = append(errs, field.Required(at.Child("resources"), "resource rules must supply at least one resource"))
+	}
+	return errs
+}
+
+func validateBinding(binding *rbacv1.RoleBinding, namespaced bool) field.ErrorList {
+	errs := validate.ObjectMeta(binding, namespaced, segmentName)
+	kinds := []string{"ClusterRole"}
+	if namespaced {
+		kinds = []string{"Role", "ClusterRole"}
+	}
+	errs = append(errs, validateRoleRef(binding.RoleRef, kinds, field.NewPath("roleRef"))...)
+	for i, subject := range binding.Subjects {
+		if len(errs) > request.MaxErrors {
+			break
+		}
+		errs = append(errs, validateSubject(subject, namespaced, field.NewPath("subjects").Index(i))...)
+	}
+	return errs
+}
+
+func validateRoleRef(ref rbacv1.RoleRef, kinds []string, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if ref.APIGroup != rbacv1.GroupName {
+		errs = append(errs, field.NotSupported(at.Child("apiGroup"), ref.APIGroup, []string{rbacv1.GroupName}))
+	}
+	if !slices.Contains(kinds, ref.Kind) {
+		errs = append(errs, field.NotSupported(at.Child("kind"), ref.Kind, kinds))
+	}
+	if ref.Name == "" {
+		return append(errs, field.Required(at.Child("name"), ""))
+	}
+	errs = append(errs, validate.Messages(at.Child("name"), ref.Name, segmentName(ref.Name, false))...)
+	return errs
+}
+
+func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if subject.Name == "" {
+		errs = append(errs, field.Required(at.Child("name"), ""))
+	}
+	group := rbacv1.GroupName
+	switch subject.Kind {
+	case rbacv1.ServiceAccountKind:
+		group = ""
+		if subject.Name != "" {
+			errs = append(errs, validate.Messages(at.Child("name"), subject.Name, apivalidation.ValidateServiceAccountName(subject.Name, false))...)
+		}
+		if !namespaced && subject.Namespace == "" {
+			errs = append(errs, field.Required(at.Child("namespace"), ""))
+		}
+	case rbacv1.UserKind, rbacv1.GroupKind:
+		if subject.Name == "" {
+			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, strings.ToLower(subject.Kind)+" name cannot be empty"))
+		}
+	default:
+		kinds := []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
+		return append(errs, field.NotSupported(at.Child("kind"), subject.Kind, kinds))
+	}
+	if subject.APIGroup != group {
+		errs = append(errs, field.NotSupported(at.Child("apiGroup"), subject.APIGroup, []string{group}))
+	}
+	return errs
+}
+
+// validateBindingUpdate rejects changes of the role, which would need the permission to bind.
+func validateBindingUpdate(binding, old *rbacv1.RoleBinding, namespaced bool) field.ErrorList {
+	errs := append(validateBinding(binding, namespaced), validate.ObjectMetaUpdate(binding, old)...)
+	if binding.RoleRef != old.RoleRef {
+		errs = append(errs, field.Invalid(field.NewPath("roleRef"), binding.RoleRef, "cannot change roleRef"))
+	}
+	return errs
 }

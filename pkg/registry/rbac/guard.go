@@ -63,77 +63,64 @@ func (c Config) notifyWrites(name string) func(store *genericregistry.Store) {
 	}
 }
 
-// guard prevents writers of roles and bindings from granting permissions that they do not have.
-type guard struct {
-	authorizer authorizer.UnconditionalAuthorizer
-	rules      Rules
-}
-
-func (g *guard) role(ctx context.Context, role, old *rbacv1.Role) error {
+// checkRole and the following functions prevent writers from granting permissions that they do not have.
+func (c Config) checkRole(ctx context.Context, role, old *rbacv1.Role) error {
 	if old != nil && (equality.Semantic.DeepEqual(old.Rules, role.Rules) || onlyForDeletion(role, old)) {
 		return nil
 	}
-	if exempt(ctx) || g.allowed(ctx, "escalate", "roles", role.Name, namespaceOf(ctx)) {
+	if exempt(ctx) || c.allowed(ctx, "escalate", "roles", role.Name, namespaceOf(ctx)) {
 		return nil
 	}
-	return forbidden("roles", role.Name, g.covers(ctx, role.Rules))
+	return forbidden("roles", role.Name, c.covers(ctx, role.Rules))
 }
 
-func (g *guard) clusterRole(ctx context.Context, role, old *rbacv1.ClusterRole) error {
+func (c Config) checkClusterRole(ctx context.Context, role, old *rbacv1.ClusterRole) error {
 	if old != nil && (onlyForDeletion(role, old) ||
 		equality.Semantic.DeepEqual(old.Rules, role.Rules) && equality.Semantic.DeepEqual(old.AggregationRule, role.AggregationRule)) {
 		return nil
 	}
-	if exempt(ctx) || g.allowed(ctx, "escalate", "clusterroles", role.Name, "") {
+	if exempt(ctx) || c.allowed(ctx, "escalate", "clusterroles", role.Name, "") {
 		return nil
 	}
 	// The controller may add any rules to an aggregated role.
 	if role.AggregationRule != nil || old != nil && old.AggregationRule != nil {
-		if err := g.covers(ctx, everything); err != nil {
+		if err := c.covers(ctx, everything); err != nil {
 			return forbidden("clusterroles", role.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
 		}
 	}
-	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))
+	return forbidden("clusterroles", role.Name, c.covers(ctx, role.Rules))
 }
 
-func bindingCheck[T resource.Object](g *guard, name string, namespaced bool, of func(T) bindingFields) func(ctx context.Context, binding, old T) error {
+func bindingCheck[T resource.Object](c Config, name string, namespaced bool, of func(T) *rbacv1.RoleBinding) func(ctx context.Context, binding, old T) error {
 	return func(ctx context.Context, binding, old T) error {
-		if onlyForDeletion(binding, old) {
+		if onlyForDeletion(binding, old) || exempt(ctx) {
 			return nil
 		}
 		namespace := ""
 		if namespaced {
 			namespace = namespaceOf(ctx)
 		}
-		return g.binding(ctx, name, binding.GetName(), *of(binding).ref, namespace)
+		ref := of(binding).RoleRef
+		roles := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
+		// Validation, which comes next, rejects other kinds.
+		if roles == "" || c.allowed(ctx, "bind", roles, ref.Name, namespace) {
+			return nil
+		}
+		rules, err := c.Rules.RulesIn(ctx, ref, namespace)
+		if err != nil {
+			return err
+		}
+		return forbidden(name, binding.GetName(), c.covers(ctx, rules))
 	}
-}
-
-func (g *guard) binding(ctx context.Context, resource, name string, ref rbacv1.RoleRef, namespace string) error {
-	if exempt(ctx) {
-		return nil
-	}
-	roles := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
-	if roles == "" {
-		return nil // rejected by validation, which comes next
-	}
-	if g.allowed(ctx, "bind", roles, ref.Name, namespace) {
-		return nil
-	}
-	rules, err := g.rules.RulesIn(ctx, ref, namespace)
-	if err != nil {
-		return err
-	}
-	return forbidden(resource, name, g.covers(ctx, rules))
 }
 
 // allowed reports whether the writer has a verb on a role.
-func (g *guard) allowed(ctx context.Context, verb, resource, name, namespace string) bool {
+func (c Config) allowed(ctx context.Context, verb, resource, name, namespace string) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
-	if !ok || g.authorizer == nil {
+	if !ok || c.Authorizer == nil {
 		return false
 	}
-	decision, _, err := g.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := c.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User:            u,
 		Verb:            verb,
 		APIGroup:        rbacv1.GroupName,
@@ -147,12 +134,12 @@ func (g *guard) allowed(ctx context.Context, verb, resource, name, namespace str
 }
 
 // covers returns an error unless the writer has all of the rules.
-func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
+func (c Config) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 	u, ok := genericapirequest.UserFrom(ctx)
-	if !ok || g.rules == nil {
+	if !ok || c.Rules == nil {
 		return errors.New("no user on context")
 	}
-	own, err := g.rules.RulesOf(ctx, u, namespaceOf(ctx))
+	own, err := c.Rules.RulesOf(ctx, u, namespaceOf(ctx))
 	if coversWhole(own, rules) {
 		return nil
 	}

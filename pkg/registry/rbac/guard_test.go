@@ -67,11 +67,11 @@ func TestGuard(t *testing.T) {
 	more := binding("writer")
 	more.Subjects = []rbacv1.Subject{{Kind: "User", Name: "u"}}
 
-	g := &guard{authorizer: w, rules: w}
-	checkRole := (&guarded[*rbacv1.Role]{check: g.role}).checkObject
-	checkClusterRole := (&guarded[*rbacv1.ClusterRole]{check: g.clusterRole}).checkObject
-	checkRoleBinding := (&guarded[*rbacv1.RoleBinding]{check: bindingCheck(g, "rolebindings", true, fieldsOfRoleBinding)}).checkObject
-	checkClusterRoleBinding := (&guarded[*rbacv1.ClusterRoleBinding]{check: bindingCheck(g, "clusterrolebindings", false, fieldsOfClusterRoleBinding)}).checkObject
+	g := Config{Authorizer: w, Rules: w}
+	checkRole := (&guarded[*rbacv1.Role]{check: g.checkRole}).checkObject
+	checkClusterRole := (&guarded[*rbacv1.ClusterRole]{check: g.checkClusterRole}).checkObject
+	checkRoleBinding := (&guarded[*rbacv1.RoleBinding]{check: bindingCheck(g, "rolebindings", true, same)}).checkObject
+	checkClusterRoleBinding := (&guarded[*rbacv1.ClusterRoleBinding]{check: bindingCheck(g, "clusterrolebindings", false, asRoleBinding)}).checkObject
 	for _, tc := range []struct {
 		name     string
 		check    func(ctx context.Context, obj, old runtime.Object) error
@@ -113,9 +113,9 @@ func TestGuard(t *testing.T) {
 			}
 		})
 	}
-	require.ErrorContains(t, g.role(t.Context(), role("x", get), nil), "no user")
+	require.ErrorContains(t, g.checkRole(t.Context(), role("x", get), nil), "no user")
 	covering := world{own: everything}
-	require.NoError(t, (&guard{authorizer: covering, rules: covering}).clusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
+	require.NoError(t, Config{Authorizer: covering, Rules: covering}.checkClusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
 }
 
 func TestGuardIsBounded(t *testing.T) {
@@ -124,7 +124,7 @@ func TestGuardIsBounded(t *testing.T) {
 	}
 	check := func(own []rbacv1.PolicyRule, rule rbacv1.PolicyRule) error {
 		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"})
-		return (&guard{authorizer: world{}, rules: world{own: own}}).role(ctx, role(rule), nil)
+		return Config{Authorizer: world{}, Rules: world{own: own}}.checkRole(ctx, role(rule), nil)
 	}
 	many := make([]string, 5000)
 	for i := range many {

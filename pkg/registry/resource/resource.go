@@ -9,8 +9,10 @@ import (
 	"reflect"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -29,12 +31,9 @@ type Definition interface {
 	storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error)
 }
 
-// Resource describes a resource whose objects are of type T. Fields are required unless they are described as optional.
+// Resource describes a resource whose objects are of type T, which has the name of the kind. Fields are required unless
+// they are described as optional.
 type Resource[T Object] struct {
-	// Name is the plural, lower-case name in URLs.
-	Name string
-	// Kind is also the singular name, in lower case.
-	Kind string
 	// ShortNames are kubectl's abbreviations; optional.
 	ShortNames []string
 	// Categories are groups of resources, such as "all"; optional.
@@ -107,12 +106,21 @@ func newObject[T Object]() T {
 	return obj
 }
 
-// Plural implements Definition.
-func (r *Resource[T]) Plural() string { return r.Name }
+func kindOf[T Object]() string { return reflect.TypeFor[T]().Elem().Name() }
 
-func (r *Resource[T]) groupResource(group string) schema.GroupResource {
-	return schema.GroupResource{Group: group, Resource: r.Name}
+// resourceOf returns the plural and the singular name of T's resource.
+func resourceOf[T Object](gv schema.GroupVersion) (plural, singular schema.GroupResource) {
+	many, one := meta.UnsafeGuessKindToResource(gv.WithKind(kindOf[T]()))
+	return many.GroupResource(), one.GroupResource()
 }
+
+func pluralOf[T Object]() string {
+	plural, _ := resourceOf[T](schema.GroupVersion{})
+	return plural.Resource
+}
+
+// Plural implements Definition.
+func (r *Resource[T]) Plural() string { return pluralOf[T]() }
 
 // Group is one version of an API group with its resources.
 type Group struct {
@@ -181,4 +189,94 @@ func (b *Builder) Destroy() {
 			storage.Destroy()
 		}
 	}
+}
+
+func (r *Resource[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+	scheme.AddKnownTypes(gv, newObject[T](), r.NewList())
+	scheme.AddKnownTypes(internal(gv), newObject[T](), r.NewList())
+	if r.Default != nil {
+		scheme.AddTypeDefaultingFunc(newObject[T](), func(obj any) { r.Default(obj.(T)) })
+		scheme.AddTypeDefaultingFunc(r.NewList(), r.defaultList)
+	}
+	if r.Selectable == nil {
+		return nil
+	}
+	_, names, err := r.attrs(newObject[T]())
+	for name := range names {
+		names[name] = name
+	}
+	return errors.Join(err, addFieldLabels[T](scheme, gv, names))
+}
+
+func (r *Resource[T]) defaultList(list any) {
+	// The function does not fail, and an object that is not a list has no items.
+	_ = meta.EachListItem(list.(runtime.Object), func(obj runtime.Object) error {
+		if typed, ok := obj.(T); ok {
+			r.Default(typed)
+		}
+		return nil
+	})
+}
+
+func internal(gv schema.GroupVersion) schema.GroupVersion {
+	return schema.GroupVersion{Group: gv.Group, Version: runtime.APIVersionInternal}
+}
+
+// addFieldLabels adds field labels for selectors, with the names of the selectable fields.
+func addFieldLabels[T Object](scheme *runtime.Scheme, gv schema.GroupVersion, names map[string]string) error {
+	return scheme.AddFieldLabelConversionFunc(gv.WithKind(kindOf[T]()), func(label, value string) (string, string, error) {
+		selectable, ok := names[label]
+		if !ok {
+			return "", "", fmt.Errorf("field label not supported: %s", label)
+		}
+		return selectable, value, nil
+	})
+}
+
+func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	typed, ok := obj.(T)
+	if !ok {
+		return nil, nil, fmt.Errorf("unexpected type %T in the storage of %s", obj, r.Plural())
+	}
+	var set fields.Set
+	if r.Selectable != nil {
+		set = r.Selectable(typed)
+	} else {
+		set = make(fields.Set, 2)
+	}
+	set["metadata.name"] = typed.GetName()
+	if r.Namespaced {
+		set["metadata.namespace"] = typed.GetNamespace()
+	}
+	return typed.GetLabels(), set, nil
+}
+
+// Alternate serves a Resource without ResetFields a second time, in another group and another form. Both share one
+// storage. The Group's AddToScheme must add conversions between the forms.
+type Alternate[T Object] struct {
+	// Of is the stored resource. Its group must come first.
+	Of *Resource[T]
+	// New and NewList return an empty object and list of the other form, of the same kind.
+	New     func() runtime.Object
+	NewList func() runtime.Object
+	// FieldLabels maps the field labels of clients to those of Of, including name and namespace.
+	FieldLabels map[string]string
+}
+
+// Plural implements Definition.
+func (v *Alternate[T]) Plural() string { return v.Of.Plural() }
+
+// register registers the other form as the wire version, and the stored form as the internal version of the group.
+func (v *Alternate[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+	scheme.AddKnownTypes(gv, v.New(), v.NewList())
+	scheme.AddKnownTypes(internal(gv), newObject[T](), v.Of.NewList())
+	return addFieldLabels[T](scheme, gv, v.FieldLabels)
+}
+
+func (v *Alternate[T]) storage(b *Builder, _ schema.GroupVersion) (map[string]rest.Storage, error) {
+	storages, ok := b.storages[v.Of]
+	if !ok {
+		return nil, errors.New("an alternate was built before its resource: list the resource's group first")
+	}
+	return storages, nil
 }

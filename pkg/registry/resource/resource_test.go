@@ -27,7 +27,7 @@ var (
 
 func things() *Resource[*corev1.ConfigMap] {
 	return &Resource[*corev1.ConfigMap]{
-		Name: "things", Kind: "Thing", ShortNames: []string{"th"}, Categories: []string{"all"}, Namespaced: true,
+		ShortNames: []string{"th"}, Categories: []string{"all"}, Namespaced: true,
 		NewList:      func() runtime.Object { return &corev1.ConfigMapList{} },
 		Strategy:     Strategy[*corev1.ConfigMap]{ResetFields: [][]string{{"data", "a"}}},
 		Subresources: []Subresource[*corev1.ConfigMap]{{Name: "status"}, {Name: "finish", WriteOnly: true}},
@@ -45,11 +45,10 @@ func alternate(of *Resource[*corev1.ConfigMap]) *Alternate[*corev1.ConfigMap] {
 	}
 }
 
-// memory counts the open storages, and has the attributes of the last one. It returns an error for the resource fails.
+// memory counts the open storages. It returns an error for the resource fails.
 type memory struct {
 	open  int
 	fails string
-	attrs apistorage.AttrFunc
 }
 
 func (m *memory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
@@ -59,8 +58,8 @@ func (m *memory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	return generic.RESTOptions{
 		ResourcePrefix: resource.Resource,
 		StorageConfig:  &storagebackend.ConfigForResource{GroupResource: resource},
-		Decorator: func(_ *storagebackend.ConfigForResource, _ string, _ func(runtime.Object) (string, error), _, _ func() runtime.Object, attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
-			m.open, m.attrs = m.open+1, attrs
+		Decorator: func(_ *storagebackend.ConfigForResource, _ string, _ func(runtime.Object) (string, error), _, _ func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+			m.open++
 			closed := false
 			return nil, func() {
 				if !closed {
@@ -96,10 +95,10 @@ func TestBuild(t *testing.T) {
 	require.Len(t, storages, 2)
 	require.Equal(t, storages[0], storages[1])
 	for path, kinds := range map[string]struct{ get, update, list bool }{
-		"things":        {true, true, true},
-		"things/status": {true, true, false},
-		"things/finish": {false, true, false},
-		"things/token":  {false, true, false},
+		"configmaps":        {true, true, true},
+		"configmaps/status": {true, true, false},
+		"configmaps/finish": {false, true, false},
+		"configmaps/token":  {false, true, false},
 	} {
 		storage := storages[0][path]
 		_, get := storage.(rest.Getter)
@@ -108,10 +107,10 @@ func TestBuild(t *testing.T) {
 		require.Equal(t, struct{ get, update, list bool }{get, update, list}, kinds, path)
 	}
 	require.Len(t, storages[0], 4)
-	main := storages[0]["things"]
+	main := storages[0]["configmaps"]
 	require.Equal(t, []string{"th"}, main.(rest.ShortNamesProvider).ShortNames())
 	require.Equal(t, []string{"all"}, main.(rest.CategoriesProvider).Categories())
-	require.Equal(t, "thing", main.(rest.SingularNameProvider).GetSingularName())
+	require.Equal(t, "configmap", main.(rest.SingularNameProvider).GetSingularName())
 	require.Contains(t, main.(rest.ResetFieldsStrategy).GetResetFields(), fieldpath.APIVersion(oneVersion.String()))
 
 	b.Destroy()
@@ -120,18 +119,17 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildUnwinds(t *testing.T) {
-	other := things()
-	other.Name, other.Kind = "others", "Other"
+	other := &Resource[*corev1.Secret]{NewList: func() runtime.Object { return &corev1.SecretList{} }}
 	for name, test := range map[string]struct {
 		resources []Definition
 		want      string
 	}{
-		"storage fails":             {[]Definition{things(), other}, "building the storage of others.one.example.com: no storage today"},
+		"storage fails":             {[]Definition{things(), other}, "building the storage of secrets.one.example.com: no storage today"},
 		"alternate before resource": {[]Definition{things(), alternate(things())}, "list the resource's group first"},
-		"same path twice":           {[]Definition{things(), things()}, `have the path "things`},
+		"same path twice":           {[]Definition{things(), things()}, `have the path "configmaps`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := &memory{fails: "others"}
+			store := &memory{fails: "secrets"}
 			scheme := runtime.NewScheme()
 			metav1.AddToGroupVersion(scheme, oneVersion)
 			b := &Builder{Scheme: scheme, RESTOptions: store}
@@ -149,9 +147,9 @@ func TestRegisterReportsErrors(t *testing.T) {
 }
 
 func TestTableOfAnotherKind(t *testing.T) {
-	convertor := newTable(schema.GroupResource{Resource: "things"}, []Column[*corev1.ConfigMap]{NameColumn[*corev1.ConfigMap]()})
+	convertor := newTable(schema.GroupResource{Resource: "configmaps"}, []Column[*corev1.ConfigMap]{NameColumn[*corev1.ConfigMap]()})
 	_, err := convertor.ConvertToTable(t.Context(), &corev1.Secret{}, nil)
-	require.EqualError(t, err, "the resource things does not support being converted to a Table")
+	require.EqualError(t, err, "the resource configmaps does not support being converted to a Table")
 	table, err := convertor.ConvertToTable(t.Context(), &metav1.Status{Status: "Failure", Reason: "Odd", Message: "no"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []any{"Failure", "Odd", "no"}, table.Rows[0].Cells)

@@ -12,13 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
 )
 
 // storage builds the store of the resource and the storages around it.
@@ -27,21 +32,22 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	if r.Customize != nil {
 		r.Customize(store)
 	}
-	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: b.RESTOptions, AttrFunc: sharedAttrs(r.attrs)}); err != nil {
-		return nil, fmt.Errorf("building the storage of %s: %w", r.groupResource(gv.Group), err)
+	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: b.RESTOptions, AttrFunc: r.attrs}); err != nil {
+		return nil, fmt.Errorf("building the storage of %s: %w", store.DefaultQualifiedResource, err)
 	}
 	store.StorageVersioner = gv
 
-	out := map[string]rest.Storage{r.Name: &Storage{Store: store, shortNames: r.ShortNames, categories: r.Categories}}
+	name := r.Plural()
+	out := map[string]rest.Storage{name: &Storage{Store: store, shortNames: r.ShortNames, categories: r.Categories}}
 	if r.Wrap != nil {
-		out[r.Name] = r.Wrap(store)
+		out[name] = r.Wrap(store)
 	}
 	for _, sub := range r.Subresources {
-		out[r.Name+"/"+sub.Name] = r.subresourceStorage(newStrategy(b.Scheme, r.Namespaced, sub.Strategy, gv), store, sub)
+		out[name+"/"+sub.Name] = r.subresourceStorage(newStrategy(b.Scheme, r.Namespaced, sub.Strategy, gv), store, sub)
 	}
 	if r.Extra != nil {
-		for name, storage := range r.Extra(store) {
-			out[r.Name+"/"+name] = storage
+		for sub, storage := range r.Extra(store) {
+			out[name+"/"+sub] = storage
 		}
 	}
 	return out, nil
@@ -49,11 +55,12 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 
 func (r *Resource[T]) newStore(scheme *runtime.Scheme, gv schema.GroupVersion) *genericregistry.Store {
 	s := newStrategy(scheme, r.Namespaced, r.Strategy, gv)
+	plural, singular := resourceOf[T](gv)
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return newObject[T]() },
 		NewListFunc:               r.NewList,
-		DefaultQualifiedResource:  r.groupResource(gv.Group),
-		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: strings.ToLower(r.Kind)},
+		DefaultQualifiedResource:  plural,
+		SingularQualifiedResource: singular,
 		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
 			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}
 		},
@@ -61,7 +68,7 @@ func (r *Resource[T]) newStore(scheme *runtime.Scheme, gv schema.GroupVersion) *
 		UpdateStrategy:      s,
 		DeleteStrategy:      s,
 		ResetFieldsStrategy: s,
-		TableConvertor:      newTable(r.groupResource(gv.Group), r.Columns),
+		TableConvertor:      newTable(plural, r.Columns),
 	}
 	if r.TTL > 0 {
 		seconds := uint64(r.TTL.Seconds())
@@ -150,8 +157,6 @@ func (s *getUpdateStorage) ConvertToTable(ctx context.Context, object, tableOpti
 
 // Review describes a resource that can only be created. Its objects are questions. The response is not stored.
 type Review[T Object] struct {
-	// Name and Kind are as in Resource.
-	Name, Kind string
 	// Namespaced is set for questions about one namespace.
 	Namespaced bool
 	// Evaluate returns the response, which may be obj itself. It is called after admission.
@@ -159,16 +164,16 @@ type Review[T Object] struct {
 }
 
 // Plural implements Definition.
-func (r *Review[T]) Plural() string { return r.Name }
+func (r *Review[T]) Plural() string { return pluralOf[T]() }
 
 func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // required by Definition
-	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), newObject[T]())
-	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), newObject[T]())
+	scheme.AddKnownTypes(gv, newObject[T]())
+	scheme.AddKnownTypes(internal(gv), newObject[T]())
 	return nil
 }
 
 func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) { //nolint:unparam // required by Definition
-	return map[string]rest.Storage{r.Name: &reviewStorage[T]{r}}, nil
+	return map[string]rest.Storage{r.Plural(): &reviewStorage[T]{r}}, nil
 }
 
 // reviewStorage serves POST of a Review.
@@ -186,12 +191,12 @@ func (s *reviewStorage[T]) Destroy() {}
 
 func (s *reviewStorage[T]) NamespaceScoped() bool { return s.review.Namespaced }
 
-func (s *reviewStorage[T]) GetSingularName() string { return strings.ToLower(s.review.Kind) }
+func (s *reviewStorage[T]) GetSingularName() string { return strings.ToLower(kindOf[T]()) }
 
 func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	question, ok := obj.(T)
 	if !ok {
-		return nil, errors.New("the object is not a " + s.review.Kind)
+		return nil, errors.New("the object is not a " + kindOf[T]())
 	}
 	if admit != nil {
 		if err := admit(ctx, obj.DeepCopyObject()); err != nil {
@@ -219,4 +224,99 @@ func ConvertExtra[To, From ~[]string](extra map[string]From) map[string]To {
 		converted[key] = To(values)
 	}
 	return converted
+}
+
+// strategy adapts a Strategy to the interfaces of the generic registry.
+type strategy[T Object] struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+
+	namespaced  bool
+	do          Strategy[T]
+	resetFields map[fieldpath.APIVersion]*fieldpath.Set
+}
+
+var (
+	_ rest.RESTCreateUpdateStrategy        = strategy[Object]{}
+	_ rest.RESTDeleteStrategy              = strategy[Object]{}
+	_ rest.GarbageCollectionDeleteStrategy = strategy[Object]{}
+	_ rest.ResetFieldsStrategy             = strategy[Object]{}
+)
+
+// newStrategy returns the adapter. gv is the version in which field managers refer to the reset fields.
+func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], gv schema.GroupVersion) strategy[T] {
+	s := strategy[T]{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, namespaced: namespaced, do: do}
+	if len(do.ResetFields) == 0 {
+		return s
+	}
+	set := fieldpath.NewSet()
+	for _, path := range do.ResetFields {
+		parts := make([]any, 0, len(path))
+		for _, name := range path {
+			parts = append(parts, name)
+		}
+		set.Insert(fieldpath.MakePathOrDie(parts...))
+	}
+	s.resetFields = map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(gv.String()): set}
+	return s
+}
+
+func (s strategy[T]) NamespaceScoped() bool { return s.namespaced }
+
+func (s strategy[T]) AllowCreateOnUpdate(context.Context) bool { return s.do.CreateOnUpdate }
+
+func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return s.do.UnconditionalUpdate }
+
+func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	return s.do.GarbageCollection
+}
+
+func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set { return s.resetFields }
+
+func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.do.PrepareForCreate != nil {
+		s.do.PrepareForCreate(ctx, obj.(T))
+	}
+}
+
+// PrepareForUpdate also sets the same apiVersion and kind on both objects. They could differ, because internal and
+// served versions are the same Go types here, and conversion changes the kind of an object in place. Then, the generic
+// registry would not ignore an update that only changes timestamps of field managers.
+func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
+	fieldmanagers.KeepOrder(obj.(T), old.(T))
+	if s.do.PrepareForUpdate != nil {
+		s.do.PrepareForUpdate(ctx, obj.(T), old.(T))
+	}
+}
+
+func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	if s.do.Validate == nil {
+		return nil
+	}
+	return request.LimitErrors(s.do.Validate(ctx, obj.(T)))
+}
+
+func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	if s.do.ValidateUpdate == nil {
+		return nil
+	}
+	return request.LimitErrors(s.do.ValidateUpdate(ctx, obj.(T), old.(T)))
+}
+
+func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.do.Warnings == nil {
+		return nil
+	}
+	return s.do.Warnings(ctx, obj.(T))
+}
+
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
+}
+
+func (s strategy[T]) Canonicalize(obj runtime.Object) {
+	if s.do.Canonicalize != nil {
+		s.do.Canonicalize(obj.(T))
+	}
 }

@@ -41,14 +41,8 @@ func AuthenticationGroup(tokenAuthenticator authenticator.Token, audiences authe
 	return resource.Group{
 		GroupVersion: authenticationv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
-			&resource.Review[*authenticationv1.TokenReview]{
-				Name: "tokenreviews", Kind: "TokenReview",
-				Evaluate: tokens{tokenAuthenticator, audiences}.review,
-			},
-			&resource.Review[*authenticationv1.SelfSubjectReview]{
-				Name: "selfsubjectreviews", Kind: "SelfSubjectReview",
-				Evaluate: selfSubject,
-			},
+			&resource.Review[*authenticationv1.TokenReview]{Evaluate: tokens{tokenAuthenticator, audiences}.review},
+			&resource.Review[*authenticationv1.SelfSubjectReview]{Evaluate: selfSubject},
 		},
 		AddToScheme: addTokenRequest,
 	}
@@ -130,22 +124,10 @@ func AuthorizationGroup(requests authorizer.UnconditionalAuthorizer, resolver au
 	return resource.Group{
 		GroupVersion: authorizationv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
-			&resource.Review[*authorizationv1.SubjectAccessReview]{
-				Name: "subjectaccessreviews", Kind: "SubjectAccessReview",
-				Evaluate: c.subject,
-			},
-			&resource.Review[*authorizationv1.SelfSubjectAccessReview]{
-				Name: "selfsubjectaccessreviews", Kind: "SelfSubjectAccessReview",
-				Evaluate: c.self,
-			},
-			&resource.Review[*authorizationv1.LocalSubjectAccessReview]{
-				Name: "localsubjectaccessreviews", Kind: "LocalSubjectAccessReview", Namespaced: true,
-				Evaluate: c.local,
-			},
-			&resource.Review[*authorizationv1.SelfSubjectRulesReview]{
-				Name: "selfsubjectrulesreviews", Kind: "SelfSubjectRulesReview",
-				Evaluate: c.rules,
-			},
+			&resource.Review[*authorizationv1.SubjectAccessReview]{Evaluate: c.subject},
+			&resource.Review[*authorizationv1.SelfSubjectAccessReview]{Evaluate: c.self},
+			&resource.Review[*authorizationv1.LocalSubjectAccessReview]{Namespaced: true, Evaluate: c.local},
+			&resource.Review[*authorizationv1.SelfSubjectRulesReview]{Evaluate: c.rules},
 		},
 	}
 }

@@ -78,3 +78,15 @@ func Messages(path *field.Path, value any, messages []string) field.ErrorList {
 	}
 	return errs
 }
+
+// Seen contains the values of a list that must be unique.
+type Seen[T comparable] map[T]bool
+
+// Add returns an error if the list has the value already.
+func (s Seen[T]) Add(value T, path *field.Path) field.ErrorList {
+	if s[value] {
+		return field.ErrorList{field.Duplicate(path, value)}
+	}
+	s[value] = true
+	return nil
+}
