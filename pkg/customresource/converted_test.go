@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
@@ -124,10 +125,9 @@ func versioned(u *unstructured.Unstructured, version string) *unstructured.Unstr
 // is always the same.
 func TestConvertedSystem(t *testing.T) {
 	t.Parallel()
-	const host = "here.example"
-	crd := twoVersions(byWebhook("https://"+host, nil))
+	crd := twoVersions(byWebhook("https://never.called.example", nil))
 	var c converter
-	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[string]definitions.Convert{host: c.convert}})
+	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[schema.GroupResource]definitions.Convert{widgets.GroupResource(): c.convert}})
 	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
 	second := widgets.GroupResource().WithVersion("v2")
 	for i := range 3 {

@@ -63,7 +63,7 @@ type testServer struct {
 type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
-	convert    map[string]definitions.Convert
+	convert    map[schema.GroupResource]definitions.Convert
 	sources    []definitions.Source
 	release    time.Duration
 	calls      int

@@ -3,14 +3,12 @@ package customresource
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -64,17 +62,17 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	if err != nil {
 		return false // the upstream handler returns the error
 	}
-	scope := readScope(sch, version, namespaced, versions.PlainJSON)
+	scope := readScope(sch, version, namespaced)
 	s.instrumented(info, sch.Resource, false, handlers.ListResource(lister, nil, scope, false, 0))(w, r)
 	return true
 }
 
 // readScope returns the scope of a resource for handlers of reads.
-func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, namespaced bool, serializer runtime.NegotiatedSerializer) *handlers.RequestScope {
+func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, namespaced bool) *handlers.RequestScope {
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	return &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !namespaced},
-		Serializer:       serializer,
+		Serializer:       versions.Plain,
 		Convertor:        fieldLabels{version: version, namespaced: namespaced},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),
@@ -191,7 +189,7 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 	if len(columns) == 0 {
 		columns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"}}
 	}
-	scope := readScope(d.Schema, version, false, asTheyAre{apiextensionsserver.Codecs})
+	scope := readScope(d.Schema, version, false)
 	if scope.TableConvertor, err = tableconvertor.New(columns); err != nil {
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
@@ -201,32 +199,4 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		handler = handlers.GetResource(reader, scope)
 	}
 	s.instrumented(info, d.Schema.Resource, false, handler)(w, r)
-}
-
-// asTheyAre encodes objects without a Go type in JSON and YAML.
-type asTheyAre struct{ runtime.NegotiatedSerializer }
-
-func (s asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo {
-	return slices.DeleteFunc(slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
-		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
-	})
-}
-
-func (s asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return plainEncoder{e, s.NegotiatedSerializer.EncoderForVersion(e, gv)}
-}
-
-// plainEncoder encodes objects without a Go type, and events, with plain.
-type plainEncoder struct {
-	plain runtime.Encoder
-	runtime.Encoder
-}
-
-func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
-	switch obj.(type) {
-	case runtime.Unstructured, *metav1.WatchEvent:
-		return e.plain.Encode(obj, w)
-	default:
-		return e.Encoder.Encode(obj, w)
-	}
 }

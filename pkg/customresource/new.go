@@ -81,9 +81,8 @@ type Config struct {
 	Webhooks *webhooktransport.Tenants
 	// WebhookCalls is versions.Config.Calls.
 	WebhookCalls int
-	// Convert are functions that replace the conversion webhooks of System, by the host in their URLs. Because
-	// definitions of tenants may contain the host, they must reject unknown kinds, and must not do more than convert.
-	Convert map[string]definitions.Convert
+	// Convert are functions that replace the conversions of System. Admission must reject objects for which they fail.
+	Convert map[schema.GroupResource]definitions.Convert
 
 	// Metrics registers metrics; nil registers none.
 	Metrics prometheus.Registerer
@@ -103,16 +102,15 @@ func NewCustomResourceServer(cfg Config) (*Server, error) {
 		plurals:      lru.New(maxPlurals),
 		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
-	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
+	s.hooks = versions.NewHooks(s.table.Converts)
 	s.lister = &syntheticLister{table: s.table, servingInfos: instruments.NewCounter(cfg.Metrics, "shardplane_custom_resources_serving_infos_total",
 		"Serving infos that were created. The serving info of a schema is kept while the schema is used.")}
 	var err error
-	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
+	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.Convert, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
 	}
 	s.stores = versions.NewVersionStores(versions.Config{
 		Calls:    cfg.WebhookCalls,
-		Hooks:    s.hooks,
 		Storage:  cfg.Storage,
 		Building: s.lister.building.Load,
 		Instances: func(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {

@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/cachedresources"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -370,7 +371,7 @@ func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admi
 		Authorizer:   s.authorizer,
 		Webhooks:     webhooks,
 		WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
-		Convert:      map[string]definitions.Convert{config.ConversionHost: apis.Convert},
+		Convert:      map[schema.GroupResource]definitions.Convert{kinds.APIExports.GroupResource(): apis.Convert, kinds.APIBindings.GroupResource(): apis.Convert},
 		Metrics:      s.metrics,
 	})
 	if err != nil {

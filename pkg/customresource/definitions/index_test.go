@@ -38,7 +38,7 @@ func TestSystemOnlyIfBound(t *testing.T) {
 	}
 	widgets := schema.GroupResource{Group: "example.org", Resource: "widgets"}
 	gadgets := schema.GroupResource{Group: "example.org", Resource: "gadgets"}
-	system, err := NewSystem(NewTable(), []*apiextensionsv1.CustomResourceDefinition{crd("widgets", "Widget"), crd("gadgets", "Gadget")},
+	system, err := NewSystem(NewTable(), []*apiextensionsv1.CustomResourceDefinition{crd("widgets", "Widget"), crd("gadgets", "Gadget")}, nil,
 		func(context.Context, schema.GroupResource) (string, error) { return "h", nil },
 		func(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 			return cluster == "binds" && resource == widgets

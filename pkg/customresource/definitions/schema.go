@@ -67,8 +67,10 @@ type Schema struct {
 	Resource schema.GroupResource
 	// MetadataOnly is set for the schema of wildcard requests for metadata of any schema.
 	MetadataOnly bool
-	// Convert, if set, replaces the conversion in the spec.
-	Convert Convert
+	// Convert, if set, replaces the conversion in the spec. ConvertMayFail is set if it must be called before each
+	// write, because admission does not know whether it fails.
+	Convert        Convert
+	ConvertMayFail bool
 	// Projection, if set, converts stored objects of another resource.
 	Projection *Projection
 
@@ -144,7 +146,7 @@ type hashInput struct {
 	Spec         *apiextensionsv1.CustomResourceDefinitionSpec  `json:"spec"`
 	Names        *apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
 	MetadataOnly bool                                           `json:"metadataOnly,omitempty"`
-	// Converted identifies the function convert.
+	// Converted identifies the function convert of objects, except for system definitions.
 	Converted string `json:"converted,omitempty"`
 	convert   Convert
 	// Projected is the stored resource, if it differs.
@@ -205,14 +207,15 @@ func newSchema(hash string, in hashInput) *Schema {
 		crd.Spec.Conversion = conversionFor(hash)
 	}
 	s := &Schema{
-		costs:        make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions)),
-		rules:        make(map[string]func() (*Rules, error), len(crd.Spec.Versions)),
-		Hash:         hash,
-		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
-		MetadataOnly: in.MetadataOnly,
-		Convert:      in.convert,
-		Projection:   in.projection,
-		crd:          crd,
+		costs:          make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions)),
+		rules:          make(map[string]func() (*Rules, error), len(crd.Spec.Versions)),
+		Hash:           hash,
+		Resource:       schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
+		MetadataOnly:   in.MetadataOnly,
+		Convert:        in.convert,
+		ConvertMayFail: in.Converted != "",
+		Projection:     in.projection,
+		crd:            crd,
 	}
 	for i := range crd.Spec.Versions {
 		version := &crd.Spec.Versions[i]

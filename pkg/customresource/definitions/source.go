@@ -108,10 +108,10 @@ type System struct {
 	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// NewSystem returns a source for the definitions, which must be unique. identity may return another name for
+// NewSystem returns a source for the definitions, which must be unique. convert replaces conversions. identity may return another name for
 // wildcards and virtual workspaces, and bound reports whether a resource must be bound. Both may be nil.
 func NewSystem(
-	table *Table, crds []*apiextensionsv1.CustomResourceDefinition,
+	table *Table, crds []*apiextensionsv1.CustomResourceDefinition, convert map[schema.GroupResource]Convert,
 	identity func(ctx context.Context, resource schema.GroupResource) (string, error),
 	bound func(cluster logicalcluster.Name, resource schema.GroupResource) bool,
 ) (*System, error) {
@@ -119,7 +119,8 @@ func NewSystem(
 	for _, crd := range crds {
 		crd = crd.DeepCopy()
 		apiextensionsserver.Scheme.Default(crd)
-		sch, err := table.intern(hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names})
+		resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+		sch, err := table.intern(hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names, convert: convert[resource]})
 		if err != nil {
 			return nil, fmt.Errorf("system definition %s: %w", crd.Name, err)
 		}

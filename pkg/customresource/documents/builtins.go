@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/handler3"
 
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -57,9 +58,7 @@ type BuiltIns struct {
 }
 
 type builtInDiscovery struct {
-	// core is the core group, if there is one, and groups are all others.
-	core, groups []apidiscoveryv2.APIGroupDiscovery
-
+	groups    []apidiscoveryv2.APIGroupDiscovery // the core group, if there is one, is the first
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupResource]bool
 	// byKind contains the kinds with stored objects, i.e. that can be watched and deleted. byPrefix contains
@@ -68,15 +67,15 @@ type builtInDiscovery struct {
 	byPrefix map[string]storage.Kind
 }
 
-func newBuiltInDiscovery(core, groups []apidiscoveryv2.APIGroupDiscovery) *builtInDiscovery {
+func newBuiltInDiscovery(groups []apidiscoveryv2.APIGroupDiscovery) *builtInDiscovery {
 	d := &builtInDiscovery{
-		core: core, groups: groups,
+		groups:    groups,
 		versions:  map[schema.GroupVersion]bool{},
 		resources: map[schema.GroupResource]bool{},
 		byKind:    map[schema.GroupVersionKind]storage.Kind{},
 		byPrefix:  map[string]storage.Kind{},
 	}
-	for _, g := range d.all() {
+	for _, g := range groups {
 		for _, v := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
 			d.versions[gv] = true
@@ -128,7 +127,7 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if err != nil {
 		return nil, err
 	}
-	loaded := newBuiltInDiscovery(core, groups)
+	loaded := newBuiltInDiscovery(slices.Concat(core, groups))
 	b.loaded.Store(loaded)
 	return loaded, nil
 }
@@ -140,10 +139,6 @@ func (b *BuiltIns) groupsBelow(ctx context.Context, path string) ([]apidiscovery
 		return nil, nil
 	}
 	return list.Items, err
-}
-
-func (d *builtInDiscovery) all() []apidiscoveryv2.APIGroupDiscovery {
-	return slices.Concat(d.core, d.groups)
 }
 
 // Serves reports whether the wrapped handler serves a resource, in any version.
@@ -166,7 +161,7 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 	if group == "" {
 		all = slices.Clone(unversioned)
 	}
-	for _, g := range loaded.all() {
+	for _, g := range loaded.groups {
 		if g.Name != group {
 			continue
 		}
@@ -284,8 +279,8 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 
 // builtInOpenAPI describes the wrapped handler's OpenAPI documents.
 type builtInOpenAPI struct {
-	// index is the index of v3; empty if there is no OpenAPI.
-	index []byte
+	// index are the documents of v3 by path; nil if there is no OpenAPI.
+	index map[string]handler3.OpenAPIV3DiscoveryGroupVersion
 	// versions are the group versions with a document of v3.
 	versions map[schema.GroupVersion]bool
 	// hash changes with the documents, i.e. with the release of the server.
@@ -305,9 +300,13 @@ func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := &builtInOpenAPI{index: index, hash: hashOf(index), versions: map[schema.GroupVersion]bool{}}
+	known := &builtInOpenAPI{hash: hashOf(index)}
 	if len(index) > 0 {
-		known.versions = discovery.versions
+		var all handler3.OpenAPIV3Discovery
+		if err := json.Unmarshal(index, &all); err != nil {
+			return nil, fmt.Errorf("reading the built-in OpenAPI index: %w", err)
+		}
+		known.index, known.versions = all.Paths, discovery.versions
 	}
 	b.documents.Store(known)
 	return known, nil

@@ -55,47 +55,65 @@ type documentSet struct {
 	versions    map[schema.GroupVersion][]*definitions.Definition
 	groups      map[string]bool
 
-	discovery struct {
-		mu     sync.Mutex
-		groups []metav1.APIGroup
-		// root serves /apis, and core serves /api.
-		root, core http.Handler
-	}
-	library *openapidoc.Library
-	used    time.Time // guarded by Documents.mu
+	mu        sync.Mutex
+	discovery *discoveryDocuments // nil until it is requested
+	library   *openapidoc.Library
+	used      time.Time // guarded by Documents.mu
+}
+
+type discoveryDocuments struct {
+	groups []metav1.APIGroup // except the core group
+	// root serves /apis, and core serves /api.
+	root, core http.Handler
 }
 
 // handler serves a document of a set, and reports whether there is one.
 type handler func(s *documentSet, w http.ResponseWriter, r *http.Request) (served bool, err error)
 
-// makeDiscovery creates the merged list of groups, aggregated and not.
-func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1.APIGroup, error) {
-	s.discovery.mu.Lock()
-	defer s.discovery.mu.Unlock()
-	if s.discovery.root != nil {
-		return s.discovery.root, s.discovery.groups, nil
+// discover returns the merged groups, aggregated and not.
+func (s *documentSet) discover(ctx context.Context) (*discoveryDocuments, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.discovery != nil {
+		return s.discovery, nil
 	}
 	loaded, err := s.builtIns.load(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	groups, merged := s.merge(loaded.groups, func(group string) bool { return group != "" })
-	own := groups[len(loaded.groups):]
-	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
-
-	root := discovery.NewRootAPIsHandler(noAddresses{}, apiextensionsserver.Codecs)
-	for i := range groups {
-		groups[i].PreferredVersion = groups[i].Versions[0]
-		root.AddGroup(groups[i])
+	all, merged := s.merge(loaded.groups)
+	slices.SortFunc(all[len(loaded.groups):], func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
+	plain := metav1.APIVersions{}
+	if loaded.versions[schema.GroupVersion{Version: "v1"}] {
+		if plain, _, err = read[metav1.APIVersions](ctx, s.builtIns.Next, "of /"+apiPrefix, "/"+apiPrefix, runtime.ContentTypeJSON); err != nil {
+			return nil, err
+		}
 	}
-	s.discovery.groups = groups
-	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, newAggregatedDiscovery(groups, merged, s.key), nil)
-	return s.discovery.root, groups, nil
+	plain.Versions = []string{}
+	made, root := &discoveryDocuments{}, discovery.NewRootAPIsHandler(noAddresses{}, apiextensionsserver.Codecs)
+	var core []metav1.APIGroup
+	for _, group := range all {
+		if group.Name == "" {
+			core = append(core, group)
+			for _, v := range group.Versions {
+				plain.Versions = append(plain.Versions, v.Version)
+			}
+			continue
+		}
+		group.PreferredVersion = group.Versions[0]
+		root.AddGroup(group)
+		made.groups = append(made.groups, group)
+	}
+	made.root = aggregated.WrapAggregatedDiscoveryToHandler(root, newAggregatedDiscovery(made.groups, merged, s.key), nil)
+	made.core = aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		responsewriters.WriteObjectNegotiated(apiextensionsserver.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{Version: "v1"}, w, r, http.StatusOK, plain.DeepCopy(), false)
+	}), newAggregatedDiscovery(core, merged, s.key), nil)
+	s.discovery = made
+	return made, nil
 }
 
-// merge returns the groups of the wrapped handler and the wanted ones of definitions, and the resources by
-// version.
-func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted func(group string) bool) ([]metav1.APIGroup, map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery) {
+// merge returns the groups of the wrapped handler and those of definitions, and the resources by version.
+func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery) ([]metav1.APIGroup, map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery) {
 	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
 	groups := make([]metav1.APIGroup, 0, len(builtIn)+len(s.groups))
 	for _, g := range builtIn {
@@ -108,9 +126,6 @@ func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted f
 		groups = append(groups, group)
 	}
 	for gv, added := range s.versions {
-		if !wanted(gv.Group) {
-			continue
-		}
 		v, known := merged[gv]
 		if !known {
 			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
@@ -121,46 +136,16 @@ func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted f
 	return groups, merged
 }
 
-// makeCore creates the versions of the core group, aggregated and not.
-func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
-	s.discovery.mu.Lock()
-	defer s.discovery.mu.Unlock()
-	if s.discovery.core != nil {
-		return s.discovery.core, nil
-	}
-	loaded, err := s.builtIns.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	groups, merged := s.merge(loaded.core, func(group string) bool { return group == "" })
-	plain := metav1.APIVersions{}
-	if len(loaded.core) > 0 {
-		if plain, _, err = read[metav1.APIVersions](ctx, s.builtIns.Next, "of /"+apiPrefix, "/"+apiPrefix, runtime.ContentTypeJSON); err != nil {
-			return nil, err
-		}
-	}
-	plain.Versions = []string{}
-	for _, g := range groups {
-		for _, v := range g.Versions {
-			plain.Versions = append(plain.Versions, v.Version)
-		}
-	}
-	s.discovery.core = aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		responsewriters.WriteObjectNegotiated(apiextensionsserver.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{Version: "v1"}, w, r, http.StatusOK, plain.DeepCopy(), false)
-	}), newAggregatedDiscovery(groups, merged, s.key), nil)
-	return s.discovery.core, nil
-}
-
 // serveCore serves /api.
 func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) (bool, error) {
 	if !s.groups[""] && !s.only {
 		return false, nil
 	}
-	core, err := s.makeCore(r.Context())
+	made, err := s.discover(r.Context())
 	if err != nil {
 		return false, err
 	}
-	core.ServeHTTP(w, r)
+	made.core.ServeHTTP(w, r)
 	return true, nil
 }
 
@@ -193,11 +178,11 @@ func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGr
 
 // serveGroups serves /apis.
 func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) (bool, error) {
-	root, _, err := s.makeDiscovery(r.Context())
+	made, err := s.discover(r.Context())
 	if err != nil {
 		return false, err
 	}
-	root.ServeHTTP(w, r)
+	made.root.ServeHTTP(w, r)
 	return true, nil
 }
 
@@ -206,15 +191,15 @@ func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name st
 	if !s.groups[name] && !s.only {
 		return false, nil
 	}
-	_, groups, err := s.makeDiscovery(r.Context())
+	made, err := s.discover(r.Context())
 	if err != nil {
 		return false, err
 	}
-	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name })
+	i := slices.IndexFunc(made.groups, func(g metav1.APIGroup) bool { return g.Name == name })
 	if i < 0 {
 		return false, nil
 	}
-	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, groups[i]).ServeHTTP(w, r)
+	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, made.groups[i]).ServeHTTP(w, r)
 	return true, nil
 }
 

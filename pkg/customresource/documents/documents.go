@@ -10,8 +10,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -165,34 +163,36 @@ func serve(w http.ResponseWriter, r *http.Request, find func(path []string) hand
 }
 
 func handlerFor(path []string) handler {
-	of := func(serve func(*documentSet, http.ResponseWriter, *http.Request, schema.GroupVersion) (bool, error), group, version string) handler {
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
-			return serve(s, w, r, schema.GroupVersion{Group: group, Version: version})
-		}
-	}
-	switch {
-	case len(path) == 1 && path[0] == apiPrefix:
+	switch strings.Join(path, "/") {
+	case apiPrefix:
 		return (*documentSet).serveCore
-	case len(path) == 2 && path[0] == apiPrefix:
-		return of((*documentSet).serveVersion, "", path[1])
-	case len(path) == 1 && path[0] == apisPrefix:
+	case apisPrefix:
 		return (*documentSet).serveGroups
-	case len(path) == 2 && path[0] == apisPrefix:
+	case "openapi/v2":
+		return (*documentSet).serveV2
+	case "openapi/v3":
+		return (*documentSet).serveV3Index
+	default:
+	}
+	ofVersion, isV3 := (*documentSet).serveVersion, len(path) > 2 && path[0] == "openapi" && path[1] == "v3"
+	if isV3 {
+		ofVersion, path = (*documentSet).serveV3, path[2:]
+	}
+	var gv schema.GroupVersion
+	switch {
+	case len(path) == 2 && path[0] == apiPrefix:
+		gv.Version = path[1]
+	case len(path) == 3 && path[0] == apisPrefix:
+		gv.Group, gv.Version = path[1], path[2]
+	case len(path) == 2 && path[0] == apisPrefix && !isV3:
 		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
 			return s.serveGroup(w, r, path[1])
 		}
-	case len(path) == 3 && path[0] == apisPrefix:
-		return of((*documentSet).serveVersion, path[1], path[2])
-	case len(path) == 2 && path[0] == "openapi" && path[1] == "v2":
-		return (*documentSet).serveV2
-	case len(path) == 2 && path[0] == "openapi" && path[1] == "v3":
-		return (*documentSet).serveV3Index
-	case len(path) == 4 && path[0] == "openapi" && path[1] == "v3" && path[2] == apiPrefix:
-		return of((*documentSet).serveV3, "", path[3])
-	case len(path) == 5 && path[0] == "openapi" && path[1] == "v3" && path[2] == apisPrefix:
-		return of((*documentSet).serveV3, path[3], path[4])
 	default:
 		return nil
+	}
+	return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+		return ofVersion(s, w, r, gv)
 	}
 }
 
@@ -265,17 +265,13 @@ func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]
 	if err != nil {
 		return nil, err
 	}
-	loaded := newBuiltInDiscovery(someOf(whole.core, resources), someOf(whole.groups, resources))
-	documents := &builtInOpenAPI{hash: openapi.hash, versions: map[schema.GroupVersion]bool{}}
-	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	loaded := newBuiltInDiscovery(someOf(whole.groups, resources))
+	documents := &builtInOpenAPI{hash: openapi.hash, versions: map[schema.GroupVersion]bool{}, index: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	for gv := range loaded.versions {
 		if openapi.versions[gv] {
 			documents.versions[gv] = true
-			index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
+			documents.index[pathOf(gv)] = documentAt(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi))
 		}
-	}
-	if documents.index, err = json.Marshal(index); err != nil {
-		return nil, fmt.Errorf("encoding the OpenAPI index: %w", err)
 	}
 	some := &BuiltIns{Next: b.Next}
 	some.loaded.Store(loaded)

@@ -27,7 +27,7 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) (bool, err
 	if err != nil {
 		return false, err
 	}
-	if len(builtIn.index) == 0 {
+	if builtIn.index == nil {
 		return false, nil // the server has no OpenAPI
 	}
 	spec := openapidoc.V2()
@@ -89,25 +89,19 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) (bool
 	if err != nil {
 		return false, err
 	}
-	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	if len(builtIn.index) > 0 {
-		if err := json.Unmarshal(builtIn.index, &index); err != nil {
-			return false, fmt.Errorf("reading the built-in OpenAPI index: %w", err)
-		}
-	}
+	paths := map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}
+	maps.Copy(paths, builtIn.index)
 	for gv := range s.versions {
-		index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{
-			ServerRelativeURL: v3URL(pathOf(gv), s.v3(gv, builtIn).ETag),
-		}
+		paths[pathOf(gv)] = documentAt(pathOf(gv), s.v3(gv, builtIn))
 	}
 	roots, err := s.roots(r.Context(), builtIn)
 	if err != nil {
 		return false, err
 	}
 	for _, name := range roots {
-		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(name, s.root(name, builtIn).ETag)}
+		paths[name] = documentAt(name, s.root(name, builtIn))
 	}
-	data, err := json.Marshal(index)
+	data, err := json.Marshal(handler3.OpenAPIV3Discovery{Paths: paths})
 	if err != nil {
 		return false, err
 	}
@@ -117,9 +111,9 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) (bool
 	return true, nil
 }
 
-// v3URL returns the URL of a document with a hash.
-func v3URL(path, hash string) string {
-	return openapiV3Path + "/" + path + "?" + url.Values{"hash": {hash}}.Encode()
+// documentAt returns the entry of a document in the index.
+func documentAt(path string, spec openapidoc.Spec) handler3.OpenAPIV3DiscoveryGroupVersion {
+	return handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: openapiV3Path + "/" + path + "?" + url.Values{"hash": {spec.ETag}}.Encode()}
 }
 
 // v3 returns the specification of the document of a group version.
@@ -205,21 +199,21 @@ func rootHandlerFor(path []string) handler {
 // roots returns the names of v3 documents that do not belong to a group version, i.e. of discovery and of the
 // server version. They are left to the wrapped handler unless the set is restricted.
 func (s *documentSet) roots(ctx context.Context, builtIn *builtInOpenAPI) ([]string, error) {
-	if !s.only || len(builtIn.index) == 0 { // or the server has no OpenAPI
+	if !s.only || builtIn.index == nil { // or the server has no OpenAPI
 		return nil, nil
 	}
 	loaded, err := s.builtIns.load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := []string{apiPrefix, apisPrefix, versionPath}
+	groups := maps.Clone(s.groups)
 	for _, g := range loaded.groups {
-		all = append(all, apisPrefix+"/"+g.Name)
+		groups[g.Name] = true
 	}
-	for group := range s.groups {
-		if group != "" {
-			all = append(all, apisPrefix+"/"+group)
-		}
+	delete(groups, "")
+	all := []string{apiPrefix, apisPrefix, versionPath}
+	for group := range groups {
+		all = append(all, apisPrefix+"/"+group)
 	}
 	return all, nil
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 
@@ -159,7 +158,7 @@ type conversionCheck struct {
 }
 
 func newConversionCheck(sch *definitions.Schema, stored schema.GroupVersion) *conversionCheck {
-	if sch.Convert == nil {
+	if !sch.ConvertMayFail {
 		return nil
 	}
 	t := &conversionCheck{convert: sch.Convert, stored: stored.String()}
@@ -216,7 +215,6 @@ var errHookStopped = errors.New("the server is shutting down")
 // Hooks cancels the calls of conversion webhooks on shutdown, because upstream gives each call 30 seconds,
 // independent of the request. It also serves webhooks that are functions of this process.
 type Hooks struct {
-	convert map[string]definitions.Convert
 	schemas func(path string) definitions.Convert
 
 	running context.Context //nolint:containedctx // ends with Stop
@@ -224,11 +222,11 @@ type Hooks struct {
 	Stop context.CancelFunc
 }
 
-// NewHooks returns Hooks without calls. A function in convert replaces the conversion webhooks of its host.
-// schemas returns the function for the path of a URL with the host definitions.ConvertHost.
-func NewHooks(convert map[string]definitions.Convert, schemas func(path string) definitions.Convert) *Hooks {
+// NewHooks returns Hooks without calls. schemas returns the function for the path of a URL with the host
+// definitions.ConvertHost.
+func NewHooks(schemas func(path string) definitions.Convert) *Hooks {
 	running, stop := context.WithCancel(context.Background()) //nolint:forbidigo // ends with Stop
-	return &Hooks{convert: convert, schemas: schemas, running: running, Stop: stop}
+	return &Hooks{schemas: schemas, running: running, Stop: stop}
 }
 
 // Resolver wraps a resolver so that Stop cancels the calls of its clients.
@@ -281,27 +279,12 @@ func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	if err != nil {
 		host = hostPort
 	}
-	transport := converter(h.schemas)
-	if convert, ok := h.convert[host]; ok {
-		transport = func(string) definitions.Convert { return convert }
-	} else if host != definitions.ConvertHost {
+	if host != definitions.ConvertHost {
 		return nil, false
 	}
 	cfg := &rest.Config{QPS: -1}
-	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return converter(h.schemas) })
 	return cfg, true
-}
-
-func (h *Hooks) convertsInProcess(c *apiextensionsv1.CustomResourceConversion) bool {
-	if c.Webhook == nil || c.Webhook.ClientConfig == nil || c.Webhook.ClientConfig.URL == nil {
-		return false
-	}
-	u, err := url.Parse(*c.Webhook.ClientConfig.URL)
-	if err != nil {
-		return false
-	}
-	_, ok := h.convert[u.Hostname()]
-	return ok
 }
 
 // converter calls webhooks in this process. It returns the function for the path of a URL, or nil.

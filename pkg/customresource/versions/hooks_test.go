@@ -51,7 +51,7 @@ func TestHooks(t *testing.T) {
 		_, _ = io.WriteString(w, "response")
 	}))
 	defer server.Close()
-	h := NewHooks(nil, nil)
+	h := NewHooks(nil)
 	client := counted(t, h)
 	get := func(path string) (string, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
@@ -84,7 +84,7 @@ func TestHooks(t *testing.T) {
 // returns its errors.
 func TestInProcess(t *testing.T) {
 	t.Parallel()
-	h := NewHooks(map[string]definitions.Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
+	function := func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		if in.GetName() == "bad" {
 			return nil, errors.New("not convertible")
 		}
@@ -92,7 +92,13 @@ func TestInProcess(t *testing.T) {
 		out.SetAPIVersion(to)
 		out.SetAnnotations(map[string]string{"from": in.GetAPIVersion()})
 		return out, nil
-	}}, nil)
+	}
+	h := NewHooks(func(path string) definitions.Convert {
+		if path == "/path" {
+			return function
+		}
+		return nil
+	})
 	outside := errors.New("outside")
 	factory, err := conversion.NewCRConverterFactory(webhook.NewDefaultServiceResolver(), h.Resolver(func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{ClientConfigForFunc: func(string) (*rest.Config, error) { return nil, outside }}
@@ -113,10 +119,7 @@ func TestInProcess(t *testing.T) {
 	object := func(name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "uid": "u"}, "spec": map[string]any{"n": int64(1)}}}
 	}
-	require.True(t, h.convertsInProcess(crd("https://here.example/path").Spec.Conversion))
-	require.False(t, h.convertsInProcess(crd("https://elsewhere.example").Spec.Conversion))
-	require.False(t, h.convertsInProcess(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}))
-	convert, _, err := factory.NewConverter(crd("https://here.example/path"))
+	convert, _, err := factory.NewConverter(crd("https://" + definitions.ConvertHost + "/path"))
 	require.NoError(t, err)
 	v2 := schema.GroupVersion{Group: "example.org", Version: "v2"}
 	out, err := convert.ConvertToVersion(object("a"), v2)

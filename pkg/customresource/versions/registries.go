@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,19 +35,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 )
 
-// Lister returns a lister for the objects of a version of a schema. PlainJSON encodes its results. It may be
+// Lister returns a lister for the objects of a version of a schema. Plain encodes its results as JSON. It may be
 // used until done is called.
 func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (lister rest.Lister, done func(), err error) {
-	v, done := s.use(sch, version.Name)
-	if v != nil {
-		if store := v.listStore.Load(); store != nil {
-			return jsonLister{store}, done, nil
-		}
-	}
-	done()
 	v, stored, done, err := s.open(sch, version.Name)
 	if err != nil {
 		return nil, done, err
+	}
+	if store := v.listStore.Load(); store != nil {
+		return jsonLister{store}, done, nil
 	}
 	strategy := customresource.NewStrategy(nil, sch.CRD().Spec.Scope == apiextensionsv1.NamespaceScoped, v.gvk, nil, nil, nil, nil, nil, version.SelectableFields)
 	listKind := v.gvk.GroupVersion().WithKind(sch.Names().ListKind)
@@ -119,38 +116,42 @@ func (l *jsonList) write(w io.Writer) error {
 	return err
 }
 
-// PlainJSON encodes results of a Lister, and errors, as JSON.
-var PlainJSON runtime.NegotiatedSerializer = plainJSON{apiextensionsserver.Codecs}
+// Plain encodes results of a Lister, objects without a Go type, events and errors in JSON and YAML.
+var Plain runtime.NegotiatedSerializer = plain{apiextensionsserver.Codecs}
 
-type plainJSON struct{ runtime.NegotiatedSerializer }
+type plain struct{ runtime.NegotiatedSerializer }
 
-func (s plainJSON) SupportedMediaTypes() []runtime.SerializerInfo {
-	info, _ := runtime.SerializerInfoForMediaType(s.NegotiatedSerializer.SupportedMediaTypes(), runtime.ContentTypeJSON)
-	return []runtime.SerializerInfo{info}
+func (s plain) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
 }
 
-func (s plainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return listEncoder{s.NegotiatedSerializer.EncoderForVersion(e, gv)}
+func (s plain) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return plainEncoder{e, s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
 
-type listEncoder struct {
+type plainEncoder struct {
+	plain runtime.Encoder
 	runtime.Encoder
 }
 
-func (e listEncoder) Encode(obj runtime.Object, w io.Writer) error {
-	if list, ok := obj.(*jsonList); ok {
-		return list.write(w)
+func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
+	switch obj := obj.(type) {
+	case *jsonList: // the client accepts JSON
+		return obj.write(w)
+	case runtime.Unstructured, *metav1.WatchEvent:
+		return e.plain.Encode(obj, w)
+	default:
+		return e.Encoder.Encode(obj, w)
 	}
-	return e.Encoder.Encode(obj, w)
 }
 
 // CoreWriter returns the writer for the objects of a version of a schema. It may be used until done is called.
 func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (writer *CoreWriter, done func(), err error) {
-	v, done := s.use(sch, version.Name)
-	if v == nil {
-		if v, _, done, err = s.open(sch, version.Name); err != nil {
-			return nil, done, err
-		}
+	v, _, done, err := s.open(sch, version.Name)
+	if err != nil {
+		return nil, done, err
 	}
 	if writer = v.writer.Load(); writer != nil {
 		return writer, done, nil

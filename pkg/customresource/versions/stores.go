@@ -86,8 +86,6 @@ type Config struct {
 	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the updates that may call
 	// one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
 	Calls int
-	// Hooks finds the webhooks that are functions of this process.
-	Hooks *Hooks
 	// MetricName returns the name of a resource in metrics.
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
@@ -236,7 +234,7 @@ func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOpt
 // process returns the same result each time.
 func (s *Stores) Calls(sch *definitions.Schema) bool {
 	conversion := sch.Spec().Conversion
-	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil && !s.config.Hooks.convertsInProcess(conversion)
+	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil
 }
 
 // openLocked returns the store of a resource, and opens it if necessary. The caller must increment users.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -77,68 +78,44 @@ func buildable(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.C
 	return &named
 }
 
-// corePath returns the real path for a path built with the replaced group.
-func corePath(path string) string {
-	if rest, ok := strings.CutPrefix(path, "/apis/"+coreGroup+"/"); ok {
-		return "/api/" + rest
-	}
-	return path
-}
-
-// ungroup removes the replaced group from the extensions with kinds.
-func ungroup(extensions spec.Extensions) {
-	kinds := []any{extensions[kindExtension]}
-	if several, ok := kinds[0].([]any); ok {
-		kinds = several
-	}
-	for _, kind := range kinds {
-		if kind, ok := kind.(map[string]any); ok && kind["group"] == coreGroup {
-			kind["group"] = ""
-		}
-	}
-}
-
-// coreV2 removes the replaced group from a document.
-func coreV2(document *spec.Swagger) {
-	paths := make(map[string]spec.PathItem, len(document.Paths.Paths))
-	for path, item := range document.Paths.Paths {
-		for _, operation := range []*spec.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
-			if operation != nil {
-				ungroup(operation.Extensions)
-			}
-		}
-		paths[corePath(path)] = item
-	}
-	document.Paths.Paths = paths
-	for _, s := range document.Definitions {
-		ungroup(s.Extensions)
-	}
-}
-
-// coreV3 returns a document without the replaced group.
-func coreV3(built *spec3.OpenAPI) (*spec3.OpenAPI, error) {
-	data, err := json.Marshal(built)
-	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
-	}
-	var document spec3.OpenAPI
+// withoutCoreGroup removes the replaced group from the paths of an encoded document, and from the extensions with kinds
+// of its operations and schemas. schemas is the path to these.
+func withoutCoreGroup(data []byte, schemas ...string) ([]byte, error) {
+	var document map[string]any
 	if err := json.Unmarshal(data, &document); err != nil {
 		return nil, fmt.Errorf("decoding: %w", err)
 	}
-	paths := make(map[string]*spec3.Path, len(document.Paths.Paths))
-	for path, item := range document.Paths.Paths {
-		for _, operation := range []*spec3.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
-			if operation != nil {
-				ungroup(operation.Extensions)
+	ungroup := func(of any) {
+		fields, _ := of.(map[string]any)
+		kinds := []any{fields[kindExtension]}
+		if several, ok := kinds[0].([]any); ok {
+			kinds = several
+		}
+		for _, kind := range kinds {
+			if kind, ok := kind.(map[string]any); ok && kind["group"] == coreGroup {
+				kind["group"] = ""
 			}
 		}
-		paths[corePath(path)] = item
 	}
-	document.Paths.Paths = paths
-	for _, s := range document.Components.Schemas {
-		ungroup(s.Extensions)
+	built, _ := document["paths"].(map[string]any)
+	paths := make(map[string]any, len(built))
+	for path, item := range built {
+		operations, _ := item.(map[string]any)
+		for _, operation := range operations {
+			ungroup(operation)
+		}
+		if rest, ok := strings.CutPrefix(path, "/apis/"+coreGroup+"/"); ok {
+			path = "/api/" + rest
+		}
+		paths[path] = item
 	}
-	return &document, nil
+	document["paths"] = paths
+	all, _, _ := unstructured.NestedFieldNoCopy(document, schemas...)
+	models, _ := all.(map[string]any)
+	for _, s := range models {
+		ungroup(s)
+	}
+	return json.Marshal(document)
 }
 
 // V2 is the format of /openapi/v2.
@@ -197,12 +174,14 @@ func buildV2(d Definition) (*spec.Swagger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
 	}
+	if d.CRD.Spec.Group == "" {
+		if data, err = withoutCoreGroup(data, "definitions"); err != nil {
+			return nil, err
+		}
+	}
 	var read spec.Swagger // comparable to other parsed documents
 	if err := json.Unmarshal(data, &read); err != nil {
 		return nil, fmt.Errorf("decoding: %w", err)
-	}
-	if d.CRD.Spec.Group == "" {
-		coreV2(&read)
 	}
 	return &read, nil
 }
@@ -314,7 +293,18 @@ func buildV3(d Definition) (*spec3.OpenAPI, error) {
 	if built, err = openapigate.V3(built); err != nil || d.CRD.Spec.Group != "" {
 		return built, err
 	}
-	return coreV3(built)
+	data, err := json.Marshal(built)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	if data, err = withoutCoreGroup(data, "components", "schemas"); err != nil {
+		return nil, err
+	}
+	var read spec3.OpenAPI
+	if err := json.Unmarshal(data, &read); err != nil {
+		return nil, fmt.Errorf("decoding: %w", err)
+	}
+	return &read, nil
 }
 
 // Types that the base contains are not changed.

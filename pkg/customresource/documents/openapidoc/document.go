@@ -154,12 +154,7 @@ func (l *Library) base(ctx context.Context, s Spec) (*base, error) {
 		if err != nil {
 			return nil, err
 		}
-		var on *base
-		err = guarded(func() error {
-			on, err = s.format.newBase(builtIn, scale)
-			return err
-		})
-		return on, err
+		return s.format.newBase(builtIn, scale)
 	})
 }
 

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
@@ -44,7 +45,7 @@ type Library struct {
 	used   int64
 	items  map[string]*list.Element // of *item
 	order  *list.List               // most recently read first
-	making map[string]chan struct{} // closed after creation succeeded or failed
+	making singleflight.Group
 }
 
 type item struct {
@@ -56,11 +57,10 @@ type item struct {
 // NewLibrary returns a Library of limited size in bytes.
 func NewLibrary(limit int64) *Library {
 	return &Library{
-		limit:  limit,
-		hands:  make(chan struct{}, runtime.GOMAXPROCS(0)),
-		items:  map[string]*list.Element{},
-		order:  list.New(),
-		making: map[string]chan struct{}{},
+		limit: limit,
+		hands: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		items: map[string]*list.Element{},
+		order: list.New(),
 	}
 }
 
@@ -89,7 +89,9 @@ func (l *Library) dropLocked(e *list.Element) {
 	l.used -= it.of.size()
 }
 
-func (l *Library) findLocked(key string) (sized, bool) {
+func (l *Library) find(key string) (sized, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	e, ok := l.items[key]
 	if !ok {
 		return nil, false
@@ -111,56 +113,36 @@ func (l *Library) keep(key string, of sized) {
 }
 
 // once returns the entry of a key. If there is none, one caller creates it, while others wait for it or for
-// the end of ctx.
+// the end of ctx. If it fails, another one tries again.
 func once[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
-	var none T
 	for {
-		found, wait := l.claim(key)
-		switch {
-		case found != nil:
-			known, ok := found.(T)
-			if !ok {
-				return none, fmt.Errorf("%s is a %T", key, found)
+		own := false
+		made := l.making.DoChan(key, func() (any, error) {
+			own = true
+			if known, ok := l.find(key); ok {
+				return known, nil
 			}
-			return known, nil
-		case wait == nil:
-			return made(ctx, l, key, produce)
-		}
+			var of T
+			err := guarded(func() (err error) {
+				of, err = produce(ctx)
+				return err
+			})
+			if err == nil {
+				l.keep(key, of)
+			}
+			return of, err
+		})
 		select {
-		case <-wait:
+		case result := <-made:
+			if own || result.Err == nil {
+				of, _ := result.Val.(T)
+				return of, result.Err
+			}
 		case <-ctx.Done():
+			var none T
 			return none, context.Cause(ctx)
 		}
 	}
-}
-
-// claim returns the entry of a key, or a channel to wait for, or neither if the caller must create it.
-func (l *Library) claim(key string) (found sized, wait chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if found, ok := l.findLocked(key); ok {
-		return found, nil
-	}
-	if wait, ok := l.making[key]; ok {
-		return nil, wait
-	}
-	l.making[key] = make(chan struct{})
-	return nil, nil
-}
-
-func made[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		close(l.making[key])
-		delete(l.making, key)
-	}()
-	of, err := produce(ctx)
-	if err != nil {
-		return of, err
-	}
-	l.keep(key, of)
-	return of, nil
 }
 
 // inParallel creates n entries with all available workers.
