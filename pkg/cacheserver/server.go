@@ -196,7 +196,6 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config, register
 		Replicas:            true,
 		Authorizer:          c.Authorization.Authorizer,
 		RequestTimeout:      c.RequestTimeout,
-		MaxRequestBodyBytes: c.MaxRequestBodyBytes,
 		Metrics:             registerer,
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 
 	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,25 +45,18 @@ var (
 // serveFunc serves a request as described by info.
 type serveFunc func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo)
 
-func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	from := r.Body
-	if s.maxBodyBytes > 0 {
-		from = http.MaxBytesReader(w, from, s.maxBodyBytes)
+// buffered reads the body of a request, whose size a filter has limited, and returns the request with the same body.
+func buffered(r *http.Request) (*http.Request, []byte, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return r, nil, apierrors.NewBadRequest("reading the body: " + err.Error())
 	}
-	body, err := io.ReadAll(from)
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, apierrors.NewRequestEntityTooLargeError("limit is " + strconv.FormatInt(tooLarge.Limit, 10))
-	case err != nil:
-		return nil, apierrors.NewBadRequest("reading the body: " + err.Error())
-	}
-	return body, nil
+	return withBody(r, r.Method, r.Header.Get("Content-Type"), body), body, nil
 }
 
 // jsonOf converts a protobuf body to JSON.
-func (s *Server) jsonOf(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := s.body(w, r)
+func jsonOf(r *http.Request) ([]byte, error) {
+	_, body, err := buffered(r)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +151,8 @@ const patchTries = 5
 
 // patchStrategically applies a strategic merge patch to the current object with its Go type, and calls next
 // with the changes as a JSON merge patch for that resource version. It retries after a conflict.
-func (s *Server) patchStrategically(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
-	patch, err := s.body(w, r)
+func patchStrategically(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
+	_, patch, err := buffered(r)
 	if err != nil {
 		writeError(w, r, info, err)
 		return
@@ -260,18 +252,18 @@ func difference(before, after map[string]any) map[string]any {
 // managed restricts managed fields in writes of objects that a webhook converts, because the library must call
 // the webhook for them only in stored updates, which are limited per logical cluster. New objects have no managed
 // fields in other versions, and a dry run treats them as fields of the request's version.
-func (s *Server) managed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
+func managed(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	dryRun := r.URL.Query().Has("dryRun")
 	if dryRun {
 		r = r.WithContext(versions.WithDryRun(r.Context()))
 	}
 	switch {
 	case info.Verb == "create":
-		return s.withManagers(w, r, info, ownManagers)
+		return withManagers(r, info, ownManagers)
 	case dryRun && info.Verb == "update" && info.Subresource == "":
-		return s.withManagers(w, r, info, versions.SameManagers)
+		return withManagers(r, info, versions.SameManagers)
 	case dryRun && info.Verb == "patch" && info.Subresource == "":
-		return s.withoutManagers(w, r)
+		return withoutManagers(r)
 	default:
 		return r, nil
 	}
@@ -292,25 +284,21 @@ func ownManagers(object *unstructured.Unstructured, groupVersion string) bool {
 }
 
 // withoutManagers rejects the dry run of a patch that contains managed fields.
-func (s *Server) withoutManagers(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
-	body, err := s.body(w, r)
-	if err != nil {
-		return r, err
+func withoutManagers(r *http.Request) (*http.Request, error) {
+	r, body, err := buffered(r)
+	if err == nil && fieldmanagers.Exceed(body, contentType(r), 0) {
+		err = apierrors.NewBadRequest("metadata.managedFields of objects that a webhook converts cannot be patched in a dry run")
 	}
-	if fieldmanagers.Exceed(body, contentType(r), 0) {
-		return r, apierrors.NewBadRequest("metadata.managedFields of objects that a webhook converts cannot be patched in a dry run")
-	}
-	return withBody(r, r.Method, r.Header.Get("Content-Type"), body), nil
+	return r, err
 }
 
 // withManagers applies change to the object in the body of a request.
-func (s *Server) withManagers(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, change func(object *unstructured.Unstructured, groupVersion string) bool) (*http.Request, error) {
-	body, err := s.body(w, r)
+func withManagers(r *http.Request, info *genericapirequest.RequestInfo, change func(object *unstructured.Unstructured, groupVersion string) bool) (*http.Request, error) {
+	r, body, err := buffered(r)
 	if err != nil {
 		return r, err
 	}
 	mediaType := contentType(r)
-	r = withBody(r, r.Method, r.Header.Get("Content-Type"), body)
 	if mediaType == runtime.ContentTypeCBOR {
 		return r, apierrors.NewBadRequest("objects that a webhook converts are created, and updated in a dry run, in JSON or YAML")
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -223,14 +222,13 @@ func (s *Server) replicaHandler(info *genericapirequest.RequestInfo, replicas *v
 			next(w, r)
 			return
 		}
-		body, err := s.body(w, r)
+		r, body, err := buffered(r)
 		if err != nil {
 			writeError(w, r, info, err)
 			return
 		}
 		var sent metav1.PartialObjectMetadata
 		if err := utiljson.Unmarshal(body, &sent); err != nil || sent.Annotations[request.ShardAnnotation] == "" {
-			r.Body = io.NopCloser(bytes.NewReader(body))
 			next(w, r)
 			return
 		}

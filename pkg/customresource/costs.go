@@ -25,7 +25,7 @@ import (
 
 // costed checks the body of a write against the limits of the schema. Admission checks the object again with
 // the context of the returned request.
-func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema) (*http.Request, error) {
+func costed(r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema) (*http.Request, error) {
 	costs := sch.Costs(info.APIVersion)
 	if costs == nil || info.Verb != "create" && info.Verb != "update" && info.Verb != "patch" || info.Subresource != "" && info.Subresource != "status" {
 		return r, nil
@@ -37,11 +37,10 @@ func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapi
 	if mediaType != string(types.JSONPatchType) && r.ContentLength >= 0 && r.ContentLength < schemacosts.MinBytes {
 		return r, nil
 	}
-	body, err := s.body(w, r)
+	r, body, err := buffered(r)
 	if err != nil {
 		return r, err
 	}
-	r = withBody(r, r.Method, r.Header.Get("Content-Type"), body)
 	if len(body) < schemacosts.MinBytes && !schemacosts.MayCopy(body) {
 		return r, nil
 	}

@@ -53,7 +53,7 @@ func TestConcurrentStrategicPatches(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPatch, "/?dryRun=All", strings.NewReader(c.patch))
 			r.Header.Set("Content-Type", "application/strategic-merge-patch+json")
 			w := httptest.NewRecorder()
-			(&Server{}).patchStrategically(w, r, &genericapirequest.RequestInfo{Verb: "patch"}, next)
+			patchStrategically(w, r, &genericapirequest.RequestInfo{Verb: "patch"}, next)
 			require.Equal(t, c.code, w.Code)
 			require.Equal(t, c.writes, writes)
 		})
@@ -104,13 +104,4 @@ func TestProtobufResponses(t *testing.T) {
 		})
 		require.Equal(t, code, w.Code, object)
 	}
-}
-
-// A body is read up to the limit of the server.
-func TestBodyLimit(t *testing.T) {
-	t.Parallel()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPatch, "/", strings.NewReader(`{"a":"b"}`))
-	w := httptest.NewRecorder()
-	(&Server{maxBodyBytes: 4}).patchStrategically(w, r, &genericapirequest.RequestInfo{Verb: "patch"}, nil)
-	require.Equal(t, http.StatusRequestEntityTooLarge, w.Code)
 }

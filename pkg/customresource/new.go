@@ -72,8 +72,6 @@ type Config struct {
 
 	// RequestTimeout limits how long requests may use removed serving info.
 	RequestTimeout time.Duration
-	// MaxRequestBodyBytes limits bodies of writes; 0 means no limit.
-	MaxRequestBodyBytes int64
 	// ReleaseAfter is how long unused serving info is kept.
 	ReleaseAfter time.Duration
 
@@ -155,12 +153,12 @@ func (s *Server) newUpstream(cfg Config) error {
 		cfg.RequestTimeout,
 		minWatchTimeout,
 		map[string]*spec.Schema{}, // each definition's own document contains the types of its metadata
-		cfg.MaxRequestBodyBytes,
+		0,                         // a filter limits the bodies
 	)
 	if err != nil {
 		return fmt.Errorf("making the custom resource handler: %w", err)
 	}
-	s.upstream, s.admission, s.maxBodyBytes = upstream, cfg.Admission, cfg.MaxRequestBodyBytes
+	s.upstream, s.admission = upstream, cfg.Admission
 	return nil
 }
 

@@ -133,7 +133,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	private := *info
 	private.Resource = resource
 	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
-	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) { //nolint:contextcheck // it inherits the request's
+	serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) { //nolint:contextcheck // it inherits the request's
 		s.serveObjects(w, r, info, used, definition)
 	})
 }
@@ -184,13 +184,13 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 		writeError(w, r, info, errNoList)
 		return
 	}
-	r, err := s.costed(w, r, info, used)
+	r, err := costed(r, info, used)
 	if err != nil {
 		writeError(w, r, info, err)
 		return
 	}
 	if s.stores.Calls(used) {
-		if r, err = s.managed(w, r, info); err != nil {
+		if r, err = managed(r, info); err != nil {
 			writeError(w, r, info, err)
 			return
 		}
@@ -234,38 +234,35 @@ func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *str
 }
 
 // serveTyped translates between the encodings of a client with Go types and those that next supports.
-func (s *Server) serveTyped(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, next serveFunc) {
+func serveTyped(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, next serveFunc) {
 	encoded := contentType(r) == runtime.ContentTypeProtobuf && (info.Verb == "create" || info.Verb == "update") && info.Subresource != "scale"
 	typed := scheme.Scheme.Recognizes(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: sch.Names().Kind})
-	if !typed {
-		if encoded {
-			writeError(w, r, info, negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
-			return
-		}
-		next(w, r, info)
-		return
-	}
-	if wantsProtobuf(r) && info.Verb != "watch" {
+	switch {
+	case typed && wantsProtobuf(r) && info.Verb != "watch":
 		inProtobuf(w, r, info, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
-			s.serveTranslated(w, r, info, encoded, next)
+			serveTranslated(w, r, info, encoded, next)
 		})
-		return
+	case typed:
+		serveTranslated(w, r, info, encoded, next)
+	case encoded:
+		writeError(w, r, info, negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
+	default:
+		next(w, r, info)
 	}
-	s.serveTranslated(w, r, info, encoded, next)
 }
 
 // serveTranslated calls next with a JSON body. encoded is set if the body is protobuf.
-func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, encoded bool, next serveFunc) {
+func serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, encoded bool, next serveFunc) {
 	switch {
 	case encoded:
-		body, err := s.jsonOf(w, r)
+		body, err := jsonOf(r)
 		if err != nil {
 			writeError(w, r, info, err)
 			return
 		}
 		next(w, withBody(r, r.Method, runtime.ContentTypeJSON, body), info)
 	case info.Verb == "patch" && contentType(r) == string(types.StrategicMergePatchType):
-		s.patchStrategically(w, r, info, next)
+		patchStrategically(w, r, info, next)
 	default:
 		next(w, r, info)
 	}

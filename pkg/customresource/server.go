@@ -59,10 +59,9 @@ type Server struct {
 	streams *streams
 	hooks   *versions.Hooks
 
-	patterns     interface{ Trim() }
-	upstream     upstream
-	admission    admission.Interface
-	maxBodyBytes int64
+	patterns  interface{ Trim() }
+	upstream  upstream
+	admission admission.Interface
 
 	builtIns  *documents.BuiltIns
 	documents *documents.Documents

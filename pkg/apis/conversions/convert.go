@@ -188,7 +188,7 @@ func (b *budget) spend(cost uint64) error {
 }
 
 func (b *budget) take(bytes int) error {
-	if b.bytes -= valueBytes + bytes; b.bytes < 0 {
+	if b.bytes -= bytes; b.bytes < 0 {
 		return errTooLarge
 	}
 	return nil
@@ -196,7 +196,7 @@ func (b *budget) take(bytes int) error {
 
 // toJSON converts a CEL value to JSON, which may be larger, because CEL concatenates lists without copying them.
 func (b *budget) toJSON(value ref.Val) (any, error) {
-	if err := b.take(0); err != nil {
+	if err := b.take(valueBytes); err != nil {
 		return nil, err
 	}
 	switch v := value.(type) {
@@ -232,8 +232,8 @@ func (b *budget) toJSON(value ref.Val) (any, error) {
 	case *types.Err:
 		return nil, fmt.Errorf("the transformation failed: %w", v)
 	case traits.Mapper:
-		if part, ok := v.Value().(map[string]any); ok {
-			return b.copy(part) // a part of the object, whose names are escaped in CEL
+		if part, ok := v.Value().(map[string]any); ok { // a part of the object, whose names are escaped in v
+			v = types.NewStringInterfaceMap(types.DefaultTypeAdapter, part)
 		}
 		return b.mapToJSON(v)
 	case traits.Lister:
@@ -262,7 +262,7 @@ func (b *budget) mapToJSON(m traits.Mapper) (any, error) {
 		if !ok {
 			return nil, errors.New("the transformation returns a map with keys that are not strings, which objects cannot contain")
 		}
-		if err := b.take(len(key)); err != nil {
+		if err := b.take(valueBytes + len(key)); err != nil {
 			return nil, err
 		}
 		item, err := b.toJSON(m.Get(key))
@@ -272,39 +272,4 @@ func (b *budget) mapToJSON(m traits.Mapper) (any, error) {
 		out[string(key)] = item
 	}
 	return out, nil
-}
-
-func (b *budget) copy(part any) (any, error) {
-	switch p := part.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(p))
-		for key, value := range p {
-			if err := b.take(len(key)); err != nil {
-				return nil, err
-			}
-			var err error
-			if out[key], err = b.copy(value); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
-	case []any:
-		out := make([]any, len(p))
-		for i, value := range p {
-			if err := b.take(0); err != nil {
-				return nil, err
-			}
-			var err error
-			if out[i], err = b.copy(value); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
-	case string:
-		return p, b.take(len(p))
-	case nil, bool, int64, float64:
-		return p, nil
-	default:
-		return nil, fmt.Errorf("objects cannot contain a %T", part)
-	}
 }

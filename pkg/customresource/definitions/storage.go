@@ -98,25 +98,23 @@ type definitionStrategy struct {
 	rest.RESTCreateUpdateStrategy
 }
 
-func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
-	defer refuseMalformed(ctx, obj, &errs)
-	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
-	if !ok {
-		return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
-	}
-	return apis.ValidateDefinition(crd, nil, func(crd, _ *apiextensions.CustomResourceDefinition) field.ErrorList {
-		return s.RESTCreateUpdateStrategy.Validate(ctx, crd)
-	})
+func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return s.validate(ctx, obj, nil)
 }
 
-func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
+func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	return s.validate(ctx, obj, old)
+}
+
+// validate validates a definition, and its change if old is not nil.
+func (s definitionStrategy) validate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
-	after, ok := obj.(*apiextensions.CustomResourceDefinition)
-	before, had := old.(*apiextensions.CustomResourceDefinition)
-	if !ok || !had {
-		return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
-	}
+	after, _ := obj.(*apiextensions.CustomResourceDefinition)
+	before, _ := old.(*apiextensions.CustomResourceDefinition)
 	return apis.ValidateDefinition(after, before, func(after, before *apiextensions.CustomResourceDefinition) field.ErrorList {
+		if before == nil {
+			return s.RESTCreateUpdateStrategy.Validate(ctx, after)
+		}
 		return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, after, before)
 	})
 }

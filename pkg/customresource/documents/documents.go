@@ -87,13 +87,8 @@ func (d *Documents) find(key string, newSet func(key string) *documentSet) *docu
 	set, ok := d.sets[key]
 	if !ok {
 		if len(d.sets) >= maxSets {
-			oldest := ""
-			for k, s := range d.sets {
-				if oldest == "" || s.used.Before(d.sets[oldest].used) {
-					oldest = k
-				}
-			}
-			delete(d.sets, oldest)
+			oldest := slices.MinFunc(slices.Collect(maps.Values(d.sets)), func(a, b *documentSet) int { return a.used.Compare(b.used) })
+			delete(d.sets, oldest.key)
 		}
 		set = newSet(key)
 		d.made.Inc()

@@ -10,7 +10,6 @@ package patterns
 
 import (
 	"regexp"
-	"regexp/syntax"
 	"sync"
 	"sync/atomic"
 	_ "unsafe" // for go:linkname
@@ -19,6 +18,7 @@ import (
 	_ "k8s.io/kube-openapi/pkg/validation/validate" // contains the variables
 
 	"github.com/shardplane/shardplane/pkg/instruments"
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 // compiled is the map[string]*regexp.Regexp of the library.
@@ -90,18 +90,6 @@ func load() map[string]*regexp.Regexp {
 // Bytes estimates the memory of a compiled pattern: its program, with the copies that package regexp keeps,
 // and its source.
 func Bytes(pattern string) int64 {
-	const fixed, instruction, char, copies = 1024, 40, 4, 3
-	size := int64(fixed + 2*len(pattern))
-	parsed, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		return size
-	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		return size
-	}
-	for i := range program.Inst {
-		size += copies * int64(instruction+char*len(program.Inst[i].Rune))
-	}
-	return size
+	const fixed, instruction, copies = 1024, 44, 3
+	return int64(fixed + 2*len(pattern) + copies*instruction*patterns.Size(pattern))
 }

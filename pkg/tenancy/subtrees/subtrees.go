@@ -121,8 +121,8 @@ type Sums struct {
 	changed chan struct{}
 	current atomic.Pointer[snapshot]
 
-	mu        sync.Mutex
-	followers map[*func(logicalcluster.Name)]struct{}
+	mu       sync.Mutex
+	follower func(top logicalcluster.Name)
 }
 
 // Subtree is a limited subtree.
@@ -148,7 +148,7 @@ type snapshot struct {
 
 // NewSubtreeSums returns empty sums, which Run computes.
 func NewSubtreeSums(c Config) *Sums {
-	s := &Sums{c: c, changed: make(chan struct{}, 1), followers: map[*func(logicalcluster.Name)]struct{}{}}
+	s := &Sums{c: c, changed: make(chan struct{}, 1), follower: func(logicalcluster.Name) {}}
 	s.current.Store(&snapshot{})
 	return s
 }
@@ -211,18 +211,19 @@ func (s *Sums) Most(top logicalcluster.Name) Amount {
 	return Amount{}
 }
 
-// Follow calls f for each subtree whose Share changes until stop is called. f must not block.
+// Follow calls f for each subtree whose Share changes until stop is called. f must not block. There is at most one
+// follower at a time.
 func (s *Sums) Follow(f func(top logicalcluster.Name)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.followers[&f] = struct{}{}
+	s.follower = f
 	for top := range s.current.Load().byTop {
 		f(top)
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.followers, &f)
+		s.follower = func(logicalcluster.Name) {}
 	}
 }
 
@@ -263,7 +264,7 @@ func (s *Sums) limited(versions ...*corev1alpha1.LogicalCluster) {
 	}
 }
 
-// add computes the sums and notifies followers.
+// add computes the sums and notifies the follower.
 func (s *Sums) add() *snapshot {
 	complete := s.c.LogicalClusters.HasSynced() && (s.c.Others == nil || s.c.Others.HasSynced())
 	next := s.limits()
@@ -283,21 +284,15 @@ func (s *Sums) add() *snapshot {
 	before := s.current.Swap(next)
 	for top := range next.byTop {
 		if old := before.byTop[top]; !before.complete || old == nil || !old.sameShare(next.byTop[top]) {
-			s.notifyLocked(top)
+			s.follower(top)
 		}
 	}
 	for top := range before.byTop {
 		if next.byTop[top] == nil {
-			s.notifyLocked(top)
+			s.follower(top)
 		}
 	}
 	return next
-}
-
-func (s *Sums) notifyLocked(top logicalcluster.Name) {
-	for f := range s.followers {
-		(*f)(top)
-	}
 }
 
 func (t *Subtree) sameShare(other *Subtree) bool {
