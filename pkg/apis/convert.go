@@ -131,7 +131,6 @@ func needsV1alpha2(claim *apisv1alpha2.PermissionClaim) bool {
 	return len(claim.Verbs) != 1 || claim.Verbs[0] != everyVerb || claim.DefaultSelector != nil
 }
 
-// filter returns the selected items, or nil.
 func filter[T any](all []T, selected func(*T) bool) []T {
 	var out []T
 	for i := range all {
@@ -149,7 +148,12 @@ func filter[T any](all []T, selected func(*T) bool) []T {
 // ExportToV1alpha1 converts an APIExport. Annotations contain resources that are not stored as custom resources, and
 // claims to single verbs or with a default selector.
 func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, error) {
-	in = withStorage(in)
+	in = in.DeepCopy()
+	for i := range in.Spec.Resources { // defaulting comes after conversion in server-side apply
+		if storage := &in.Spec.Resources[i].Storage; storage.CRD == nil && storage.Virtual == nil {
+			storage.CRD = &apisv1alpha2.ResourceSchemaStorageCRD{}
+		}
+	}
 	out := &apisv1alpha1.APIExport{}
 	if err := apisv1alpha2.Convert_v1alpha2_APIExport_To_v1alpha1_APIExport(in, out, nil); err != nil {
 		return nil, err
@@ -170,17 +174,6 @@ func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, erro
 		return nil, err
 	}
 	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
-}
-
-// withStorage sets the default storage of resources, because defaulting comes after conversion in server-side apply.
-func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
-	out := in.DeepCopy()
-	for i := range out.Spec.Resources {
-		if storage := &out.Spec.Resources[i].Storage; storage.CRD == nil && storage.Virtual == nil {
-			storage.CRD = &apisv1alpha2.ResourceSchemaStorageCRD{}
-		}
-	}
-	return out
 }
 
 func selectsObjects(claim *apisv1alpha1.PermissionClaim) bool { return len(claim.ResourceSelector) > 0 }

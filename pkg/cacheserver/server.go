@@ -190,13 +190,13 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config, register
 		return nil, err
 	}
 	resources, err := customresource.NewCustomResourceServer(customresource.Config{
-		Storage:             backend.RESTOptionsGetter,
-		System:              crds,
-		SystemOnly:          true,
-		Replicas:            true,
-		Authorizer:          c.Authorization.Authorizer,
-		RequestTimeout:      c.RequestTimeout,
-		Metrics:             registerer,
+		Storage:        backend.RESTOptionsGetter,
+		System:         crds,
+		SystemOnly:     true,
+		Replicas:       true,
+		Authorizer:     c.Authorization.Authorizer,
+		RequestTimeout: c.RequestTimeout,
+		Metrics:        registerer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("serving the replicated resources: %w", err)

@@ -42,7 +42,6 @@ var (
 	protobufOfTypes = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 )
 
-// serveFunc serves a request as described by info.
 type serveFunc func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo)
 
 // buffered reads the body of a request, whose size a filter has limited, and returns the request with the same body.
@@ -104,7 +103,6 @@ func wantsProtobuf(r *http.Request) bool {
 	return len(clauses) > 0
 }
 
-// inProtobuf calls next and converts its response to protobuf.
 func inProtobuf(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
 	jsonRequest := r.WithContext(r.Context())
 	jsonRequest.Header = r.Header.Clone()
@@ -146,7 +144,6 @@ func copyResponse(w http.ResponseWriter, from *documents.Response) {
 	_, _ = w.Write(from.Body.Bytes()) // the client may have disconnected
 }
 
-// patchTries limits retries of a strategic merge patch after conflicts.
 const patchTries = 5
 
 // patchStrategically applies a strategic merge patch to the current object with its Go type, and calls next

@@ -55,8 +55,7 @@ func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, re
 	return d, multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, "", ""), nil
 }
 
-// Defined reports whether a resource is built in or defined in a logical cluster, so that no added source
-// serves it.
+// Defined reports whether a resource is built in or defined in a logical cluster, so that no added source serves it.
 func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	return s.builtIns.Serves(ctx, resource) || s.sources.Defined(cluster, resource)
 }

@@ -73,7 +73,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	}
 	handler := coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
 	if s.replicas && (info.Verb == "create" || info.Verb == "update") {
-		handler = s.replicaHandler(info, writer.Replicas, scope, handler)
+		handler = replicaHandler(info, writer.Replicas, scope, handler)
 	}
 	s.instrumented(info, sch.Resource, version.Deprecated, handler)(w, r)
 	return true
@@ -160,12 +160,10 @@ func (s *Server) captureScope(ctx context.Context, like *genericapirequest.Reque
 	return nil, apierrors.NewInternalError(fmt.Errorf("cannot determine the scope of %s in version %s: %s", sch.Resource, like.APIVersion, &response.Body))
 }
 
-// valueless is a context without values.
 type valueless struct{ context.Context } //nolint:containedctx // it is a context
 
 func (valueless) Value(any) any { return nil }
 
-// scopeKey is the context key for captureScope's result.
 type scopeKey struct{}
 
 var errScopeCaptured = apierrors.NewBadRequest("the scope was captured")
@@ -214,9 +212,8 @@ func refuseCreation(resource schema.GroupResource, name string) error {
 
 // Upstream's handlers remove server-set metadata from objects. Replicas, which must keep it, are written here.
 
-// replicaHandler creates or replaces a replica, i.e. an object with the shard annotation; next handles other
-// objects.
-func (s *Server) replicaHandler(info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, next http.HandlerFunc) http.HandlerFunc {
+// replicaHandler creates or replaces a replica, i.e. an object with the shard annotation; next handles other objects.
+func replicaHandler(info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if contentType(r) != runtime.ContentTypeJSON {
 			next(w, r)

@@ -18,10 +18,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
-// The cost of an object under its schema is limited twice. The body of a request is checked before it is
-// decoded, because decoding sets defaults and tracks managed fields. The object is checked again in admission,
-// i.e. after a patch was applied and before validation. Upstream ignores the request's deadline in these
-// steps.
+// The cost of an object under its schema is limited twice. The body of a request is checked before it is decoded,
+// because decoding sets defaults and tracks managed fields. The object is checked again in admission, i.e. after a
+// patch was applied and before validation. Upstream ignores the request's deadline in these steps.
 
 // costed checks the body of a write against the limits of the schema. Admission checks the object again with
 // the context of the returned request.
@@ -56,15 +55,13 @@ func costed(r *http.Request, info *genericapirequest.RequestInfo, sch *definitio
 
 type costsKey struct{}
 
-// written describes the object that a request writes.
 type written struct {
 	schema    *definitions.Schema
 	costs     *schemacosts.Lazy
 	hasStatus bool
 }
 
-// limited limits the defaults that admission plugins add to objects after webhooks and policies have changed
-// them.
+// limited limits the defaults that admission plugins add to objects after webhooks and policies have changed them.
 type limited struct {
 	admission.ObjectInterfaces
 
@@ -86,7 +83,6 @@ func (l *limited) Default(in runtime.Object) {
 	}
 }
 
-// admitted calls the plugins with limited defaults.
 func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces, admit func(context.Context, admission.Attributes, admission.ObjectInterfaces) error) error {
 	known, ok := ctx.Value(costsKey{}).(*written)
 	if !ok {

@@ -67,7 +67,6 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	return true
 }
 
-// readScope returns the scope of a resource for handlers of reads.
 func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, namespaced bool) *handlers.RequestScope {
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	return &handlers.RequestScope{
@@ -112,7 +111,6 @@ func prefersMetadata(r *http.Request) bool {
 	return isMetadata(preferred(r))
 }
 
-// preferred returns the first media type in the Accept header, or an empty one.
 func preferred(r *http.Request) goautoneg.Accept {
 	if clauses := goautoneg.ParseAccept(r.Header.Get("Accept")); len(clauses) > 0 {
 		return clauses[0]

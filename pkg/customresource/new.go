@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -29,6 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/patterns"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/instruments"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -59,8 +61,7 @@ type Config struct {
 	// SystemBound reports for each request whether a logical cluster has a resource of System only if an added source
 	// serves it there. It is optional.
 	SystemBound func(cluster logicalcluster.Name, resource schema.GroupResource) bool
-	// SystemOnly disables CustomResourceDefinitions, e.g. for a server of replicas with definitions returned
-	// by Opaque.
+	// SystemOnly disables CustomResourceDefinitions, e.g. for a server of replicas with definitions returned by Opaque.
 	SystemOnly bool
 	// Replicas preserves the metadata, including UID, generation and managed fields, of objects with the
 	// annotation kcp.io/shard. Generations are not incremented, and deletions ignore finalizers.
@@ -127,7 +128,7 @@ func NewCustomResourceServer(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	s.streams = newStreams(s.sources.Resolve)
+	s.streams = &streams{resolve: s.sources.Resolve, all: map[schema.GroupResource]map[request.Cluster]sets.Set[*stream]{}}
 	s.sources.Subscribe(s.streams.changed)
 	s.documents = documents.NewDocuments(s.sources, s.builtIns, cfg.Metrics)
 
@@ -137,7 +138,6 @@ func NewCustomResourceServer(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// newUpstream creates the upstream handler.
 func (s *Server) newUpstream(cfg Config) error {
 	upstream, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
 		nil, nil, // it receives only resource requests
@@ -202,7 +202,7 @@ func (s *Server) sweep(ctx context.Context) {
 			s.stores.EvictIdle()
 			s.documents.Expire(now.Add(-documentsAfter * s.releaseAfter))
 			if s.table.Sweep(now.Add(-s.releaseAfter)) > 0 {
-				s.lister.removeDead()
+				s.lister.informer.handler.OnDelete(nil) // removes the serving info of definitions that List no longer returns
 			}
 		}
 	}

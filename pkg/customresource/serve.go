@@ -68,7 +68,6 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serveResource(w, r, info, cluster)
 }
 
-// serveResource serves a request for a possible custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
 	resource, hash, qualified := strings.Cut(info.Resource, ":")
 	ctx := r.Context()

@@ -104,7 +104,6 @@ func (s *Server) metricName(resource schema.GroupResource) schema.GroupResource 
 	return multitenant.Unnamed
 }
 
-// instrumented counts the requests that handler serves.
 func (s *Server) instrumented(info *genericapirequest.RequestInfo, resource schema.GroupResource, deprecated bool, handler http.HandlerFunc) http.HandlerFunc {
 	resource = s.metricName(resource)
 	return metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), resource.Group, info.APIVersion, resource.Resource, info.Subresource,
@@ -218,11 +217,6 @@ func (l *syntheticLister) List(labels.Selector) ([]*apiextensionsv1.CustomResour
 func (l *syntheticLister) Informer() cache.SharedIndexInformer { return &l.informer }
 
 func (l *syntheticLister) Lister() listers.CustomResourceDefinitionLister { return l }
-
-// removeDead makes the upstream handler remove the serving info of definitions that List no longer returns.
-func (l *syntheticLister) removeDead() {
-	l.informer.handler.OnDelete(nil)
-}
 
 // capturingInformer captures the event handler of the upstream handler.
 type capturingInformer struct {

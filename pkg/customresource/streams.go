@@ -42,10 +42,6 @@ type served struct {
 	stored         bool
 }
 
-func newStreams(resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)) *streams {
-	return &streams{resolve: resolve, all: map[schema.GroupResource]map[request.Cluster]sets.Set[*stream]{}}
-}
-
 func (s *streams) add(ctx context.Context, end context.CancelFunc, of definitions.Lookup) *stream {
 	st := &stream{ctx: ctx, end: end, of: of}
 	s.mu.Lock()

@@ -371,8 +371,10 @@ func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admi
 		Authorizer:   s.authorizer,
 		Webhooks:     webhooks,
 		WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
-		Convert:      map[schema.GroupResource]definitions.Convert{kinds.APIExports.GroupResource(): apis.Convert, kinds.APIBindings.GroupResource(): apis.Convert},
-		Metrics:      s.metrics,
+		Convert: map[schema.GroupResource]definitions.Convert{
+			kinds.APIExports.GroupResource(): apis.Convert, kinds.APIBindings.GroupResource(): apis.Convert,
+		},
+		Metrics: s.metrics,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("custom resources: %w", err)

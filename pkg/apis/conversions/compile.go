@@ -234,7 +234,6 @@ func (c *compiler) env(r *rule, from string) (*typedEnv, error) {
 	return c.envs[key], nil
 }
 
-// self is the CEL variable that contains the value of the field.
 const self = "self"
 
 // sizes estimates the sizes of parts of a value according to its schema.

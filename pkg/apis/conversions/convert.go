@@ -86,9 +86,11 @@ func (r *rule) compute(value any, remaining *budget) (any, error) {
 	}
 	result, details, err := r.program.Eval(map[string]any{self: given})
 	if details != nil && details.ActualCost() != nil {
-		if err := remaining.spend(*details.ActualCost()); err != nil {
-			return nil, err
+		cost := *details.ActualCost()
+		if cost > remaining.cost {
+			return nil, fmt.Errorf("the rules cost more than %d for one object", costLimit)
 		}
+		remaining.cost -= cost
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the transformation failed: %w", err)
@@ -177,14 +179,6 @@ var errTooLarge = fmt.Errorf("the rules produce more than %d bytes for one objec
 type budget struct {
 	cost  uint64
 	bytes int
-}
-
-func (b *budget) spend(cost uint64) error {
-	if cost > b.cost {
-		return fmt.Errorf("the rules cost more than %d for one object", costLimit)
-	}
-	b.cost -= cost
-	return nil
 }
 
 func (b *budget) take(bytes int) error {

@@ -44,14 +44,12 @@ func (o *Index) Run(ctx context.Context) {
 	}).RunWithContext(ctx)
 }
 
-// inProcess disables WatchList, because reflectors then identify objects by name, and logical clusters share
-// names.
+// inProcess disables WatchList, because reflectors then identify objects by name, and logical clusters share names.
 type inProcess struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported is called by reflectors.
 func (inProcess) IsWatchListSemanticsUnSupported() bool { return true }
 
-// reflectorStore adapts the index to a reflector.
 type reflectorStore struct {
 	ctx context.Context //nolint:containedctx // reflectors hand over none
 	*Index
@@ -124,8 +122,7 @@ func (r reflectorStore) Replace(all []any, resourceVersion string) error {
 	return nil
 }
 
-// UpdateResourceVersion implements cache.ResourceVersionUpdater: of each event,
-// once it is applied.
+// UpdateResourceVersion implements cache.ResourceVersionUpdater: of each event, once it is applied.
 func (r reflectorStore) UpdateResourceVersion(resourceVersion string) {
 	if revision, err := strconv.ParseUint(resourceVersion, 10, 64); err == nil {
 		r.advance(revision, false)

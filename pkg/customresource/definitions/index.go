@@ -27,7 +27,6 @@ import (
 // waits for the first list.
 const catchUpWait = 10 * time.Second
 
-// entry is an indexed definition.
 type entry struct {
 	cluster        logicalcluster.Name
 	name           string
@@ -328,7 +327,6 @@ func (o *Index) wait(ctx context.Context, done func() bool) bool {
 	}
 }
 
-// storeContext returns the context for an internal call of the store.
 func storeContext(ctx context.Context, cluster request.Cluster) context.Context {
 	return genericapirequest.WithNamespace(request.WithCluster(ctx, cluster), metav1.NamespaceNone)
 }

@@ -49,8 +49,7 @@ type internedSpec struct {
 	checked    bool
 }
 
-// maxFieldSets limits the shared sets of managed fields per spec. Equal definitions usually have the same
-// managers.
+// maxFieldSets limits the shared sets of managed fields per spec. Equal definitions usually have the same managers.
 const maxFieldSets = 16
 
 func newInterner() *interner {
@@ -111,7 +110,6 @@ func (i *interner) intern(stored []byte, decoded *apiextensions.CustomResourceDe
 	return spec
 }
 
-// remove removes a spec that was garbage collected.
 func (i *interner) remove(hash uint64, pointer specPointer) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -121,7 +119,6 @@ func (i *interner) remove(hash uint64, pointer specPointer) {
 	delete(i.byPointer, pointer)
 }
 
-// shareMetadata interns strings.
 func shareMetadata(m *metav1.ObjectMeta) {
 	m.Name = interned(m.Name)
 	for key, value := range m.Annotations {

@@ -90,9 +90,8 @@ func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name str
 	return definitionOf(obj)
 }
 
-// Update updates status or finalizers of a definition, unless change returns false or the definition does not
-// exist. Each write accepts names that are free, and removes names that another API was given at the same
-// time.
+// Update updates status or finalizers of a definition, unless change returns false or the definition does not exist.
+// Each write accepts names that are free, and removes names that another API was given at the same time.
 func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)

@@ -240,7 +240,6 @@ type reservation struct {
 	denied bool
 }
 
-// reservationKey is the context key of the reservation for a write.
 type reservationKey struct{}
 
 // othersLocked adds to taken the names in a scope that are reserved for others, and marks reservations that

@@ -368,8 +368,7 @@ func metadataInput(like *Schema, version string) hashInput {
 	return hashInput{Spec: spec, Names: &names, MetadataOnly: true}
 }
 
-// NewProjectedSchema returns the schema of a projection for a Source with its own schemas. It keeps and
-// defaults crd.
+// NewProjectedSchema returns the schema of a projection for a Source with its own schemas. It keeps and defaults crd.
 func NewProjectedSchema(crd *apiextensionsv1.CustomResourceDefinition, p *Projection) (*Schema, error) {
 	apiextensionsserver.Scheme.Default(crd)
 	return hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names, Projected: p.Stored.String(), projection: p}.newSchema()

@@ -73,8 +73,7 @@ type Lookup struct {
 
 // Change describes a schema that a source serves no longer, or with another schema in its place.
 type Change struct {
-	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have
-	// changed.
+	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have changed.
 	Schema   *Schema
 	Identity string
 	// Cluster is the affected logical cluster or the wildcard; the zero value stands for all in which the
@@ -108,8 +107,9 @@ type System struct {
 	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// NewSystem returns a source for the definitions, which must be unique. convert replaces conversions. identity may return another name for
-// wildcards and virtual workspaces, and bound reports whether a resource must be bound. Both may be nil.
+// NewSystem returns a source for the definitions, which must be unique. convert replaces conversions. identity may
+// return another name for wildcards and virtual workspaces, and bound reports whether a resource must be bound. All
+// three may be nil.
 func NewSystem(
 	table *Table, crds []*apiextensionsv1.CustomResourceDefinition, convert map[schema.GroupResource]Convert,
 	identity func(ctx context.Context, resource schema.GroupResource) (string, error),

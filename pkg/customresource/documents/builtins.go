@@ -111,7 +111,6 @@ func KeyPrefix(resource schema.GroupResource) string {
 	return storage.ResourcePrefix(resource) + "/"
 }
 
-// load returns the wrapped handler's discovery.
 func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if loaded := b.loaded.Load(); loaded != nil {
 		return loaded, nil
@@ -167,7 +166,11 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 		}
 		for _, v := range g.Versions {
 			for _, r := range v.Resources {
-				all = append(all, namesOf(&r))
+				names := apiextensions.CustomResourceDefinitionNames{Plural: r.Resource, Singular: r.SingularResource, ShortNames: r.ShortNames}
+				if r.ResponseKind != nil {
+					names.Kind, names.ListKind = r.ResponseKind.Kind, r.ResponseKind.Kind+"List"
+				}
+				all = append(all, names)
 			}
 		}
 	}
@@ -187,16 +190,6 @@ var unversioned = func() []apiextensions.CustomResourceDefinitionNames {
 	}
 	return all
 }()
-
-func namesOf(r *apidiscoveryv2.APIResourceDiscovery) apiextensions.CustomResourceDefinitionNames {
-	names := apiextensions.CustomResourceDefinitionNames{
-		Plural: r.Resource, Singular: r.SingularResource, ShortNames: r.ShortNames,
-	}
-	if r.ResponseKind != nil {
-		names.Kind, names.ListKind = r.ResponseKind.Kind, r.ResponseKind.Kind+"List"
-	}
-	return names
-}
 
 // read reads a discovery document, which of describes in errors.
 func read[T any](ctx context.Context, h http.Handler, of, path, accept string) (document T, status int, err error) {

@@ -131,7 +131,13 @@ func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery) ([]metav
 			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			groups = addVersion(groups, gv)
 		}
-		merged[gv] = withDefinitions(v, added, gv)
+		for _, d := range added {
+			v.Resources = append(v.Resources, aggregatedResource(d, gv)...)
+		}
+		slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
+			return strings.Compare(a.Resource, b.Resource)
+		})
+		merged[gv] = v
 	}
 	return groups, merged
 }
@@ -147,16 +153,6 @@ func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) (bool, e
 	}
 	made.core.ServeHTTP(w, r)
 	return true, nil
-}
-
-func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, added []*definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
-	for _, d := range added {
-		v.Resources = append(v.Resources, aggregatedResource(d, gv)...)
-	}
-	slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
-		return strings.Compare(a.Resource, b.Resource)
-	})
-	return v
 }
 
 func groupVersion(gv schema.GroupVersion) metav1.GroupVersionForDiscovery {

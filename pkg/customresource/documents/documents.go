@@ -1,6 +1,5 @@
-// Package documents serves discovery and OpenAPI: the documents of the wrapped handler for built-in resources,
-// merged with the definitions of the logical cluster. Logical clusters with the same set of definitions share
-// documents.
+// Package documents serves discovery and OpenAPI: the documents of the wrapped handler for built-in resources, merged
+// with the definitions of the logical cluster. Logical clusters with the same set of definitions share documents.
 //
 //	openapidoc   assembles OpenAPI documents from one part per definition
 //	openapigate  removes parameters with a disabled feature gate
@@ -42,8 +41,7 @@ type Lister interface {
 	List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error)
 }
 
-// Documents serves discovery and OpenAPI of the wrapped handler, merged with the definitions of the logical
-// cluster.
+// Documents serves discovery and OpenAPI of the wrapped handler, merged with the definitions of the logical cluster.
 type Documents struct {
 	source   Lister
 	builtIns *BuiltIns
@@ -232,7 +230,6 @@ func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition 
 	})
 }
 
-// keyOf returns the key of a set of definitions.
 func keyOf(kind string, sorted []*definitions.Definition) string {
 	sum := sha256.New()
 	for _, definition := range sorted {
@@ -261,7 +258,9 @@ func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]
 		return nil, err
 	}
 	loaded := newBuiltInDiscovery(someOf(whole.groups, resources))
-	documents := &builtInOpenAPI{hash: openapi.hash, versions: map[schema.GroupVersion]bool{}, index: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	documents := &builtInOpenAPI{
+		hash: openapi.hash, versions: map[schema.GroupVersion]bool{}, index: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{},
+	}
 	for gv := range loaded.versions {
 		if openapi.versions[gv] {
 			documents.versions[gv] = true

@@ -185,7 +185,10 @@ const versionPath = "version"
 
 func rootHandlerFor(path []string) handler {
 	if len(path) == 1 && path[0] == versionPath {
-		return (*documentSet).serveServerVersion
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+			s.builtIns.Next.ServeHTTP(w, r)
+			return true, nil
+		}
 	}
 	if len(path) < 3 || path[0] != "openapi" || path[1] != "v3" {
 		return nil
@@ -251,12 +254,6 @@ func (s *documentSet) serveRoot(w http.ResponseWriter, r *http.Request, name str
 		return false, nil
 	}
 	return s.serveSpec(w, r, s.root(name, builtIn), name[strings.LastIndexByte(name, '/')+1:])
-}
-
-// serveServerVersion serves /version.
-func (s *documentSet) serveServerVersion(w http.ResponseWriter, r *http.Request) (bool, error) {
-	s.builtIns.Next.ServeHTTP(w, r)
-	return true, nil
 }
 
 // groupDocument derives the discovery document of a group from the one of all groups, because the wrapped

@@ -77,8 +77,7 @@ func (o *content) SetResourceVersion(version string) { o.resourceVersion = versi
 
 func (o *content) SetGeneration(generation int64) { change(o, (*unpacked).SetGeneration, generation) }
 
-// SetSelfLink implements metav1.Object. Storage clears the link of each object that it reads, which
-// seldom has one.
+// SetSelfLink implements metav1.Object. Storage clears the link of each object that it reads, which seldom has one.
 func (o *content) SetSelfLink(link string) {
 	if link != "" || !o.field("selfLink").IsZero() {
 		change(o, (*unpacked).SetSelfLink, link)

@@ -167,7 +167,6 @@ type layout struct {
 	values int // number of all values
 }
 
-// size returns the number of values.
 func (l *layout) size() int {
 	if l == nil {
 		return 1
@@ -175,7 +174,6 @@ func (l *layout) size() int {
 	return l.values
 }
 
-// item returns the layout of an item of a list.
 func (l *layout) item(i int) *layout {
 	if len(l.below) == 1 {
 		return l.below[0]
@@ -226,7 +224,6 @@ func (l *layout) appendValues(to []any, value any) ([]any, bool) {
 	}
 }
 
-// unpack returns a new value from its parts.
 func (l *layout) unpack(values []any) any {
 	switch {
 	case l == nil:
@@ -278,19 +275,13 @@ func (l *layout) written(values []any) int64 {
 	}
 }
 
-// newObject and newList return layouts to which fields, in order, or items must be added. They may be used
-// after end.
+// newObject and newList return layouts to which fields, in order, or items must be added before end.
 func newObject(fields int) *layout {
 	return &layout{names: make([]string, 0, fields), below: make([]*layout, 0, fields), starts: make([]int, 0, fields)}
 }
 
 func newList(items int) *layout {
 	return &layout{isList: true, length: items, below: make([]*layout, 0, items)}
-}
-
-func (l *layout) addField(name string, below *layout) {
-	l.names, l.starts = append(l.names, name), append(l.starts, l.values)
-	l.addItem(below)
 }
 
 func (l *layout) addItem(below *layout) {

@@ -17,8 +17,7 @@ const (
 	longText = 128
 )
 
-// Packer packs objects, and shares layouts and strings with objects packed recently. It can be used
-// concurrently.
+// Packer packs objects, and shares layouts and strings with objects packed recently. It can be used concurrently.
 type Packer struct {
 	seed maphash.Seed
 
@@ -46,7 +45,10 @@ func newPacker(layouts, texts int) *Packer {
 // Pack packs an object and takes ownership of it.
 func (p *Packer) Pack(u *unstructured.Unstructured) *Object {
 	o := &Object{}
-	o.resourceVersion = takeResourceVersion(u.Object)
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	if o.resourceVersion, _ = metadata["resourceVersion"].(string); o.resourceVersion != "" {
+		delete(metadata, "resourceVersion") // it is unique, and is set after an object was decoded
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var values []any
@@ -58,17 +60,6 @@ func (p *Packer) Pack(u *unstructured.Unstructured) *Object {
 	clear(values)
 	p.scratch = values[:0]
 	return o
-}
-
-// takeResourceVersion removes the resource version, because it is unique and is set after an object was
-// decoded.
-func takeResourceVersion(object map[string]any) string {
-	metadata, _ := object["metadata"].(map[string]any)
-	version, _ := metadata["resourceVersion"].(string)
-	if version != "" {
-		delete(metadata, "resourceVersion")
-	}
-	return version
 }
 
 // layoutLocked returns the layout of an object, and its values, which are valid while the lock is held.
@@ -93,7 +84,8 @@ func (p *Packer) buildLocked(value any) (*layout, uint64) {
 		l, hash = newObject(len(v)), objectHash
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			field, below := p.buildLocked(v[name])
-			l.addField(name, field)
+			l.names, l.starts = append(l.names, name), append(l.starts, l.values)
+			l.addItem(field)
 			hash += p.fieldHash(name, below)
 		}
 	case []any:
@@ -180,8 +172,7 @@ func (p *Packer) Texts(texts map[string]string) map[string]string {
 	return texts
 }
 
-// recent is a cache of recently used values, in two generations: if the younger one is full, it replaces the
-// older one.
+// recent is a cache of recently used values, in two generations: if the younger one is full, it replaces the older one.
 type recent[K comparable, V any] struct {
 	young, old  map[K]V
 	bytes, most int // of young

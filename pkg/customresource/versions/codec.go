@@ -84,8 +84,7 @@ func (*capture) Write([]byte) (int, error) {
 	return 0, errors.New("expected an object, got bytes")
 }
 
-// decodeObject decodes an object to version with a codec on top of a rawCodec. It may change and keep the
-// object.
+// decodeObject decodes an object to version with a codec on top of a rawCodec. It may change and keep the object.
 func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version schema.GroupVersion) (*unstructured.Unstructured, error) {
 	var into runtime.Object
 	if u.GroupVersionKind().GroupVersion() == version {
@@ -106,18 +105,6 @@ func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version s
 		return nil, fmt.Errorf("the codec of a custom resource returned a %T", obj)
 	}
 	return out, nil
-}
-
-// encodeObject encodes a copy of an object with a codec on top of a rawCodec.
-func encodeObject(codec runtime.Encoder, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	var taker capture
-	if err := codec.Encode(u, &taker); err != nil {
-		return nil, err
-	}
-	if taker.object == nil {
-		return nil, errors.New("the codec of a custom resource encoded nothing")
-	}
-	return taker.object.DeepCopy(), nil
 }
 
 // packedCodec is the codec of the shared stores. It writes as rawCodec does, and decodes to packed objects.

@@ -41,7 +41,6 @@ import (
 // coreStandIn is a group for objects of the core group, used only while upstream's strategy validates them.
 const coreStandIn = "core.invalid"
 
-// coreSchema validates objects with the schema of a version.
 type coreSchema struct {
 	rules          *definitions.Rules         // nil if there is no schema
 	object, status validation.SchemaValidator // nil if there is no schema
@@ -291,7 +290,6 @@ func (r *Replicas) Replace(ctx context.Context, obj *unstructured.Unstructured, 
 	return out, storeerr.InterpretUpdateError(err, resource, name)
 }
 
-// complete sets a missing UID and creation time.
 func complete(obj *unstructured.Unstructured, uid types.UID, created metav1.Time) {
 	if obj.GetUID() == "" {
 		if original := obj.GetAnnotations()[request.OriginalUIDAnnotation]; original != "" {

@@ -60,14 +60,12 @@ func (v *versionStore) decodeCached(ctx context.Context, stored *packed.Object) 
 	return out, v.decoded.put(key, out, bytesOf(out.Object)), nil
 }
 
-// cacheable reports whether a decoded object may be cached. The result of a conversion webhook is not, because
-// the webhook may be fixed without a new version of the object, and the next update would write a wrong cached
-// result back.
+// cacheable reports whether a decoded object may be cached. The result of a conversion webhook is not, because the
+// webhook may be fixed without a new version of the object, and the next update would write a wrong cached result back.
 func (v *versionStore) cacheable(stored *packed.Object) bool {
 	return !v.callsWebhook || stored.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
 }
 
-// encodeJSON returns the decoded object as JSON.
 func (v *versionStore) encodeJSON(ctx context.Context, stored *packed.Object) (json.RawMessage, error) {
 	key, cacheable := keyOf(stored), v.cacheable(stored)
 	var out *unstructured.Unstructured
@@ -187,7 +185,14 @@ func (v *versionStore) encode(ctx context.Context, obj runtime.Object) (*unstruc
 	if err := v.check.checkStored(u, v.gvk); err != nil {
 		return nil, err
 	}
-	return encodeObject(v.codec, u)
+	var taker capture
+	if err := v.codec.Encode(u, &taker); err != nil {
+		return nil, err
+	}
+	if taker.object == nil {
+		return nil, errors.New("the codec of a custom resource encoded nothing")
+	}
+	return taker.object.DeepCopy(), nil
 }
 
 // acquire waits for one of the slots of the logical cluster of ctx.

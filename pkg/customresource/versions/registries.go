@@ -81,7 +81,6 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	return &jsonList{UnstructuredList: *list, items: items}, nil
 }
 
-// jsonList is a list of encoded items.
 type jsonList struct {
 	unstructured.UnstructuredList
 	items []json.RawMessage
@@ -263,9 +262,8 @@ func (s *Stores) Modify(ctx context.Context, sch *definitions.Schema, name strin
 	return written, storeerr.InterpretUpdateError(err, sch.Resource, name)
 }
 
-// Create stores an object in its stored version in the logical cluster of ctx, including status and
-// finalizers, without validation, admission or managed fields. The error is AlreadyExists if an object has the
-// name.
+// Create stores an object in its stored version in the logical cluster of ctx, including status and finalizers, without
+// validation, admission or managed fields. The error is AlreadyExists if an object has the name.
 func (s *Stores) Create(ctx context.Context, sch *definitions.Schema, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	v, key, done, err := s.storageOf(ctx, sch, object.GetName())
 	defer done()

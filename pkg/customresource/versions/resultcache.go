@@ -153,8 +153,7 @@ func (m *resultCache[T]) get(key stateKey) (T, bool) {
 	return known.value, true
 }
 
-// put caches a value of the given size, which must not be changed afterwards, and reports whether it is
-// cached.
+// put caches a value of the given size, which must not be changed afterwards, and reports whether it is cached.
 func (m *resultCache[T]) put(key stateKey, value T, bytes int64) bool {
 	if key.uid == "" || key.resourceVersion == "" || !m.budget.reserve(bytes) {
 		return false

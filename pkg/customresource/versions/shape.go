@@ -17,8 +17,7 @@ type shape struct {
 	additional, items *shape // nil if there is no schema
 	// defaulted are the properties with defaults.
 	defaulted []string
-	// defaultBytes is the memory of the default of this schema, including nested defaults; 0 without a
-	// default.
+	// defaultBytes is the memory of the default of this schema, including nested defaults; 0 without a default.
 	defaultBytes int64
 	nullable     bool
 	// preservesAll is set if unknown fields are preserved and no field has a schema.
@@ -27,8 +26,7 @@ type shape struct {
 	opaque bool
 }
 
-// shapesOf returns the shapes of all versions that have a schema, by name. Objects of the others always need
-// the codec.
+// shapesOf returns the shapes of all versions that have a schema, by name. Objects of the others always need the codec.
 func shapesOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) map[string]*shape {
 	all := make(map[string]*shape, len(spec.Versions))
 	for i := range spec.Versions {

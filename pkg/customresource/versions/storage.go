@@ -239,7 +239,13 @@ func (v *versionStore) Watch(ctx context.Context, key string, opts storage.ListO
 	if err != nil {
 		return nil, err
 	}
-	return newVersionWatch(ctx, v, stored), nil
+	ctx, cancel := context.WithCancel(ctx)
+	w := &versionWatch{store: v, stored: stored, events: make(chan watch.Event), cancel: cancel}
+	w.worker.Go(func() {
+		defer context.AfterFunc(v.open, cancel)() //nolint:contextcheck // ctx also ends with the store
+		w.run(ctx)
+	})
+	return w, nil
 }
 
 type creationKey struct{}
@@ -257,23 +263,12 @@ func mayCreate(ctx context.Context, name string) error {
 	return nil
 }
 
-// versionWatch decodes the events of the shared store.
 type versionWatch struct {
 	store  *versionStore
 	stored watch.Interface
 	events chan watch.Event
 	cancel context.CancelFunc
 	worker sync.WaitGroup
-}
-
-func newVersionWatch(ctx context.Context, v *versionStore, stored watch.Interface) *versionWatch {
-	ctx, cancel := context.WithCancel(ctx)
-	w := &versionWatch{store: v, stored: stored, events: make(chan watch.Event), cancel: cancel}
-	w.worker.Go(func() {
-		defer context.AfterFunc(v.open, cancel)() //nolint:contextcheck // ctx also ends with the store
-		w.run(ctx)
-	})
-	return w
 }
 
 func (w *versionWatch) ResultChan() <-chan watch.Event { return w.events }

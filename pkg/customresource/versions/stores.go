@@ -66,8 +66,7 @@ type Stores struct {
 	decoded, encoded *budget
 	calls            *calls
 
-	// opened receives resources that should be counted immediately. If it is full, they are counted with the
-	// others.
+	// opened receives resources that should be counted immediately. If it is full, they are counted with the others.
 	opened chan schema.GroupResource
 }
 
@@ -200,7 +199,6 @@ func (s *Stores) suffix(sch *definitions.Schema) string {
 	return ""
 }
 
-// newVersionStore creates the store of a schema's version on top of the shared store.
 func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
 	u, ok := newFunc().(*unstructured.Unstructured)
 	if !ok {
@@ -222,7 +220,9 @@ func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOpt
 	v.callsWebhook = s.Calls(sch)
 	v.selects = selects
 	if v.projection = sch.Projection; v.projection != nil {
-		v.selects = projectedAttributes(v.projection)
+		v.selects = attributesWith(func(set fields.Set, stored *packed.Object) {
+			set["metadata.name"] = v.projection.ShownName(stored.Unstructured())
+		})
 	}
 	known := versionKey{sch.Hash, v.gvk.Version}
 	s.byStore[v] = known

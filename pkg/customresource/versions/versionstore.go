@@ -1,7 +1,6 @@
-// Package versions stores custom resources. There is one raw store with one watch cache for each resource,
-// shared by all schemas, and on top of it a store for each version of each schema, which runs the schema's
-// codec. Version stores cache decoded objects within a common budget, and limit the calls of conversion
-// webhooks, which belong to tenants.
+// Package versions stores custom resources. There is one raw store with one watch cache for each resource, shared by
+// all schemas, and on top of it a store for each version of each schema, which runs the schema's codec. Version stores
+// cache decoded objects within a common budget, and limit the calls of conversion webhooks, which belong to tenants.
 package versions
 
 import (
@@ -66,8 +65,7 @@ type versionStore struct {
 	projection *definitions.Projection
 	// metadataOnly is set for metadata of objects of any schema; only the version is changed.
 	metadataOnly bool
-	// callsWebhook is set if a webhook converts between versions; stored is the version in which objects are
-	// written.
+	// callsWebhook is set if a webhook converts between versions; stored is the version in which objects are written.
 	callsWebhook bool
 	stored       schema.GroupVersion
 	calls        *calls
@@ -119,14 +117,12 @@ func (v *versionStore) close() {
 	v.encoded.close()
 }
 
-// selectableField is a selectable field of a version.
 type selectableField struct {
 	path   string
 	levels []selectableLevel
 }
 
-// selectableLevel is one level of the path to a selectable field. A missing value is the default, as for
-// readers.
+// selectableLevel is one level of the path to a selectable field. A missing value is the default, as for readers.
 type selectableLevel struct {
 	name     string
 	fallback any // the default, or nil
@@ -209,7 +205,6 @@ func selectableAttributes(version *apiextensionsv1.CustomResourceDefinitionVersi
 	}), nil
 }
 
-// attributesWith returns attributes to which add adds fields.
 func attributesWith(add func(set fields.Set, stored *packed.Object)) *tenantstorage.Attributes {
 	return &tenantstorage.Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		l, set, err := attributesOf(obj)
@@ -253,13 +248,6 @@ func (v *versionStore) withAttributes(opts storage.ListOptions) storage.ListOpti
 	}
 	opts.Predicate.GetAttrs = attributesOf
 	return opts
-}
-
-// projectedAttributes returns attributes for selecting stored objects by their projected names.
-func projectedAttributes(p *definitions.Projection) *tenantstorage.Attributes {
-	return attributesWith(func(set fields.Set, stored *packed.Object) {
-		set["metadata.name"] = p.ShownName(stored.Unstructured())
-	})
 }
 
 // storedKey returns the key of the stored object for the key in a request.

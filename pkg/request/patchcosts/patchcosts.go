@@ -167,7 +167,6 @@ func entriesOf(document any) int {
 	return n
 }
 
-// valuesIn returns the values of a map or list.
 func valuesIn(document any) iter.Seq[any] {
 	switch document := document.(type) {
 	case map[string]any:

@@ -157,7 +157,6 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	return n
 }
 
-// sizeOfDefault returns the size of the default, including nested defaults.
 func (n *node) sizeOfDefault() int {
 	var value any
 	if n.schema.Default == nil || json.Unmarshal(n.schema.Default.Raw, &value) != nil {

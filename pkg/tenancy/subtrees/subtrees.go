@@ -282,8 +282,9 @@ func (s *Sums) add() *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.current.Swap(next)
-	for top := range next.byTop {
-		if old := before.byTop[top]; !before.complete || old == nil || !old.sameShare(next.byTop[top]) {
+	for top, now := range next.byTop {
+		old := before.byTop[top]
+		if !before.complete || old == nil || old.own != now.own || old.local != now.local || old.Limit != now.Limit {
 			s.follower(top)
 		}
 	}
@@ -293,10 +294,6 @@ func (s *Sums) add() *snapshot {
 		}
 	}
 	return next
-}
-
-func (t *Subtree) sameShare(other *Subtree) bool {
-	return t.own == other.own && t.local == other.local && t.Limit == other.Limit
 }
 
 // limits returns the limited subtrees without their usage.

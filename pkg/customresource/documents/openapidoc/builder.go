@@ -53,7 +53,6 @@ func template(scale bool) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// options returns the options for upstream's builder.
 func options(v2 bool) builder.Options {
 	return builder.Options{
 		V2:                      v2,

@@ -84,7 +84,6 @@ func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 	return false, false
 }
 
-// hasETag reports whether one of the headers contains an ETag.
 func hasETag(headers []string, etag string) bool {
 	for _, header := range headers {
 		for one := range strings.SplitSeq(header, ",") {
@@ -108,7 +107,6 @@ func acceptsGzip(accept string) bool {
 	return false
 }
 
-// document returns a document in one encoding.
 func (l *Library) document(ctx context.Context, s Spec, protobuf bool) (*document, error) {
 	contentType := mediaJSON
 	if protobuf {
@@ -142,7 +140,6 @@ func (l *Library) document(ctx context.Context, s Spec, protobuf bool) (*documen
 	})
 }
 
-// base returns the base of a document.
 func (l *Library) base(ctx context.Context, s Spec) (*base, error) {
 	scale := false
 	for _, d := range s.Definitions {
@@ -163,7 +160,6 @@ func hasScale(d Definition) bool {
 	return err == nil && s != nil && s.Scale != nil
 }
 
-// writeJSON assembles and compresses a document.
 func writeJSON(on *base, parts []*part) ([]byte, error) {
 	return compressing(func(w io.Writer) error {
 		for _, c := range on.layout {
@@ -191,7 +187,6 @@ func writeJSON(on *base, parts []*part) ([]byte, error) {
 	})
 }
 
-// writeProtobuf assembles and compresses a document.
 func writeProtobuf(on *base, parts []*part) ([]byte, error) {
 	return compressing(func(w io.Writer) error {
 		if _, err := w.Write(on.protobuf); err != nil {
@@ -206,11 +201,9 @@ func writeProtobuf(on *base, parts []*part) ([]byte, error) {
 	})
 }
 
-// separator separates two members of an object.
 const separator = ","
 
-// layOut splits a document at the sections to which members can be added. at contains the field path of each
-// section.
+// layOut splits a document at the sections to which members can be added. at contains the field path of each section.
 func layOut(document []byte, at map[string]int) ([]chunk, error) {
 	l := &layouter{at: at}
 	if err := l.object(document, ""); err != nil {

@@ -5,10 +5,9 @@
 //	definition ─► part ─┐
 //	built-in document ──┴─► base ─► document: base and parts, concatenated
 //
-// A part is created once for all documents that contain it. Therefore a document of 1,000 definitions is cheap
-// if one of them changes, and a client that timed out finds its parts when it retries. The parts of a document
-// are created in parallel. Requests share the workers part by part, so that they do not wait for complete
-// documents of others.
+// A part is created once for all documents that contain it. Therefore a document of 1,000 definitions is cheap if one
+// of them changes, and a client that timed out finds its parts when it retries. The parts of a document are created in
+// parallel. Requests share the workers part by part, so that they do not wait for complete documents of others.
 //
 // A Library keeps documents and parts. It removes those not read for a while, and the least recently read ones
 // if it is full.
@@ -294,7 +293,6 @@ func deflate(data []byte) ([]byte, error) {
 	})
 }
 
-// inflateTo writes uncompressed data.
 func inflateTo(w io.Writer, data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -307,12 +305,6 @@ func inflateTo(w io.Writer, data []byte) error {
 		return err
 	}
 	return r.Close()
-}
-
-func inflate(data []byte) ([]byte, error) {
-	var b bytes.Buffer
-	err := inflateTo(&b, data)
-	return b.Bytes(), err
 }
 
 // jsonPart returns the contribution of a definition as JSON.
@@ -343,9 +335,11 @@ func (l *Library) protobufPart(ctx context.Context, f format, on *base, baseKey 
 		}
 		var added members
 		for i := range added {
-			if added[i], err = inflate(compressed.members[i]); err != nil {
+			var inflated bytes.Buffer
+			if err := inflateTo(&inflated, compressed.members[i]); err != nil {
 				return nil, err
 			}
+			added[i] = inflated.Bytes()
 		}
 		encoded, err := f.protobuf(added)
 		if err != nil {

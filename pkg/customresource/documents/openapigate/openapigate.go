@@ -1,6 +1,5 @@
-// Package openapigate adapts the parameters of list and watch requests in OpenAPI documents. It removes
-// parameters with a disabled feature gate, and documents extensions, because upstream generates the
-// documents from Go types.
+// Package openapigate adapts the parameters of list and watch requests in OpenAPI documents. It removes parameters with
+// a disabled feature gate, and documents extensions, because upstream generates the documents from Go types.
 package openapigate
 
 import (
