@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replicas"
@@ -144,6 +145,21 @@ func clusterAt(clusters client.Lister[*corev1alpha1.LogicalCluster], path logica
 	return name, err == nil
 }
 
+// Slim returns the metadata that informers need: the identity and version of an object, its logical cluster, and some
+// further annotations.
+func Slim(from *metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
+	slim := metav1.ObjectMeta{
+		Name: from.Name, Namespace: from.Namespace, UID: from.UID, ResourceVersion: from.ResourceVersion,
+		CreationTimestamp: from.CreationTimestamp, DeletionTimestamp: from.DeletionTimestamp, Annotations: map[string]string{},
+	}
+	for _, key := range append(annotations, logicalcluster.AnnotationKey) {
+		if value, ok := from.Annotations[key]; ok {
+			slim.Annotations[key] = value
+		}
+	}
+	return slim
+}
+
 // Waits records which keys depend on objects, which need not exist and are identified by path and name. When one is
 // created or changed, these must be reconciled. The zero value is ready to use and safe for concurrent use.
 type Waits[K comparable] struct {
@@ -187,6 +203,13 @@ func (w *Waits[K]) Forget(key K) {
 		}
 	}
 	delete(w.ids, key)
+}
+
+// Len returns the number of keys with dependencies.
+func (w *Waits[K]) Len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.ids)
 }
 
 // Of returns the keys that depend on any of ids.

@@ -1,6 +1,7 @@
 package cachedresource
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -15,10 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -134,19 +137,15 @@ const recountDelay = time.Second
 type watched struct {
 	mu sync.Mutex
 	// of contains the cached resources by watched key: a key prefix of objects, or the key of a secret.
-	of map[string]map[client.Key]bool
+	of tenancy.Waits[client.Key]
 	by map[client.Key]watches
 }
 
+// watches replaces verified and counted when the secret or the objects change, so that results from before have no effect.
 type watches struct {
 	objects, secret string
-	// verified is set if the secret has not changed since it was verified.
-	verified bool
-	// secretChanges counts changes of the secret.
-	secretChanges int
-	// counted is the state at the last count, if the objects have not changed since; objectChanges counts their changes.
-	counted       counted
-	objectChanges int
+	verified        *bool    // whether the secret was verified
+	counted         *counted // the state at the last count
 }
 
 // Served describes a resource that a logical cluster serves.
@@ -161,15 +160,13 @@ type Served struct {
 	Prefix string
 }
 
+func newWatched() *watched { return &watched{by: map[client.Key]watches{}} }
+
 // counted is the state on which a count depends.
 type counted struct {
 	version string // of the cached resource
 	served  Served
 	at      time.Time
-}
-
-func newWatched() *watched {
-	return &watched{of: map[string]map[client.Key]bool{}, by: map[client.Key]watches{}}
 }
 
 // secret records the secret of a cached resource. It must be called before the secret is read.
@@ -186,58 +183,39 @@ func (w *watched) objects(key client.Key, prefix string) {
 func (w *watched) change(key client.Key, change func(its *watches)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before := w.by[key]
-	next := before
-	if change(&next); next == before {
-		return
+	its, known := w.by[key]
+	if !known {
+		its.verified, its.counted = new(bool), new(counted)
 	}
-	w.removeLocked(key, before)
-	w.by[key] = next
-	for _, on := range []string{next.objects, next.secret} {
-		if on == "" {
-			continue
-		}
-		if w.of[on] == nil {
-			w.of[on] = map[client.Key]bool{}
-		}
-		w.of[on][key] = true
-	}
-}
-
-func (w *watched) removeLocked(key client.Key, before watches) {
-	for _, on := range []string{before.objects, before.secret} {
-		if delete(w.of[on], key); len(w.of[on]) == 0 {
-			delete(w.of, on)
-		}
-	}
+	change(&its)
+	w.by[key] = its
+	w.of.Forget(key)
+	w.of.Remember(key, its.objects)
+	w.of.Remember(key, its.secret)
 }
 
 func (w *watched) forget(key client.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.removeLocked(key, w.by[key])
+	w.of.Forget(key)
 	delete(w.by, key)
 }
 
-// verified reports whether the secret has not changed since it was verified.
 func (w *watched) verified(key client.Key) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.by[key].verified
+	return ptr.Deref(w.by[key].verified, false)
 }
 
 // verify returns a function that records that the secret, which is read after this call, is valid.
 func (w *watched) verify(key client.Key) (right func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	secretChanges := w.by[key].secretChanges
+	verified := cmp.Or(w.by[key].verified, new(bool))
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if now, ok := w.by[key]; ok && now.secretChanges == secretChanges {
-			now.verified = true
-			w.by[key] = now
-		}
+		*verified = true
 	}
 }
 
@@ -245,14 +223,11 @@ func (w *watched) verify(key client.Key) (right func()) {
 func (w *watched) count(key client.Key) (done func(c counted)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	objectChanges := w.by[key].objectChanges
+	last := cmp.Or(w.by[key].counted, new(counted))
 	return func(c counted) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if now, ok := w.by[key]; ok && now.objectChanges == objectChanges {
-			now.counted = c
-			w.by[key] = now
-		}
+		*last = c
 	}
 }
 
@@ -260,7 +235,7 @@ func (w *watched) count(key client.Key) (done func(c counted)) {
 func (w *watched) counted(key client.Key) counted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.by[key].counted
+	return ptr.Deref(w.by[key].counted, counted{})
 }
 
 // notify returns the cached resources that depend on a written key, and whether it is a secret. An empty key stands for any object.
@@ -269,22 +244,21 @@ func (w *watched) notify(key string) (all []client.Key, secret bool) {
 	defer w.mu.Unlock()
 	if key == "" {
 		for key, its := range w.by {
-			its.verified, its.secretChanges = false, its.secretChanges+1
-			its.counted, its.objectChanges = counted{}, its.objectChanges+1
+			its.verified, its.counted = new(bool), new(counted)
 			w.by[key] = its
 			all = append(all, key)
 		}
 		return all, true
 	}
-	for key := range w.of[key] {
+	for _, key := range w.of.Of(key) {
 		its := w.by[key]
-		its.verified, its.secretChanges = false, its.secretChanges+1
+		its.verified = new(bool)
 		w.by[key] = its
 		all, secret = append(all, key), true
 	}
-	for key := range w.of[key[:strings.LastIndexByte(key, '/')+1]] {
+	for _, key := range w.of.Of(key[:strings.LastIndexByte(key, '/')+1]) {
 		its := w.by[key]
-		its.counted, its.objectChanges = counted{}, its.objectChanges+1
+		its.counted = new(counted)
 		w.by[key] = its
 		all = append(all, key)
 	}

@@ -46,9 +46,6 @@ func NewCachedResourceController(config Config) *reconcile.Controller[client.Key
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := c.Objects.Lister().Get(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	object, exists := c.latest.Of(key, cached, err == nil)
 	switch {
 	case !exists:
@@ -79,8 +76,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return result, problem
 }
 
-// advance updates status and replication. Conditions report problems of the cached resource, errors those of this
-// server.
+// advance updates status and replication. Conditions report problems of the cached resource, errors those of the server.
 func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedResource) (reconcile.Result, error) {
 	if object.Status.Phase == "" {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
@@ -138,7 +134,11 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 		}
 	}
 	if c.Cache != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
-		if deleted, err := c.removeReplicas(ctx, object); err != nil || !deleted {
+		deleted, err := c.empty(ctx, object)
+		if deleted && err == nil {
+			err = c.release(ctx, c.publisher(client.KeyOf(object)))
+		}
+		if err != nil || !deleted {
 			if err != nil { // reported in the condition
 				klog.FromContext(ctx).V(2).Info("Failed to delete the replicas of a cached resource that is being deleted, retrying", "err", err)
 			}
@@ -173,15 +173,6 @@ func deleting(object *cachev1alpha1.CachedResource, err error) *cachev1alpha1.Ca
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
 	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
 	return updated
-}
-
-// removeReplicas stops the replication of a cached resource and reports whether all replicas have been deleted.
-func (c *controller) removeReplicas(ctx context.Context, object *cachev1alpha1.CachedResource) (deleted bool, err error) {
-	if deleted, err = c.empty(ctx, object); err != nil || !deleted {
-		return false, err
-	}
-	err = c.release(ctx, c.publisher(client.KeyOf(object)))
-	return err == nil, err
 }
 
 // empty selects no objects for replication and reports whether all replicas have been deleted.

@@ -26,7 +26,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// serve looks up the named resource and reports whether it can be replicated.
 func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedResource) (served Served, valid bool, err error) {
 	resource := apis.CachedResourceOf(object)
 	served, ok, err := c.Store.Served(ctx, logicalcluster.From(object), resource)
@@ -270,9 +269,8 @@ func mayHaveReplicas(object *cachev1alpha1.CachedResource) bool {
 	return object.Annotations[apis.CachedKindAnnotation] != "" && object.Status.IdentityHash != ""
 }
 
-// takesPrecedence reports whether a replicates the resource if b selects it, too, because both were created
-// simultaneously, e.g. on two replicas of the shard. The order depends only on stored state, so that a restart deletes
-// no replicas.
+// takesPrecedence reports whether a replicates the resource if b selects it, too, e.g. because both were created simultaneously
+// on two replicas of the shard. The order depends only on stored state, so that a restart deletes no replicas.
 func takesPrecedence(a, b *cachev1alpha1.CachedResource) bool {
 	if mayHaveReplicas(a) != mayHaveReplicas(b) {
 		return mayHaveReplicas(a)

@@ -55,7 +55,7 @@ func TestWatched(t *testing.T) {
 	notify("/g/others/c/n")
 	notify("/core/secrets/c/ns/s", one)
 	w.forget(one)
-	require.Empty(t, w.of)
+	require.Zero(t, w.of.Len())
 	require.Empty(t, w.by)
 }
 

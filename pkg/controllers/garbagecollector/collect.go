@@ -46,7 +46,6 @@ func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, e
 	return result, err
 }
 
-// own judges an object with owner references and applies the verdict.
 func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Result, error) {
 	added := c.graph.takeAdded(item)
 	defer func() {

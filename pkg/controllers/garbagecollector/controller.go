@@ -94,7 +94,7 @@ type Controller struct {
 func NewGarbageCollector(config Config) *Controller {
 	c := &Controller{config: config, collector: newCollector(config.Metrics)}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
-	c.collector.backend = &shard{Kinds: config.Kinds, writer: &writer{deleting: config.Deleting, local: config.Local}, feed: c.feed}
+	c.collector.backend = &shard{Kinds: config.Kinds, writer: &writer{deleting: config.Deleting, local: config.Local, lanes: newLanes()}, feed: c.feed}
 	c.queue = reconcile.New(reconcile.Config[Item]{
 		Name: Name, Reconcile: c.collector.collect, Workers: workers, PerCluster: perCluster, MinBackoff: minBackoff,
 		MaxBackoff: maxBackoff, Timeout: timeout, Sources: []reconcile.Source[Item]{c.source},
@@ -168,7 +168,7 @@ func (c *Controller) enqueue(queue reconcile.Queue[Item]) {
 		}
 	}
 	c.collector.metrics.references.Set(float64(graph.size()))
-	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
+	c.collector.metrics.parked.Set(float64(c.collector.parked.Len()))
 }
 
 func (c *Controller) unpark(queue reconcile.Queue[Item]) {
@@ -179,7 +179,7 @@ func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 			}
 		}
 	}
-	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
+	c.collector.metrics.parked.Set(float64(c.collector.parked.Len()))
 }
 
 type shard struct {
@@ -294,7 +294,6 @@ func (c *Controller) begin(ctx context.Context) error {
 	return nil
 }
 
-// summary lists the number of objects by resource in descending order.
 func summary(counts map[string]int) []string {
 	const most = 20
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {

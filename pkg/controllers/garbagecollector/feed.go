@@ -120,7 +120,7 @@ func (f *feed) changed(ctx context.Context, item Item, before, after []byte, rev
 		f.filling.changed(item, was, is)
 	default:
 		if after == nil && len(was.references) > 0 {
-			f.parked.remove(item)
+			f.parked.Forget(item)
 		}
 		f.graph.changed(item, was, is)
 	}

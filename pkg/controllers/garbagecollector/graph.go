@@ -1,6 +1,8 @@
 package garbagecollector
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"maps"
 	"slices"
@@ -10,21 +12,21 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
 // graph contains the dependents of each owner, without objects that have neither owners nor dependents.
 type graph struct {
-	mu     sync.Mutex
-	owners map[owner]dependents
+	mu         sync.Mutex
+	references *btree.BTree[reference]
 	// waiting are the owners that wait for their dependents.
 	waiting map[owner]Item
 	// deleted are deleted owners with references to them: they are absent even if their kind was deleted with them.
 	deleted map[owner]struct{}
 	// added are the items with new references, which may be invalid.
-	added      map[Item]struct{}
-	references int // their number
+	added map[Item]struct{}
 
 	todo todo
 	wake chan struct{}
@@ -36,67 +38,26 @@ type todo struct {
 	owners []owner
 }
 
-// dependents are the items that refer to an owner, and whether they block its deletion. Most owners have few.
-type dependents struct {
-	few  []dependent
-	many map[Item]bool
+type reference struct {
+	owner owner
+	dependent
 }
 
 type dependent struct {
 	item   Item
-	blocks bool
+	blocks bool // the deletion of the owner
 }
 
-const few = 16
+func (r reference) precedes(other reference) bool {
+	return cmp.Or(cmp.Compare(r.owner.cluster, other.owner.cluster), bytes.Compare(r.owner.uid[:], other.owner.uid[:]), cmp.Compare(r.item, other.item)) < 0
+}
+
+// degree is the minimum number of children of a node of the tree.
+const degree = 32
 
 func newGraph() *graph {
-	return &graph{owners: map[owner]dependents{}, waiting: map[owner]Item{}, deleted: map[owner]struct{}{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
+	return &graph{references: btree.New(degree, reference.precedes), waiting: map[owner]Item{}, deleted: map[owner]struct{}{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
 }
-
-// put adds a dependent, or changes whether it blocks, and reports whether it was added.
-func (d *dependents) put(item Item, blocks bool) bool {
-	if d.many != nil {
-		_, known := d.many[item]
-		d.many[item] = blocks
-		return !known
-	}
-	for i := range d.few {
-		if d.few[i].item == item {
-			d.few[i].blocks = blocks
-			return false
-		}
-	}
-	if len(d.few) < few {
-		d.few = append(d.few, dependent{item, blocks})
-		return true
-	}
-	d.many = make(map[Item]bool, 2*few)
-	for _, known := range d.few {
-		d.many[known.item] = known.blocks
-	}
-	d.many[item], d.few = blocks, nil
-	return true
-}
-
-func (d *dependents) remove(item Item) bool {
-	if d.many != nil {
-		_, known := d.many[item]
-		delete(d.many, item)
-		return known
-	}
-	for i := range d.few {
-		if d.few[i].item == item {
-			last := len(d.few) - 1
-			d.few[i] = d.few[last]
-			d.few[last] = dependent{}
-			d.few = d.few[:last]
-			return true
-		}
-	}
-	return false
-}
-
-func (d *dependents) len() int { return len(d.few) + len(d.many) }
 
 // changed processes a change. The zero value stands for an object that does not exist.
 func (g *graph) changed(item Item, before, after object) {
@@ -123,7 +84,7 @@ func (g *graph) changed(item Item, before, after object) {
 	if deleted {
 		delete(g.waiting, self)
 		delete(g.added, item)
-		if _, owns := g.owners[self]; owns {
+		if g.ownsLocked(self) {
 			g.deleted[self] = struct{}{}
 			g.todo.owners = append(g.todo.owners, self)
 		}
@@ -142,7 +103,7 @@ func (g *graph) beginLocked(self owner, item Item, before, after object) {
 	case !before.waits():
 		g.waiting[self] = item
 		g.todo.items = append(g.todo.items, item)
-		if _, owns := g.owners[self]; owns {
+		if g.ownsLocked(self) {
 			g.todo.owners = append(g.todo.owners, self)
 		}
 	}
@@ -181,31 +142,19 @@ func (g *graph) referLocked(item Item, before, after object) {
 
 // addLocked adds a dependent of an owner, or changes whether it blocks, and reports whether it was added.
 func (g *graph) addLocked(o owner, item Item, blocks bool) bool {
-	d := g.owners[o]
-	added := d.put(item, blocks)
-	if added {
-		g.references++
-	}
-	g.owners[o] = d
+	_, known := g.references.ReplaceOrInsert(reference{o, dependent{item, blocks}})
 	g.enqueueWaitingLocked(o)
-	return added
+	return !known
 }
 
 func (g *graph) dropLocked(o owner, item Item) {
-	d := g.owners[o]
-	if d.remove(item) {
-		g.references--
-	}
-	if d.len() == 0 {
-		delete(g.owners, o)
+	g.references.Delete(reference{o, dependent{item: item}})
+	if !g.ownsLocked(o) {
 		delete(g.deleted, o)
-	} else {
-		g.owners[o] = d
 	}
 	g.enqueueWaitingLocked(o)
 }
 
-// enqueueWaitingLocked enqueues an owner that waits for its dependents.
 func (g *graph) enqueueWaitingLocked(o owner) {
 	if waiting, ok := g.waiting[o]; ok {
 		g.todo.items = append(g.todo.items, waiting)
@@ -222,15 +171,24 @@ func uidsOf(o object) map[types.UID]bool {
 	return uids
 }
 
-func (g *graph) dependentsOf(o owner) []dependent {
+func (g *graph) dependentsOf(o owner) (all []dependent) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d := g.owners[o]
-	all := slices.Clone(d.few)
-	for item, blocks := range d.many {
-		all = append(all, dependent{item, blocks})
-	}
+	g.references.AscendGreaterOrEqual(reference{owner: o}, func(r reference) bool {
+		if r.owner == o {
+			all = append(all, r.dependent)
+		}
+		return r.owner == o
+	})
 	return all
+}
+
+func (g *graph) ownsLocked(o owner) (owns bool) {
+	g.references.AscendGreaterOrEqual(reference{owner: o}, func(r reference) bool {
+		owns = r.owner == o
+		return false
+	})
+	return owns
 }
 
 // isDeleted reports whether an owner with dependents was observed to be deleted.
@@ -270,11 +228,11 @@ func (g *graph) replace(by *graph) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for o := range g.deleted {
-		if _, owns := by.owners[o]; owns {
+		if by.ownsLocked(o) {
 			by.deleted[o] = struct{}{}
 		}
 	}
-	g.owners, g.waiting, g.deleted, g.added, g.references = by.owners, by.waiting, by.deleted, by.added, by.references
+	g.references, g.waiting, g.deleted, g.added = by.references, by.waiting, by.deleted, by.added
 	g.todo.items = append(g.todo.items, by.todo.items...)
 	g.todo.owners = append(g.todo.owners, by.todo.owners...)
 	g.wakeLocked()
@@ -293,22 +251,18 @@ func (g *graph) wakeLocked() {
 func (g *graph) all() []Item {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	found := make(map[Item]struct{}, g.references)
-	for _, d := range g.owners {
-		for _, of := range d.few {
-			found[of.item] = struct{}{}
-		}
-		for item := range d.many {
-			found[item] = struct{}{}
-		}
-	}
+	found := make(map[Item]struct{}, g.references.Len())
+	g.references.Ascend(func(r reference) bool {
+		found[r.item] = struct{}{}
+		return true
+	})
 	return slices.Collect(maps.Keys(found))
 }
 
 func (g *graph) size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.references
+	return g.references.Len()
 }
 
 // Item identifies an object by its storage key.
@@ -325,8 +279,7 @@ func (i Item) place() storage.ObjectKey {
 // LogicalCluster returns the logical cluster of the object.
 func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
 
-// unowned reports whether owner references are ignored: the deletion of a LogicalCluster is restricted, so users with
-// write access must not cause it.
+// unowned reports whether owner references are ignored, because users with write access must not delete a LogicalCluster.
 func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }
 
 type object struct {

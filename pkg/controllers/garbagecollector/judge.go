@@ -2,7 +2,6 @@ package garbagecollector
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,9 +15,9 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// state is the state of the owner that a reference names.
 type state int
 
 const (
@@ -32,7 +31,6 @@ const (
 	unknown
 )
 
-// verdict is the decision about an object.
 type verdict struct {
 	// states are the states of the references, in their order.
 	states []state
@@ -205,7 +203,6 @@ func (c *collector) find(ctx context.Context, o object, lookups []lookup) error 
 	return nil
 }
 
-// without returns the references without those in drop.
 func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(references), func(r metav1.OwnerReference) bool {
 		return slices.ContainsFunc(drop, func(other metav1.OwnerReference) bool { return sameReference(r, other) })
@@ -213,50 +210,16 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 }
 
 // parked are items that cannot be judged or written until the APIs that their logical cluster serves change.
-type parked struct {
-	mu    sync.Mutex
-	items map[logicalcluster.Name]map[Item]struct{}
-}
+type parked struct{ tenancy.Waits[Item] }
 
-func (p *parked) add(item Item) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.items == nil {
-		p.items = map[logicalcluster.Name]map[Item]struct{}{}
-	}
-	cluster := item.LogicalCluster()
-	if p.items[cluster] == nil {
-		p.items[cluster] = map[Item]struct{}{}
-	}
-	p.items[cluster][item] = struct{}{}
-}
+func (p *parked) add(item Item) { p.Remember(item, item.LogicalCluster().String()) }
 
 func (p *parked) take(cluster logicalcluster.Name) []Item {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	defer delete(p.items, cluster)
-	return slices.Collect(maps.Keys(p.items[cluster]))
-}
-
-func (p *parked) len() (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, in := range p.items {
-		n += len(in)
+	items := p.Of(cluster.String())
+	for _, item := range items {
+		p.Forget(item)
 	}
-	return n
-}
-
-func (p *parked) remove(item Item) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.items) == 0 {
-		return
-	}
-	cluster := item.LogicalCluster()
-	if delete(p.items[cluster], item); len(p.items[cluster]) == 0 {
-		delete(p.items, cluster)
-	}
+	return items
 }
 
 type holding struct {

@@ -154,11 +154,11 @@ var scenarios = []scenario{
 	}},
 	{name: "orphan, many dependents", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
-		for _, name := range orphans(2 * few) {
+		for _, name := range orphans(32) {
 			m.set(at("ConfigMap", name), thing(name, ref("Secret", "a")))
 		}
 		m.delete(at("Secret", "a"), orphan)
-	}, remaining: orphans(2 * few), also: func(t *testing.T, m *model) { require.Zero(t, m.c.graph.size()) }},
+	}, remaining: orphans(32), also: func(t *testing.T, m *model) { require.Zero(t, m.c.graph.size()) }},
 	{name: "orphan in a chain below a background deletion", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		b := thing("b", ref("Secret", "a"))
@@ -227,7 +227,7 @@ var scenarios = []scenario{
 	}, remaining: []string{"b", "cluster"}},
 	{name: "many dependents", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
-		for i := range 3 * few {
+		for i := range 48 {
 			name := fmt.Sprintf("d%d", i)
 			m.set(at("ConfigMap", name), thing(name, blocking(ref("Secret", "a"))))
 		}
@@ -265,7 +265,7 @@ func TestDeletedKinds(t *testing.T) {
 		m := newModel(t, seed)
 		m.unserved["/example.com/clusters/"] = true
 		m.set(at("Bound", "b"), thing("b"))
-		for _, name := range orphans(few + 2) {
+		for _, name := range orphans(18) {
 			m.set(at("ConfigMap", name), thing(name, ref("Bound", "b")))
 		}
 		m.set(at("ConfigMap", "other"), thing("other", ref("Bound", "b"), ref("Cluster", "never")))
@@ -303,7 +303,7 @@ func countReferences(m *model) int {
 
 // TestLanes: slow logical clusters share a part of the workers.
 func TestLanes(t *testing.T) {
-	var l lanes
+	l := newLanes()
 	for _, cluster := range []logicalcluster.Name{"a", "b", "c", "d", "e"} {
 		done, err := l.acquire(cluster)
 		require.NoError(t, err)

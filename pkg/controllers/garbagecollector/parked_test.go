@@ -27,13 +27,13 @@ func TestParked(t *testing.T) {
 				require.ElementsMatch(t, in, p.take(cluster))
 				maps.DeleteFunc(want, func(item Item, _ bool) bool { return item.LogicalCluster() == cluster })
 			case 1:
-				p.remove(item)
+				p.Forget(item)
 				delete(want, item)
 			default:
 				p.add(item)
 				want[item] = true
 			}
-			require.Equal(t, len(want), p.len())
+			require.Equal(t, len(want), p.Len())
 		}
 	}
 }

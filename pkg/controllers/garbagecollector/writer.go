@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -13,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
@@ -141,40 +141,29 @@ const (
 
 // lanes prevents logical clusters with slow webhooks and policies from using all workers.
 type lanes struct {
-	mu    sync.Mutex
-	slow  map[logicalcluster.Name]time.Time
-	taken int
+	slow  *cache.Expiring // the slow logical clusters
+	taken chan struct{}   // has an element for each worker that they use
 }
+
+func newLanes() lanes { return lanes{cache.NewExpiring(), make(chan struct{}, slowWorkers)} }
 
 // acquire begins a deletion, which done ends. It returns errBusy if slow logical clusters use all of their workers.
 func (l *lanes) acquire(cluster logicalcluster.Name) (done func(error), err error) {
-	began := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	isSlow := began.Sub(l.slow[cluster]) < slowFor
+	_, isSlow := l.slow.Get(cluster)
 	if isSlow {
-		if l.taken >= slowWorkers {
+		select {
+		case l.taken <- struct{}{}:
+		default:
 			return nil, errBusy
 		}
-		l.taken++
 	}
+	began := time.Now()
 	return func(err error) {
-		took := time.Since(began)
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		if isSlow {
-			l.taken--
+			<-l.taken
 		}
-		if took >= slow || apierrors.IsTimeout(err) {
-			if l.slow == nil {
-				l.slow = map[logicalcluster.Name]time.Time{}
-			}
-			for other, since := range l.slow {
-				if began.Sub(since) >= slowFor {
-					delete(l.slow, other)
-				}
-			}
-			l.slow[cluster] = time.Now()
+		if time.Since(began) >= slow || apierrors.IsTimeout(err) {
+			l.slow.Set(cluster, nil, slowFor)
 		}
 	}, nil
 }

@@ -4,16 +4,14 @@
 //	keys of all written objects ┼─► queue ─► GET of the object: status.URL and status.phase
 //	definitions and bindings ───┘               └─► phase, condition and URL of the Workspace
 //
-// A mounted object may be of any kind. The keys of written objects are available from the usage counter of the shard, so
-// that no watch, informer or goroutine is needed for a logical cluster, a kind or an object. docs/workspaces.md describes
-// the behavior for users.
+// A mounted object may be of any kind. The usage counter of the shard reports the keys of written objects, so that no watch is
+// needed for a logical cluster, a kind or an object. docs/workspaces.md describes the behavior for users.
 package mount
 
 import (
 	"context"
 	"fmt"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -63,7 +61,7 @@ type controller struct {
 
 // NewMountController returns the controller. Its keys are Workspaces.
 func NewMountController(config Config) *reconcile.Controller[client.Key] {
-	c := &controller{Config: config, follower: newFollower(config.Store.Listen)}
+	c := &controller{Config: config, follower: &follower{listen: config.Store.Listen}}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: Name, Reconcile: c.reconcile,
 		Sources: []reconcile.Source[client.Key]{c.follower.source, reconcile.FromInformer(config.Workspaces, mountKey), c.bindings},
@@ -77,15 +75,15 @@ func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
 	return reconcile.KeysOf(ws)
 }
 
-func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (func(), error) {
-	return c.Bindings.AddKeyHandler(func(key client.Key) { c.follower.redefined(key.Cluster) }, nil).Remove, nil
+func (c *controller) bindings(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	return c.Bindings.AddKeyHandler(func(key client.Key) { c.follower.redefined(queue, key.Cluster) }, nil).Remove, nil
 }
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := c.Workspaces.Lister().Get(key)
 	ws, exists := c.latest.Of(key, cached, err == nil)
 	if !exists || ws.Spec.Mount == nil || ws.DeletionTimestamp != nil {
-		c.follower.forget(key)
+		c.follower.mounts.Forget(key)
 		return reconcile.Result{}, nil
 	}
 	url, p, err := c.readMount(ctx, key, ws.Spec.Mount.Reference)
@@ -180,7 +178,6 @@ func mounted(ws *tenancyv1alpha1.Workspace, url string, p *problem) *tenancyv1al
 	return ws
 }
 
-// definitions is the key prefix of CustomResourceDefinitions.
 var definitions = storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/"
 
 // requeueDelays are for mounts after a change of the APIs, which components observe at different times.
@@ -189,96 +186,39 @@ var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 // follower requeues mounts when the mounted objects change.
 type follower struct {
 	listen func(changed func(key string)) (stop func())
-
-	mu    sync.Mutex
-	queue reconcile.Queue[client.Key]
-	// items contains the key of the object of each mount, which is empty if its kind is not served. mounts is the reverse
-	// mapping, and byCluster contains all mounts.
-	items     map[client.Key]string
-	mounts    map[string]map[client.Key]struct{}
-	byCluster map[logicalcluster.Name]map[client.Key]struct{}
-}
-
-func newFollower(listen func(changed func(key string)) (stop func())) *follower {
-	return &follower{
-		listen: listen, items: map[client.Key]string{},
-		mounts: map[string]map[client.Key]struct{}{}, byCluster: map[logicalcluster.Name]map[client.Key]struct{}{},
-	}
+	// mounts depend on their logical cluster, on the key of the mounted object, which begins with a slash, and on "".
+	mounts tenancy.Waits[client.Key]
 }
 
 func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {
-	f.mu.Lock()
-	f.queue = queue
-	f.mu.Unlock()
-	return f.listen(f.changed), nil
+	return f.listen(func(key string) { f.changed(queue, key) }), nil
 }
 
-// changed is called for each write on the shard.
-func (f *follower) changed(key string) {
+// changed is called for each write on the shard. An empty key stands for any object.
+func (f *follower) changed(queue reconcile.Queue[client.Key], key string) {
 	if place, ok := storage.ObjectKeyOf(definitions, key); ok {
-		f.redefined(place.Cluster)
+		f.redefined(queue, place.Cluster)
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.enqueueLocked(f.mounts[key], 0)
-	if key == "" {
-		for _, mounts := range f.byCluster {
-			f.enqueueLocked(mounts, 0)
+	for _, mount := range f.mounts.Of(key) {
+		queue.Add(mount)
+	}
+}
+
+func (f *follower) redefined(queue reconcile.Queue[client.Key], cluster logicalcluster.Name) {
+	for _, mount := range f.mounts.Of(cluster.String()) {
+		for _, wait := range requeueDelays {
+			queue.AddAfter(mount, wait)
 		}
 	}
 }
 
-func (f *follower) redefined(cluster logicalcluster.Name) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.enqueueLocked(f.byCluster[cluster], requeueDelays...)
-}
-
-func (f *follower) enqueueLocked(mounts map[client.Key]struct{}, after ...time.Duration) {
-	for mount := range mounts {
-		for _, wait := range after {
-			f.queue.AddAfter(mount, wait)
-		}
-	}
-}
-
-// follow requeues a mount when the object item, or the served APIs change; item is empty if the kind is not served.
-// Changes after follow returned are not missed.
+// follow requeues a mount when the served APIs or the object item change. It must first be called without an item, which
+// replaces the previous one. Changes after follow returned are not missed.
 func (f *follower) follow(mount client.Key, item string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.unfollowLocked(mount)
-	f.items[mount] = item
-	add(f.byCluster, mount.Cluster, mount)
-	if item != "" {
-		add(f.mounts, item, mount)
+	if item == "" {
+		f.mounts.Forget(mount)
+		f.mounts.Remember(mount, mount.Cluster.String())
 	}
-}
-
-func (f *follower) forget(mount client.Key) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.unfollowLocked(mount)
-	delete(f.items, mount)
-	remove(f.byCluster, mount.Cluster, mount)
-}
-
-func (f *follower) unfollowLocked(mount client.Key) {
-	if item := f.items[mount]; item != "" {
-		remove(f.mounts, item, mount)
-	}
-}
-
-func add[K comparable](to map[K]map[client.Key]struct{}, key K, mount client.Key) {
-	if to[key] == nil {
-		to[key] = map[client.Key]struct{}{}
-	}
-	to[key][mount] = struct{}{}
-}
-
-func remove[K comparable](from map[K]map[client.Key]struct{}, key K, mount client.Key) {
-	if delete(from[key], mount); len(from[key]) == 0 {
-		delete(from, key)
-	}
+	f.mounts.Remember(mount, item)
 }

@@ -99,11 +99,11 @@ func (q *queue) take() (taken []client.Key) {
 func TestFollower(t *testing.T) {
 	q, listening := &queue{}, 0
 	var changed func(key string)
-	f := newFollower(func(f func(key string)) func() {
+	f := &follower{listen: func(f func(key string)) func() {
 		changed = f
 		listening++
 		return func() { listening-- }
-	})
+	}}
 	stop, err := f.source(t.Context(), q)
 	require.NoError(t, err)
 	a, b, c := client.Key{Cluster: "one", Name: "a"}, client.Key{Cluster: "one", Name: "b"}, client.Key{Cluster: "two", Name: "c"}
@@ -111,6 +111,9 @@ func TestFollower(t *testing.T) {
 		return storage.Key(prefix, "", cluster, "", name)
 	}
 	const links, others = "/example.org/links/", "/example.org/others/"
+	for _, mount := range []client.Key{a, b, c} {
+		f.follow(mount, "")
+	}
 	f.follow(a, in(links, "one", "x"))
 	f.follow(b, in(links, "one", "y"))
 	f.follow(c, in(links, "two", "x"))
@@ -127,19 +130,19 @@ func TestFollower(t *testing.T) {
 	f.follow(a, "")
 	changed(in(links, "one", "x"))
 	require.Empty(t, q.take())
-	f.redefined("one")
+	f.redefined(q, "one")
 	require.ElementsMatch(t, []client.Key{a, b}, q.take())
 
 	f.follow(a, in(others, "one", "x"))
 	changed(in(others, "one", "x"))
 	require.Equal(t, []client.Key{a}, q.take())
 	for _, mount := range []client.Key{a, b, c} {
-		f.forget(mount)
+		f.mounts.Forget(mount)
 	}
 	changed("")
-	f.redefined("one")
+	f.redefined(q, "one")
 	require.Empty(t, q.take())
-	require.Empty(t, len(f.items)+len(f.mounts)+len(f.byCluster))
+	require.Zero(t, f.mounts.Len())
 	stop()
 	require.Zero(t, listening)
 }
