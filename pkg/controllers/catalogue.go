@@ -1,6 +1,5 @@
-// Package controllers is the catalogue of the controllers of a shard and their dependencies. Each controller is a
-// package below this one; these packages do not import each other. To add a controller, add an entry to Catalogue and a
-// line here.
+// Package controllers is the catalogue of the controllers of a shard and their dependencies. Each one is a package below; these
+// packages do not import each other. To add a controller, add an entry to Catalogue and a line here.
 //
 //	namespace            deletes the content of namespaces that are being deleted
 //	serviceaccount       creates default service accounts, and tokens in Secrets
@@ -33,8 +32,7 @@
 //	replicationreasons   annotates the objects that other shards need with the reasons for replication
 //	subtreeusage         reports to other shards the usage of limited workspace subtrees
 //
-// The controllers of pkg/replication, which replicate objects and observe the checkpoints of other shards, are part of
-// the catalogue, too.
+// The controllers of pkg/replication, which replicate objects and observe checkpoints, are part of the catalogue, too.
 package controllers
 
 import (
@@ -45,7 +43,6 @@ import (
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -77,7 +74,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/reconcile"
-	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
@@ -86,8 +82,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Catalogue returns all controllers of a shard in the order in which they are started. They run on the leader, unless each
-// replica needs their result.
+// Catalogue returns all controllers of a shard in starting order. They run on the leader, unless each replica needs the result.
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return append([]reconcile.Descriptor[Deps]{
 		{Name: namespace.Name, Placement: reconcile.OnLeader, New: newNamespace},
@@ -334,8 +329,7 @@ type cachedTable struct {
 	of Publications
 }
 
-// Ensure implements cachedresource.Table. Without an export with the same identity, only selected objects are
-// replicated.
+// Ensure implements cachedresource.Table. Only selected objects are replicated, unless an export has the identity.
 func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
 	return t.Have(replication.Resource{
 		GroupVersionResource: resource,
@@ -417,37 +411,18 @@ func newShardHealth(d Deps) (reconcile.Made, error) {
 }
 
 // hookControllers returns the controllers that annotate webhooks and policies for replication.
-func hookControllers() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
-		hookController(kinds.MutatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
-			return h.MutatingWebhooks
-		}),
-		hookController(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
-			return h.ValidatingWebhooks
-		}),
-		hookController(kinds.MutatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
-			return h.MutatingPolicies
-		}),
-		hookController(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
-			return h.MutatingBindings
-		}),
-		hookController(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
-			return h.ValidatingPolicies
-		}),
-		hookController(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
-			return h.ValidatingBindings
-		}),
+func hookControllers() (all []reconcile.Descriptor[Deps]) {
+	for _, resource := range []string{
+		kinds.MutatingWebhookConfigurations.Resource, kinds.ValidatingWebhookConfigurations.Resource,
+		kinds.MutatingAdmissionPolicies.Resource, kinds.MutatingAdmissionPolicyBindings.Resource,
+		kinds.ValidatingAdmissionPolicies.Resource, kinds.ValidatingAdmissionPolicyBindings.Resource,
+	} {
+		all = append(all, reconcile.Descriptor[Deps]{
+			Name: replicationreasons.NameOf(resource), Placement: reconcile.OnLeader, Enabled: hasCache,
+			New: func(d Deps) (reconcile.Made, error) { return d.Informers.hooks[resource](d.reasons()), nil },
+		})
 	}
-}
-
-func hookController[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *replicas.Dual[T]) reconcile.Descriptor[Deps] {
-	return reconcile.Descriptor[Deps]{
-		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.OnLeader, Enabled: hasCache,
-		New: func(d Deps) (reconcile.Made, error) {
-			c, hooks := d.reasons(), of(&d.Informers.Hooks).Own()
-			return after(replicationreasons.NewHooks(c, resource, hooks), hooks, c.APIExports, c.WorkspaceTypes), nil
-		},
-	}
+	return all
 }
 
 func reasonsController(resource string, controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) reconcile.Descriptor[Deps] {

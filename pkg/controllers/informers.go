@@ -29,6 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -104,8 +105,7 @@ type Informers struct {
 	// Hooks includes the webhooks and policies of other shards' logical clusters that export APIs.
 	Hooks Hooks
 
-	// Shards are the registered shards. OwnShard contains the Shard of this shard as stored on the root shard; on the root
-	// shard it is the same informer.
+	// Shards are the registered shards. OwnShard contains the own one as stored on the root shard, where both are the same.
 	Shards, OwnShard *client.Informer[*corev1alpha1.Shard]
 
 	// The following contain reports of all shards on the cache server, and are nil if there is none.
@@ -115,15 +115,23 @@ type Informers struct {
 
 	root    bool // set on the root shard
 	runners []client.Runner
+	saved   []snapshot.Source
+	// hooks returns the controller for the hooks of a resource.
+	hooks map[string]func(replicationreasons.Config) reconcile.Made
 }
 
-// indexes are the indexes of an informer.
 type indexes[T client.Object] = map[string]client.IndexFunc[T]
 
 // NewInformers returns the informers. The caller must run those that Runners returns.
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
-	i := &Informers{root: s.isRoot()}
+	i := &Informers{root: s.isRoot(), hooks: map[string]func(replicationreasons.Config) reconcile.Made{}}
+	if s.Cache != nil {
+		i.ReplicationCheckpoints = reports(i, s, replicationcheckpoints.Checkpoints) // must be saved first: it covers what is saved after it
+		i.ExportUses = reports(i, s, exportuses.Uses)
+		i.SubtreeUsages = reports(i, s, subtrees.Usages)
+		i.followCheckpoints(s.Replicas)
+	}
 	i.LogicalClusters = add(i, kinds.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		// A watch list would encode and decode the JSON of all objects at once; pages bound the memory.
 		DisableWatchList: true,
@@ -152,6 +160,9 @@ func NewInformers(s Sources) *Informers {
 		i.OwnShard = add(i, kinds.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
 			Name: "own shard@root", FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
 		}))
+		if s.Cache != nil {
+			save(i, i.Shards)
+		}
 	}
 	i.AllClusters = i.clusters(s)
 	i.WorkspaceTypes = dual(i, s, kinds.WorkspaceTypes, true, indexes[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath})
@@ -179,21 +190,13 @@ func NewInformers(s Sources) *Informers {
 	i.CachedResources = dual(i, s, kinds.CachedResources, false, nil)
 	i.ClusterCachedResources = dual(i, s, kinds.ClusterCachedResources, false, nil)
 	i.Partitions = local(i, s, kinds.Partitions, nil)
-	if s.Cache != nil {
-		i.ExportUses = add(i, exportuses.Uses.Informer(s.replicas(), client.InformerOptions[*exportuses.ExportUse]{}))
-		i.ReplicationCheckpoints = add(i, replicationcheckpoints.Checkpoints.Informer(s.replicas(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}))
-		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.replicas(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
-	}
 	i.Hooks = Hooks{
-		MutatingWebhooks:   dual(i, s, kinds.MutatingWebhookConfigurations, false, nil),
-		ValidatingWebhooks: dual(i, s, kinds.ValidatingWebhookConfigurations, false, nil),
-		MutatingPolicies:   dual(i, s, kinds.MutatingAdmissionPolicies, false, nil),
-		MutatingBindings:   dual(i, s, kinds.MutatingAdmissionPolicyBindings, false, nil),
-		ValidatingPolicies: dual(i, s, kinds.ValidatingAdmissionPolicies, false, nil),
-		ValidatingBindings: dual(i, s, kinds.ValidatingAdmissionPolicyBindings, false, nil),
-	}
-	if s.Cache != nil {
-		i.followCheckpoints(s.Replicas)
+		MutatingWebhooks:   hooks(i, s, kinds.MutatingWebhookConfigurations),
+		ValidatingWebhooks: hooks(i, s, kinds.ValidatingWebhookConfigurations),
+		MutatingPolicies:   hooks(i, s, kinds.MutatingAdmissionPolicies),
+		MutatingBindings:   hooks(i, s, kinds.MutatingAdmissionPolicyBindings),
+		ValidatingPolicies: hooks(i, s, kinds.ValidatingAdmissionPolicies),
+		ValidatingBindings: hooks(i, s, kinds.ValidatingAdmissionPolicyBindings),
 	}
 	return i
 }
@@ -237,6 +240,25 @@ func add[R client.Runner](i *Informers, r R) R {
 	return r
 }
 
+func save[T client.Object](i *Informers, informer *client.Informer[T]) *client.Informer[T] {
+	i.saved = append(i.saved, replicas.NewSaved(informer))
+	return informer
+}
+
+// reports returns the reports of all shards on the cache server.
+func reports[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L]) *client.Informer[T] {
+	return save(i, add(i, resource.Informer(s.replicas(), client.InformerOptions[T]{})))
+}
+
+// hooks is dual for a resource whose objects a controller annotates for replication.
+func hooks[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L]) *replicas.Dual[T] {
+	all := dual(i, s, resource, false, nil)
+	i.hooks[resource.Resource] = func(c replicationreasons.Config) reconcile.Made {
+		return reconcile.Made{Runnable: replicationreasons.NewHooks(c, resource, all.Own()), Needs: []reconcile.Synced{all.Own(), c.APIExports, c.WorkspaceTypes}}
+	}
+	return all
+}
+
 // local returns the objects of all logical clusters of the shard.
 func local[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], indexers indexes[T]) *client.Informer[T] {
 	return add(i, resource.Informer(s.Local.Wildcard(), client.InformerOptions[T]{Indexers: indexers}))
@@ -250,7 +272,7 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 	options := replicas.OfOthers(s.ShardName, client.InformerOptions[T]{Name: resource.GroupResource().String() + " of other shards", Indexers: indexers})
 	switch {
 	case s.Cache != nil:
-		others = resource.Informer(s.replicas(), options)
+		others = save(i, resource.Informer(s.replicas(), options))
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
@@ -274,7 +296,7 @@ func (i *Informers) clusters(s Sources) *replicas.Dual[*corev1alpha1.LogicalClus
 	others := kinds.LogicalClusters.Informer(s.replicas(), replicas.OfOthers(s.ShardName, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
 	}))
-	return newDual(i, s, i.LogicalClusters, add(i, others))
+	return newDual(i, s, i.LogicalClusters, save(i, add(i, others)))
 }
 
 func (i *Informers) schemas(s Sources) (*replicas.Dual[*metav1.PartialObjectMetadata], error) {
@@ -291,26 +313,7 @@ func (i *Informers) schemas(s Sources) (*replicas.Dual[*metav1.PartialObjectMeta
 
 // Replicas returns the informers of objects of other shards that the shard needs to start. They read from the cache server;
 // without it, there are none. Schemas are not included, because bound schemas are copied.
-func (i *Informers) Replicas() []snapshot.Source {
-	var all []snapshot.Source
-	if i.ExportUses == nil {
-		return nil
-	}
-	all = append(all, replicas.NewSaved(i.ReplicationCheckpoints)) // must be first: it covers the state that is saved after it
-	if !i.root {
-		all = append(all, replicas.NewSaved(i.Shards))
-	}
-	return append(all,
-		replicas.NewSaved(i.AllClusters.Others()),
-		replicas.NewSaved(i.WorkspaceTypes.Others()), replicas.NewSaved(i.AuthenticationConfigurations.Others()),
-		replicas.NewSaved(i.RBAC.ClusterRoles.Others()), replicas.NewSaved(i.RBAC.ClusterRoleBindings.Others()),
-		replicas.NewSaved(i.APIExports.Others()), replicas.NewSaved(i.APIConversions.Others()), replicas.NewSaved(i.ExportUses), replicas.NewSaved(i.SubtreeUsages),
-		replicas.NewSaved(i.CachedSlices.Others()), replicas.NewSaved(i.ClusterCachedSlices.Others()),
-		replicas.NewSaved(i.CachedResources.Others()), replicas.NewSaved(i.ClusterCachedResources.Others()),
-		replicas.NewSaved(i.Hooks.MutatingWebhooks.Others()), replicas.NewSaved(i.Hooks.ValidatingWebhooks.Others()),
-		replicas.NewSaved(i.Hooks.MutatingPolicies.Others()), replicas.NewSaved(i.Hooks.MutatingBindings.Others()),
-		replicas.NewSaved(i.Hooks.ValidatingPolicies.Others()), replicas.NewSaved(i.Hooks.ValidatingBindings.Others()))
-}
+func (i *Informers) Replicas() []snapshot.Source { return i.saved }
 
 // Runners returns the informers to run in no particular order.
 func (i *Informers) Runners() []client.Runner { return i.runners }
@@ -342,42 +345,24 @@ func (i *Informers) TypesComplete() error {
 
 // slimLogicalCluster keeps the fields that authorization for a logical cluster of another shard needs.
 func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-	slim := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
-		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp,
-		DeletionTimestamp: lc.DeletionTimestamp, Annotations: map[string]string{},
-	}}
-	for _, key := range []string{
-		logicalcluster.AnnotationKey, request.ShardAnnotation, request.OriginalUIDAnnotation, request.OriginalVersionAnnotation, tenancy.RequiredGroupsAnnotation,
-	} {
-		if value, ok := lc.Annotations[key]; ok {
-			slim.Annotations[key] = value
-		}
-	}
-	return slim, nil
+	return &corev1alpha1.LogicalCluster{ObjectMeta: tenancy.Slim(&lc.ObjectMeta,
+		request.ShardAnnotation, request.OriginalUIDAnnotation, request.OriginalVersionAnnotation, tenancy.RequiredGroupsAnnotation)}, nil
 }
 
 // slimServiceAccount keeps the fields that token validation needs, because each namespace has an account.
 func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount, error) {
-	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
-		Name: account.Name, Namespace: account.Namespace, UID: account.UID, ResourceVersion: account.ResourceVersion,
-		DeletionTimestamp: account.DeletionTimestamp,
-		Annotations:       map[string]string{logicalcluster.AnnotationKey: account.Annotations[logicalcluster.AnnotationKey]},
-	}}, nil
+	return &corev1.ServiceAccount{ObjectMeta: tenancy.Slim(&account.ObjectMeta)}, nil
 }
 
 // slimReplica is slimSchema for schemas of other shards, with their original UIDs.
 func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
-	slim, err := slimSchema(schema)
+	slim := &metav1.PartialObjectMetadata{ObjectMeta: tenancy.Slim(&schema.ObjectMeta, request.ShardAnnotation)}
 	slim.UID = types.UID(schema.Annotations[request.OriginalUIDAnnotation])
-	slim.Annotations[request.ShardAnnotation] = schema.Annotations[request.ShardAnnotation]
-	return slim, err
+	return slim, nil
 }
 
 func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion, DeletionTimestamp: schema.DeletionTimestamp,
-		Annotations: map[string]string{logicalcluster.AnnotationKey: schema.Annotations[logicalcluster.AnnotationKey]},
-	}}, nil
+	return &metav1.PartialObjectMetadata{ObjectMeta: tenancy.Slim(&schema.ObjectMeta)}, nil
 }
 
 // Hooks are the informers of webhooks and policies.
