@@ -16,8 +16,7 @@
 // The claim is written before any other action. Hence there is exactly one logical cluster for a Workspace, regardless of
 // failures and retries. A shard only watches other shards, restricted to the objects that concern it, and never writes to
 // them: the claim contains the request, and the controller placement of shard B fulfills it. Both shards verify the state of
-// the other one with a live read before irreversible steps. If the chosen shard is A, the workspace controller does all of
-// this.
+// the other one with a live read before irreversible steps. If A is chosen, the workspace controller does all of this.
 package workspace
 
 import (
@@ -144,7 +143,6 @@ func live(ctx context.Context, shard *client.Factory, key client.Key) (*tenancyv
 	return nil, fmt.Errorf("the shard does not serve workspaces yet: %w", err)
 }
 
-// unfinished returns the keys of Workspaces that are being scheduled or deleted.
 func unfinished(all []*tenancyv1alpha1.Workspace) []client.Key {
 	var keys []client.Key
 	for _, ws := range all {

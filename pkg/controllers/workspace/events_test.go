@@ -77,7 +77,7 @@ func TestNoticesAreReportedOnce(t *testing.T) {
 
 	// The Workspace is ready.
 	require.Empty(t, r.reported.fresh(key, "a third", nil))
-	require.Empty(t, r.reported.by)
+	require.Nil(t, r.reported.get(key))
 	require.Equal(t, reconcile.Result{RequeueAfter: time.Second}, r.report(t.Context(), ready(f.ws), reconcile.Result{RequeueAfter: time.Second}))
 }
 

@@ -11,7 +11,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -29,12 +29,7 @@ const PlacementName = "placement"
 func NewPlacement(config Config) *reconcile.Controller[client.Key] {
 	a := &requesters{self: config.ShardName, peers: config.Peers, clusters: config.LogicalClusters.Lister()}
 	p := &placement{
-		self: config.ShardName, now: time.Now,
-		shard: func(name string) (requester, bool) {
-			shard, ok := a.at(name)
-			return shard, ok
-		},
-		owned: a.owned, here: localSite(config.Peers, config.ShardName, config.LogicalClusters),
+		self: config.ShardName, now: time.Now, shard: a.at, owned: a.owned, here: localSite(config.Peers, config.ShardName, config.LogicalClusters),
 		orphans: newOrphans(config.Metrics),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
@@ -76,24 +71,14 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 		return reconcile.Result{}, nil // requeued after the shard's requests have been listed
 	}
 	ws, found := shard.cached(key)
-	kept := 0
-	for _, lc := range p.owned(key) {
-		if found && lc.Spec.Owner.UID == ws.UID || lc.DeletionTimestamp != nil {
-			continue
-		}
-		stays, err := removeOrphan(ctx, key, p.here, lc, p.now(), func(ctx context.Context) (bool, error) {
-			live, err := shard.live(ctx, key)
-			return live != nil && live.UID == lc.Spec.Owner.UID, err
-		})
-		if err != nil {
-			return retry(fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err))
-		}
-		if stays {
-			kept++
-		}
-	}
-	p.orphans.note(key, kept)
+	others := slices.DeleteFunc(p.owned(key), func(lc *corev1alpha1.LogicalCluster) bool { return found && lc.Spec.Owner.UID == ws.UID })
+	err := p.orphans.remove(ctx, key, p.here, others, p.now(), func(ctx context.Context, owner types.UID) (bool, error) {
+		live, err := shard.live(ctx, key)
+		return live != nil && live.UID == owner, err
+	})
 	switch {
+	case err != nil:
+		return retry(err)
 	case !found:
 		return reconcile.Result{}, nil
 	case ws.DeletionTimestamp != nil:
@@ -162,7 +147,7 @@ type requesters struct {
 	self     string
 	peers    *peers.Book
 	clusters client.Lister[*corev1alpha1.LogicalCluster]
-	remote   shardMap[requestingShard]
+	remote   table[requestingShard]
 }
 
 type requestingShard struct {
@@ -185,7 +170,7 @@ func (s *requestingShard) live(ctx context.Context, key client.Key) (ws *tenancy
 }
 
 // at returns a shard after its requests have been listed completely.
-func (a *requesters) at(shard string) (*requestingShard, bool) {
+func (a *requesters) at(shard string) (requester, bool) {
 	s := a.remote.get(shard)
 	return s, s != nil && s.informer.HasSynced()
 }
@@ -238,14 +223,7 @@ func (a *requesters) follow(ctx context.Context, shard *peers.Peer, queue reconc
 // slimWorkspace keeps the fields that placement needs, because there may be many Workspaces.
 func slimWorkspace(ws *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
 	return &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: ws.Name, UID: ws.UID, ResourceVersion: ws.ResourceVersion, DeletionTimestamp: ws.DeletionTimestamp,
-			Annotations: map[string]string{
-				logicalcluster.AnnotationKey: ws.Annotations[logicalcluster.AnnotationKey],
-				tenancy.ClusterAnnotation:    ws.Annotations[tenancy.ClusterAnnotation],
-			},
-		},
-		Status: tenancyv1alpha1.WorkspaceStatus{Phase: ws.Status.Phase},
+		ObjectMeta: tenancy.Slim(&ws.ObjectMeta, tenancy.ClusterAnnotation), Status: tenancyv1alpha1.WorkspaceStatus{Phase: ws.Status.Phase},
 	}, nil
 }
 

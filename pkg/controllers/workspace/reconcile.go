@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -50,23 +49,21 @@ type workspaceReconciler struct {
 	event  func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error
 
 	latest   reconcile.Latest[*tenancyv1alpha1.Workspace]
-	starts   starts
 	claims   claims
 	waits    tenancy.Waits[client.Key]
 	reported reported
+	// starts are the recently created or requested logical clusters of Workspaces. They only save reads and writes.
+	starts table[started]
 
 	orphans *orphans
 }
 
 func (r *workspaceReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	ws, exists := r.latest.Of(key, cached, err == nil)
 	scheduling := exists && isScheduling(ws)
 	if !scheduling || ws.DeletionTimestamp != nil {
-		r.starts.forget(key)
+		r.starts.Delete(key)
 	}
 	r.waits.Forget(key)
 	if !exists {
@@ -88,22 +85,11 @@ func (r *workspaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 // after the deletion; uid is the UID of the current one, if any. An orphan is deleted only if a live read finds no
 // Workspace, and if it is new and empty. The shards of remote logical clusters apply the same rules.
 func (r *workspaceReconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
-	kept := 0
-	for _, lc := range r.owned(key) {
+	others := slices.DeleteFunc(r.owned(key), func(lc *corev1alpha1.LogicalCluster) bool {
 		owner := lc.Spec.Owner.UID
-		if owner == uid || owner == "" || lc.DeletionTimestamp != nil || lc.Labels[tenancy.OwnerShardLabel] != r.self {
-			continue
-		}
-		stays, err := removeOrphan(ctx, key, r.here, lc, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
-		if err != nil {
-			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
-		}
-		if stays {
-			kept++
-		}
-	}
-	r.orphans.note(key, kept)
-	return nil
+		return owner == uid || owner == "" || lc.Labels[tenancy.OwnerShardLabel] != r.self
+	})
+	return r.orphans.remove(ctx, key, r.here, others, r.now(), func(ctx context.Context, owner types.UID) (bool, error) { return r.exists(ctx, key, owner) })
 }
 
 // report records Events for the reasons why a Workspace is not ready, and requeues it for Events that are due later.
@@ -120,7 +106,6 @@ func (r *workspaceReconciler) report(ctx context.Context, ws *tenancyv1alpha1.Wo
 	return result
 }
 
-// step performs the next step for a Workspace.
 func (r *workspaceReconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, scheduling bool) (reconcile.Result, error) {
 	switch {
 	case ws.DeletionTimestamp != nil:
@@ -136,8 +121,7 @@ func (r *workspaceReconciler) step(ctx context.Context, ws *tenancyv1alpha1.Work
 	}
 }
 
-// finishScheduling handles a claimed Workspace in the phase Scheduling. The first applicable line of this table determines the
-// action:
+// finishScheduling handles a claimed Workspace in the phase Scheduling. The first applicable line determines the action:
 //
 //	the logical cluster is                     action
 //	initialized, or being deleted              follow it
@@ -151,14 +135,14 @@ func (r *workspaceReconciler) finishScheduling(ctx context.Context, ws *tenancyv
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	found = found && owns(ws, lc)
-	start, started := r.starts.of(client.KeyOf(ws), ws.UID)
+	start := r.startOf(ws)
 	age := r.now().Sub(start.when)
 	switch {
 	case found && (initialized(lc) || lc.DeletionTimestamp != nil):
 		return r.follow(ctx, ws)
-	case started && age < quietPeriod:
+	case age < quietPeriod:
 		return reconcile.Result{RequeueAfter: quietPeriod - age}, nil
-	case found || started && start.created:
+	case found || start.created:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
 	default:
@@ -211,17 +195,15 @@ func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.
 		return r.creationFailed(ctx, ws, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
-	r.starts.note(client.KeyOf(ws), started{uid: ws.UID, when: r.now(), created: true})
+	r.starts.Store(client.KeyOf(ws), &started{uid: ws.UID, when: r.now(), created: true})
 	return reconcile.Result{RequeueAfter: quietPeriod}, nil // the watch requeues it when it is Ready
 }
 
-// await waits for the logical cluster that another shard creates. If the watch does not report it, a live read finds out
-// whether the shard responds, and who owns the name: this is final, because the shard only creates logical clusters that
-// do not exist.
+// await waits for the logical cluster that another shard creates. If the watch does not report it, a live read determines whether
+// the shard responds, and the owner of the name, which is final, because the shard only creates new logical clusters.
 func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
-	key := client.KeyOf(ws)
-	if _, requested := r.starts.of(key, ws.UID); !requested {
-		r.starts.note(key, started{uid: ws.UID, when: r.now()})
+	if r.startOf(ws).when.IsZero() {
+		r.starts.Store(client.KeyOf(ws), &started{uid: ws.UID, when: r.now()})
 		return reconcile.Result{RequeueAfter: quietPeriod}, nil
 	}
 	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
@@ -369,7 +351,6 @@ func (r *workspaceReconciler) deletionFailed(ctx context.Context, ws *tenancyv1a
 	return r.failed(ctx, ws, cause, deleting(ws, problemOf("delete", ws, cause)))
 }
 
-// failed writes the reason of a failure, and retries.
 func (r *workspaceReconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error, updated *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	if _, err := r.write(ctx, ws, updated); err != nil {
 		return reconcile.Result{}, err
@@ -399,36 +380,16 @@ func (r *workspaceReconciler) write(ctx context.Context, old, updated *tenancyv1
 	return r.latest.Commit(ctx, r.commit, old, address(updated, r.self))
 }
 
-// starts are the recently created or requested logical clusters of Workspaces. They only save reads and writes.
-type starts struct {
-	mu sync.Mutex
-	at map[client.Key]started
-}
-
 type started struct {
 	uid     types.UID
 	when    time.Time
 	created bool // false if it was only requested
 }
 
-func (s *starts) note(key client.Key, start started) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at == nil {
-		s.at = map[client.Key]started{}
+// startOf returns the zero value if the logical cluster of a Workspace was not created or requested recently.
+func (r *workspaceReconciler) startOf(ws *tenancyv1alpha1.Workspace) started {
+	if start := r.starts.get(client.KeyOf(ws)); start != nil && start.uid == ws.UID {
+		return *start
 	}
-	s.at[key] = start
-}
-
-func (s *starts) of(key client.Key, uid types.UID) (started, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	start, ok := s.at[key]
-	return start, ok && start.uid == uid
-}
-
-func (s *starts) forget(key client.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.at, key)
+	return started{}
 }

@@ -101,7 +101,6 @@ func report(rejected map[string]string, selector labels.Selector) string {
 	return strings.Join(reported, ", ")
 }
 
-// unmatched is the rejection reason of shards that the Workspace does not select.
 const unmatched = "does not match spec.location.selector"
 
 // rejectionReason returns why a shard with a number of additional claims does not accept logical clusters; empty if it does.

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -32,7 +33,7 @@ type sites struct {
 	self   string
 	local  *site
 	peers  *peers.Book
-	remote shardMap[site]
+	remote table[site]
 }
 
 func (s *sites) at(shard string) (logicalClusters, error) {
@@ -72,11 +73,10 @@ func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Q
 	}
 }
 
-// shardMap contains a value for each shard.
-type shardMap[T any] struct{ sync.Map }
+type table[T any] struct{ sync.Map }
 
-func (m *shardMap[T]) get(shard string) *T {
-	value, _ := m.Load(shard)
+func (m *table[T]) get(key any) *T {
+	value, _ := m.Load(key)
 	typed, _ := value.(*T)
 	return typed
 }
@@ -92,7 +92,6 @@ func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
 	return nil
 }
 
-// ownersOf returns the key of the Workspace that owns a LogicalCluster, if any.
 func ownersOf(lc *corev1alpha1.LogicalCluster) []client.Key {
 	if key, ok := ownerOf(lc); ok {
 		return []client.Key{key}
@@ -176,8 +175,26 @@ var initialObjects = map[schema.GroupResource][]string{
 
 const maxInitialObjects = 2
 
-// removeOrphan deletes a LogicalCluster without a Workspace, which exists reads, or returns true if it is retained.
-func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
+// remove deletes the LogicalClusters of deleted Workspaces with a key, and counts those that are retained. exists reads the Workspace.
+func (o *orphans) remove(ctx context.Context, key client.Key, here logicalClusters, all []*corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) error {
+	kept := 0
+	for _, lc := range all {
+		if lc.DeletionTimestamp != nil {
+			continue
+		}
+		stays, err := removeOrphan(ctx, key, here, lc, now, exists)
+		if err != nil {
+			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
+		}
+		if stays {
+			kept++
+		}
+	}
+	o.note(key, kept)
+	return nil
+}
+
+func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) (kept bool, err error) {
 	cluster := logicalcluster.From(seen)
 	lc, err := here.get(ctx, cluster)
 	if apierrors.IsNotFound(err) || err == nil && (lc.UID != seen.UID || lc.DeletionTimestamp != nil) {
@@ -186,7 +203,7 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 	if err != nil {
 		return false, err
 	}
-	if found, err := exists(ctx); err != nil || found {
+	if found, err := exists(ctx, lc.Spec.Owner.UID); err != nil || found {
 		return false, err
 	}
 	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
@@ -263,11 +280,7 @@ type orphans struct {
 func (o *orphans) note(key client.Key, n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	before := o.count[key]
-	if n == before {
-		return
-	}
-	o.gauge.Add(float64(n - before))
+	o.gauge.Add(float64(n - o.count[key]))
 	o.count[key] = n
 	if n == 0 {
 		delete(o.count, key)
