@@ -72,8 +72,7 @@ func (c *changes) take() []transition {
 	return all
 }
 
-// history contains the recent changes that a new set needs in order to equal an older one. The lock of the sets
-// guards it.
+// history contains the recent changes that make a new set equal to an older one. The lock of the sets guards it.
 type history struct {
 	// source is shared by all sets and determines up to which time they are current.
 	source claims.Source
@@ -113,8 +112,7 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 	}
 }
 
-// since returns the revision of the latest change, and the recent changes. reached is the informer's resource
-// version.
+// since returns the revision of the latest change, and the recent changes. reached is the informer's resource version.
 func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 	if latest = h.latest; h.unknown {
 		latest = max(latest, revisionOf(reached))

@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Index indexes the bound APIs of a shard. Run, Informer and Copies must be run. All methods may be called
-// concurrently, from the start.
+// Index indexes the bound APIs of a shard. Run, Informer and Copies must be run. Methods may be called concurrently.
 //
 // Its parts do not depend on it: the records, the schemas, and the state derived from the records.
 type Index struct {

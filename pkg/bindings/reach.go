@@ -115,7 +115,6 @@ func ReadsBindingsOnly(export *apisv1alpha2.APIExport) bool {
 	})
 }
 
-// claimedBy returns the objects that an export claims for a resource and a verb.
 func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (identified, bool) {
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]

@@ -143,7 +143,6 @@ func (l *list) exportNotFound() bool {
 	})
 }
 
-// record is the index entry of a binding.
 type record struct {
 	name     string
 	created  metav1.Time
@@ -314,7 +313,6 @@ type identified struct {
 	identity string
 }
 
-// claim is an accepted permission claim.
 type claim struct {
 	identified
 	verbs     []string
@@ -389,14 +387,6 @@ func labelsOf(provider logicalcluster.Name, export string, of []claim) claimLabe
 			continue // cannot happen, because it was decoded
 		}
 		all[c.identified] = append(all[c.identified], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
-	}
-	return all
-}
-
-func (l claimLabels) clone() claimLabels {
-	all := make(claimLabels, len(l))
-	for w, of := range l {
-		all[w] = slices.Clip(of)
 	}
 	return all
 }

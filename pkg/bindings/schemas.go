@@ -136,8 +136,7 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	return p, err
 }
 
-// validateNew validates new conversion rules. Existing copies with such rules are used nevertheless. The error wraps
-// apis.ErrInvalidSchema.
+// validateNew validates new conversion rules, but not those of existing copies. The error wraps apis.ErrInvalidSchema.
 func (p *pinned) validateNew(copied *BoundSchema) error {
 	if copied.Conversion == nil {
 		return nil
@@ -183,12 +182,7 @@ func newSchemas(config *Config, inUse func(types.UID) bool, changed func(uid typ
 	var err error
 	s.metadata, err = client.NewMetadataInformer(copies, BoundSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: func(copied *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
-			slim := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: copied.Name, ResourceVersion: copied.ResourceVersion}}
-			slim.Annotations = map[string]string{logicalcluster.AnnotationKey: copied.Annotations[logicalcluster.AnnotationKey]}
-			if rules := copied.Annotations[conversionAnnotation]; rules != "" {
-				slim.Annotations[conversionAnnotation] = rules
-			}
-			return slim, nil
+			return &metav1.PartialObjectMetadata{ObjectMeta: tenancy.Slim(&copied.ObjectMeta, conversionAnnotation)}, nil
 		},
 	})
 	if err != nil {

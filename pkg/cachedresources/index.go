@@ -33,8 +33,7 @@ type Index struct {
 	identities map[identified]*published
 	of         map[apis.Publisher]identified
 	bytes      map[apis.Publisher]int64
-	// owners are the cached resources that select the objects, if several in one logical cluster replicate the
-	// same resource.
+	// owners are the cached resources that select the objects, if several replicate the same resource.
 	owners map[owned]apis.Publisher
 
 	listeners definitions.Listeners[definitions.Change]
@@ -138,8 +137,7 @@ func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
 	}
 }
 
-// denyLocked removes the objects of a logical cluster from an identity, unless another cached resource
-// publishes them.
+// denyLocked removes the objects of a logical cluster from an identity, unless another publisher has them.
 func (x *Index) denyLocked(publisher apis.Publisher, w identified, of *published, revision uint64) {
 	owner, ok := x.owners[owned{publisher.Cluster, w.resource.WithVersion(of.version)}]
 	if !ok || owner == publisher || x.of[owner] != w {
