@@ -100,8 +100,7 @@ func (b *Board) get(name string) entry {
 	return b.objects[name]
 }
 
-// all calls visit with the current objects in the order of their names, and returns their version. visit must not call
-// methods of the board.
+// all calls visit, which must not call the board, with the current objects in the order of their names.
 func (b *Board) all(visit func(e entry)) (version int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

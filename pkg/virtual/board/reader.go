@@ -81,7 +81,6 @@ func (r *Reader) show(e entry) client.Object {
 	return r.content.Show(e.Object, strconv.FormatInt(e.version, 10))
 }
 
-// checkVersion returns an error if a requested version is not available yet.
 func (r *Reader) checkVersion(version string) error {
 	wanted, err := parse(version)
 	if now := r.board.newest(); err == nil && wanted > now {
@@ -131,7 +130,6 @@ func (s *selection) has(e entry) bool {
 	return err == nil && matches
 }
 
-// expired returns the error for an unavailable version or page.
 func expired(subject string) *apierrors.StatusError {
 	return apierrors.NewResourceExpired(subject + " is too old, or of another server: list again")
 }
@@ -304,7 +302,6 @@ func (f *follower) bookmark(ctx context.Context, annotations map[string]string) 
 	return f.send(ctx, watch.Event{Type: watch.Bookmark, Object: object})
 }
 
-// sendChange sends the event of a change, if it concerns selected objects.
 func (f *follower) sendChange(ctx context.Context, c change) bool {
 	switch before, after := f.selected.has(c.old), f.selected.has(c.now); {
 	case before && after:

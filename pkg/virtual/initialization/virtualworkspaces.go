@@ -106,7 +106,6 @@ func Mounts() []*request.Mount {
 	return []*request.Mount{request.InitializingWorkspaces, request.TerminatingWorkspaces}
 }
 
-// entry describes the virtual workspace of a request.
 type entry struct {
 	*kind
 	workspaceType client.Key
@@ -249,7 +248,6 @@ func (v *VirtualWorkspaces) Serve(w http.ResponseWriter, r *http.Request, info *
 	return err
 }
 
-// serveAll serves requests for all waiting logical clusters.
 func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) error {
 	switch {
 	case !info.IsResourceRequest && v.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
@@ -272,7 +270,6 @@ func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e e
 	return nil
 }
 
-// redirect returns the request in one logical cluster.
 func (v *VirtualWorkspaces) redirect(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	ctx := r.Context()
 	lc, err := v.waiting(ctx, e)
@@ -300,7 +297,6 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, e entry, info *genericapir
 	return r.WithContext(genericapirequest.WithUser(ctx, as)), nil
 }
 
-// validate returns an error for requests that are not served for a LogicalCluster.
 func validate(info *genericapirequest.RequestInfo) error {
 	served := oneVerbs.Object
 	switch info.Subresource {

@@ -84,44 +84,31 @@ func (x *Replicas) followSources(ctx context.Context) {
 	}
 	unused := map[source]*follower{}
 	for of, f := range x.followers {
-		if f.consumed = consumed[of] || f.consumed && !complete; !f.consumed {
+		if f.consumed = consumed[of] || f.consumed && !complete; !f.consumed && !x.isRequested(of, f) {
+			delete(x.followers, of)
 			unused[of] = f
 		}
 	}
 	x.mu.Unlock()
 	x.endWatches()
 	for of, f := range unused {
-		x.stopUnused(ctx, of, f)
-	}
-}
-
-// stopUnused stops a follower without consumers if there was no recent request, or if its source is no longer offered.
-func (x *Replicas) stopUnused(ctx context.Context, of source, f *follower) {
-	x.mu.Lock()
-	requested, as := f.requested, f.as
-	x.mu.Unlock()
-	if x.config.Clock.Since(requested) < keepRequested {
-		if now, err := x.offered(as); now == of || errors.Is(err, client.ErrIncomplete) {
-			return
+		f.stop()
+		if err := f.deleteSnapshot(); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to delete the snapshot of an unused cached resource", "resource", of.resource.String())
 		}
 	}
-	x.mu.Lock()
-	requestedAgain := !f.requested.Equal(requested)
-	if !requestedAgain {
-		delete(x.followers, of)
-	}
-	x.mu.Unlock()
-	if requestedAgain {
-		return
-	}
-	f.stop()
-	if err := f.deleteSnapshot(); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to delete the snapshot of an unused cached resource", "resource", of.resource.String())
-	}
 }
 
-// wanted returns the sources with consumers. If it is not complete because objects are not loaded, the existing
-// followers must be kept.
+// isRequested reports whether there was a recent request for the source of a follower, and it is still offered.
+func (x *Replicas) isRequested(of source, f *follower) bool {
+	if x.config.Clock.Since(f.requested) >= keepRequested {
+		return false
+	}
+	now, err := x.offered(f.as)
+	return now == of || errors.Is(err, client.ErrIncomplete)
+}
+
+// wanted returns the sources with consumers. Existing followers must be kept if not all objects are loaded (complete).
 func (x *Replicas) wanted() (wanted map[source]bool, complete bool) {
 	x.mu.Lock()
 	exports := make([]client.Key, 0, len(x.consumed))
@@ -209,7 +196,6 @@ func (x *Replicas) run(ctx context.Context, informer client.Runner, saved snapsh
 
 var errNotYet = errors.New("they have just been requested")
 
-// notYet returns a retriable error for replicas that are not synced yet.
 func notYet(resource schema.GroupResource, why error) error {
 	err := request.Unavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", resource, why))
 	err.ErrStatus.Details.Group, err.ErrStatus.Details.Kind = resource.Group, resource.Resource

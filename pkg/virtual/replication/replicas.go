@@ -51,8 +51,7 @@ type Config struct {
 	Clock clock.WithTicker
 }
 
-// Replicas contains the replicas that consumers of the shard can read. It must be run. Its methods may be called
-// concurrently.
+// Replicas contains the replicas that consumers of the shard can read. It must be run, and is safe for concurrent use.
 type Replicas struct {
 	config  Config
 	changed chan struct{} // has an element if followSources must run
@@ -72,7 +71,6 @@ type source struct {
 	identity string
 }
 
-// offering is a resource that an export offers.
 type offering struct {
 	export   client.Key
 	resource schema.GroupResource
