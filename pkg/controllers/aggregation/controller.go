@@ -1,5 +1,4 @@
-// Package aggregation updates the rules of aggregated cluster roles: the rules of all matching cluster roles in the same
-// logical cluster.
+// Package aggregation updates the rules of aggregated cluster roles: those of all matching roles in the logical cluster.
 //
 //	ClusterRole a, labelled ──┐
 //	ClusterRole b, labelled ──┴─► ClusterRole with an aggregationRule: rules of a and b

@@ -108,7 +108,6 @@ func (r *bindingReconciler) checkReplacements(ctx context.Context, known *apisv1
 	return nil
 }
 
-// reserve reserves the names of the resources that are not bound yet.
 func (r *bindingReconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) (release func(), conflict string, err error) {
 	return reserve(ctx, r.apis, r.siblings, key.Cluster, binding, p)
 }

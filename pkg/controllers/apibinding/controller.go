@@ -1,6 +1,5 @@
-// Package apibinding reconciles APIBindings. It binds the resources of the export and follows changes of the export; resources that
-// the export no longer contains stay bound. When a binding is deleted, its objects are deleted first, unless another binding in the
-// logical cluster takes them over.
+// Package apibinding reconciles APIBindings. It binds the resources of the export and follows its changes; resources that it no
+// longer contains stay bound. The objects of a deleted binding are deleted first, unless another binding takes them over.
 //
 //	export, schemas ─► copies of the schemas ─► names ─► LogicalCluster ─► status
 //

@@ -20,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// observation is the input of decide.
 type observation struct {
 	provider logicalcluster.Name
 	export   *apisv1alpha2.APIExport // nil if there is none
@@ -97,7 +96,6 @@ func (p *plan) follow(before []apisv1alpha2.BoundAPIResource, schemas []*metav1.
 	p.added = newSchemas(before, p.wanted)
 }
 
-// boundAs returns the bound resource of a binding, or nil.
 func boundAs(binding *apisv1alpha2.APIBinding, group, resource string) *apisv1alpha2.BoundAPIResource {
 	for i := range binding.Status.BoundResources {
 		if b := &binding.Status.BoundResources[i]; b.Group == group && b.Resource == resource {

@@ -42,8 +42,7 @@ type APIs interface {
 	Yield(ctx context.Context, key client.Key) error
 	// Rewrite writes the result of change without admission. It returns nil if that is nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// Empty deletes the objects of a bound resource, and returns the numbers of those that remain and wait for each
-	// finalizer.
+	// Empty deletes the objects of a bound resource, and returns the numbers of those that remain, and for each finalizer.
 	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (remainder int, finalizers map[string]int, err error)
 	// FollowNames calls f when names may have been released, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
@@ -119,9 +118,6 @@ func (r *bindingReconciler) exportOf(cluster logicalcluster.Name, binding *apisv
 // recorded returns a LogicalCluster, and its new state if the resources of a binding are not recorded yet.
 func (r *bindingReconciler) recorded(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
 	cached, err := r.logicalCluster(cluster)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, nil, err
-	}
 	key := client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}
 	lc, exists := r.clusters.Of(key, cached, err == nil)
 	if !exists {

@@ -95,9 +95,6 @@ type exportReconciler struct {
 
 func (r *exportReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.export(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	export, exists := r.latest.Of(key, cached, err == nil)
 	if exists && export.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
@@ -137,9 +134,6 @@ func (r *exportReconciler) reconcileIdentity(ctx context.Context, key client.Key
 // reconcileSlice creates the default slice of an export, or deletes it with the export.
 func (r *exportReconciler) reconcileSlice(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, exists bool) error {
 	slice, err := r.slice(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
 	owner, owned := ownerOf(slice)
 	switch {
 	case err == nil && owned && (!exists || owner != export.UID):

@@ -2,8 +2,7 @@
 // bindings that apply to all logical clusters, and on the root shard root, with its WorkspaceTypes and bindings.
 //
 // It writes differences to the desired state at each start and after changes. Edits of a WorkspaceType are retained until a
-// version of Shardplane contains other content for it; an older replica does not revert this. Roles and bindings are
-// completed, unless they opt out.
+// newer version of Shardplane contains other content for it. Roles and bindings are completed, unless they opt out.
 package bootstrap
 
 import (
@@ -65,12 +64,7 @@ type Config struct {
 // NewBootstrapController returns the controller.
 func NewBootstrapController(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 	clusters := clustersOf(cfg.ShardName)
-	r := &bootstrapReconciler{
-		shard: cfg.ShardName, local: cfg.Local, homeCreators: cfg.HomeCreators, done: cfg.Done,
-		get: cfg.LogicalClusters.Lister().Get, types: cfg.WorkspaceTypes.Lister().Get, exports: cfg.APIExports.Lister().Get,
-		role: cfg.ClusterRoles.Lister().Get, binding: cfg.ClusterRoleBindings.Lister().Get,
-		waiting: map[logicalcluster.Name]bool{},
-	}
+	r := &bootstrapReconciler{Config: cfg, waiting: map[logicalcluster.Name]bool{}}
 	if err := r.load(); err != nil {
 		return nil, err
 	}
@@ -82,7 +76,6 @@ func NewBootstrapController(cfg Config) (*reconcile.Controller[logicalcluster.Na
 		reconcile.OnDelete(cfg.ClusterRoleBindings, clusterIn[*rbacv1.ClusterRoleBinding](clusters)),
 	}
 	if cfg.Schemas != nil {
-		r.schemas = cfg.Schemas.Lister().Get
 		sources = append(sources, reconcile.OnDelete(cfg.Schemas, clusterIn[*metav1.PartialObjectMetadata](clusters)))
 	}
 	for _, cluster := range clusters {
@@ -105,32 +98,23 @@ func clusterIn[T client.Object](clusters []logicalcluster.Name) func(T) []logica
 }
 
 type bootstrapReconciler struct {
-	shard        string
-	local        *client.Factory
-	homeCreators []string
-	shipped      struct {
+	Config
+
+	shipped struct {
 		types   []*tenancyv1alpha1.WorkspaceType
 		exports []*apisv1alpha2.APIExport
 		schemas []*apisv1alpha1.APIResourceSchema
 	}
 
-	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
-	types   func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
-	exports func(key client.Key) (*apisv1alpha2.APIExport, error)
-	schemas func(key client.Key) (*metav1.PartialObjectMetadata, error)
-	role    func(key client.Key) (*rbacv1.ClusterRole, error)
-	binding func(key client.Key) (*rbacv1.ClusterRoleBinding, error)
-
 	mu      sync.Mutex
 	waiting map[logicalcluster.Name]bool // logical clusters that have not been complete yet
-	done    func()
 }
 
 func (r *bootstrapReconciler) reconcile(ctx context.Context, cluster logicalcluster.Name) (reconcile.Result, error) {
-	scope := r.local.Cluster(cluster.Path())
-	lc, err := r.get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	scope := r.Local.Cluster(cluster.Path())
+	lc, err := r.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	if apierrors.IsNotFound(err) {
-		lc, err = kinds.LogicalClusters.In(scope).Create(ctx, logicalClusterOf(cluster, r.shard), metav1.CreateOptions{})
+		lc, err = kinds.LogicalClusters.In(scope).Create(ctx, logicalClusterOf(cluster, r.ShardName), metav1.CreateOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{}, fmt.Errorf("creating the LogicalCluster of %s: %w", cluster, err)
@@ -150,9 +134,9 @@ func (r *bootstrapReconciler) reconcile(ctx context.Context, cluster logicalclus
 }
 
 func (r *bootstrapReconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
-	objects := policyOf(cluster, r.homeCreators)
-	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, kinds.ClusterRoles.In(scope), mergeRole}
-	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, kinds.ClusterRoleBindings.In(scope), mergeBinding}
+	objects := policyOf(cluster, r.HomeCreators)
+	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.ClusterRoles.Lister().Get, kinds.ClusterRoles.In(scope), mergeRole}
+	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.ClusterRoleBindings.Lister().Get, kinds.ClusterRoleBindings.In(scope), mergeBinding}
 	return errors.Join(
 		roles.ensure(ctx, cluster, objects.ClusterRoles),
 		bindings.ensure(ctx, cluster, objects.ClusterRoleBindings),
@@ -167,8 +151,8 @@ func (r *bootstrapReconciler) complete(cluster logicalcluster.Name) {
 		return
 	}
 	delete(r.waiting, cluster)
-	if len(r.waiting) == 0 && r.done != nil {
-		r.done()
+	if len(r.waiting) == 0 && r.Done != nil {
+		r.Done()
 	}
 }
 
@@ -191,8 +175,8 @@ func (r *bootstrapReconciler) load() error {
 
 // ensureShipped creates missing content of root and updates older versions. Schemas never change, and are retained.
 func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
-	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), workspaceTypes.merge}
-	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), apiExports.merge}
+	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.WorkspaceTypes.Lister().Get, kinds.WorkspaceTypes.In(scope), workspaceTypes.merge}
+	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.APIExports.Lister().Get, kinds.APIExports.In(scope), apiExports.merge}
 	return errors.Join(
 		types.ensure(ctx, core.RootCluster, r.shipped.types),
 		r.ensureSchemas(ctx, scope),
@@ -203,7 +187,7 @@ func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Sc
 func (r *bootstrapReconciler) ensureSchemas(ctx context.Context, scope client.Scope) error {
 	var errs []error
 	for _, want := range r.shipped.schemas {
-		_, err := r.schemas(client.Key{Cluster: core.RootCluster, Name: want.Name})
+		_, err := r.Schemas.Lister().Get(client.Key{Cluster: core.RootCluster, Name: want.Name})
 		if apierrors.IsNotFound(err) {
 			_, err = kinds.APIResourceSchemas.In(scope).Create(ctx, want, metav1.CreateOptions{})
 		}
@@ -241,7 +225,6 @@ func logicalClusterOf(cluster logicalcluster.Name, shard string) *corev1alpha1.L
 	return lc
 }
 
-// content defines the shipped content of a kind of object.
 type content[T client.Object] struct {
 	copied      func(T) T
 	of          func(T) any

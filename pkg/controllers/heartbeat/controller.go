@@ -54,7 +54,7 @@ type leases interface {
 func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 	own := config.Own.Lister()
 	h := &heart{
-		shard: config.ShardName, load: config.Load, done: config.Done, now: time.Now,
+		Config: config, now: time.Now,
 		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
 		owner: func() []metav1.OwnerReference {
 			shard, err := own.Get(client.Key{Cluster: core.RootCluster, Name: config.ShardName})
@@ -72,10 +72,9 @@ func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 
 // heart renews one Lease. Its methods must not be called concurrently.
 type heart struct {
-	shard  string
+	Config
+
 	leases leases
-	load   func() *shardload.Load
-	done   func(err error)
 	now    func() time.Time
 	owner  func() []metav1.OwnerReference // the Shard
 	last   *coordinationv1.Lease          // as written last; nil if it must be read
@@ -83,8 +82,8 @@ type heart struct {
 
 func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
 	err := h.renew(ctx)
-	if h.done != nil && !apierrors.IsNotFound(err) {
-		h.done(err)
+	if h.Done != nil && !apierrors.IsNotFound(err) {
+		h.Done(err)
 	}
 	if err != nil {
 		h.last = nil // it may have been written concurrently
@@ -95,13 +94,13 @@ func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: rootWait}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("renewing the heartbeat of shard %s in root: %w", h.shard, err)
+		return reconcile.Result{}, fmt.Errorf("renewing the heartbeat of shard %s in root: %w", h.ShardName, err)
 	}
 	return reconcile.Result{RequeueAfter: shardload.Interval}, nil
 }
 
 func (h *heart) renew(ctx context.Context) error {
-	name := shardload.LeaseName(h.shard)
+	name := shardload.LeaseName(h.ShardName)
 	if h.last == nil {
 		found, err := h.leases.Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
@@ -114,12 +113,12 @@ func (h *heart) renew(ctx context.Context) error {
 	if h.last != nil {
 		lease = h.last.DeepCopy()
 	}
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.ShardName)
 	lease.OwnerReferences = h.owner()
-	lease.Spec.HolderIdentity = new(h.shard)
+	lease.Spec.HolderIdentity = new(h.ShardName)
 	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
-	err := shardload.SetOnLease(lease, h.load())
+	err := shardload.SetOnLease(lease, h.Load())
 	switch {
 	case err != nil:
 	case h.last == nil:

@@ -61,9 +61,9 @@ func TestBeat(t *testing.T) {
 	now := time.Unix(100, 0)
 	var load *shardload.Load
 	owner := []metav1.OwnerReference{{Kind: "Shard", Name: "a", UID: "u"}}
-	h := &heart{shard: "a", leases: s, load: func() *shardload.Load { return load }, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
+	h := &heart{Config: Config{ShardName: "a", Load: func() *shardload.Load { return load }}, leases: s, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
 	var results []error
-	h.done = func(err error) { results = append(results, err) }
+	h.Done = func(err error) { results = append(results, err) }
 	beat := func(want ...string) error {
 		t.Helper()
 		s.requests = nil

@@ -153,9 +153,6 @@ type deletionReconciler struct {
 
 func (r *deletionReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	lc, exists := r.latest.Of(key, cached, err == nil)
 	if !exists || lc.Name != corev1alpha1.LogicalClusterName || lc.DeletionTimestamp == nil {
 		return reconcile.Result{}, nil
@@ -306,7 +303,6 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func(st
 	return result{}
 }
 
-// report sets the condition with the progress of the deletion.
 func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	severity := conditionsv1alpha1.ConditionSeverityInfo

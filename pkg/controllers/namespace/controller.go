@@ -123,7 +123,6 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, config.Stored, key.Cluster, key.Name, resources)}
 }
 
-// round is the result of one attempt to delete the content.
 type round struct {
 	discovery error // if not all resources are known
 	purge.Outcome

@@ -81,9 +81,6 @@ type partitionSetReconciler struct {
 
 func (r *partitionSetReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	set, err := r.set(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	var wanted map[string]*topologyv1alpha1.Partition
 	deleted := err != nil || set.DeletionTimestamp != nil
 	if !deleted {

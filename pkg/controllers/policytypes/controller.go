@@ -110,7 +110,6 @@ const (
 	maxResources = 1000
 )
 
-// tooMuch returns a warning if a policy is too large to be checked.
 func tooMuch(policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	spec := field.NewPath("spec")
 	if n := len(policy.Spec.Variables); n > maxVariables {
@@ -129,7 +128,6 @@ func tooMuch(policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admiss
 	return nil
 }
 
-// checkAll checks all expressions of a policy until ctx is done.
 func checkAll(ctx context.Context, checker validating.TypeChecker, policy *admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	var warnings []admissionregistrationv1.ExpressionWarning
 	types := checker.CreateContext(policy)

@@ -8,8 +8,7 @@
 //	                      └─► roles that grant their use, their bindings; bindings with
 //	                          subjects of a maximal permission policy, their roles
 //
-// The annotation internal.kcp.io/replicate contains a list of reasons. Reasons that administrators or other controllers
-// have added do not change.
+// The annotation internal.kcp.io/replicate contains a list of reasons. Those that others have added do not change.
 package replicationreasons
 
 import (

@@ -169,7 +169,6 @@ func (r *quotaReconciler) publish(ctx context.Context, quota *corev1.ResourceQuo
 	return len(above) > 0, nil
 }
 
-// prune removes the state of deleted quotas.
 func (r *quotaReconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

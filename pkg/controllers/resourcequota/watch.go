@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const syncWait = 10 * time.Second
@@ -214,7 +215,6 @@ func (w *watches) use(in namespace, resource schema.GroupResource) (c *counter, 
 	return found, false
 }
 
-// counter starts to watch a resource.
 func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*counter, error) {
 	informer, err := client.NewMetadataInformer(w.local.Cluster(in.Cluster.Path()), gvr, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: slim,
@@ -266,10 +266,7 @@ func (w *watches) notify(c *counter, key client.Key) {
 }
 
 func slim(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: obj.Name, Namespace: obj.Namespace, UID: obj.UID, ResourceVersion: obj.ResourceVersion,
-		Annotations: map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()},
-	}}, nil
+	return &metav1.PartialObjectMetadata{ObjectMeta: tenancy.Slim(&obj.ObjectMeta)}, nil
 }
 
 // version returns a served version of a resource.

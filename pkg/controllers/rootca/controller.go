@@ -20,7 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -65,13 +65,11 @@ func NewInformer(local *client.Factory) *client.Informer[*corev1.ConfigMap] {
 }
 
 func slim(m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	slimmed := map[string]string{logicalcluster.AnnotationKey: m.Annotations[logicalcluster.AnnotationKey]}
+	slimmed := &corev1.ConfigMap{ObjectMeta: tenancy.Slim(&m.ObjectMeta)}
 	if m.Annotations[descriptionAnnotation] != "" {
-		slimmed[digestAnnotation] = digest(m.Data)
+		slimmed.Annotations[digestAnnotation] = digest(m.Data)
 	}
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Annotations: slimmed,
-	}}, nil
+	return slimmed, nil
 }
 
 // NewRootCAController returns the controller. Its keys are namespaces of the shard. configMaps is the result of NewInformer.
@@ -91,7 +89,7 @@ func NewRootCAController(local *client.Factory, namespaces *client.Informer[*cor
 				return client.Key{Cluster: key.Cluster, Name: key.Namespace}
 			}),
 			// This must be the last source, so that no change is missed.
-			sweepSource(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.Lister().List(nil) }, wait: newLimit().Wait}),
+			(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.Lister().List(nil) }, wait: newLimit().Wait}).source,
 		},
 	})
 }
@@ -206,16 +204,14 @@ type sweeper struct {
 	wait       func(ctx context.Context) error // for the rate limit
 }
 
-func sweepSource(s *sweeper) reconcile.Source[client.Key] {
-	return func(ctx context.Context, _ reconcile.Queue[client.Key]) (func(), error) {
-		ctx, cancel := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		running.Go(func() { s.run(ctx) })
-		return func() {
-			cancel()
-			running.Wait()
-		}, nil
-	}
+func (s *sweeper) source(ctx context.Context, _ reconcile.Queue[client.Key]) (func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { s.run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}, nil
 }
 
 func (s *sweeper) run(ctx context.Context) {
@@ -233,7 +229,6 @@ func (s *sweeper) run(ctx context.Context) {
 	}
 }
 
-// sweep writes missing and outdated ConfigMaps and returns the number of failures.
 func (s *sweeper) sweep(ctx context.Context) (failed int) {
 	logger := klog.FromContext(ctx)
 	written, start := 0, time.Now()
@@ -279,7 +274,6 @@ type File struct {
 	current atomic.Pointer[bundle]
 }
 
-// bundle is a version of the content.
 type bundle struct {
 	pem      []byte
 	digest   string        // of a ConfigMap with this content

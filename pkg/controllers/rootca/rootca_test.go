@@ -272,7 +272,7 @@ func TestFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = file.Run(ctx) })
-	stop, err := sweepSource(&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait})(ctx, nil)
+	stop, err := (&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait}).source(ctx, nil)
 	require.NoError(t, err)
 	holds := func(content string) {
 		t.Helper()

@@ -22,7 +22,6 @@ import (
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -112,18 +111,12 @@ type healthReconciler struct {
 
 func (j *healthReconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	shard, err := j.shard(name)
-	if apierrors.IsNotFound(err) {
+	if err != nil {
 		delete(j.reported, name)
 		j.metrics.delete(name)
-		return reconcile.Result{}, nil
-	}
-	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil //nolint:nilerr // deleted
 	}
 	lease, err := j.lease(name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
-	}
 	updated, writeLoad := shard.DeepCopy(), false
 	if err != nil {
 		shardload.ClearOnShard(updated)
@@ -187,7 +180,6 @@ func (m metrics) delete(shard string) {
 	m.used.Delete(map[string]string{"name": shard})
 }
 
-// setReady sets the condition Ready, unless the state of the shard is unknown.
 func setReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load) {
 	switch {
 	case observed == unknown:

@@ -3,8 +3,7 @@
 // Deleting the Shard removes the shard: the controller does not recreate it before the process is restarted, like a kubelet
 // that does not register its Node again. The Shard of the root shard is always recreated.
 //
-// The shard owns only the name label, the URLs and the annotation for checkpoints; other annotations and labels belong to
-// administrators.
+// The shard owns only the name label, the URLs and the annotation for checkpoints; others belong to administrators.
 package shardregistration
 
 import (
@@ -94,7 +93,6 @@ type registrationReconciler struct {
 	removed atomic.Bool
 }
 
-// follow is a reconcile.Source of changes of the Shard.
 func (r *registrationReconciler) follow(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
 	changed := func(shard *corev1alpha1.Shard, removed bool) {
 		if shard.Name == r.config.ShardName {

@@ -17,7 +17,7 @@ import (
 func systemWorld(exports ...string) *world {
 	w := newWorld()
 	w.lc.Status.Initializers = nil
-	w.b.bindsSystem = true
+	w.b.config.BindsSystem = true
 	for _, name := range exports {
 		w.offer(name)
 	}
@@ -96,7 +96,7 @@ func TestAdopt(t *testing.T) {
 
 	// Nothing changes while the exports of root are unknown, and in system logical clusters.
 	for _, change := range []func(*world){
-		func(w *world) { w.b.bindsSystem = false },
+		func(w *world) { w.b.config.BindsSystem = false },
 		func(w *world) { w.lc.Annotations["kcp.io/cluster"] = "system:admin" },
 	} {
 		w = systemWorld("tenancy.kcp.io", "topology.kcp.io")

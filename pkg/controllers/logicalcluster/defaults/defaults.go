@@ -6,8 +6,7 @@
 //	                      initializer system:apibindings ◄─┘ removed
 //
 // Bindings are created before a logical cluster becomes Ready. If the type specifies Maintain, they are also updated after
-// that. The in-memory state only determines which logical clusters are requeued when a type, an export or a binding
-// changes.
+// that. The in-memory state only determines which logical clusters are requeued after changes.
 package defaults
 
 import (
@@ -70,35 +69,29 @@ type Binder interface {
 
 // Bindings creates default bindings. Its methods may be called concurrently, but Make only once at a time for a logical cluster.
 type Bindings struct {
-	types         tenancy.TypeLookup
-	typesComplete func() error
-	resolve       func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
-	export        func(key client.Key) (*apisv1alpha2.APIExport, error)
-	known         func(key client.Key) (*apisv1alpha2.APIBinding, error)
-	siblings      func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
-	bindsSystem   bool
-	binder        Binder
-	create        func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
-	commit        func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
+	config   Config
+	export   func(key client.Key) (*apisv1alpha2.APIExport, error)
+	known    func(key client.Key) (*apisv1alpha2.APIBinding, error)
+	siblings func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
+	create   func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
+	commit   func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
 	// ofTypes contains the types that affect logical clusters, and ofExports the logical clusters that wait for exports.
 	ofTypes   tenancy.Waits[string]
 	ofExports tenancy.Waits[logicalcluster.Name]
 
+	// watched contains the logical clusters that are requeued when their bindings change.
+	watched sync.Map
+
 	mu sync.Mutex
-	// watched are the logical clusters that are requeued when their bindings change.
-	watched map[logicalcluster.Name]bool
-	// made are bindings that must be recorded in their LogicalClusters.
-	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
-	// adopted are the logical clusters that have bound the system exports, which must be recorded.
-	adopted map[logicalcluster.Name]bool
+	// notes record bindings in LogicalClusters.
+	notes map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster
 }
 
 // NewDefaultBindings returns Bindings and the sources that requeue logical clusters.
 func NewDefaultBindings(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 	b := &Bindings{
-		types: cfg.Types, typesComplete: cfg.TypesComplete, resolve: cfg.Resolve,
-		binder: cfg.Binder, bindsSystem: cfg.BindsSystem,
+		config: cfg,
 		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
 			return cfg.Bindings.Lister().Cluster(cluster).List(nil)
 		},
@@ -110,9 +103,8 @@ func NewDefaultBindings(cfg Config) (*Bindings, []reconcile.Source[client.Key]) 
 			_, err := kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
 			return err
 		},
-		commit:  reconcile.Committer(cfg.Local, kinds.APIBindings),
-		watched: map[logicalcluster.Name]bool{}, made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
-		adopted: map[logicalcluster.Name]bool{},
+		commit: reconcile.Committer(cfg.Local, kinds.APIBindings),
+		notes:  map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster{},
 	}
 	clusters := cfg.LogicalClusters.Lister()
 	return b, []reconcile.Source[client.Key]{
@@ -144,21 +136,17 @@ func keysOf(clusters []logicalcluster.Name) []client.Key {
 
 // watching returns the key of a logical cluster that depends on its bindings.
 func (b *Bindings) watching(cluster logicalcluster.Name) []client.Key {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.watched[cluster] {
+	if _, watched := b.watched.Load(cluster); !watched {
 		return nil
 	}
 	return keysOf([]logicalcluster.Name{cluster})
 }
 
 func (b *Bindings) watch(cluster logicalcluster.Name, watched bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if watched {
-		b.watched[cluster] = true
+		b.watched.Store(cluster, true)
 	} else {
-		delete(b.watched, cluster)
+		b.watched.Delete(cluster)
 	}
 }
 
@@ -169,25 +157,23 @@ func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.take(cluster)
 }
 
-// take returns and clears the bindings to record, and whether the system exports have been bound.
-func (b *Bindings) take(cluster logicalcluster.Name) (made []*apisv1alpha2.APIBinding, adopted bool) {
+func (b *Bindings) take(cluster logicalcluster.Name) []func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	made, adopted = b.made[cluster], b.adopted[cluster]
-	delete(b.made, cluster)
-	delete(b.adopted, cluster)
-	return made, adopted
+	defer delete(b.notes, cluster)
+	return b.notes[cluster]
+}
+
+func (b *Bindings) addNote(cluster logicalcluster.Name, note func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.notes[cluster] = append(b.notes[cluster], note)
 }
 
 // Note records the bindings since the last call. If the result is not written, the controller of bindings records them.
 func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	made, adopted := b.take(logicalcluster.From(lc))
-	for _, binding := range made {
-		lc = b.binder.Note(lc, binding)
-	}
-	if adopted {
-		lc = lc.DeepCopy()
-		metav1.SetMetaDataAnnotation(&lc.ObjectMeta, tenancy.SystemBindingsAnnotation, tenancy.SystemBound)
+	for _, note := range b.take(logicalcluster.From(lc)) {
+		lc = note(lc)
 	}
 	return lc
 }
@@ -263,9 +249,9 @@ func (s *state) add(other state) {
 // wanted returns the default bindings of a logical cluster: one for each export, even if it is referenced by several paths.
 func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBinding, error) {
 	id := lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]
-	types, err := b.ofTypes.Types(id, b.types).Of(lc)
+	types, err := b.ofTypes.Types(id, b.config.Types).Of(lc)
 	if err != nil {
-		if incomplete := b.typesComplete(); incomplete != nil {
+		if incomplete := b.config.TypesComplete(); incomplete != nil {
 			return nil, incomplete // the type may exist
 		}
 		return nil, err
@@ -274,7 +260,7 @@ func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBin
 	all := defaults[:0:0]
 	at := map[string]int{}
 	for _, want := range defaults {
-		if want.IsSystem() && (!want.Maintain || !b.bindsSystem) {
+		if want.IsSystem() && (!want.Maintain || !b.config.BindsSystem) {
 			continue // created by adopt, or always available
 		}
 		id := want.Path + ":" + want.Export
@@ -293,7 +279,7 @@ func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBin
 
 // providerOf returns the logical cluster of a default binding's export, or "" if it is unknown.
 func (b *Bindings) providerOf(want tenancy.DefaultBinding) logicalcluster.Name {
-	provider, err := b.resolve(logicalcluster.NewPath(want.Path), want.Export)
+	provider, err := b.config.Resolve(logicalcluster.NewPath(want.Path), want.Export)
 	if err != nil {
 		return ""
 	}
@@ -306,9 +292,6 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	name := apis.DefaultBindingName(cluster, want.Path, want.Export)
 	known, err := b.known(client.Key{Cluster: cluster, Name: name})
 	exists := err == nil
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
 	if exists && (known.Spec.Reference.Export == nil || *known.Spec.Reference.Export != apisv1alpha2.ExportBindingReference{Path: want.Path, Name: want.Export}) {
 		s.failed = append(s.failed, fmt.Sprintf("APIBinding %s references another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export))
 		return nil
@@ -352,11 +335,11 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
 	ref := binding.Spec.Reference.Export
 	if waits(lc) || (tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}).IsSystem() {
-		bound, err := b.binder.Bind(ctx, lc, binding, export)
+		bound, err := b.config.Binder.Bind(ctx, lc, binding, export)
 		if bound != nil {
-			b.mu.Lock()
-			b.made[logicalcluster.From(lc)] = append(b.made[logicalcluster.From(lc)], bound)
-			b.mu.Unlock()
+			b.addNote(logicalcluster.From(lc), func(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+				return b.config.Binder.Note(lc, bound)
+			})
 		}
 		if bound != nil || err != nil {
 			return bound != nil && err == nil, err
@@ -374,7 +357,6 @@ func (s *state) failure(name string, err error) error {
 	return fmt.Errorf("writing the APIBinding %s: %w", name, err)
 }
 
-// wait adds a binding that is not bound yet.
 func (s *state) wait(binding *apisv1alpha2.APIBinding) {
 	if binding.DeletionTimestamp != nil || !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
 		s.waiting = append(s.waiting, binding.Name)
@@ -385,7 +367,7 @@ func (s *state) wait(binding *apisv1alpha2.APIBinding) {
 func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBinding) (*apisv1alpha2.APIExport, error) {
 	path := logicalcluster.NewPath(want.Path)
 	b.ofExports.Remember(cluster, path.Join(want.Export).String())
-	provider, err := b.resolve(path, want.Export)
+	provider, err := b.config.Resolve(path, want.Export)
 	if err != nil || provider == "" {
 		return nil, err
 	}
@@ -408,7 +390,7 @@ func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (u
 // from an earlier release, which then loses nothing. It returns true until all of them are bound.
 func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting, again bool, err error) {
 	cluster := logicalcluster.From(lc)
-	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
+	if !b.config.BindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
 		return false, again, nil
 	}
 	b.watch(cluster, true) // must precede the lookup
@@ -420,9 +402,11 @@ func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		errs = append(errs, err)
 	}
 	if !adopting {
-		b.mu.Lock()
-		b.adopted[cluster] = true
-		b.mu.Unlock()
+		b.addNote(cluster, func(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+			lc = lc.DeepCopy()
+			metav1.SetMetaDataAnnotation(&lc.ObjectMeta, tenancy.SystemBindingsAnnotation, tenancy.SystemBound)
+			return lc
+		})
 	}
 	return adopting, again, errors.Join(errs...)
 }

@@ -70,16 +70,19 @@ func newWorld() *world {
 func (w *world) restart() {
 	w.Restart()
 	w.b = &Bindings{
-		types: func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
-			wt := w.types[path.Join(tenancyv1alpha1.ObjectName(name)).String()]
-			return wt, wt != nil
-		},
-		typesComplete: func() error { return w.incomplete },
-		resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
-			if w.resolves && (path.String() == "root:provider" || path.String() == "provider") {
-				return "provider", nil
-			}
-			return "", w.incompleteExports
+		config: Config{
+			Types: func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+				wt := w.types[path.Join(tenancyv1alpha1.ObjectName(name)).String()]
+				return wt, wt != nil
+			},
+			TypesComplete: func() error { return w.incomplete },
+			Resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
+				if w.resolves && (path.String() == "root:provider" || path.String() == "provider") {
+					return "provider", nil
+				}
+				return "", w.incompleteExports
+			},
+			Binder: w,
 		},
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 			if e := w.exports[key.Name]; e != nil && key.Cluster == "provider" {
@@ -102,8 +105,7 @@ func (w *world) restart() {
 		commit: func(_ context.Context, _, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 			return updated, w.write(updated)
 		},
-		binder: w, adopted: map[logicalcluster.Name]bool{}, watched: map[logicalcluster.Name]bool{},
-		made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
+		notes: map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster{},
 	}
 }
 
