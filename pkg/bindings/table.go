@@ -9,7 +9,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -77,19 +77,10 @@ func (t *table) slim(b *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, erro
 	if err != nil {
 		return nil, err
 	}
-	annotations := maps.Clone(l.content.Mirrored)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[logicalcluster.AnnotationKey] = b.Annotations[logicalcluster.AnnotationKey]
-	return &apisv1alpha2.APIBinding{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion,
-			CreationTimestamp: b.CreationTimestamp, DeletionTimestamp: b.DeletionTimestamp,
-			Annotations: annotations, Labels: l.content.Labels,
-		},
-		Spec: l.content.Spec, Status: l.content.Status,
-	}, nil
+	slim := tenancy.Slim(&b.ObjectMeta)
+	maps.Copy(slim.Annotations, l.content.Mirrored)
+	slim.Labels = l.content.Labels
+	return &apisv1alpha2.APIBinding{ObjectMeta: slim, Spec: l.content.Spec, Status: l.content.Status}, nil
 }
 
 func (t *table) listOf(b *apisv1alpha2.APIBinding) (*list, error) {

@@ -63,13 +63,12 @@ func NewAdminVirtualWorkspace(config Config) func(http.Handler) http.Handler {
 				return
 			}
 			info, ok := genericapirequest.RequestInfoFrom(r.Context())
-			resource := schema.GroupResource{}
-			if ok {
-				resource = schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-			}
-			switch {
-			case !ok:
+			if !ok {
 				respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+				return
+			}
+			resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+			switch {
 			case !info.IsResourceRequest && config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), shards, verbs)), map[schema.GroupResource]bool{shards: true}, nil):
 			case resource != shards, info.APIVersion != gv.Version, info.Subresource != "", info.Namespace != "":
 				respond(w, r, request.NotFound("only shards of "+gv.String()+", discovery and OpenAPI are served here"))
