@@ -130,7 +130,7 @@ func (a *Admission) plugins(c Config) []named {
 	policies := policy.Config{Config: common, Params: a.params}
 	c.Limits.Unstored = unstored
 	return []named{
-		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged{c.OwnVersion}},
+		{"MergedVersion", "replaces a resourceVersion that was merged from several shards with the part of this shard", merged(c.OwnVersion)},
 		{
 			"NamespaceLifecycle", "rejects objects in namespaces that do not exist or are being deleted, and the deletion of the namespace default",
 			lifecycle.NewLifecycle(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored}),
@@ -154,7 +154,7 @@ func (a *Admission) plugins(c Config) []named {
 		{"Initialization", "restricts the changes of initializers and terminators to a LogicalCluster", reserved.NewInitialization()},
 		{"ReservedMetadata", "protects metadata and fields that are reserved for the system or for administrators", reserved.NewReserved()},
 		{"Limits", "limits the objects, the bytes and the metadata of a logical cluster", limits.NewLimits(c.Limits)},
-		{"PolicyParameterAccess", "requires that the author of an admission policy or its binding can read the parameters", policy.NewAccess(policies)},
+		{"PolicyParameterAccess", "requires that the author of an admission policy or its binding can read the parameters", policy.NewAccess(common)},
 		{"ValidatingAdmissionPolicy", "applies ValidatingAdmissionPolicies", policy.NewValidating(policies, hooks.ValidatingPolicies, hooks.ValidatingBindings)},
 		{"ValidatingAdmissionWebhook", "calls validating webhooks", webhook.NewValidating(webhooks, hooks.ValidatingWebhooks)},
 		{"ResourceQuota", "enforces ResourceQuotas", a.quota},
@@ -202,26 +202,17 @@ func (a *Admission) Run(ctx context.Context) error {
 // merged replaces merged resourceVersions in updates. Objects in a response of the front-proxy for all shards have
 // one. If a client writes such an object back, the part of the version that belongs to this shard becomes the version
 // of the object, before other plugins run and before storage compares it.
-type merged struct {
-	own func(version string) (string, error)
-}
-
-var _ admission.MutationInterface = merged{}
-
-func (merged) Handles(operation admission.Operation) bool { return operation == admission.Update }
-
-func (p merged) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	obj, err := meta.Accessor(a.GetObject())
-	if err != nil {
-		return nil //nolint:nilerr // without a version there is nothing to replace
-	}
-	given := obj.GetResourceVersion()
-	own, err := p.own(given)
-	if err != nil {
+func merged(ownVersion func(version string) (string, error)) percluster.Mutator {
+	return percluster.Mutator{Handler: admission.NewHandler(admission.Update), Admits: func(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+		obj, err := meta.Accessor(a.GetObject())
+		if err != nil {
+			return nil //nolint:nilerr // without a version there is nothing to replace
+		}
+		given := obj.GetResourceVersion()
+		own, err := ownVersion(given)
+		if err == nil && own != given {
+			obj.SetResourceVersion(own)
+		}
 		return err
-	}
-	if own != given {
-		obj.SetResourceVersion(own)
-	}
-	return nil
+	}}
 }

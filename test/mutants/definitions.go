@@ -185,7 +185,7 @@ var definitions = []Mutant{
 	{
 		Name: "large-maps", Rule: "the number of fields that a write changes is limited, because insertion sort is used",
 		Edits: []Edit{{
-			File:   "pkg/serving/patchlimits.go",
+			File:   "pkg/serving/rules.go",
 			Before: "		if err == nil && writes(info) && mayHaveLargeMaps(body, mediaType) {",
 			After:  "		if err == nil && info.Verb == \"patch\" && mayHaveLargeMaps(body, mediaType) {",
 		}},
@@ -203,7 +203,7 @@ var definitions = []Mutant{
 	{
 		Name: "policy-patches", Rule: "patches by policies have the limits of patches in requests",
 		Edits: []Edit{{
-			File:   "pkg/admission/policy/plugins.go",
+			File:   "pkg/admission/policy/policy.go",
 			Before: "		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}",
 			After:  "		return compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)",
 		}},

@@ -27,30 +27,19 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	compiled "github.com/shardplane/shardplane/pkg/apis/conversions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Plugin implements admission.MutationInterface and admission.ValidationInterface.
-type Plugin struct {
-	*admission.Handler
-	config Config
-}
-
-var (
-	_ admission.MutationInterface   = &Plugin{}
-	_ admission.ValidationInterface = &Plugin{}
-)
-
 // NewAPIKinds returns the plugin.
-func NewAPIKinds(config Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
+func NewAPIKinds(c Config) percluster.Plugin {
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: c.admit, Validates: c.validate}
 }
 
-// Admit implements admission.MutationInterface.
-func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (c Config) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, old, ok := objectsOf(a)
 	if !ok || a.GetSubresource() != "" {
 		return nil
@@ -62,13 +51,13 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		keep(object, old)
 		apirules.KeepSpec(object, old)
 	default:
-		p.complete(ctx, a.GetUserInfo(), cluster, resource, object)
+		c.complete(ctx, a.GetUserInfo(), cluster, resource, object)
 	}
 	return nil
 }
 
 // complete sets the metadata that the server manages on a new export or binding.
-func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
+func (c Config) complete(ctx context.Context, u user.Info, cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
 	for _, key := range statusAnnotations {
 		delete(annotations, key) // it has no status yet
@@ -78,7 +67,7 @@ func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalclust
 		export, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "name")
 		path, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "path")
 		label := ""
-		if provider, ok, err := p.reference(ctx, u, cluster, path, export); ok && err == nil {
+		if provider, ok, err := c.reference(ctx, u, cluster, path, export); ok && err == nil {
 			label = apirules.ExportLabelValue(provider, export)
 		}
 		apirules.Complete(object, "", label)
@@ -113,36 +102,35 @@ func set(in *map[string]string, key, value string) {
 	(*in)[key] = value
 }
 
-// Validate implements admission.ValidationInterface.
-func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (c Config) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
-		return p.checkType(ctx, a)
+		return c.checkType(ctx, a)
 	}
 	if resource := a.GetResource().GroupResource(); resource.Group == cachev1alpha1.SchemeGroupVersion.Group && cachedSlices[resource.Resource] != "" {
-		return p.checkCachedSlice(ctx, a, cachedSlices[resource.Resource])
+		return c.checkCachedSlice(ctx, a, cachedSlices[resource.Resource])
 	}
 	object, old, ok := objectsOf(a)
 	if !ok {
 		return nil
 	}
-	if errs := apirules.Validate(ctx, object, old); len(errs) > 0 {
-		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	if err := percluster.Invalid(a, apirules.Validate(ctx, object, old)); err != nil {
+		return err
 	}
 	if a.GetSubresource() != "" {
 		return nil
 	}
 	resource := a.GetResource().Resource
 	if resource == conversions {
-		return p.checkConversion(ctx, a, object, old)
+		return c.checkConversion(ctx, a, object, old)
 	}
 	if old != nil {
 		return checkKept(a, object, old)
 	}
 	switch resource {
 	case bindings:
-		return p.checkBinding(ctx, a, object)
+		return c.checkBinding(ctx, a, object)
 	case endpointSlices:
-		_, err := p.mayBind(ctx, a, object, "spec", "export")
+		_, err := c.mayBind(ctx, a, object, "spec", "export")
 		return err
 	default:
 		return nil
@@ -151,8 +139,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 
 // checkBinding rejects a binding if the user may not bind its export, or if a webhook or policy has changed the
 // metadata that Admit set.
-func (p *Plugin) checkBinding(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
-	label, err := p.mayBind(ctx, a, object, "spec", "reference", "export")
+func (c Config) checkBinding(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
+	label, err := c.mayBind(ctx, a, object, "spec", "reference", "export")
 	if err != nil {
 		return err
 	}
@@ -199,7 +187,7 @@ var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVers
 
 // checkType rejects a WorkspaceType with new default bindings that the user may not bind, because the system
 // creates these bindings in all workspaces of the type. The exports need not exist yet.
-func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
+func (c Config) checkType(ctx context.Context, a admission.Attributes) error {
 	cluster, _ := request.ClusterNameFrom(ctx)
 	refs, err := defaultBindingsOf(a.GetObject())
 	if err != nil {
@@ -211,8 +199,8 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 			return err
 		}
 	}
-	if errs := checkDefaultBindings(refs, before); len(errs) > 0 {
-		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	if err := percluster.Invalid(a, checkDefaultBindings(refs, before)); err != nil {
+		return err
 	}
 	if u := a.GetUserInfo(); u == nil || identity.Administers(ctx, u) {
 		return nil
@@ -221,7 +209,7 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 		if slices.Contains(before, ref) {
 			continue
 		}
-		if _, _, err := p.mayBindOne(ctx, a, cluster, ref.Path, ref.Export); err != nil {
+		if _, _, err := c.mayBindOne(ctx, a, cluster, ref.Path, ref.Export); err != nil {
 			return err
 		}
 	}
@@ -259,12 +247,12 @@ func defaultBindingsOf(object runtime.Object) ([]tenancyv1alpha1.APIExportRefere
 }
 
 // checkConversion validates an APIConversion against its schema. If that is created later, the binding reports errors.
-func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
+func (c Config) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
 	if old != nil && equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
 		return nil
 	}
 	cluster, _ := request.ClusterNameFrom(ctx)
-	schema, err := p.config.Schema(ctx, cluster, object.GetName())
+	schema, err := c.Schema(ctx, cluster, object.GetName())
 	if err != nil {
 		return request.Unavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
 	}
@@ -280,10 +268,7 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 		return nil // the binding reports an invalid schema
 	}
 	_, errs = compiled.Compile(&crd.Spec, &conversion.Spec, environment.NewExpressions)
-	if errs = append(errs, compiled.ValidateSelectable(&crd.Spec, &conversion.Spec)...); len(errs) > 0 {
-		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
-	}
-	return nil
+	return percluster.Invalid(a, append(errs, compiled.ValidateSelectable(&crd.Spec, &conversion.Spec)...))
 }
 
 // cachedSlices maps endpoint slices of cached resources to the field of their spec with the name.
@@ -295,14 +280,14 @@ var cachedSlices = map[string]string{
 // checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its
 // export, because the slice discloses the consumers of the export. The cached resource must be in the same
 // workspace.
-func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
+func (c Config) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
 	object, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
 		return nil // the CustomResourceDefinition makes references immutable
 	}
 	cluster, _ := request.ClusterNameFrom(ctx)
 	path, _, _ := unstructured.NestedString(object.Object, "spec", of, "path")
-	if canonical, known := p.config.PathOf(cluster); path != "" && path != cluster.String() && (!known || path != canonical) {
+	if canonical, known := c.PathOf(cluster); path != "" && path != cluster.String() && (!known || path != canonical) {
 		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{
 			field.Invalid(field.NewPath("spec", of, "path"), path, "must be the path of this workspace, or empty: create the slice in the workspace of the cached resource"),
 		})
@@ -312,7 +297,7 @@ func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, o
 			return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{field.Required(field.NewPath(fields[0], fields[1:]...), "specify the cached resource of the slice, and the APIExport that offers it")})
 		}
 	}
-	_, err := p.mayBind(ctx, a, object, "spec", "export")
+	_, err := c.mayBind(ctx, a, object, "spec", "export")
 	return err
 }
 
@@ -342,47 +327,47 @@ type Config struct {
 }
 
 // mayBind rejects users who may not bind the export of an object, and returns the value of the export label.
-func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
+func (c Config) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
 	cluster, _ := request.ClusterNameFrom(ctx)
 	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
 	export, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
-	provider, found, err := p.mayBindOne(ctx, a, cluster, path, export)
+	provider, found, err := c.mayBindOne(ctx, a, cluster, path, export)
 	if err == nil && !found {
-		err = p.denied(a, cluster, path, export)
+		err = c.denied(a, cluster, path, export)
 	}
 	return apirules.ExportLabelValue(provider, export), err
 }
 
 // mayBindOne rejects users who may not bind an export; found is false if they may but it does not exist.
-func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+func (c Config) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	u := a.GetUserInfo()
-	provider, found, unknown := p.reference(ctx, u, cluster, path, export)
+	provider, found, unknown := c.reference(ctx, u, cluster, path, export)
 	may := u == nil || identity.Administers(ctx, u)
 	if !may {
 		// Permissions that a virtual workspace grants do not count: a user must not create a binding through
 		// a virtual workspace that the user could not create otherwise. Logical clusters that do not exist
 		// take the same path, including errors, because otherwise the response or its time would disclose which
 		// exports exist.
-		if may, err = p.config.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
+		if may, err = c.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
 		}
 		if !may && path != "" {
-			unknown = cmp.Or(unknown, p.config.Current()) // the denial could be due to missing data
+			unknown = cmp.Or(unknown, c.Current()) // the denial could be due to missing data
 		}
 	}
 	switch {
 	case unknown != nil:
 		return provider, found, request.Unavailable(fmt.Sprintf("cannot determine whether export %s may be bound, try again: %v", export, unknown))
 	case !may:
-		return provider, found, p.denied(a, cluster, path, export)
+		return provider, found, c.denied(a, cluster, path, export)
 	}
 	return provider, found, nil
 }
 
-func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
+func (c Config) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
 	if path == "" {
 		path = cluster.String()
-		if canonical, known := p.config.PathOf(cluster); known {
+		if canonical, known := c.PathOf(cluster); known {
 			path = canonical
 		}
 	}
@@ -396,14 +381,14 @@ func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 // reference returns the logical cluster of an export that an object in cluster refers to, and whether the
 // export can be bound. If the path does not exist, provider is a name that no logical cluster has.
 // Administrators can also bind an export that does not exist yet, in any logical cluster.
-func (p *Plugin) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+func (c Config) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {
 		return cluster, export != "", nil
 	}
-	provider, found, err = p.config.Resolve(logicalcluster.NewPath(path), export)
+	provider, found, err = c.Resolve(logicalcluster.NewPath(path), export)
 	if !found && u != nil && identity.Administers(ctx, u) {
 		if provider == "" {
-			provider, err = p.config.Find(ctx, logicalcluster.NewPath(path))
+			provider, err = c.Find(ctx, logicalcluster.NewPath(path))
 		}
 		found = provider != ""
 	}

@@ -18,13 +18,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // plugin has a provider, with the export e that alice may bind.
-func plugin(current error) *apikinds.Plugin {
+func plugin(current error) percluster.Plugin {
 	return apikinds.NewAPIKinds(apikinds.Config{
 		Current: func() error { return current },
 		Resolve: func(path logicalcluster.Path, export string) (logicalcluster.Name, bool, error) {
@@ -225,7 +226,7 @@ func TestDenialsDoNotDisclose(t *testing.T) {
 }
 
 // recording returns a plugin that records its calls and denies all requests.
-func recording(calls *[]string, failure error) *apikinds.Plugin {
+func recording(calls *[]string, failure error) percluster.Plugin {
 	note := func(call string) { *calls = append(*calls, call) }
 	return apikinds.NewAPIKinds(apikinds.Config{
 		Current: func() error { note("current"); return nil },

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -44,24 +45,13 @@ type Config struct {
 
 var errDisabled = errors.New("the feature gate CachedResources of the shard is disabled")
 
-// Plugin implements admission.MutationInterface and admission.ValidationInterface.
-type Plugin struct {
-	*admission.Handler
-	config Config
-}
-
-var (
-	_ admission.MutationInterface   = &Plugin{}
-	_ admission.ValidationInterface = &Plugin{}
-)
-
 // NewCachedResource returns the plugin.
-func NewCachedResource(config Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
+func NewCachedResource(c Config) percluster.Plugin {
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: admit, Validates: c.validate}
 }
 
-// Admit implements admission.MutationInterface. It restores the finalizer if a client replaces the object.
-func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// admit restores the finalizer if a client replaces the object.
+func admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, old, ok := objectsOf(a)
 	u := a.GetUserInfo()
 	if !ok || old == nil || u != nil && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup) {
@@ -74,8 +64,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	return nil
 }
 
-// Validate implements admission.ValidationInterface.
-func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (c Config) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, old, ok := objectsOf(a)
 	if !ok {
 		return nil
@@ -89,27 +78,27 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		if err != nil {
 			return nil //nolint:nilerr // an object that cannot be decoded may be fixed
 		}
-		return invalid(a, apirules.ValidateCachedResource(cached, before))
+		return percluster.Invalid(a, apirules.ValidateCachedResource(cached, before))
 	}
-	if p.config.Disabled {
+	if c.Disabled {
 		return admission.NewForbidden(a, errDisabled)
 	}
 	errs := apirules.ValidateCachedResource(cached, nil)
-	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
+	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || c.BuiltIn(ctx, of.GroupResource()) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of bound APIs can be replicated", of.GroupResource())))
 	}
-	if err := invalid(a, errs); err != nil {
+	if err := percluster.Invalid(a, errs); err != nil {
 		return err
 	}
-	return p.alone(ctx, a, cached)
+	return c.alone(ctx, a, cached)
 }
 
 // alone rejects a resource that is cached already. The controller replicates one of concurrently created objects.
-func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
+func (c Config) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
 	cluster, _ := request.ClusterNameFrom(ctx)
 	count := 0
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
-		all, err := resource.In(p.config.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
+		all, err := resource.In(c.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return request.Unavailable(fmt.Sprintf("cannot list the cached resources, try again: %v", err))
 		}
@@ -124,13 +113,6 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		return admission.NewForbidden(a, fmt.Errorf("the workspace has %d cached resources, at most %d allowed: delete one", count, maxInCluster))
 	}
 	return nil
-}
-
-func invalid(a admission.Attributes, errs field.ErrorList) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
 func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, error) {

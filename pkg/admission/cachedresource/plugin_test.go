@@ -31,7 +31,7 @@ func TestMaxInCluster(t *testing.T) {
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	p := NewCachedResource(Config{Clients: factory, BuiltIn: func(context.Context, schema.GroupResource) bool { return false }})
+	config := Config{Clients: factory, BuiltIn: func(context.Context, schema.GroupResource) bool { return false }}
 
 	cached := func(cluster logicalcluster.Name, plural string) *cachev1alpha1.CachedResource {
 		return &cachev1alpha1.CachedResource{
@@ -48,7 +48,7 @@ func TestMaxInCluster(t *testing.T) {
 			require.NoError(t, err)
 			operation, before = admission.Update, &unstructured.Unstructured{Object: of}
 		}
-		return p.Validate(request.WithClusterName(t.Context(), cluster), admission.NewAttributesRecord(&unstructured.Unstructured{Object: content}, before,
+		return NewCachedResource(config).Validate(request.WithClusterName(t.Context(), cluster), admission.NewAttributesRecord(&unstructured.Unstructured{Object: content}, before,
 			schema.GroupVersionKind{Group: names.Group, Kind: "CachedResource"}, "", plural, names, "", operation, nil, false, nil), nil)
 	}
 	one, other := kinds.CachedResources.GroupVersionResource, kinds.ClusterCachedResources.GroupVersionResource
@@ -65,10 +65,10 @@ func TestMaxInCluster(t *testing.T) {
 		require.NoError(t, admit("empty", "more", names, nil), "objects of another logical cluster must not be counted")
 	}
 	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object must be updatable")
-	p.config.Disabled = true
+	config.Disabled = true
 	require.ErrorContains(t, admit("empty", "more", one, nil), "the feature gate CachedResources of the shard is disabled")
 	require.NoError(t, admit("full", "last", other, cached("full", "last")), "an existing object must be updatable")
-	p.config.Disabled = false
+	config.Disabled = false
 	server.Delete(t, one, "", "full", "", "r0")
 	require.NoError(t, admit("full", "more", one, nil))
 	err = admit("full", "r1", one, nil)

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -49,25 +50,15 @@ type Config struct {
 	Through, Bound Decides
 }
 
-// Plugin implements admission.MutationInterface and admission.ValidationInterface.
-type Plugin struct {
-	*admission.Handler
-	config Config
-}
-
-var (
-	_ admission.MutationInterface   = &Plugin{}
-	_ admission.ValidationInterface = &Plugin{}
-)
-
 // NewClaims returns the plugin.
-func NewClaims(config Config) *Plugin {
-	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), config}
+func NewClaims(c Config) percluster.Plugin {
+	return percluster.Plugin{
+		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), Admits: admit, Validates: c.validate,
+	}
 }
 
-// Admit implements admission.MutationInterface. It adds the labels that the selector of a claim requires to
-// objects that have no value for them.
-func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// admit adds the labels that the selector of a claim requires to objects that have no value for them.
+func admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() == admission.Delete {
 		return nil
 	}
@@ -107,15 +98,14 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	return nil
 }
 
-// Validate implements admission.ValidationInterface.
-func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (c Config) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	selected, restricted := selectionFor(ctx)
-	if err := p.checkDeletion(ctx, a, restricted); err != nil || !restricted {
+	if err := c.checkDeletion(ctx, a, restricted); err != nil || !restricted {
 		return err
 	}
 	if a.GetOperation() == admission.Create {
 		// A patch can create objects too.
-		if err := p.checkVerb(ctx, a, "create"); err != nil {
+		if err := c.checkVerb(ctx, a, "create"); err != nil {
 			return err
 		}
 	}
@@ -127,8 +117,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 
 // checkVerb rejects a write that requires a verb beyond that of the request, unless a claim allows the verb
 // for the object.
-func (p *Plugin) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
-	allowed, err := p.config.Allows(ctx, a.GetResource().GroupResource(), verb)
+func (c Config) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
+	allowed, err := c.Allows(ctx, a.GetResource().GroupResource(), verb)
 	switch {
 	case err != nil:
 		return err
@@ -186,7 +176,7 @@ var logicalClusters = corev1alpha1.Resource("logicalclusters")
 // checkDeletion rejects an update of the fields that decide about the deletion of an object if the sender may not
 // delete it, because the garbage collector deletes objects whose owner does not exist with the rights of the system.
 // In other cases than those of the package comment, permission to update is sufficient, as in Kubernetes.
-func (p *Plugin) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
+func (c Config) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
 	if a.GetOperation() != admission.Update || a.GetUserInfo() == nil {
 		return nil
 	}
@@ -195,12 +185,12 @@ func (p *Plugin) checkDeletion(ctx context.Context, a admission.Attributes, clai
 	case field == "":
 		return nil
 	case claimed:
-		if err := authorizeDeletion(ctx, a, field, p.config.Through); err != nil {
+		if err := authorizeDeletion(ctx, a, field, c.Through); err != nil {
 			return err
 		}
-		return p.checkVerb(ctx, a, "delete")
+		return c.checkVerb(ctx, a, "delete")
 	case field == ownerReferences && through.Mount != request.APIExports && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup):
-		return authorizeDeletion(ctx, a, field, p.config.Bound)
+		return authorizeDeletion(ctx, a, field, c.Bound)
 	default:
 		return nil // as in Kubernetes: a finalizer only delays a permitted deletion
 	}

@@ -51,29 +51,21 @@ type Config struct {
 	Unstored []schema.GroupResource
 }
 
-// Plugin implements admission.MutationInterface, because it must run before any plugin changes the object.
-type Plugin struct {
-	*admission.Handler
-
+type plugin struct {
 	Config
 	ready   percluster.Ready
 	deleted *utilcache.LRUExpireCache
 }
 
-var _ admission.MutationInterface = &Plugin{}
-
-// NewLifecycle returns the plugin.
-func NewLifecycle(c Config) *Plugin {
-	return &Plugin{
-		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
-		Config:  c,
-		ready:   percluster.Ready{c.Namespaces},
-		deleted: utilcache.NewLRUExpireCache(deletions),
+// NewLifecycle returns the plugin. It is a mutating one, because it must run before any plugin changes the object.
+func NewLifecycle(c Config) percluster.Mutator {
+	p := &plugin{Config: c, ready: percluster.Ready{c.Namespaces}, deleted: utilcache.NewLRUExpireCache(deletions)}
+	return percluster.Mutator{
+		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect), Admits: p.admit,
 	}
 }
 
-// Admit implements admission.MutationInterface.
-func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *plugin) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
@@ -116,7 +108,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 
 // admitCreate rejects creates in a logical cluster that is being deleted, except by the server itself.
 // Otherwise, clients could create objects as fast as they are deleted, or after the last check.
-func (p *Plugin) admitCreate(a admission.Attributes, cluster logicalcluster.Name) error {
+func (p *plugin) admitCreate(a admission.Attributes, cluster logicalcluster.Name) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" || percluster.IsServer(a.GetUserInfo()) || slices.Contains(p.Unstored, a.GetResource().GroupResource()) {
 		return nil
 	}
@@ -128,7 +120,7 @@ func (p *Plugin) admitCreate(a admission.Attributes, cluster logicalcluster.Name
 
 // admitNamespace protects the default namespace, and remembers deleted namespaces so that nothing is created in them
 // before the informer sees the deletion.
-func (p *Plugin) admitNamespace(a admission.Attributes, cluster logicalcluster.Name) error {
+func (p *plugin) admitNamespace(a admission.Attributes, cluster logicalcluster.Name) error {
 	if a.GetOperation() != admission.Delete {
 		return nil
 	}

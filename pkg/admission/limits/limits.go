@@ -68,37 +68,27 @@ type Usage interface {
 	Filling() bool
 }
 
-// Plugin implements admission.MutationInterface and admission.ValidationInterface.
-type Plugin struct {
-	*admission.Handler
-
+type plugin struct {
 	c                 Config
 	refusedReplicated *prometheus.CounterVec
 }
 
-var (
-	_ admission.MutationInterface   = &Plugin{}
-	_ admission.ValidationInterface = &Plugin{}
-)
-
 // NewLimits returns the plugin.
-func NewLimits(c Config) *Plugin {
-	refused := instruments.NewCounterVec(c.Metrics, "shardplane_replicated_refused_total",
-		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: refused}
+func NewLimits(c Config) percluster.Plugin {
+	p := &plugin{c: c, refusedReplicated: instruments.NewCounterVec(c.Metrics, "shardplane_replicated_refused_total",
+		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")}
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: admit, Validates: p.validate}
 }
 
-// Admit implements admission.MutationInterface. It changes nothing, and rejects objects that are expensive to
-// validate.
-func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// admit changes nothing, and rejects objects that are expensive to validate.
+func admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if err := validOwners(a); err != nil {
 		return err
 	}
 	return validMetadata(a)
 }
 
-// Validate implements admission.ValidationInterface.
-func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *plugin) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validSizes} {
 		if err := valid(a); err != nil {
 			return err
@@ -182,7 +172,7 @@ func either(annotation, flag string) string {
 const maxReplicaBytes = 5 << 18
 
 // withinReplicated limits the objects of a kind that is replicated to the cache server and other shards.
-func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
+func (p *plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
 	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
 		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
@@ -216,7 +206,7 @@ func isLimited(cluster logicalcluster.Name) bool {
 }
 
 // limitsOf returns the limits of a logical cluster; 0 means no limit.
-func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
+func (p *plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
 	var most usage.Usage
 	if isLimited(cluster) {
 		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes}
@@ -287,7 +277,7 @@ var workspaces = tenancyv1alpha1.Resource("workspaces")
 
 // withinStorage rejects growth if the shard is nearly full: first of the owners that use most storage, then
 // of all owners. Root and system logical clusters are exempt, and are limited by etcd only.
-func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+func (p *plugin) withinStorage(ctx context.Context, w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	if !isLimited(cluster) || !w.create && !grows(w) {
 		return nil
 	}
@@ -308,7 +298,7 @@ func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalclus
 }
 
 // withinHome rejects writes that exceed the limits of a home workspace without an own limit by annotation.
-func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+func (p *plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	owner := toplevel.Of(tenancy.PathOf(lc).String())
 	if p.c.Owners == nil || !toplevel.IsHome(owner) {
 		return nil

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
@@ -87,10 +89,7 @@ func validKind(a admission.Attributes) error {
 		}
 	}
 	if k.expressions {
-		errs := patterns.WithoutFormer(largePatterns(now), func() field.ErrorList { return largePatterns(old) })
-		if len(errs) > 0 {
-			return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
-		}
+		return percluster.Invalid(a, patterns.WithoutFormer(largePatterns(now), func() field.ErrorList { return largePatterns(old) }))
 	}
 	return nil
 }
@@ -186,34 +185,28 @@ const (
 // as many before. Each selector is matched with the labels of all ClusterRoles of the logical cluster
 // whenever one of them changes.
 func validAggregation(a admission.Attributes) error {
-	selectors, requirements := aggregates(a.GetObject())
-	hadSelectors, hadRequirements := aggregates(a.GetOldObject())
-	const advice = "add a common label to the selected cluster roles, and select it"
-	switch {
-	case selectors > maxSelectors && selectors > hadSelectors:
-		return admission.NewForbidden(a, fmt.Errorf("aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed: "+advice, selectors, maxSelectors))
-	case requirements > maxRequirements && requirements > hadRequirements:
-		return admission.NewForbidden(a, fmt.Errorf("the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed: "+advice, requirements, maxRequirements))
-	default:
-		return nil
-	}
+	const advice = ": add a common label to the selected cluster roles, and select it"
+	return cmp.Or(
+		notMore(a, maxSelectors, func(obj runtime.Object) int { return len(selectorsOf(obj)) }, "aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed"+advice),
+		notMore(a, maxRequirements, requirementsOf, "the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed"+advice))
 }
 
-// aggregates returns the number of selectors of a ClusterRole, and of their labels and expression values. An
-// expression without values counts as one.
-func aggregates(obj runtime.Object) (selectors, requirements int) {
-	role, ok := obj.(*rbacv1.ClusterRole)
-	if !ok || role.AggregationRule == nil {
-		return 0, 0
+func selectorsOf(obj runtime.Object) []metav1.LabelSelector {
+	if role, ok := obj.(*rbacv1.ClusterRole); ok && role.AggregationRule != nil {
+		return role.AggregationRule.ClusterRoleSelectors
 	}
-	for i := range role.AggregationRule.ClusterRoleSelectors {
-		selector := &role.AggregationRule.ClusterRoleSelectors[i]
-		requirements += len(selector.MatchLabels)
-		for j := range selector.MatchExpressions {
-			requirements += max(1, len(selector.MatchExpressions[j].Values))
+	return nil
+}
+
+// requirementsOf returns the number of labels and expression values. An expression without values counts as one.
+func requirementsOf(obj runtime.Object) (n int) {
+	for _, selector := range selectorsOf(obj) {
+		n += len(selector.MatchLabels)
+		for _, expression := range selector.MatchExpressions {
+			n += max(1, len(expression.Values))
 		}
 	}
-	return len(role.AggregationRule.ClusterRoleSelectors), requirements
+	return n
 }
 
 // maxOwners is the maximum number of owners of an object. The garbage collector reads each of them whenever the
@@ -230,10 +223,19 @@ func exceeds(a admission.Attributes, most int, count func(runtime.Object) int) (
 	return n, n > most && n > count(a.GetOldObject())
 }
 
+// notMore rejects an object whose count exceeds both the maximum and the count of the old object.
+func notMore(a admission.Attributes, most int, count func(runtime.Object) int, message string) error {
+	if n, over := exceeds(a, most, count); over {
+		return admission.NewForbidden(a, fmt.Errorf(message, n, most))
+	}
+	return nil
+}
+
 // validSizes limits field managers, lists that are merged by key, and maps, because several patches can add entries.
 func validSizes(a admission.Attributes) error {
-	if n, over := exceeds(a, request.MaxFieldManagers, func(obj runtime.Object) int { return metadataOf(obj).managers }); over {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object", n, request.MaxFieldManagers))
+	managers := func(obj runtime.Object) int { return metadataOf(obj).managers }
+	if err := notMore(a, request.MaxFieldManagers, managers, "metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object"); err != nil {
+		return err
 	}
 	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
@@ -245,10 +247,8 @@ func validSizes(a admission.Attributes) error {
 }
 
 func validOwners(a admission.Attributes) error {
-	if n, over := exceeds(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners }); over {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners", n, maxOwners))
-	}
-	return nil
+	return notMore(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners },
+		"metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners")
 }
 
 // validMetadata rejects metadata with many or large errors before upstream's validation finds all of them. Each
@@ -264,10 +264,7 @@ func validMetadata(a admission.Attributes) error {
 	if len(errs) == 0 && many {
 		errs = firstErrors(m)
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	return percluster.Invalid(a, errs)
 }
 
 func validControllers(m metav1.Object) field.ErrorList {

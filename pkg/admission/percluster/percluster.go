@@ -12,20 +12,79 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/admissionregistration"
+	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
+	"k8s.io/client-go/informers/core"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
+
+// Mutator, Validator and Plugin are admission plugins that consist of functions.
+type (
+	Mutator struct {
+		*admission.Handler
+		Admits
+	}
+	Validator struct {
+		*admission.Handler
+		Validates
+	}
+	Plugin struct {
+		*admission.Handler
+		Admits
+		Validates
+	}
+)
+
+var (
+	_ admission.MutationInterface   = Plugin{}
+	_ admission.ValidationInterface = Plugin{}
+)
+
+// Admits is the function of a mutating plugin.
+type Admits func(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error
+
+// Admit implements admission.MutationInterface.
+func (f Admits) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return f(ctx, a, o)
+}
+
+// Validates is the function of a validating plugin.
+type Validates func(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error
+
+// Validate implements admission.ValidationInterface.
+func (f Validates) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return f(ctx, a, o)
+}
+
+// Invalid returns the error (422) for a write with validation errors, or nil.
+func Invalid(a admission.Attributes, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+}
 
 // Config configures plugins for webhooks and policies.
 type Config struct {
@@ -79,24 +138,15 @@ func (c *Cache[D]) For(ctx context.Context, a admission.Attributes) (derived *D,
 	if err = c.ready.Wait(ctx, a, judge, in); err != nil {
 		return nil, "", "", err
 	}
-	if e := c.entry(judge); e != nil {
+	c.mu.RLock()
+	e := c.entries[judge]
+	c.mu.RUnlock()
+	if e != nil {
 		if derived, err = e.value(c.build, judge); err != nil {
 			return nil, "", "", apierrors.NewInternalError(err)
 		}
 	}
 	return derived, judge, in, nil
-}
-
-// Applies reports whether the logical cluster whose webhooks and policies apply to a write has any.
-func (c *Cache[D]) Applies(ctx context.Context) bool {
-	judge, _, err := Judge(ctx)
-	return err == nil && c.entry(judge) != nil
-}
-
-func (c *Cache[D]) entry(cluster logicalcluster.Name) *entry[D] {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.entries[cluster]
 }
 
 func (e *entry[D]) value(build Build[D], cluster logicalcluster.Name) (*D, error) {
@@ -273,4 +323,127 @@ func (j *Judges) Wait(ctx context.Context, a admission.Attributes, judge, in log
 		}
 	}
 	return nil
+}
+
+// Factory is an informer factory for upstream's plugins that returns the objects of one logical cluster from
+// informers of all logical clusters. It runs nothing. Methods that upstream's plugins do not use are not
+// implemented and panic.
+type Factory struct {
+	informers.SharedInformerFactory
+
+	Namespaces         NamespaceLister
+	MutatingWebhooks   []*admissionregistrationv1.MutatingWebhookConfiguration
+	ValidatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
+}
+
+// Core implements informers.SharedInformerFactory.
+func (f *Factory) Core() core.Interface { return coreV1{f: f} }
+
+// Admissionregistration implements informers.SharedInformerFactory.
+func (f *Factory) Admissionregistration() admissionregistration.Interface {
+	return registrationV1{f: f}
+}
+
+type coreV1 struct {
+	coreinformers.Interface
+	f *Factory
+}
+
+func (v coreV1) V1() coreinformers.Interface { return v }
+
+func (v coreV1) Namespaces() coreinformers.TypedNamespaceInformer {
+	return coreinformers.ToTypedNamespaceInformer(v.f.Namespaces)
+}
+
+type registrationGroup = admissionregistration.Interface
+
+type registrationV1 struct {
+	registrationGroup
+	admissionregistrationinformers.Interface
+	f *Factory
+}
+
+func (v registrationV1) V1() admissionregistrationinformers.Interface { return v }
+
+func (v registrationV1) MutatingWebhookConfigurations() admissionregistrationinformers.TypedMutatingWebhookConfigurationInformer {
+	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(
+		fixed[admissionregistrationlisters.MutatingWebhookConfigurationLister]{admissionregistrationlisters.NewMutatingWebhookConfigurationLister(indexerOf(v.f.MutatingWebhooks))})
+}
+
+func (v registrationV1) ValidatingWebhookConfigurations() admissionregistrationinformers.TypedValidatingWebhookConfigurationInformer {
+	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(
+		fixed[admissionregistrationlisters.ValidatingWebhookConfigurationLister]{admissionregistrationlisters.NewValidatingWebhookConfigurationLister(indexerOf(v.f.ValidatingWebhooks))})
+}
+
+// fixed is a lister whose content does not change, as an informer.
+type fixed[L any] struct{ lister L }
+
+func (fixed[L]) Informer() cache.SharedIndexInformer { return Synced }
+
+func (f fixed[L]) Lister() L { return f.lister }
+
+func indexerOf[T any](all []T) cache.Indexer {
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	for _, obj := range all {
+		utilruntime.Must(indexer.Add(obj)) // they have metadata
+	}
+	return indexer
+}
+
+// Synced is a synced informer without events. It is used with listers whose content does not change.
+var Synced cache.SharedIndexInformer = synced{}
+
+type synced struct{ cache.SharedIndexInformer }
+
+func (synced) HasSynced() bool { return true }
+
+func (synced) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return registration{}, nil
+}
+
+type registration struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+func (registration) HasSynced() bool { return true }
+
+// NamespaceLister returns the namespaces of one logical cluster. Callers must wait for the namespace informer before.
+type NamespaceLister struct {
+	corelisters.NamespaceLister
+	informer *client.Informer[*corev1.Namespace]
+	cluster  logicalcluster.Name
+}
+
+// NewNamespaceLister returns the lister of one logical cluster.
+func NewNamespaceLister(informer *client.Informer[*corev1.Namespace], cluster logicalcluster.Name) NamespaceLister {
+	return NamespaceLister{informer: informer, cluster: cluster}
+}
+
+// Get implements corelisters.NamespaceLister.
+func (l NamespaceLister) Get(name string) (*corev1.Namespace, error) {
+	return l.informer.Lister().Cluster(l.cluster).Get("", name)
+}
+
+// Informer implements coreinformers.NamespaceInformer.
+func (NamespaceLister) Informer() cache.SharedIndexInformer { return Synced }
+
+// Lister implements coreinformers.NamespaceInformer.
+func (l NamespaceLister) Lister() corelisters.NamespaceLister { return l }
+
+type clientset struct {
+	kubernetes.Interface
+	clients *client.Factory
+	cluster logicalcluster.Name
+}
+
+// NewClientset returns a client set for the namespaces of one logical cluster. Upstream's plugins use it for
+// namespaces that the informer does not have yet.
+func NewClientset(clients *client.Factory, cluster logicalcluster.Name) kubernetes.Interface {
+	return clientset{clients: clients, cluster: cluster}
+}
+
+func (c clientset) CoreV1() typedcorev1.CoreV1Interface {
+	core, err := typedcorev1.NewForConfigAndClient(c.clients.Cluster(c.cluster.Path()).Config(), c.clients.HTTPClient())
+	utilruntime.Must(err) // client.NewFactory has parsed the host, and a logical cluster's path is escaped
+	return core
 }

@@ -28,8 +28,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
@@ -102,7 +108,6 @@ type kind[P, B client.Object, E any] struct {
 }
 
 type plugin[P, B client.Object, E any] struct {
-	*admission.Handler
 	*percluster.Cache[set[P, B, E]]
 	config   Config
 	kind     kind[P, B, E]
@@ -110,9 +115,8 @@ type plugin[P, B client.Object, E any] struct {
 	compiled *weakCache[E]
 }
 
-func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, k kind[P, B, E]) *plugin[P, B, E] {
+func newPlugin[P, B client.Object, E any](c Config, k kind[P, B, E]) *plugin[P, B, E] {
 	p := &plugin[P, B, E]{
-		Handler:  handler,
 		config:   c,
 		kind:     k,
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
@@ -283,5 +287,135 @@ func (s *weakCache[V]) remove(key digest) {
 	defer s.mu.Unlock()
 	if s.values[key].Value() == nil {
 		delete(s.values, key)
+	}
+}
+
+// NewValidating returns the plugin that applies ValidatingAdmissionPolicies.
+func NewValidating(c Config, policies *replicas.Dual[*validating.Policy], bindings *replicas.Dual[*validating.PolicyBinding]) percluster.Validator {
+	p := newPlugin(c, kind[*validating.Policy, *validating.PolicyBinding, validating.Validator]{
+		name:     "validating",
+		policies: policies,
+		bindings: bindings,
+		policy:   validating.NewValidatingAdmissionPolicyAccessor,
+		binding:  validating.NewValidatingAdmissionPolicyBindingAccessor,
+		spec:     func(p *validating.Policy) any { return &p.Spec },
+		compile:  compileValidating,
+		dispatcher: func(_ logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[validating.PolicyHook], error) {
+			return validating.NewDispatcher(c.Authorizer, generic.NewPolicyMatcher(matcher)), nil
+		},
+	})
+	return percluster.Validator{
+		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update), Validates: p.dispatch,
+	}
+}
+
+func newCompiler(variables []admissionregistrationv1.Variable, options cel.OptionalVariableDeclarations) (*cel.CompositedCompiler, error) {
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return nil, err
+	}
+	named := make([]cel.NamedExpressionAccessor, 0, len(variables))
+	for _, v := range variables {
+		named = append(named, &validating.Variable{Name: v.Name, Expression: v.Expression})
+	}
+	compiler.CompileAndStoreVariables(named, options, environment.StoredExpressions)
+	return compiler, nil
+}
+
+// compileMatcher returns a matcher for match conditions, or nil if there are none.
+func compileMatcher(compiler *cel.CompositedCompiler, conditions []admissionregistrationv1.MatchCondition, options cel.OptionalVariableDeclarations, fail *admissionregistrationv1.FailurePolicyType, policy string) matchconditions.Matcher {
+	if len(conditions) == 0 {
+		return nil
+	}
+	accessors := make([]cel.ExpressionAccessor, 0, len(conditions))
+	for i := range conditions {
+		accessors = append(accessors, (*matchconditions.MatchCondition)(&conditions[i]))
+	}
+	return matchconditions.NewMatcher(compiler.CompileCondition(accessors, options, environment.StoredExpressions), fail, "policy", "validate", policy)
+}
+
+func compileValidating(policy *validating.Policy) validating.Validator {
+	spec := &policy.Spec
+	options := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil, HasAuthorizer: true}
+	compiler, err := newCompiler(spec.Variables, options)
+	if err != nil {
+		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
+	}
+	expressions := make([]cel.ExpressionAccessor, 0, len(spec.Validations))
+	// A message belongs to the expression at the same index, so it is nil if the expression has none.
+	messages := make([]cel.ExpressionAccessor, len(spec.Validations))
+	for i, v := range spec.Validations {
+		expressions = append(expressions, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
+		if v.MessageExpression != "" {
+			messages[i] = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+	}
+	annotations := make([]cel.ExpressionAccessor, 0, len(spec.AuditAnnotations))
+	for _, a := range spec.AuditAnnotations {
+		annotations = append(annotations, &validating.AuditAnnotationCondition{Key: a.Key, ValueExpression: a.ValueExpression})
+	}
+	withoutAuthorizer := options
+	withoutAuthorizer.HasAuthorizer = false
+	return validating.NewValidator(
+		compiler.CompileCondition(expressions, options, environment.StoredExpressions),
+		compileMatcher(compiler, spec.MatchConditions, options, spec.FailurePolicy, policy.Name),
+		compiler.CompileCondition(annotations, options, environment.StoredExpressions),
+		compiler.CompileCondition(messages, withoutAuthorizer, environment.StoredExpressions),
+		spec.FailurePolicy,
+		nil,
+	)
+}
+
+// NewMutating returns the plugin that applies MutatingAdmissionPolicies.
+func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *replicas.Dual[*mutating.PolicyBinding]) percluster.Mutator {
+	schemas := newConverters(c.Clients)
+	p := newPlugin(c, kind[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]{
+		name:     "mutating",
+		policies: policies,
+		bindings: bindings,
+		policy:   mutating.NewMutatingAdmissionPolicyAccessor,
+		binding:  mutating.NewMutatingAdmissionPolicyBindingAccessor,
+		spec:     func(p *mutating.Policy) any { return &p.Spec },
+		compile:  compileMutating,
+		dispatcher: func(in logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[mutating.PolicyHook], error) {
+			known, err := schemas.of(in)
+			if err != nil {
+				return nil, err
+			}
+			// The dispatcher is never started, because it would only poll schemas.
+			return mutating.NewDispatcher(c.Authorizer, matcher, known), nil
+		},
+	})
+	// Deletions have no object to mutate.
+	return percluster.Mutator{Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Update), Admits: p.dispatch}
+}
+
+func compileMutating(policy *mutating.Policy) mutating.PolicyEvaluator {
+	spec := &policy.Spec
+	options := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil, HasAuthorizer: true}
+	compiler, err := newCompiler(spec.Variables, options)
+	if err != nil {
+		return mutating.PolicyEvaluator{Error: err}
+	}
+	patching := options
+	patching.HasPatchTypes = true
+	evaluator := func(expression cel.ExpressionAccessor) cel.MutatingEvaluator {
+		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}
+	}
+	patchers := make([]patch.Patcher, 0, len(spec.Mutations))
+	for _, m := range spec.Mutations {
+		switch {
+		case m.PatchType == admissionregistrationv1.PatchTypeJSONPatch && m.JSONPatch != nil:
+			expression := &patch.JSONPatchCondition{Expression: m.JSONPatch.Expression}
+			patchers = append(patchers, patch.NewJSONPatcher(evaluator(expression)))
+		case m.PatchType == admissionregistrationv1.PatchTypeApplyConfiguration && m.ApplyConfiguration != nil:
+			expression := &patch.ApplyConfigurationCondition{Expression: m.ApplyConfiguration.Expression}
+			patchers = append(patchers, patch.NewApplyConfigurationPatcher(evaluator(expression)))
+		}
+	}
+	return mutating.PolicyEvaluator{
+		Matcher:            compileMatcher(compiler, spec.MatchConditions, options, spec.FailurePolicy, policy.Name),
+		Mutators:           patchers,
+		CompositedCompiler: compiler,
 	}
 }

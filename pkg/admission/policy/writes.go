@@ -48,10 +48,7 @@ const (
 	maxBindings = 1000
 )
 
-// Limits is the admission plugin that limits the expressions of policies before they are compiled, and the
-// number of bindings. Policies that exceed the limits already may not grow.
-type Limits struct {
-	*admission.Handler
+type limits struct {
 	mutating   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
 	validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
 	// bindings returns the number of bindings of a logical cluster, by resource.
@@ -65,23 +62,23 @@ type stored struct {
 	resourceVersion string
 }
 
-var _ admission.MutationInterface = &Limits{}
-
-// NewLimits returns the plugin for policies and bindings of all logical clusters.
+// NewLimits returns the plugin that limits the expressions of policies, and the number of bindings. It is a mutating
+// one, because it must run before validation, which compiles policies. Policies that exceed the limits already may not
+// grow.
 func NewLimits(mutating *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
 	mutatingBindings *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
-) *Limits {
-	return &Limits{
-		Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating, amounts: lru.New(amountsKept),
+) percluster.Mutator {
+	l := &limits{
+		mutating: mutating, validating: validating, amounts: lru.New(amountsKept),
 		bindings: map[schema.GroupResource]func(logicalcluster.Name) int{
 			admissionregistrationv1.Resource("mutatingadmissionpolicybindings"):   func(in logicalcluster.Name) int { return len(mutatingBindings.In(in)) },
 			admissionregistrationv1.Resource("validatingadmissionpolicybindings"): func(in logicalcluster.Name) int { return len(validatingBindings.In(in)) },
 		},
 	}
+	return percluster.Mutator{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: l.admit}
 }
 
-// Admit implements admission.MutationInterface. It must run before validation, which compiles policies.
-func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limits) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if bindings := l.bindings[a.GetResource().GroupResource()]; bindings != nil {
 		return admitBinding(ctx, a, bindings)
 	}
@@ -167,7 +164,7 @@ func expressionsOf(obj runtime.Object) (a amount) {
 }
 
 // sumIn returns the memory of the expressions of all policies of a kind in a logical cluster.
-func sumIn[P client.Object](l *Limits, policies *replicas.Dual[P], cluster logicalcluster.Name) (bytes int) {
+func sumIn[P client.Object](l *limits, policies *replicas.Dual[P], cluster logicalcluster.Name) (bytes int) {
 	for _, policy := range policies.In(cluster) {
 		key := stored{policy.GetUID(), policy.GetResourceVersion()}
 		known, ok := l.amounts.Get(key)
@@ -181,24 +178,18 @@ func sumIn[P client.Object](l *Limits, policies *replicas.Dual[P], cluster logic
 	return bytes
 }
 
-// Access is the admission plugin that requires authors of policies and bindings to be allowed to read the
-// parameters. The server reads them as system:masters, and responses of a policy may disclose them.
+// NewAccess returns the plugin that requires authors of policies and bindings to be allowed to read the parameters. The
+// server reads them as system:masters, and responses of a policy may disclose them.
 //
 // The rules are those of kube-apiserver. paramKind requires get on all objects of the kind. paramRef requires
 // get on the named object, or list for a selector, and applies to all kinds if the policy or its kind of
 // parameters does not exist yet. Updates that do not change these fields require nothing.
-type Access struct {
-	*admission.Handler
-	clients    *client.Factory
-	authorizer authorizer.UnconditionalAuthorizer
+func NewAccess(c percluster.Config) percluster.Validator {
+	return percluster.Validator{Handler: admission.NewHandler(admission.Create, admission.Update), Validates: access(c).validate}
 }
 
-var _ admission.ValidationInterface = &Access{}
-
-// NewAccess returns the plugin. It uses Clients and Authorizer of c.
-func NewAccess(c Config) *Access {
-	return &Access{Handler: admission.NewHandler(admission.Create, admission.Update), clients: c.Clients, authorizer: c.Authorizer}
-}
+// access uses Clients and Authorizer.
+type access percluster.Config
 
 // paramsOf returns the parameter kind of a policy, or the parameter reference and policy name of a binding.
 func paramsOf(obj runtime.Object) (kind *admissionregistrationv1.ParamKind, ref *admissionregistrationv1.ParamRef, policy string) {
@@ -216,8 +207,7 @@ func paramsOf(obj runtime.Object) (kind *admissionregistrationv1.ParamKind, ref 
 	}
 }
 
-// Validate implements admission.ValidationInterface.
-func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p access) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	kind, ref, policy := paramsOf(a.GetObject())
 	if kind == nil && ref == nil || identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup) {
 		return nil
@@ -241,7 +231,7 @@ func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 	}
 	wanted.APIGroup, wanted.APIVersion, wanted.Resource = p.resourceOf(ctx, cluster, kind)
-	decision, _, err := p.authorizer.Authorize(ctx, wanted)
+	decision, _, err := p.Authorizer.Authorize(ctx, wanted)
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("authorizing access to the parameters: %w", err))
 	}
@@ -252,8 +242,8 @@ func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admissi
 }
 
 // kindOf returns the parameter kind of the policy that a binding names, or nil.
-func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindings, policy string) (*admissionregistrationv1.ParamKind, error) {
-	in := p.clients.Cluster(cluster.Path())
+func (p access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindings, policy string) (*admissionregistrationv1.ParamKind, error) {
+	in := p.Clients.Cluster(cluster.Path())
 	var found runtime.Object
 	var err error
 	if bindings == "mutatingadmissionpolicybindings" {
@@ -272,12 +262,12 @@ func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindin
 }
 
 // resourceOf returns the resource of a parameter kind, with * for unknown parts.
-func (p *Access) resourceOf(ctx context.Context, cluster logicalcluster.Name, kind *admissionregistrationv1.ParamKind) (group, version, resource string) {
+func (p access) resourceOf(ctx context.Context, cluster logicalcluster.Name, kind *admissionregistrationv1.ParamKind) (group, version, resource string) {
 	if kind == nil {
 		return "*", "*", "*"
 	}
 	gvk := schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind)
-	mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk)
+	mapping, err := resourceOf(ctx, p.Clients.Cluster(cluster.Path()), gvk)
 	if err != nil {
 		return gvk.Group, gvk.Version, "*"
 	}

@@ -9,7 +9,6 @@ package quota
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
@@ -45,31 +45,29 @@ type Plugin struct {
 
 	ready percluster.Ready
 
-	start     sync.Once
 	accessor  *accessor
-	evaluator resourcequota.Evaluator
-	stop      chan struct{}
+	evaluator func() resourcequota.Evaluator
 }
 
 var _ admission.ValidationInterface = &Plugin{}
 
 // NewQuota returns the plugin for quotas of all logical clusters.
 func NewQuota(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *Plugin {
+	a := &accessor{clients: clients, quotas: quotas, written: lru.New(recently), stop: make(chan struct{})}
 	return &Plugin{
 		Handler:  admission.NewHandler(admission.Create, admission.Update),
 		ready:    percluster.Ready{quotas},
-		accessor: &accessor{clients: clients, quotas: quotas, written: lru.New(recently)},
-		stop:     make(chan struct{}),
+		accessor: a,
+		evaluator: sync.OnceValue(func() resourcequota.Evaluator {
+			return resourcequota.NewQuotaEvaluator(a, nil, registry{}, nil, nil, workers, a.stop)
+		}),
 	}
 }
 
-// Run allows updates of quotas until ctx ends.
+// Run ends updates of quotas when ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
-	p.accessor.mu.Lock()
-	p.accessor.ctx = ctx
-	p.accessor.mu.Unlock()
 	<-ctx.Done()
-	close(p.stop)
+	close(p.accessor.stop)
 }
 
 // Validate implements admission.ValidationInterface. Quotas of the namespace are evaluated first, so that a write that
@@ -95,10 +93,7 @@ func (p *Plugin) evaluate(a admission.Attributes, cluster logicalcluster.Name, n
 	if len(p.accessor.limiting(cluster, namespace)) == 0 {
 		return nil
 	}
-	p.start.Do(func() {
-		p.evaluator = resourcequota.NewQuotaEvaluator(p.accessor, nil, registry{}, nil, nil, workers, p.stop)
-	})
-	return p.evaluator.Evaluate(named{Attributes: a, namespace: join(cluster, namespace)})
+	return p.evaluator().Evaluate(named{Attributes: a, namespace: join(cluster, namespace)})
 }
 
 // named replaces the namespace of a write by that of the evaluator. It hides the object, because objects are
@@ -119,8 +114,6 @@ const (
 	updateTimeout = 5 * time.Second
 )
 
-var errStopped = errors.New("quotas cannot be updated: the server is not running")
-
 // join returns the namespace for the evaluator. Neither name can contain the separator.
 func join(cluster logicalcluster.Name, namespace string) string {
 	return cluster.String() + "|" + namespace
@@ -135,9 +128,8 @@ type accessor struct {
 	clients *client.Factory
 	quotas  *client.Informer[*corev1.ResourceQuota]
 	written *lru.Cache
-
-	mu  sync.Mutex
-	ctx context.Context //nolint:containedctx // the life of the server, because the evaluator passes no context
+	// stop is closed when the server stops, because the evaluator passes no context.
+	stop chan struct{}
 }
 
 var _ resourcequota.QuotaAccessor = &accessor{}
@@ -183,13 +175,7 @@ func (a *accessor) latest(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 // UpdateQuotaStatus implements resourcequota.QuotaAccessor. After a conflict it remembers the newest object,
 // so that the evaluator retries with it.
 func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
-	a.mu.Lock()
-	ctx := a.ctx
-	a.mu.Unlock()
-	if ctx == nil {
-		return errStopped
-	}
-	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	ctx, cancel := context.WithTimeout(wait.ContextForChannel(a.stop), updateTimeout)
 	defer cancel()
 	cluster, bare := split(quota.Namespace)
 	namespace := tenancy.QuotasIn(bare)

@@ -1,10 +1,10 @@
 // Package reserved contains the admission plugins for metadata and fields that only the system or administrators may
 // set. WorkspaceOwner and PathAnnotation set annotations, Initialization restricts initializers and terminators, and
-// Plugin protects annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and LogicalClusters, the
+// Reserved protects annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and LogicalClusters, the
 // status of exports and bindings, the logical cluster of Shards, API groups of the system, and user names in
 // CertificateSigningRequests. The tables in this package are the rules.
 //
-// Plugin checks the object after webhooks and policies, which must not set more than the user who sends the request.
+// Reserved checks the object after webhooks and policies, which must not set more than the user who sends the request.
 package reserved
 
 import (
@@ -19,19 +19,15 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Plugin implements admission.ValidationInterface.
-type Plugin struct{ *admission.Handler }
-
-var _ admission.ValidationInterface = &Plugin{}
-
-// NewReserved returns the plugin.
-func NewReserved() *Plugin {
-	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
+// NewReserved returns the plugin that protects reserved names and fields.
+func NewReserved() percluster.Plugin {
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), Admits: admit, Validates: validate}
 }
 
 // level returns the privileges of a user in the logical cluster of ctx; administrators+1 means none.
@@ -46,8 +42,7 @@ func level(ctx context.Context, u user.Info) privilege {
 	}
 }
 
-// Validate implements admission.ValidationInterface.
-func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if err := checkPlace(ctx, a); err != nil {
 		return err
 	}
@@ -147,11 +142,9 @@ func isOwnName(a admission.Attributes, key string, after map[string]string) bool
 	return err == nil && after[key] == owner
 }
 
-var _ admission.MutationInterface = &Plugin{}
-
-// Admit implements admission.MutationInterface. It restores the replication annotation, which servers set on
-// objects of tenants too, if a client replaces the object from a file.
-func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// admit restores the replication annotation, which servers set on objects of tenants too, if a client replaces the object
+// from a file.
+func admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Update || level(ctx, a.GetUserInfo()) <= administrators {
 		return nil
 	}
@@ -167,33 +160,24 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	return nil
 }
 
-// Mutator is a plugin with webhooks or policies of users of a logical cluster.
-type Mutator interface {
-	admission.MutationInterface
-	// Applies reports whether any of them apply to the write.
-	Applies(ctx context.Context) bool
-}
-
 var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a request of the system: it must not change them")
 
-// Guard prevents a plugin from changing reserved metadata and fields in writes of the system. For other
-// writes, Plugin rejects such changes afterwards, but it trusts the system.
-func Guard(next Mutator) admission.MutationInterface { return guard{next} }
-
-type guard struct{ Mutator }
-
-func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx) {
-		return g.Mutator.Admit(ctx, a, o)
-	}
-	before := recordOf(a)
-	if err := g.Mutator.Admit(ctx, a, o); err != nil {
-		return err
-	}
-	if !reflect.DeepEqual(before, recordOf(a)) {
-		return admission.NewForbidden(a, errMutated)
-	}
-	return nil
+// Guard prevents a plugin with webhooks or policies of users from changing reserved metadata and fields in writes of
+// the system. For other writes, Reserved rejects such changes afterwards, but it trusts the system.
+func Guard(next percluster.Mutator) percluster.Mutator {
+	return percluster.Mutator{Handler: next.Handler, Admits: func(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+		if level(ctx, a.GetUserInfo()) != system {
+			return next.Admit(ctx, a, o)
+		}
+		before := recordOf(a)
+		if err := next.Admit(ctx, a, o); err != nil {
+			return err
+		}
+		if !reflect.DeepEqual(before, recordOf(a)) {
+			return admission.NewForbidden(a, errMutated)
+		}
+		return nil
+	}}
 }
 
 // recordOf returns the reserved metadata and fields of an object, to be compared.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -311,20 +312,6 @@ func TestStatusOfAPIKinds(t *testing.T) {
 	}
 }
 
-type mutator struct {
-	*admission.Handler
-	change func(*unstructured.Unstructured)
-}
-
-func (m mutator) Applies(context.Context) bool { return m.change != nil }
-
-func (m mutator) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if m.change != nil {
-		m.change(a.GetObject().(*unstructured.Unstructured))
-	}
-	return nil
-}
-
 func TestGuard(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*unstructured.Unstructured)
@@ -345,7 +332,12 @@ func TestGuard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ws := object(map[string]any{"spec": map[string]any{"cluster": "mine"}})
 			ws.SetFinalizers([]string{"core.kcp.io/logicalcluster"})
-			guarded := Guard(mutator{Handler: admission.NewHandler(admission.Create), change: test.change})
+			guarded := Guard(percluster.Mutator{Admits: func(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+				if test.change != nil {
+					test.change(a.GetObject().(*unstructured.Unstructured))
+				}
+				return nil
+			}})
 			verdict(t, guarded.Admit(t.Context(), attributes(workspaces, "", ws, nil, test.as), nil), test.denied)
 		})
 	}

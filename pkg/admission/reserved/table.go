@@ -24,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -148,20 +149,14 @@ func denied(a admission.Attributes, where, key string, n name) error {
 	return admission.NewForbidden(a, fmt.Errorf("%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
 }
 
-// WorkspaceOwner is the admission plugin that records the creator of a Workspace, who becomes the administrator of its
+// NewWorkspaceOwner returns the plugin that records the creator of a Workspace, who becomes the administrator of its
 // logical cluster, as JSON in an annotation. Members of system:masters are exempt, because they create workspaces on
 // behalf of other users or without an owner.
-type WorkspaceOwner struct{ *admission.Handler }
-
-var _ admission.MutationInterface = &WorkspaceOwner{}
-
-// NewWorkspaceOwner returns the plugin.
-func NewWorkspaceOwner() *WorkspaceOwner {
-	return &WorkspaceOwner{admission.NewHandler(admission.Create, admission.Update)}
+func NewWorkspaceOwner() percluster.Mutator {
+	return percluster.Mutator{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: admitOwner}
 }
 
-// Admit implements admission.MutationInterface.
-func (*WorkspaceOwner) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func admitOwner(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() != workspaces || a.GetSubresource() != "" || a.GetObject() == nil {
 		return nil
 	}
@@ -228,28 +223,16 @@ var withPath = map[schema.GroupResource]bool{
 // FindCluster returns a LogicalCluster, or nil if there is none.
 type FindCluster func(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 
-// PathAnnotation is the admission plugin for the annotation kcp.io/path, the canonical path of the logical cluster of
+// NewPathAnnotation returns the plugin for the annotation kcp.io/path, the canonical path of the logical cluster of
 // an object. Exports, bindings, workspace types and cached resources must have it, because other objects refer to them
 // by path, and other shards cannot determine it. On other objects the annotation is optional, but must be correct, e.g.
 // if the object was copied from another logical cluster. On LogicalClusters, it is the source of the path.
-type PathAnnotation struct {
-	*admission.Handler
-	find FindCluster
+func NewPathAnnotation(find FindCluster) percluster.Plugin {
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: find.admit, Validates: find.validate}
 }
 
-var (
-	_ admission.MutationInterface   = &PathAnnotation{}
-	_ admission.ValidationInterface = &PathAnnotation{}
-)
-
-// NewPathAnnotation returns the plugin.
-func NewPathAnnotation(find FindCluster) *PathAnnotation {
-	return &PathAnnotation{Handler: admission.NewHandler(admission.Create, admission.Update), find: find}
-}
-
-// Admit implements admission.MutationInterface.
-func (p *PathAnnotation) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	object, want, err := p.wanted(ctx, a)
+func (f FindCluster) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, want, err := f.wanted(ctx, a)
 	if err != nil || want == "" || object.GetAnnotations()[pathAnnotation] == want {
 		return err
 	}
@@ -257,9 +240,9 @@ func (p *PathAnnotation) Admit(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. Webhooks and policies run between Admit and Validate.
-func (p *PathAnnotation) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	object, want, err := p.wanted(ctx, a)
+// validate checks again, because webhooks and policies run after admit.
+func (f FindCluster) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, want, err := f.wanted(ctx, a)
 	if err != nil || want == "" || object.GetAnnotations()[pathAnnotation] == want {
 		return err
 	}
@@ -268,7 +251,7 @@ func (p *PathAnnotation) Validate(ctx context.Context, a admission.Attributes, _
 
 // wanted returns the value that the annotation must have. It is "" if the annotation is not required, or if
 // the logical cluster does not exist because the system is still creating it.
-func (p *PathAnnotation) wanted(ctx context.Context, a admission.Attributes) (object metav1.Object, want string, err error) {
+func (f FindCluster) wanted(ctx context.Context, a admission.Attributes) (object metav1.Object, want string, err error) {
 	resource := a.GetResource().GroupResource()
 	if a.GetObject() == nil || resource == logicalClusters {
 		return nil, "", nil
@@ -280,7 +263,7 @@ func (p *PathAnnotation) wanted(ctx context.Context, a admission.Attributes) (ob
 		return nil, "", nil
 	}
 	cluster, _ := request.ClusterNameFrom(ctx)
-	lc, err := p.find(ctx, cluster)
+	lc, err := f(ctx, cluster)
 	if err != nil || lc == nil {
 		return object, "", err
 	}

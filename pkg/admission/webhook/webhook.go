@@ -16,8 +16,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/configuration"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
@@ -41,10 +41,11 @@ type Config struct {
 }
 
 type caller struct {
-	*admission.Handler
 	*percluster.Cache[webhooks]
 	config Config
 	open   opener
+	// together is true if the webhooks are called concurrently.
+	together bool
 }
 
 // webhooks are the webhooks of one logical cluster.
@@ -62,83 +63,55 @@ type webhooks struct {
 //reference:none
 const maxElsewhere = 64
 
-// Mutating calls mutating webhooks.
-type Mutating struct{ *caller }
-
-// Validating calls validating webhooks.
-type Validating struct{ *caller }
-
-var (
-	_ admission.MutationInterface   = &Mutating{}
-	_ admission.ValidationInterface = &Validating{}
-)
-
-// NewMutating returns the plugin.
-func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
-	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
+// NewMutating returns the plugin that calls mutating webhooks.
+func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) percluster.Mutator {
+	caller := newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, generic.Source, error) {
 		f.MutatingWebhooks = configurations.In(cluster)
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		made := &webhooks{Webhook: plugin.Webhook}
-		for _, configuration := range f.MutatingWebhooks {
-			for i := range configuration.Webhooks {
-				made.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy, configuration.Webhooks[i].NamespaceSelector)
-			}
-		}
-		return made, nil
-	})}
+		return plugin.Webhook, configuration.NewMutatingWebhookConfigurationManager(f, nil), nil
+	})
+	return percluster.Mutator{Handler: newHandler(), Admits: caller.dispatch}
 }
 
-// NewValidating returns the plugin.
-func NewValidating(c Config, configurations *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
-	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
+// NewValidating returns the plugin that calls validating webhooks.
+func NewValidating(c Config, configurations *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) percluster.Validator {
+	caller := newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, generic.Source, error) {
 		f.ValidatingWebhooks = configurations.In(cluster)
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		made := &webhooks{Webhook: plugin.Webhook, rules: ruled{together: true}}
-		for _, configuration := range f.ValidatingWebhooks {
-			for i := range configuration.Webhooks {
-				made.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy, configuration.Webhooks[i].NamespaceSelector)
-			}
-		}
-		return made, nil
-	})}
+		return plugin.Webhook, configuration.NewValidatingWebhookConfigurationManager(f, nil), nil
+	})
+	caller.together = true
+	return percluster.Validator{Handler: newHandler(), Validates: caller.dispatch}
 }
 
-// Admit implements admission.MutationInterface.
-func (m *Mutating) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	return m.dispatch(ctx, a, o)
+func newHandler() *admission.Handler {
+	return admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update)
 }
 
-// Validate implements admission.ValidationInterface.
-func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	return v.dispatch(ctx, a, o)
-}
-
-func (h *webhooks) add(rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.MatchPolicyType, namespaces *metav1.LabelSelector) {
-	h.rules.add(rules, policy)
-	if namespaces != nil && len(namespaces.MatchLabels)+len(namespaces.MatchExpressions) > 0 {
-		h.selects = true
-	}
-}
-
-// opener creates the webhooks of a logical cluster.
-type opener func(*percluster.Factory, logicalcluster.Name) (*webhooks, error)
+// opener creates upstream's plugin for a logical cluster, and the source of its webhooks.
+type opener func(*percluster.Factory, logicalcluster.Name) (*generic.Webhook, generic.Source, error)
 
 // prepare creates the webhooks of a logical cluster for writes to another or the same logical cluster.
 func (c *caller) prepare(cluster, in logicalcluster.Name) (*webhooks, error) {
 	factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.config.Namespaces, in)}
-	made, err := c.open(factory, cluster)
+	plugin, source, err := c.open(factory, cluster)
 	if err == nil {
-		made.elsewhere = lru.New(maxElsewhere)
-		err = initialize(made.Webhook, c.config, factory, in)
+		err = initialize(plugin, c.config, factory, in)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
+	}
+	made := &webhooks{Webhook: plugin, rules: ruled{together: c.together}, elsewhere: lru.New(maxElsewhere)}
+	for _, hook := range source.Webhooks() {
+		made.rules.add(hook.GetRules(), hook.GetMatchPolicy())
+		namespaces := hook.GetNamespaceSelector()
+		made.selects = made.selects || namespaces != nil && len(namespaces.MatchLabels)+len(namespaces.MatchExpressions) > 0
 	}
 	return made, nil
 }
@@ -159,11 +132,7 @@ func (c *caller) elsewhere(h *webhooks, judge, in logicalcluster.Name) (*webhook
 }
 
 func newCaller[T client.Object](config Config, configurations *replicas.Dual[T], open opener) *caller {
-	c := &caller{
-		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
-		config:  config,
-		open:    open,
-	}
+	c := &caller{config: config, open: open}
 	c.Cache = percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
 		made, err := c.prepare(cluster, cluster)
 		if err != nil {

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -51,25 +52,14 @@ type Config struct {
 	WouldSee func(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool
 }
 
-// Plugin sets and checks the type of new Workspaces. Administrators and the system need no permission to use a type.
-type Plugin struct {
-	*admission.Handler
-	config Config
+// NewWorkspaceType returns the plugin. Administrators and the system need no permission to use a type.
+func NewWorkspaceType(c Config) percluster.Plugin {
+	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: c.admit, Validates: c.validate}
 }
 
-var (
-	_ admission.MutationInterface   = &Plugin{}
-	_ admission.ValidationInterface = &Plugin{}
-)
-
-// NewWorkspaceType returns the plugin.
-func NewWorkspaceType(config Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
-}
-
-// Admit implements admission.MutationInterface. It also rejects Workspaces, because responses of webhooks and
-// of schema validation would disclose by their time that the type exists.
-func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// admit also rejects Workspaces, because responses of webhooks and of schema validation would disclose by their time
+// that the type exists.
+func (c Config) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
 	if !ok || a.GetOperation() != admission.Create || mountOf(u) != nil {
 		return nil
@@ -78,7 +68,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	if err != nil {
 		return nil //nolint:nilerr // schema validation returns a better error
 	}
-	types, err := p.judge(ctx, a, ws)
+	types, err := c.judge(ctx, a, ws)
 	if err != nil || len(types) == 0 {
 		return err
 	}
@@ -89,8 +79,8 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. Webhooks may have changed a Workspace since Admit.
-func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// validate checks again, because webhooks may have changed a Workspace since admit.
+func (c Config) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
 		return checkType(ctx, a)
 	}
@@ -115,20 +105,20 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	_, err = p.judge(ctx, a, created)
+	_, err = c.judge(ctx, a, created)
 	return err
 }
 
 // judge returns the type of a Workspace and all types that it extends, or the reason for its rejection. For
 // users who may not see the reason, all rejections take the same time.
-func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
+func (c Config) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 	start := time.Now()
 	cluster, _ := request.ClusterNameFrom(ctx)
-	types, reason := p.config.Types(ctx, cluster, ws)
-	if unknown(types, reason) && p.config.Timeout > 0 {
+	types, reason := c.Types(ctx, cluster, ws)
+	if unknown(types, reason) && c.Timeout > 0 {
 		resume := request.Pause(ctx)
-		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
-			types, reason = p.config.Types(ctx, cluster, ws)
+		_ = wait.PollUntilContextTimeout(ctx, poll, c.Timeout, false, func(ctx context.Context) (bool, error) {
+			types, reason = c.Types(ctx, cluster, ws)
 			return !unknown(types, reason), nil
 		})
 		resume()
@@ -141,7 +131,7 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 		return types, nil
 	case reason == nil && !identity.Administers(ctx, u):
 		var err error
-		if reason, err = p.mayUse(ctx, u, types); err != nil {
+		if reason, err = c.mayUse(ctx, u, types); err != nil {
 			return nil, err
 		}
 	default:
@@ -149,10 +139,10 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 	if reason == nil {
 		return types, nil
 	}
-	if p.mayRead(ctx, u, types, ws, reason) {
+	if c.mayRead(ctx, u, types, ws, reason) {
 		return nil, admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
 	}
-	p.delay(ctx, start)
+	c.delay(ctx, start)
 	return nil, admission.NewForbidden(a, errRefused)
 }
 
@@ -160,9 +150,9 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 var errRefused = errors.New("the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed in this workspace; contact the administrators of its workspace")
 
 // mayUse returns a reason if the user may not use the types.
-func (p *Plugin) mayUse(ctx context.Context, u user.Info, types tenancy.Family) (reason, err error) {
+func (c Config) mayUse(ctx context.Context, u user.Info, types tenancy.Family) (reason, err error) {
 	for _, t := range types {
-		may, err := p.config.May(ctx, u, "use", t.WorkspaceType)
+		may, err := c.May(ctx, u, "use", t.WorkspaceType)
 		if err != nil {
 			return nil, request.Unavailable(fmt.Sprintf("failed to authorize the use of workspace type %s, try again: %v", t.ID(), err))
 		}
@@ -175,7 +165,7 @@ func (p *Plugin) mayUse(ctx context.Context, u user.Info, types tenancy.Family) 
 
 // mayRead reports whether the user may see the reason for a rejection. The author of a type chooses the types that it
 // extends, so that the user must be allowed to read or use each of them.
-func (p *Plugin) mayRead(ctx context.Context, u user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
+func (c Config) mayRead(ctx context.Context, u user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
 	if identity.Administers(ctx, u) {
 		return true
 	}
@@ -183,9 +173,9 @@ func (p *Plugin) mayRead(ctx context.Context, u user.Info, types tenancy.Family,
 		return false
 	}
 	for i, t := range types {
-		may, err := p.config.May(ctx, u, "get", t.WorkspaceType)
+		may, err := c.May(ctx, u, "get", t.WorkspaceType)
 		if err == nil && !may && i > 0 {
-			may, err = p.config.May(ctx, u, "use", t.WorkspaceType)
+			may, err = c.May(ctx, u, "use", t.WorkspaceType)
 		}
 		if err != nil || !may {
 			return false
@@ -196,15 +186,15 @@ func (p *Plugin) mayRead(ctx context.Context, u user.Info, types tenancy.Family,
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	ref := ws.Spec.Type
-	return err == nil && ref != nil && ref.Name != "" && p.config.WouldSee(ctx, u, cluster, *ref)
+	return err == nil && ref != nil && ref.Name != "" && c.WouldSee(ctx, u, cluster, *ref)
 }
 
 func unknown(types tenancy.Family, err error) bool { return err != nil && len(types) == 0 }
 
 // delay waits until the time that a request with a type that does not exist takes. After such a wait it must not pause
 // the request again, because getting a seat again takes time, which would disclose the reason.
-func (p *Plugin) delay(ctx context.Context, start time.Time) {
-	remaining := time.Until(start.Add(p.config.Timeout))
+func (c Config) delay(ctx context.Context, start time.Time) {
+	remaining := time.Until(start.Add(c.Timeout))
 	if remaining <= 0 {
 		return
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -48,7 +49,7 @@ func mounting(ws *unstructured.Unstructured, object string) *unstructured.Unstru
 // plugin has the types root:base, root:special, which extends it, root:lonely, which is not allowed,
 // root:broken, which extends a missing type, and root:flaky. may lists the users of types, and reads their
 // readers.
-func plugin(may, reads map[string][]string) *workspacetype.Plugin {
+func plugin(may, reads map[string][]string) percluster.Plugin {
 	known := func(name string) tenancy.WorkspaceType {
 		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
 	}
