@@ -272,13 +272,14 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	hook.ShouldRetry = func(err error) bool { return err != nil } // any error may be temporary
 	// Events are sent after the requests have ended, so that their contexts cannot be used.
 	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
-	direct := &auditWebhook{abandon: abandon, lossy: o.BatchOptions.Mode == options.ModeBlocking, send: func(events *auditinternal.EventList) error {
+	direct := &auditWebhook{abandon: abandon, lossy: o.BatchOptions.Mode == options.ModeBlocking, sent: func([]*auditinternal.Event) {}, send: func(events *auditinternal.EventList) error {
 		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
 	}}
 	var backend audit.Backend = direct
 	if o.BatchOptions.Mode == options.ModeBatch {
 		batches := &auditBatches{abandon: abandon, maxEvents: o.BatchOptions.BatchConfig.BufferSize, maxBytes: maxBytes}
-		batches.Backend = auditbuffered.NewBackend(auditSent{direct, batches}, o.BatchOptions.BatchConfig)
+		direct.sent = batches.remove
+		batches.Backend = auditbuffered.NewBackend(direct, o.BatchOptions.BatchConfig)
 		backend = batches
 	}
 	if o.TruncateOptions.Enabled {
@@ -288,13 +289,16 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 }
 
 type auditWebhook struct {
-	send    func(*auditinternal.EventList) error
+	send func(*auditinternal.EventList) error
+	// sent is called after events have been sent or are lost.
+	sent    func([]*auditinternal.Event)
 	abandon context.CancelFunc
 	// lossy is set if requests are not rejected when their events are lost.
 	lossy bool
 }
 
 func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
+	defer w.sent(events)
 	list := auditinternal.EventList{Items: make([]auditinternal.Event, 0, len(events))}
 	for _, event := range events {
 		list.Items = append(list.Items, *event)
@@ -363,16 +367,6 @@ func (b *auditBatches) Shutdown() {
 		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.events, "waited", auditStop)
 	}
 	b.abandon()
-}
-
-type auditSent struct {
-	audit.Backend
-	buffer *auditBatches
-}
-
-func (s auditSent) ProcessEvents(events ...*auditinternal.Event) bool {
-	defer s.buffer.remove(events)
-	return s.Backend.ProcessEvents(events...)
 }
 
 func (b *auditBatches) add(event *auditinternal.Event) error {

@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
@@ -182,28 +180,25 @@ func lost() float64 {
 	return counts["buffered"]
 }
 
-func serveTLS(t *testing.T, o serving.TLSOptions) string {
+func serveTLS(t *testing.T, o serving.Options) string {
 	t.Helper()
 	store := pki.NewStore(t.TempDir(), time.Now)
 	ca, err := store.Authority("ca")
 	require.NoError(t, err)
 	pair, err := store.Certificate("server", ca, pki.Spec{CommonName: "localhost", DNSNames: []string{"localhost"}})
 	require.NoError(t, err)
-	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("test", pair.CertFile, pair.KeyFile)
-	require.NoError(t, err)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	info := &genericapiserver.SecureServingInfo{Listener: listener, Cert: cert}
+	o.TLSCertFile, o.TLSPrivateKeyFile = pair.CertFile, pair.KeyFile
 	require.Empty(t, o.Validate())
-	require.NoError(t, o.ApplyTo(info))
+	listener, err := o.Listen(nil)
+	require.NoError(t, err)
 	stop := make(chan struct{})
-	stopped, _, err := info.Serve(http.NotFoundHandler(), time.Second, stop)
+	stopped, _, err := listener.Serve(http.NotFoundHandler(), time.Second, stop)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		close(stop)
 		<-stopped
 	})
-	return listener.Addr().String()
+	return listener.Listener.Addr().String()
 }
 
 // shake returns the connection state after a handshake.
@@ -225,14 +220,14 @@ func TestTLSOptions(t *testing.T) {
 	}
 	protocols := &tls.Config{NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // the server chooses
 
-	address := serveTLS(t, serving.NewTLSOptions())
+	address := serveTLS(t, serving.NewOptions(0))
 	state, err := shake(t, address, protocols)
 	require.NoError(t, err)
 	require.Equal(t, "h2", state.NegotiatedProtocol)
 	_, err = shake(t, address, &tls.Config{MaxVersion: tls.VersionTLS11}) //nolint:gosec // it is refused
 	require.Error(t, err, "versions before TLS 1.2 must be rejected by default")
 
-	o := serving.NewTLSOptions()
+	o := serving.NewOptions(0)
 	o.CipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}
 	address = serveTLS(t, o)
 	state, err = shake(t, address, old(good))
@@ -243,11 +238,14 @@ func TestTLSOptions(t *testing.T) {
 }
 
 func TestTLSOptionsNameTheFlag(t *testing.T) {
-	for flag, o := range map[string]serving.TLSOptions{
-		"--tls-cipher-suites":                {MaxStreams: 1, CipherSuites: []string{"ROT13"}},
-		"--tls-min-version":                  {MaxStreams: 1, MinVersion: "SSL3"},
-		"--http2-max-streams-per-connection": {},
+	for flag, change := range map[string]func(o *serving.Options){
+		"--tls-cipher-suites":                func(o *serving.Options) { o.CipherSuites = []string{"ROT13"} },
+		"--tls-min-version":                  func(o *serving.Options) { o.MinTLSVersion = "SSL3" },
+		"--http2-max-streams-per-connection": func(o *serving.Options) { o.MaxStreams = 0 },
 	} {
+		o := serving.NewOptions(0)
+		o.TLSCertFile, o.TLSPrivateKeyFile = "cert.pem", "key.pem"
+		change(&o)
 		errs := o.Validate()
 		require.Len(t, errs, 1, flag)
 		require.ErrorContains(t, errs[0], flag)

@@ -29,17 +29,29 @@ type Options struct {
 	// TLSCertFile and TLSPrivateKeyFile are the serving certificate. They are reloaded when they change.
 	TLSCertFile       string
 	TLSPrivateKeyFile string
-	TLS               TLSOptions
-	Audit             AuditOptions
+	// CipherSuites are the allowed cipher suites for TLS 1.2. If empty, Go's default is used.
+	CipherSuites []string
+	// MinTLSVersion is the minimum TLS version, e.g. VersionTLS12, which is the default.
+	MinTLSVersion string
+	// SNICertKeys are certificates for other server names. They are reloaded when they change.
+	SNICertKeys []cliflag.NamedCertKey
+	// MaxStreams limits the concurrent requests in one HTTP/2 connection.
+	MaxStreams int
+	Audit      AuditOptions
 	// Limits are the resources that logical clusters and users may use at a time.
 	Limits ledger.Limits
 	// FeatureGates are those of Shardplane and, if the server serves Kubernetes APIs, of Kubernetes.
 	FeatureGates features.Gates
 }
 
+// defaultMaxStreams is sufficient for a busy controller. Go's default is 250.
+//
+//reference:limit connection --http2-max-streams-per-connection | concurrent requests | others wait
+const defaultMaxStreams = 1000
+
 // NewOptions returns the default options of a server.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Limits: ledger.Limits{
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, MaxStreams: defaultMaxStreams, Audit: NewAuditOptions(), Limits: ledger.Limits{
 		ledger.AnonymousConnections: 4000, ledger.ConnectionsPerUser: 1000,
 	}, FeatureGates: features.Gates{}}
 }
@@ -50,7 +62,10 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "HTTPS port; 0 selects a free port")
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, including intermediates; reloaded when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
-	o.TLS.AddFlags(fs)
+	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "comma-separated list of cipher suites for TLS 1.2; Go's default if empty\nPreferred: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+"\nInsecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
+	fs.StringVar(&o.MinTLSVersion, "tls-min-version", o.MinTLSVersion, "minimum TLS version: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+"; VersionTLS12 if empty")
+	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "maximum number of concurrent requests, including watches, in one HTTP/2 connection")
+	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "certificate and key for other server names (SNI), as cert.pem,key.pem or cert.pem,key.pem:*.example.com,example.com; by default, for the names in the certificate. May be repeated; reloaded when the files change")
 	o.Limits.AddFlags(fs)
 	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "feature gates, as Name=true,Other=false; except for the front-proxy, also those of Kubernetes, which apply to the process\n"+features.Known()+
 		"\nShardedListAndWatch and WatchList are enabled by default, and DetectCacheInconsistency, which reads all objects every five minutes, is disabled by default")
@@ -71,7 +86,15 @@ func (o *Options) Validate() []error {
 	if o.TLSPrivateKeyFile == "" {
 		errs = append(errs, errors.New("--tls-private-key-file is required"))
 	}
-	errs = append(errs, o.TLS.Validate()...)
+	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
+	}
+	if _, err := cliflag.TLSVersion(o.MinTLSVersion); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
+	}
+	if o.MaxStreams < 1 {
+		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is less than 1", o.MaxStreams))
+	}
 	if _, _, err := o.FeatureGates.Split(); err != nil {
 		errs = append(errs, err)
 	}
@@ -92,9 +115,21 @@ func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
 	}
-	info := &genericapiserver.SecureServingInfo{Cert: cert}
-	if err := o.TLS.ApplyTo(info); err != nil {
-		return nil, err
+	info := &genericapiserver.SecureServingInfo{Cert: cert, HTTP2MaxStreamsPerConnection: o.MaxStreams}
+	if len(o.CipherSuites) > 0 {
+		if info.CipherSuites, err = cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
+			return nil, fmt.Errorf("--tls-cipher-suites: %w", err)
+		}
+	}
+	if info.MinTLSVersion, err = cliflag.TLSVersion(o.MinTLSVersion); err != nil {
+		return nil, fmt.Errorf("--tls-min-version: %w", err)
+	}
+	for _, named := range o.SNICertKeys {
+		content, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", named.CertFile, named.KeyFile, named.Names...)
+		if err != nil {
+			return nil, fmt.Errorf("reading the certificate of --tls-sni-cert-key %s,%s: %w", named.CertFile, named.KeyFile, err)
+		}
+		info.SNICerts = append(info.SNICerts, content)
 	}
 	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.SecurePort))
 	if info.Listener, err = net.Listen("tcp", address); err != nil { //nolint:noctx // binding a local port does not wait
@@ -144,69 +179,4 @@ func (o *APIOptions) Validate() []error {
 		errs = append(errs, errors.New("--max-requests-inflight and --max-mutating-requests-inflight must not be negative"))
 	}
 	return errs
-}
-
-// TLSOptions are the TLS options of kube-apiserver, with the same flags.
-type TLSOptions struct {
-	// CipherSuites are the allowed cipher suites for TLS 1.2. If empty, Go's default is used.
-	CipherSuites []string
-	// MinVersion is the minimum TLS version, e.g. VersionTLS12, which is the default.
-	MinVersion string
-	// SNICertKeys are certificates for other server names. They are reloaded when they change.
-	SNICertKeys []cliflag.NamedCertKey
-	// MaxStreams limits the concurrent requests in one HTTP/2 connection.
-	MaxStreams int
-}
-
-// defaultMaxStreams is sufficient for a busy controller. Go's default is 250.
-//
-//reference:limit connection --http2-max-streams-per-connection | concurrent requests | others wait
-const defaultMaxStreams = 1000
-
-// NewTLSOptions returns the default options.
-func NewTLSOptions() TLSOptions { return TLSOptions{MaxStreams: defaultMaxStreams} }
-
-// AddFlags adds the flags of o to fs.
-func (o *TLSOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "comma-separated list of cipher suites for TLS 1.2; Go's default if empty\nPreferred: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+"\nInsecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
-	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion, "minimum TLS version: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+"; VersionTLS12 if empty")
-	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "maximum number of concurrent requests, including watches, in one HTTP/2 connection")
-	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "certificate and key for other server names (SNI), as cert.pem,key.pem or cert.pem,key.pem:*.example.com,example.com; by default, for the names in the certificate. May be repeated; reloaded when the files change")
-}
-
-// Validate returns all errors in o. It does not read files.
-func (o *TLSOptions) Validate() []error {
-	var errs []error
-	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
-		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
-	}
-	if _, err := cliflag.TLSVersion(o.MinVersion); err != nil {
-		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
-	}
-	if o.MaxStreams < 1 {
-		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is less than 1", o.MaxStreams))
-	}
-	return errs
-}
-
-// ApplyTo applies the options and reads the certificates of --tls-sni-cert-key.
-func (o *TLSOptions) ApplyTo(s *genericapiserver.SecureServingInfo) error {
-	s.HTTP2MaxStreamsPerConnection = o.MaxStreams
-	var err error
-	if len(o.CipherSuites) > 0 {
-		if s.CipherSuites, err = cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
-			return fmt.Errorf("--tls-cipher-suites: %w", err)
-		}
-	}
-	if s.MinTLSVersion, err = cliflag.TLSVersion(o.MinVersion); err != nil {
-		return fmt.Errorf("--tls-min-version: %w", err)
-	}
-	for _, named := range o.SNICertKeys {
-		content, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", named.CertFile, named.KeyFile, named.Names...)
-		if err != nil {
-			return fmt.Errorf("reading the certificate of --tls-sni-cert-key %s,%s: %w", named.CertFile, named.KeyFile, err)
-		}
-		s.SNICerts = append(s.SNICerts, content)
-	}
-	return nil
 }

@@ -44,30 +44,17 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := checkSelectors(r); err != nil {
+		selector, err := checkShardSelector(selectors, r, info.Verb)
+		switch {
+		case err != nil:
 			respond(w, r, s, err)
-			return
-		}
-		expression := r.URL.Query().Get(shardSelectorParameter)
-		if expression == "" {
+		case selector == nil || keepsSelector(info.Verb, selector):
 			next.ServeHTTP(w, r)
-			return
+		case info.Verb == "list" && !selector.Empty() && requestsConversion(r):
+			serveWithShardInfo(next, w, withParsedSelector(r, selector), selector.String())
+		default:
+			next.ServeHTTP(w, withParsedSelector(r, selector))
 		}
-		selector, err := checkShardSelector(selectors, expression, info.Verb)
-		if err != nil {
-			respond(w, r, s, err)
-			return
-		}
-		if selector == nil || keepsSelector(info.Verb, selector) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		r = withParsedSelector(r, selector)
-		if info.Verb == "list" && !selector.Empty() && requestsConversion(r) {
-			serveWithShardInfo(next, w, r, selector.String())
-			return
-		}
-		next.ServeHTTP(w, r)
 	})
 }
 
@@ -143,10 +130,17 @@ const (
 	longestRemembered = 4096
 )
 
-// checkShardSelector returns the parsed selector. It rejects malformed ones, for which upstream returns 500. While
-// the feature gate is disabled, the selector is ignored like any unknown parameter, except for DELETECOLLECTION,
-// which would delete the objects of all shards.
-func checkShardSelector(parsed *lru.Cache, expression, verb string) (apisharding.Selector, error) {
+// checkShardSelector returns the parsed shard selector, or nil. It rejects malformed ones, for which upstream returns
+// 500. While the feature gate is disabled, the selector is ignored like any unknown parameter, except for
+// DELETECOLLECTION, which would delete the objects of all shards.
+func checkShardSelector(parsed *lru.Cache, r *http.Request, verb string) (apisharding.Selector, error) {
+	if err := checkSelectors(r); err != nil {
+		return nil, err
+	}
+	expression := r.URL.Query().Get(shardSelectorParameter)
+	if expression == "" {
+		return nil, nil
+	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
 		if verb != "deletecollection" {
 			return nil, nil

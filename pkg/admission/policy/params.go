@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -262,11 +261,6 @@ func (p *Params) forget(param *param, gvk schema.GroupVersionKind) {
 func (p *param) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
 	return p.mapping, nil
 }
-
-var (
-	_ informers.GenericInformer = &param{}
-	_ meta.RESTMapper           = &param{}
-)
 
 func (p *param) Informer() cache.SharedIndexInformer { return p }
 

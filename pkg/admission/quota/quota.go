@@ -132,8 +132,6 @@ type accessor struct {
 	stop chan struct{}
 }
 
-var _ resourcequota.QuotaAccessor = &accessor{}
-
 // GetQuotas implements resourcequota.QuotaAccessor. The quotas have the namespace of the evaluator.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	found := a.limiting(split(namespace))
@@ -198,20 +196,13 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 
 func (a *accessor) remember(quota *corev1.ResourceQuota) { a.written.Add(client.KeyOf(quota), quota) }
 
-// registry counts objects of any resource. It has no entries, because users define resources.
-type registry struct{}
-
-var _ quotav1.Registry = registry{}
+// registry counts objects of any resource. It has no entries, because users define resources, and only the method that
+// the evaluator calls.
+type registry struct{ quotav1.Registry }
 
 func (registry) Get(resource schema.GroupResource) quotav1.Evaluator {
 	return generic.NewObjectCountEvaluator(resource, nil, alias(resource))
 }
-
-func (registry) Add(quotav1.Evaluator) {}
-
-func (registry) Remove(quotav1.Evaluator) {}
-
-func (registry) List() []quotav1.Evaluator { return nil }
 
 // alias returns the short name of a resource in quotas.
 func alias(resource schema.GroupResource) corev1.ResourceName {

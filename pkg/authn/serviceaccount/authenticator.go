@@ -80,8 +80,6 @@ type signedClaims struct {
 	old    legacyClaims
 }
 
-var _ authenticator.Token = &Authenticator{}
-
 // NewAuthenticator returns an Authenticator. It reads the key files.
 func NewAuthenticator(config Config) (*Authenticator, error) {
 	a := &Authenticator{config: config}
@@ -301,8 +299,6 @@ type Remote struct {
 	known  *cache.Expiring
 	flight singleflight.Group
 }
-
-var _ Accounts = &Remote{}
 
 // NewRemote returns a Remote.
 func NewRemote(where Where) *Remote {

@@ -62,11 +62,6 @@ type Authorizer struct {
 	Config
 }
 
-var (
-	_ authorizer.Authorizer   = &Authorizer{}
-	_ authorizer.RuleResolver = &Authorizer{}
-)
-
 // NewRBACAuthorizer returns an Authorizer.
 func NewRBACAuthorizer(c Config) *Authorizer {
 	z := &Authorizer{Config: c}

@@ -33,7 +33,6 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	fq "k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
 	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
@@ -78,7 +77,7 @@ func NewFairness(limits Limits, registerer prometheus.Registerer) *Fairness {
 // Wrap returns the filter that queues requests, or rejects them with 429. Watches use a seat only while they start,
 // and other long-running requests use none.
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
-	fair := genericfilters.WithPriorityAndFairness(f.recording(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
+	fair := genericfilters.WithPriorityAndFairness(f.recording(next), longRunning, controller{Fairness: f}, f.costs.estimate, waitLimit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var seat *Seat
 		ctx := request.WithPause(r.Context(), func() (resume func()) {
@@ -132,10 +131,11 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// controller implements the interface that upstream's filter expects.
-type controller struct{ *Fairness }
-
-var _ flowcontrol.Interface = controller{}
+// controller implements the methods of the interface that upstream's filter uses.
+type controller struct {
+	flowcontrol.Interface
+	*Fairness
+}
 
 func (c controller) Handle(
 	ctx context.Context,
@@ -195,19 +195,6 @@ func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
 	}
 	return c.costs.watched(collectionOf(cluster, info))
 }
-
-// GetInterestedWatchCount is not used, because it lacks the logical cluster.
-func (c controller) GetInterestedWatchCount(*apirequest.RequestInfo) int { return 0 }
-
-func (c controller) GetMaxSeats(string) uint64 { return maxSeats }
-
-func (c controller) SetMaxSeats(string, uint64) {}
-
-func (c controller) ForgetPriorityLevel(string) {}
-
-func (c controller) Run(<-chan struct{}) error { return nil }
-
-func (c controller) Install(*mux.PathRecorderMux) {}
 
 // tenants is the priority of all requests that are not exempt.
 const tenants = "tenants"

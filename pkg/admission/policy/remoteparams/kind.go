@@ -32,8 +32,6 @@ type Kind struct {
 	namespace string
 }
 
-var _ cache.GenericLister = &Kind{}
-
 // ErrNotServed means that a kind does not exist.
 var ErrNotServed = errors.New("the kind is not served")
 
