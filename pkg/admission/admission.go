@@ -68,8 +68,7 @@ type Config struct {
 	Webhooks *webhooktransport.Tenants
 	// NoCachedResources rejects new CachedResources.
 	NoCachedResources bool
-	// WebhookCalls is the number of concurrent webhook calls per logical cluster; 0 means
-	// webhooktransport.DefaultCallsPerCluster.
+	// WebhookCalls is webhooktransport.DefaultCallsPerCluster if it is 0.
 	WebhookCalls   int
 	WorkspaceTypes workspacetype.Config
 	FindCluster    reserved.FindCluster
@@ -99,9 +98,8 @@ type Admission struct {
 	quota  *quota.Plugin
 }
 
-// excluded resources bypass webhooks and policies: access reviews, because a failing webhook would lock users
-// out, and LogicalClusters, because users of a workspace must not prevent the owner of its Workspace from
-// deleting it.
+// excluded resources bypass webhooks and policies: access reviews, because a failing webhook would lock users out, and
+// LogicalClusters, because users of a workspace must not prevent the owner of its Workspace from deleting it.
 var excluded = append([]schema.GroupResource{corev1alpha1.Resource("logicalclusters")}, unstored...)
 
 // unstored resources are reviews, which are created but not stored.

@@ -7,8 +7,7 @@
 //	                  anonymous      health probes only
 //	Run(ctx)     ─► reloads changed files
 //
-// GroupFilter removes groups of users, and WithTokenCluster sends requests without a logical cluster to that
-// of their token.
+// GroupFilter removes groups, and WithTokenCluster sends requests without a logical cluster to that of their token.
 package authn
 
 import (
@@ -54,8 +53,7 @@ const (
 
 // Authentication authenticates the requests of a server.
 type Authentication struct {
-	// Authenticator and Tokens are safe for concurrent use. Tokens ignores the logical cluster of the context; see
-	// Reviewer.
+	// Authenticator and Tokens are safe for concurrent use. Tokens ignores the logical cluster, unlike Reviewer.
 	Authenticator authenticator.Request
 	Tokens        authenticator.Token
 	// Audiences are those of the API.
@@ -106,8 +104,8 @@ func (w *Workspace) Name(c *issuers.Configuration) {
 	}
 }
 
-// NewAuthentication returns the authenticator for o. It reads all files, and fails if one is invalid. Run must be called to
-// accept tokens of OIDC issuers and to reload files.
+// NewAuthentication returns the authenticator for o. It reads all files, and fails if one is invalid. Run must be
+// called to accept tokens of OIDC issuers and to reload files.
 func NewAuthentication(o Options, from Sources) (*Authentication, error) {
 	a := &Authentication{options: o, from: from, reloads: newReloads(from.Metrics), Audiences: o.audiences()}
 	certificates, err := a.certificates()
@@ -248,8 +246,7 @@ type remembering struct {
 	valid *cache.LRUExpireCache
 }
 
-// verified is the key of a verification. The TLS stack uses the same certificate object for all requests of a
-// connection.
+// verified is a key. The TLS stack uses the same certificate object for all requests of a connection.
 type verified struct {
 	leaf  *x509.Certificate
 	roots *x509.CertPool

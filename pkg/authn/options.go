@@ -27,17 +27,12 @@ const (
 	minServiceAccountLifetime = time.Hour // of MaxTokenLifetime
 )
 
-// Options configure the authentication of a shard. Other servers use parts of them.
+// Options configure the authentication of a shard. Other servers use parts of them. AddFlags describes them.
 type Options struct {
 	UserOptions
-	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-* headers.
-	RequestHeaderCAFile string
-	// RequestHeaderAllowedNames restricts the common names of these certificates; empty allows any.
+	RequestHeaderCAFile       string
 	RequestHeaderAllowedNames []string
-	// SigningKeyFile is the PEM file of the signing key. Without it, no tokens are issued.
-	SigningKeyFile string
-	// MaxTokenLifetime limits the lifetime of new tokens; 0 means no limit.
-	//
+	SigningKeyFile            string
 	//reference:limit shard --service-account-max-token-expiration | lifetime of a service account token | a shorter lifetime
 	MaxTokenLifetime time.Duration
 }
@@ -45,19 +40,14 @@ type Options struct {
 // UserOptions configure users that connect directly, without a front-proxy.
 type UserOptions struct {
 	ClientCertificateOptions
-	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in production.
-	DevTokens bool
-	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a change.
-	ConfigFile string
-	// WebhookConfigFile is a kubeconfig for a token review service.
+	DevTokens         bool
+	ConfigFile        string
 	WebhookConfigFile string
 	// WebhookCacheTTL is the lifetime of cached reviews.
 	WebhookCacheTTL time.Duration
 	ServiceAccounts ServiceAccountOptions
-	// APIAudiences are the audiences of this API, and default to the issuers. Tokens must have one of them.
-	APIAudiences []string
-	// Workspaces configures issuers of tenants.
-	Workspaces WorkspaceOptions
+	APIAudiences    []string
+	Workspaces      WorkspaceOptions
 }
 
 // WorkspaceOptions configure issuers in WorkspaceAuthenticationConfigurations.
@@ -74,7 +64,6 @@ const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
 
 // ClientCertificateOptions configure client certificates.
 type ClientCertificateOptions struct {
-	// ClientCAFile is a PEM bundle of client CAs. The common name is the user, and the organizations are the groups.
 	ClientCAFile string
 	// DropGroups are groups that external users must not have; nil means DefaultDropGroups. See GroupFilter.
 	// Client certificates may contain system:masters nevertheless.

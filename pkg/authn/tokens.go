@@ -29,8 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// tokens returns the authenticator of bearer tokens, or nil if no tokens are accepted. The webhook comes last
-// because it is the most expensive.
+// tokens returns the authenticator of bearer tokens, or nil. The webhook comes last because it is the most expensive.
 func (a *Authentication) tokens() (authenticator.Token, error) {
 	var known []authenticator.Token
 	if a.options.DevTokens {
@@ -144,9 +143,8 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 // webhookBackoff is short because a client waits for the response.
 var webhookBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 
-// Reviewer returns the authenticator for TokenReviews, or nil if no tokens are accepted. In a logical cluster
-// it accepts only service accounts of that logical cluster, because the client would take another one for its
-// own account of the same name.
+// Reviewer returns the authenticator for TokenReviews, or nil. In a logical cluster it accepts only its own service
+// accounts, because the client would take another one for its own account of the same name.
 func (a *Authentication) Reviewer() authenticator.Token {
 	if a.Tokens == nil {
 		return nil
@@ -230,8 +228,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 	})), nil
 }
 
-// confined restricts a user of a tenant's issuer to a logical cluster, and removes attributes that only the
-// installation may set.
+// confined restricts a user to a logical cluster, and removes attributes that only the installation may set.
 func confined(u user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
 	if strings.HasPrefix(u.GetName(), request.ReservedPrefix) {
 		return nil, false, fmt.Errorf("the user name %q is reserved: change the claim mappings to return names that do not start with %q", u.GetName(), request.ReservedPrefix)
@@ -291,8 +288,8 @@ func BearerToken(header http.Header) (string, bool) {
 }
 
 const (
-	// protocolHeader contains the WebSocket subprotocols that a client offers. One of them may be a bearer token, because
-	// browsers cannot set other headers of such a request.
+	// protocolHeader contains the WebSocket subprotocols that a client offers. One of them may be a bearer token,
+	// because browsers cannot set other headers of such a request.
 	protocolHeader = "Sec-Websocket-Protocol"
 	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
 )

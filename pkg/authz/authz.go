@@ -1,5 +1,4 @@
-// Package authz authorizes requests in logical clusters. Each rule is an authorizer.Authorizer, and most are
-// decorators, which New assembles.
+// Package authz authorizes requests in logical clusters by a chain of decorators, which NewAuthorizer assembles.
 //
 //	wildcard gate ─ impersonation guard ─┬ paths open to all users
 //	                                     ├ groups that may do everything
@@ -45,8 +44,7 @@ type Config struct {
 	Rules authorizer.Authorizer
 	// MaximalPermission restricts access to bound APIs; may be nil. See WithMaximalPermission.
 	MaximalPermission authorizer.AuthorizerFunc
-	// CatchUp waits for data that may restrict a request that has been allowed, and reports whether there is any; may
-	// be nil.
+	// CatchUp waits for data that may restrict an allowed request, and reports whether there is any; may be nil.
 	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
 	// VirtualWorkspaces authorizes requests to virtual workspaces; nil denies them.
 	VirtualWorkspaces VirtualWorkspaces
@@ -173,15 +171,11 @@ const (
 // Steps returns all steps in their default order.
 func Steps() []string { return []string{StepPaths, StepGroups, StepRBAC, StepWebhook} }
 
-// Options configure authorization.
+// Options configure authorization. AddFlags describes them.
 type Options struct {
-	// Order lists the steps; the first decision is used.
-	Order []string
-	// AlwaysAllowPaths can be read by all users. A trailing * matches any suffix.
-	AlwaysAllowPaths []string
-	// AlwaysAllowGroups are allowed all requests.
+	Order             []string
+	AlwaysAllowPaths  []string
 	AlwaysAllowGroups []string
-	// WebhookConfigFile is the kubeconfig of an external authorizer.
 	WebhookConfigFile string
 	// The lifetimes of cached decisions of the webhook.
 	WebhookAuthorizedTTL, WebhookUnauthorizedTTL time.Duration
@@ -241,8 +235,7 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// NewWebhook returns the external authorizer of the options, or nil. It caches decisions, and has no opinion
-// if the webhook is unreachable.
+// NewWebhook returns the external authorizer, or nil. It caches decisions, and has no opinion if it is unreachable.
 func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	if o.WebhookConfigFile == "" {
 		return nil, nil //nolint:nilnil // not configured

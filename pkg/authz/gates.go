@@ -26,9 +26,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// WithWildcardGate denies requests for all logical clusters, except to members of system:masters and for
-// reads of shards. Administrators may list and watch if a front-proxy merges the responses of all shards. It
-// calls next for all other requests.
+// WithWildcardGate denies requests for all logical clusters, except to members of system:masters and for reads of
+// shards. Administrators may list and watch if a front-proxy merges the responses of all shards.
 func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
@@ -46,9 +45,8 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// WithAdminGate allows requests for request.Admin, which contains objects of the complete installation, to
-// administrators, and reads to shards, and denies them to all other users regardless of rules. It calls next
-// for other requests and impersonation.
+// WithAdminGate allows requests for request.Admin, which contains objects of the installation, to administrators,
+// and reads to shards, and denies them to all other users regardless of rules. Impersonation is authorized by next.
 func WithAdminGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		reads := Reads(a) || !a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "head")
@@ -116,8 +114,7 @@ func Privileged(groups ...string) authorizer.Authorizer {
 	})
 }
 
-// OnProcess calls next for requests about the serving process, and has no opinion on requests for a logical
-// cluster, whether or not it exists.
+// OnProcess calls next for requests about the process, and has no opinion on a logical cluster, existing or not.
 func OnProcess(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if _, nowhere := request.NowhereFrom(ctx); nowhere {
@@ -204,14 +201,11 @@ func Reads(a authorizer.Attributes) bool {
 
 // VirtualWorkspaces authorizes requests to the content of other logical clusters through a virtual workspace.
 type VirtualWorkspaces interface {
-	// Opens authorizes the use of the virtual workspace. next authorizes requests to the logical cluster that
-	// grants it.
+	// Opens authorizes the use of the virtual workspace. next authorizes requests to its granting logical cluster.
 	Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error)
-	// Permits authorizes a request within the virtual workspace, for a user who may use it. No opinion denies
-	// the request.
+	// Permits authorizes a request within the virtual workspace, for its user. No opinion denies the request.
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// Shows reports whether the virtual workspace has access to the requested content, so that its users may
-	// see that the content exists.
+	// Shows reports whether the virtual workspace contains the requested content, so that users may see that it exists.
 	Shows(ctx context.Context) bool
 }
 
@@ -242,9 +236,8 @@ func WithVirtualWorkspaces(next authorizer.Authorizer, virtualWorkspaces Virtual
 	})
 }
 
-// WithinVirtualWorkspaces authorizes requests that have passed through a virtual workspace as if they were
-// sent to it again, by their senders. Handlers use it if an update creates an object, because the verb create
-// has not been authorized yet.
+// WithinVirtualWorkspaces authorizes requests that have passed through a virtual workspace as if their senders sent
+// them again. It is used if an update creates an object, because the verb create has not been authorized yet.
 func WithinVirtualWorkspaces(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		through, found := request.ThroughFrom(ctx)
@@ -345,9 +338,8 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// restricts reports whether a scope can only remove permissions. This is true if WithImpersonationScope adds
-// the scope of the logical cluster, because all scopes must match. Otherwise, the scope would give the user
-// the group of another logical cluster.
+// restricts reports whether a scope can only remove permissions: WithImpersonationScope adds that of the logical
+// cluster, and all scopes must match. Otherwise, it would give the user the group of another logical cluster.
 func restricts(ctx context.Context, scope string) bool {
 	_, nowhere := request.NowhereFrom(ctx)
 	return (nowhere || clusterName(ctx) != "") && identity.WellFormed(scope)

@@ -159,9 +159,8 @@ func (v effectiveVersion) Info() *version.Info {
 	return &stamped
 }
 
-// InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream
-// builds them at startup. Here, the first request does, because they need 8 MB and a sixth of the CPU time of a
-// start.
+// InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream builds
+// them at startup. Here, the first request does, because they need 8 MB and a sixth of the CPU time of a start.
 func InstallOpenAPI(s *genericapiserver.GenericAPIServer, c *genericapiserver.Config) {
 	documents := sync.OnceValue(func() http.Handler {
 		served := mux.NewPathRecorderMux("openapi")

@@ -72,9 +72,8 @@ func when(on bool, wrap func(http.Handler) http.Handler) func(http.Handler) http
 	return wrap
 }
 
-// WithAccessHeader returns the filter that reports to the front-proxy, in a response header, whether the user was
-// authorized for the logical cluster. It wraps the authorization. It also records the flow that is charged for the
-// request, before impersonation.
+// WithAccessHeader returns the filter that reports in a response header, to the front-proxy, whether the user was
+// authorized for the logical cluster. It also records the flow that is charged, before impersonation.
 func WithAccessHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -106,8 +105,7 @@ func WithListBuffer(next http.Handler) http.Handler {
 		buffer, _ := listBuffers.Get().(*bufio.Writer)
 		buffer.Reset(w)
 		next.ServeHTTP(&bufferedWriter{ResponseWriter: w, buffer: buffer}, r)
-		// Not deferred, because a response must not look complete after a panic. An error means a disconnected
-		// client.
+		// Not deferred, because a response must not look complete after a panic. An error means a disconnected client.
 		_ = buffer.Flush()
 		buffer.Reset(nil)
 		listBuffers.Put(buffer)
@@ -231,8 +229,7 @@ func withStack(next http.Handler, lasts apirequest.LongRunningRequestCheck) http
 	})
 }
 
-// growStack is called with 0. The stack grows when a function with such a variable is entered; the variable is not
-// even cleared.
+// growStack is called with 0. The stack grows when it is entered; the variable is not even cleared.
 //
 //go:noinline
 func growStack(at int) byte {

@@ -21,27 +21,19 @@ import (
 // ProfilesPrefix is the path prefix of process profiles.
 const ProfilesPrefix = "/debug/pprof/"
 
-// Options are the options of every server.
+// Options are the options of every server. AddFlags describes them.
 type Options struct {
-	// BindAddress and SecurePort are where the server listens. Port 0 selects a free port.
-	BindAddress string
-	SecurePort  int
-	// TLSCertFile and TLSPrivateKeyFile are the serving certificate. They are reloaded when they change.
+	BindAddress       string
+	SecurePort        int
 	TLSCertFile       string
 	TLSPrivateKeyFile string
-	// CipherSuites are the allowed cipher suites for TLS 1.2. If empty, Go's default is used.
-	CipherSuites []string
-	// MinTLSVersion is the minimum TLS version, e.g. VersionTLS12, which is the default.
-	MinTLSVersion string
-	// SNICertKeys are certificates for other server names. They are reloaded when they change.
-	SNICertKeys []cliflag.NamedCertKey
-	// MaxStreams limits the concurrent requests in one HTTP/2 connection.
-	MaxStreams int
-	Audit      AuditOptions
-	// Limits are the resources that logical clusters and users may use at a time.
-	Limits ledger.Limits
-	// FeatureGates are those of Shardplane and, if the server serves Kubernetes APIs, of Kubernetes.
-	FeatureGates features.Gates
+	CipherSuites      []string
+	MinTLSVersion     string
+	SNICertKeys       []cliflag.NamedCertKey
+	MaxStreams        int
+	Audit             AuditOptions
+	Limits            ledger.Limits
+	FeatureGates      features.Gates
 }
 
 // defaultMaxStreams is sufficient for a busy controller. Go's default is 250.

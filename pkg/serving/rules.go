@@ -341,8 +341,7 @@ func WithFieldManagerLimit(next http.Handler, s runtime.NegotiatedSerializer) ht
 	})
 }
 
-// withBodyCheck returns the filter that rejects requests for resources with a body that does not pass check.
-// It ignores bodies that are not in memory.
+// withBodyCheck returns the filter that rejects requests for resources with a body in memory that does not pass check.
 func withBodyCheck(next http.Handler, s runtime.NegotiatedSerializer, check func(info *apirequest.RequestInfo, body []byte, mediaType string) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())

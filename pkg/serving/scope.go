@@ -33,9 +33,8 @@ type Scopes struct {
 	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
 	// Mounted returns the URL of a mounted path, empty while the mount is not available. It may be nil.
 	Mounted func(path logicalcluster.Path) (url string, mounted bool)
-	// ResolveGrantor is Resolve for the object that grants a virtual workspace, which may be on another server. The
-	// name is empty if it does not exist, and an error is the response if this is undecided. It is nil without
-	// virtual workspaces.
+	// ResolveGrantor is Resolve for the object that grants a virtual workspace, on any server. The name is empty if it
+	// does not exist, and an error is the response if this is undecided. It is nil without virtual workspaces.
 	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error)
 	// Inactive reports whether an administrator has deactivated a logical cluster (core.kcp.io/inactive). It may be
 	// nil.
@@ -148,10 +147,9 @@ func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	})
 }
 
-// Rules returns the filter that rejects, after authorization, what nothing in the scope serves: paths without
-// logical cluster (404), process paths below a logical cluster (501), resource requests without a logical cluster
-// (400), unsupported wildcard requests (405), and requests to inactive logical clusters (403), whose open watches it
-// ends.
+// Rules returns the filter that rejects, after authorization, what nothing in the scope serves: paths without logical
+// cluster (404), process paths below a logical cluster (501), resource requests without a logical cluster (400),
+// unsupported wildcard requests (405), and requests to inactive logical clusters (403), whose open watches it ends.
 func (s Scopes) Rules(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := apirequest.RequestInfoFrom(r.Context())
@@ -220,8 +218,7 @@ func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 		info.Verb+" is not supported in "+where+": only list and watch of resources are")
 }
 
-// exemptFromInactive allows users to read and reactivate the logical cluster, clients to read its schemas, and
-// controllers to clean up.
+// exemptFromInactive permits reads and reactivation, reads of schemas, and the cleanup by controllers.
 func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	if strings.HasPrefix(r.URL.Path, "/openapi") {
 		return true

@@ -137,8 +137,7 @@ func (c Config) validate(ctx context.Context, a admission.Attributes, _ admissio
 	}
 }
 
-// checkBinding rejects a binding if the user may not bind its export, or if a webhook or policy has changed the
-// metadata that Admit set.
+// checkBinding also rejects changes by webhooks or policies of the metadata that admit has set.
 func (c Config) checkBinding(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
 	label, err := c.mayBind(ctx, a, object, "spec", "reference", "export")
 	if err != nil {
@@ -277,9 +276,8 @@ var cachedSlices = map[string]string{
 	"clustercachedresourceendpointslices": "clusterCachedResource",
 }
 
-// checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its
-// export, because the slice discloses the consumers of the export. The cached resource must be in the same
-// workspace.
+// checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its export,
+// because the slice discloses the consumers of the export. The cached resource must be in the same workspace.
 func (c Config) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
 	object, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
@@ -344,10 +342,9 @@ func (c Config) mayBindOne(ctx context.Context, a admission.Attributes, cluster 
 	provider, found, unknown := c.reference(ctx, u, cluster, path, export)
 	may := u == nil || identity.Administers(ctx, u)
 	if !may {
-		// Permissions that a virtual workspace grants do not count: a user must not create a binding through
-		// a virtual workspace that the user could not create otherwise. Logical clusters that do not exist
-		// take the same path, including errors, because otherwise the response or its time would disclose which
-		// exports exist.
+		// Permissions that a virtual workspace grants do not count: a user must not create a binding through a virtual
+		// workspace that the user could not create otherwise. Logical clusters that do not exist take the same path,
+		// including errors, because otherwise the response or its time would disclose which exports exist.
 		if may, err = c.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
 		}

@@ -28,8 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// maxInCluster is the maximum number of cached resources of a logical cluster. Each takes connections of the
-// shard and of the cache server.
+// maxInCluster is limited because each takes connections of the shard and of the cache server.
 //
 //reference:limit cluster | CachedResources | 403
 const maxInCluster = 64

@@ -1,12 +1,10 @@
-// Package claims is the admission plugin for permission claims. A provider that writes through the virtual
-// workspace of its export may only write objects that the selectors of the accepted claims select. To change
-// owner references or finalizers, which decide about the deletion of an object, it must also be allowed to
-// delete the object. This also applies to owner references of bound objects if the maximal permission policy
-// of the provider restricts consumers.
+// Package claims is the admission plugin for permission claims. A provider that writes through the virtual workspace of
+// its export may only write objects that the selectors of the accepted claims select. To change owner references or
+// finalizers, which decide about the deletion of an object, it must also be allowed to delete the object. This also
+// applies to owner references of bound objects if the maximal permission policy of the provider restricts consumers.
 //
-// The plugin also restores the claim labels that reads add. Requests cannot change them and storage drops
-// them. Without this, an update that contains other labels than the stored object would never be recognized
-// as one that changes nothing.
+// The plugin also restores the claim labels that reads add and storage drops. Otherwise, an update that contains other
+// labels than the stored object would never be recognized as one that changes nothing.
 package claims
 
 import (
@@ -115,8 +113,7 @@ func (c Config) validate(ctx context.Context, a admission.Attributes, _ admissio
 	return checkSelected(a, selected)
 }
 
-// checkVerb rejects a write that requires a verb beyond that of the request, unless a claim allows the verb
-// for the object.
+// checkVerb rejects a write for which no claim allows a verb beyond that of the request.
 func (c Config) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
 	allowed, err := c.Allows(ctx, a.GetResource().GroupResource(), verb)
 	switch {
@@ -148,8 +145,7 @@ func checkSelected(a admission.Attributes, selected claims.Selection) error {
 	return nil
 }
 
-// selectionFor returns the objects that the claims of a request select, and whether the request depends on
-// claims.
+// selectionFor returns the objects that the claims of a request select, and whether the request depends on claims.
 func selectionFor(ctx context.Context) (claims.Selection, bool) {
 	set := claims.From(ctx)
 	if set == nil {

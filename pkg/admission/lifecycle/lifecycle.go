@@ -1,7 +1,6 @@
-// Package lifecycle is the admission plugin that rejects objects in namespaces that do not exist or are being
-// deleted, in each logical cluster. Its responses are those of kube-apiserver's NamespaceLifecycle. It also
-// rejects new objects in logical clusters that are being deleted, and requests without a logical cluster, so that
-// later plugins need not check this.
+// Package lifecycle is the admission plugin that rejects objects in namespaces that do not exist or are being deleted,
+// like kube-apiserver's NamespaceLifecycle. It also rejects new objects in logical clusters that are being deleted, and
+// requests without a logical cluster, so that later plugins need not check this.
 package lifecycle
 
 import (

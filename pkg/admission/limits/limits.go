@@ -1,7 +1,6 @@
-// Package limits is the admission plugin that limits the objects and bytes of a logical cluster, alone and
-// together with all workspaces below it, so that no tenant fills the etcd that it shares with others. It also
-// limits the size of objects of some kinds that all shards replicate, and lists that are expensive to
-// process.
+// Package limits is the admission plugin that limits the objects and bytes of a logical cluster, alone and together
+// with all workspaces below it, so that no tenant fills the etcd that it shares with others. It also limits the size of
+// objects of some kinds that all shards replicate, and lists that are expensive to process.
 //
 // If a logical cluster exceeds a limit, it keeps its objects. Creates are rejected, and updates that grow an
 // object if the bytes exceed the limit.
@@ -164,9 +163,8 @@ func either(annotation, flag string) string {
 	return "the annotation " + annotation + " of its LogicalCluster, or --" + flag
 }
 
-// maxReplicaBytes is the maximum size of a replicated object. Replicas have additional annotations, and etcd
-// stores at most 1.5 MiB by default. A replica that etcd rejects would prevent the shard from ever reporting
-// that replication is complete.
+// maxReplicaBytes is below etcd's default of 1.5 MiB, because replicas have additional annotations. If etcd rejected
+// one, the shard would never report that replication is complete.
 //
 //reference:limit object | replicated kinds: size of an object as JSON, except in `root` and `system:*` | 413
 const maxReplicaBytes = 5 << 18

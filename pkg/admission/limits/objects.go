@@ -181,9 +181,8 @@ const (
 	maxRequirements = 128
 )
 
-// validAggregation rejects ClusterRoles with too many aggregation selectors or requirements, unless they had
-// as many before. Each selector is matched with the labels of all ClusterRoles of the logical cluster
-// whenever one of them changes.
+// validAggregation limits selectors and requirements, because each selector is matched with the labels of all
+// ClusterRoles of the logical cluster whenever one of them changes.
 func validAggregation(a admission.Attributes) error {
 	const advice = ": add a common label to the selected cluster roles, and select it"
 	return cmp.Or(
@@ -209,8 +208,7 @@ func requirementsOf(obj runtime.Object) (n int) {
 	return n
 }
 
-// maxOwners is the maximum number of owners of an object. The garbage collector reads each of them whenever the
-// object changes.
+// maxOwners is limited because the garbage collector reads each owner whenever the object changes.
 //
 //reference:limit object | all objects: owner references | 403
 const maxOwners = 1000
@@ -332,8 +330,7 @@ func largestMap(obj runtime.Object) int {
 	}
 }
 
-// keyed returns the number of entries of a built-in object in lists that are merged by key and that upstream's
-// validation does not limit.
+// keyed returns the number of entries in lists that are merged by key and that upstream's validation does not limit.
 func keyed(obj runtime.Object) int {
 	n := 0
 	switch o := obj.(type) {

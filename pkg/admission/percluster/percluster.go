@@ -1,8 +1,7 @@
 // Package percluster contains the state of admission plugins per logical cluster, and adapters for upstream's
 // plugins, which expect a single cluster.
 //
-// A logical cluster without objects of a kind must have no entry, so that a request in it costs one map
-// lookup.
+// A logical cluster without objects of a kind must have no entry, so that a request in it costs one map lookup.
 package percluster
 
 import (
@@ -40,16 +39,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Mutator, Validator and Plugin are admission plugins that consist of functions.
 type (
+	// Mutator is a mutating plugin that consists of a function.
 	Mutator struct {
 		*admission.Handler
 		Admits
 	}
+	// Validator is a validating plugin that consists of a function.
 	Validator struct {
 		*admission.Handler
 		Validates
 	}
+	// Plugin is a mutating and validating plugin that consists of functions.
 	Plugin struct {
 		*admission.Handler
 		Admits
@@ -257,10 +258,9 @@ func (c convertor) Convert(in, out, meta any) error {
 	return c.ObjectConvertor.Convert(in, out, meta)
 }
 
-// IsServer reports whether a request is from the server itself. Webhooks and policies do not apply to it,
-// because its controllers serve all logical clusters with few workers. A webhook that does not respond would
-// block them for other logical clusters, and one that denies all requests would prevent the deletion of
-// namespaces and workspaces.
+// IsServer reports whether a request is from the server itself. Webhooks and policies do not apply to it, because its
+// controllers serve all logical clusters with few workers. A webhook that does not respond would block them for other
+// logical clusters, and one that denies all requests would prevent the deletion of namespaces and workspaces.
 func IsServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServerUser }
 
 // readyTimeout is the time that a write waits for informers after a server start, as in upstream's plugins.
@@ -286,8 +286,7 @@ func (r Ready) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Objects are admission configuration of all logical clusters, including replicas from other shards
-// (replicas.Dual).
+// Objects are admission configuration of all logical clusters, including replicas from other shards (replicas.Dual).
 type Objects interface {
 	client.Runner
 	// Read returns an error until the objects of all other shards have been read.
@@ -301,8 +300,7 @@ type Judges struct {
 	local func(cluster logicalcluster.Name) bool
 }
 
-// NewJudges returns Judges for namespaces and hooks. local reports whether a logical cluster is on this
-// shard.
+// NewJudges returns Judges for namespaces and hooks. local reports whether a logical cluster is on this shard.
 func NewJudges(namespaces client.Runner, local func(cluster logicalcluster.Name) bool, hooks ...Objects) *Judges {
 	j := &Judges{ready: Ready{namespaces}, hooks: hooks, local: local}
 	for _, h := range hooks {
@@ -325,9 +323,8 @@ func (j *Judges) Wait(ctx context.Context, a admission.Attributes, judge, in log
 	return nil
 }
 
-// Factory is an informer factory for upstream's plugins that returns the objects of one logical cluster from
-// informers of all logical clusters. It runs nothing. Methods that upstream's plugins do not use are not
-// implemented and panic.
+// Factory is an informer factory for upstream's plugins that returns the objects of one logical cluster from informers
+// of all logical clusters. It runs nothing. Methods that upstream's plugins do not use are not implemented and panic.
 type Factory struct {
 	informers.SharedInformerFactory
 

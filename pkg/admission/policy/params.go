@@ -39,9 +39,8 @@ func isUnserved(err error) bool {
 	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind) || errors.Is(err, remoteparams.ErrNotServed)
 }
 
-// Params provides the parameters of policies. It watches a kind in a logical cluster of the shard while
-// policies name it. Parameters on other shards, and parameters that are too large to be cached, are read on
-// demand.
+// Params provides the parameters of policies. It watches a kind in a logical cluster of the shard while policies name
+// it. Parameters on other shards, and parameters that are too large to be cached, are read on demand.
 type Params struct {
 	clients *client.Factory
 	// remote reads from other shards, own from this one.
@@ -378,8 +377,7 @@ type counted struct {
 	needs *needs
 }
 
-// needs records whether a write needs parameters that have not been read yet, because their kind has not synced or
-// their shard does not respond.
+// needs records whether a write needs parameters of a kind that has not synced, or of a shard that does not respond.
 type needs struct{ unsynced, unread atomic.Bool }
 
 func (c counted) Lister() cache.GenericLister {

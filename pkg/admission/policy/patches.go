@@ -35,8 +35,7 @@ import (
 )
 
 const (
-	// maxPatchSize limits the patchSize of a patch that a policy computes. It is the size of the largest request, and
-	// the limit of the copy operation.
+	// maxPatchSize limits computed patches. It is the size of the largest request, and the limit of the copy operation.
 	//
 	//reference:limit request | admission policies: size of a computed patch | the policy fails
 	maxPatchSize = 3 << 20
@@ -44,9 +43,8 @@ const (
 	sizeOfValue = 8
 )
 
-// limitedPatches rejects patches that are expensive to apply. CEL counts a reference to a list as one,
-// although the patch contains all elements of the list. Upstream applies patches without the context of the
-// request.
+// limitedPatches rejects patches that are expensive to apply. CEL counts a reference to a list as one, although the
+// patch contains all elements of the list. Upstream applies patches without the context of the request.
 type limitedPatches struct{ cel.MutatingEvaluator }
 
 func (l limitedPatches) ForInput(ctx context.Context, a *admission.VersionedAttributes, request *admissionv1.AdmissionRequest, variables cel.OptionalVariableBindings, namespace *corev1.Namespace, budget int64) (cel.EvaluationResult, int64, error) {
@@ -127,8 +125,7 @@ func (p *patchSize) add(value ref.Val) {
 	}
 }
 
-// fieldsOf returns the fields of an object that an expression constructs. Upstream exports only a method that
-// converts and copies all of them.
+// fieldsOf returns the fields of an object. Upstream exports only a method that converts and copies all of them.
 func fieldsOf(object *dynamic.ObjectVal) map[string]ref.Val {
 	fields := reflect.ValueOf(object).Elem().FieldByName("fields")
 	return *(*map[string]ref.Val)(unsafe.Pointer(fields.UnsafeAddr()))
@@ -147,8 +144,7 @@ const (
 	pathsFor = 5 * time.Second
 )
 
-// converters caches type converters by the hash of their schema, so that logical clusters with equal schemas
-// share them.
+// converters caches type converters by the hash of their schema, so that logical clusters share them.
 type converters struct {
 	clients  *client.Factory
 	cache    *lru.Cache

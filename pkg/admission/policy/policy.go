@@ -1,5 +1,4 @@
-// Package policy applies the ValidatingAdmissionPolicies and MutatingAdmissionPolicies of the logical cluster
-// of a write.
+// Package policy applies the policies of the logical cluster of a write.
 //
 //	policies, bindings ─► set of a logical cluster, built on first use
 //	                        ├─ evaluators, shared by logical clusters with equal policies
@@ -70,8 +69,7 @@ type set[P, B client.Object, E any] struct {
 	params     bool
 }
 
-// forOneWrite returns hooks that count parameters, and a function that reports whether the write needed
-// parameters that have not been read yet.
+// forOneWrite returns hooks that count parameters, and whether the write needed parameters that have not been read yet.
 func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unknown func() bool) {
 	if !s.params {
 		return s.hooks, func() bool { return false }
@@ -254,8 +252,7 @@ type weakCache[V any] struct {
 
 type digest [sha256.Size]byte
 
-// get returns the value for a name and a specification. The name is part of the key because metrics and
-// messages contain it.
+// get returns the value for a specification, and the name, which is contained in metrics and messages.
 func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	text, err := json.Marshal([]any{name, spec})
 	if err != nil {

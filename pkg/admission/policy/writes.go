@@ -62,9 +62,8 @@ type stored struct {
 	resourceVersion string
 }
 
-// NewLimits returns the plugin that limits the expressions of policies, and the number of bindings. It is a mutating
-// one, because it must run before validation, which compiles policies. Policies that exceed the limits already may not
-// grow.
+// NewLimits returns the plugin that limits the expressions of policies, before validation compiles them, and the number
+// of bindings. Policies that exceed the limits already may not grow.
 func NewLimits(mutating *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
 	mutatingBindings *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
 ) percluster.Mutator {

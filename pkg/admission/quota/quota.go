@@ -1,6 +1,5 @@
-// Package quota is the admission plugin that enforces ResourceQuotas. It rejects writes that would exceed a
-// quota, and adds others to the usage before they are stored, so that concurrent writes cannot exceed the
-// quota together.
+// Package quota is the admission plugin that enforces ResourceQuotas. It rejects writes that would exceed a quota, and
+// adds others to the usage before they are stored, so that concurrent writes cannot exceed the quota together.
 //
 // One evaluator of upstream serves all logical clusters. Its namespaces are named `<logical cluster>|<namespace>`,
 // and `<logical cluster>|` for quotas that limit a complete logical cluster. Writes to namespaces and logical
@@ -38,8 +37,7 @@ import (
 // workers is the number of namespaces that are processed concurrently.
 const workers = 10
 
-// Plugin implements admission.ValidationInterface. It must be the last plugin, so that rejected writes are
-// not counted.
+// Plugin implements admission.ValidationInterface. It must be the last plugin, so that rejected writes are not counted.
 type Plugin struct {
 	*admission.Handler
 
@@ -170,8 +168,7 @@ func (a *accessor) latest(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 	return quota
 }
 
-// UpdateQuotaStatus implements resourcequota.QuotaAccessor. After a conflict it remembers the newest object,
-// so that the evaluator retries with it.
+// UpdateQuotaStatus remembers the newest object after a conflict, so that the evaluator retries with it.
 func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	ctx, cancel := context.WithTimeout(wait.ContextForChannel(a.stop), updateTimeout)
 	defer cancel()
@@ -196,8 +193,7 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 
 func (a *accessor) remember(quota *corev1.ResourceQuota) { a.written.Add(client.KeyOf(quota), quota) }
 
-// registry counts objects of any resource. It has no entries, because users define resources, and only the method that
-// the evaluator calls.
+// registry counts objects of any resource. The evaluator calls no other method.
 type registry struct{ quotav1.Registry }
 
 func (registry) Get(resource schema.GroupResource) quotav1.Evaluator {

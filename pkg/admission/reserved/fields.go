@@ -74,8 +74,7 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 	return nil
 }
 
-// checkScope rejects Shards whose annotation restricts replication to a region, unless the annotation is
-// unchanged.
+// checkScope rejects Shards whose annotation restricts replication to a region, unless the annotation is unchanged.
 func checkScope(a admission.Attributes) error {
 	if a.GetResource().GroupResource() != shards || a.GetOperation() == admission.Delete {
 		return nil
@@ -127,8 +126,7 @@ func deletes(a admission.Attributes) bool {
 		a.GetOperation() == admission.Update && ok && existed && !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences())
 }
 
-// checkBinding rejects the deletion of the system's bindings in root, because this would delete the objects
-// of the servers.
+// checkBinding rejects the deletion of the system's bindings in root, which would delete the objects of the servers.
 func checkBinding(ctx context.Context, a admission.Attributes) error {
 	if cluster, _ := request.ClusterFrom(ctx); !deletes(a) || cluster.Name != core.RootCluster {
 		return nil
@@ -212,9 +210,8 @@ var systemGroups = []string{
 	user.SystemPrivilegedGroup, request.GroupPrefix, request.GroupBindingPrefix, request.GroupCacheReaders, serviceaccount.AllServiceAccountsGroup, identity.ClusterGroupPrefix,
 }
 
-// checkSigningRequest rejects a request for a client certificate with a user or group that the system trusts.
-// The server signs nothing, but an external signer may trust approvals, which tenants can give to their own
-// requests.
+// checkSigningRequest rejects a request for a client certificate with a user or group that the system trusts. The
+// server signs nothing, but an external signer may trust approvals, which tenants can give to their own requests.
 func checkSigningRequest(a admission.Attributes) error {
 	csr, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
 	if !ok || a.GetOperation() != admission.Create || a.GetSubresource() != "" || !strings.HasPrefix(csr.Spec.SignerName, clientSigners) {

@@ -142,8 +142,7 @@ func isOwnName(a admission.Attributes, key string, after map[string]string) bool
 	return err == nil && after[key] == owner
 }
 
-// admit restores the replication annotation, which servers set on objects of tenants too, if a client replaces the object
-// from a file.
+// admit restores the replication annotation, which servers set, if a client replaces an object from a file.
 func admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Update || level(ctx, a.GetUserInfo()) <= administrators {
 		return nil

@@ -1,9 +1,8 @@
 // Package webhook calls the admission webhooks of the logical cluster of a write.
 //
-// Upstream's plugin, which is made for one cluster, implements failure policies, timeouts, match conditions,
-// selectors, reinvocation etc. Each logical cluster with webhooks has its own instance of it. The instance is
-// created on the first write, replaced after a change of the configurations, and dropped with the last one.
-// It has no goroutines.
+// Upstream's plugin, which is made for one cluster, implements failure policies, timeouts, match conditions, selectors,
+// reinvocation etc. Each logical cluster with webhooks has its own instance of it. The instance is created on the first
+// write, replaced after a change of the configurations, and dropped with the last one. It has no goroutines.
 //
 // Objects that are sent to webhooks always have the annotation kcp.io/cluster.
 package webhook
@@ -200,8 +199,7 @@ type ruled struct {
 	together bool
 }
 
-// add adds the rules of a webhook. If the match policy is not Exact, all groups and versions of a resource
-// match.
+// add adds the rules of a webhook. If the match policy is not Exact, all groups and versions of a resource match.
 func (r *ruled) add(all []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.MatchPolicyType) {
 	if policy == nil || *policy != admissionregistrationv1.Exact {
 		wider := make([]admissionregistrationv1.RuleWithOperations, 0, len(all))

@@ -57,8 +57,7 @@ func NewWorkspaceType(c Config) percluster.Plugin {
 	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: c.admit, Validates: c.validate}
 }
 
-// admit also rejects Workspaces, because responses of webhooks and of schema validation would disclose by their time
-// that the type exists.
+// admit also rejects Workspaces, because the time of webhooks and validation would disclose that the type exists.
 func (c Config) admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
 	if !ok || a.GetOperation() != admission.Create || mountOf(u) != nil {

@@ -6,9 +6,8 @@
 //	           entry (digest of all of it) ─► provider: compiled rules   ┐ created on first use,
 //	           its issuer, CA (digest)     ─► keys: fetched and renewed  ┘ dropped when unused
 //
-// Each logical cluster with configurations has its own limits: the number of requests that wait for its
-// issuers, and the number of concurrent fetches. Only one of its tokens is verified at a time, because rules
-// may be long and keys large.
+// Each logical cluster has limits: the requests that wait for its issuers, and concurrent fetches. Only one of its
+// tokens is verified at a time, because rules may be long and keys large.
 package issuers
 
 import (

@@ -23,8 +23,7 @@ const (
 	//
 	//reference:limit issuer | time for a response | 401
 	fetchTimeout = 10 * time.Second
-	// keysLast is the age at which keys are fetched again. Meanwhile they remain in use, so it limits the time for which
-	// a revoked key is accepted.
+	// keysLast is the age at which keys are fetched again, and for which a revoked key is accepted.
 	keysLast = 5 * time.Minute
 	// leastPause is the minimum time between fetches. It doubles with each failure, up to mostPause.
 	leastPause = time.Second

@@ -65,8 +65,7 @@ const (
 	longestRemembered = 4096
 )
 
-// keyring contains the keys, and caches tokens whose signature has been verified. Time and bound objects are
-// checked for each request.
+// keyring contains the keys, and caches valid signatures. Time and bound objects are checked for each request.
 type keyring struct {
 	keys   []verificationKey
 	signed *lru.Cache // of [sha256.Size]byte to *signedClaims
@@ -292,8 +291,7 @@ const (
 // Where returns the shards that may have a logical cluster, and whether there can be no others.
 type Where func(cluster logicalcluster.Name) (shards []*peers.Peer, all bool)
 
-// Remote looks up accounts on the shards of their logical clusters, and caches the responses. It is called
-// only for tokens with a valid signature.
+// Remote looks up and caches the accounts of tokens with a valid signature on the shards of their logical clusters.
 type Remote struct {
 	where  Where
 	known  *cache.Expiring
@@ -379,8 +377,7 @@ func lookUp[T client.Object, L runtime.Object](ctx context.Context, where Where,
 	return none, missing
 }
 
-// Accounts looks up the objects that tokens are bound to, on any shard. The methods return a NotFound status
-// error if the object does not exist.
+// Accounts looks up the objects that tokens are bound to, on any shard, or returns a NotFound status error.
 type Accounts interface {
 	ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error)
 	Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error)

@@ -46,9 +46,8 @@ func System() Objects {
 	}
 }
 
-// Root returns the objects in the logical cluster root. All users may access it, use the common workspace
-// types, and bind the APIs of every workspace, subject to maximal permission policies. Members of
-// homeCreators may have home workspaces.
+// Root returns the objects in root. All users may access it, use the common workspace types, and bind the APIs of every
+// workspace, subject to maximal permission policies. Members of homeCreators may have home workspaces.
 func Root(homeCreators ...string) Objects {
 	const use = "system:kcp:universal-workspacetype-use"
 	root := Objects{
@@ -229,8 +228,7 @@ func role(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: shipped(name), Rules: rules}
 }
 
-// shipped returns the metadata of a built-in object, which shards update unless an administrator has disabled
-// this by the annotation.
+// shipped returns the metadata of an object that shards update unless an administrator changes the annotation.
 func shipped(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name:        name,

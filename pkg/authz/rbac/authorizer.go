@@ -1,5 +1,4 @@
-// Package rbac authorizes by the roles and bindings of each logical cluster, and by those of the system's
-// logical cluster, which apply in all.
+// Package rbac authorizes by the roles and bindings of each logical cluster, and the system's, which apply in all.
 //
 //	informers of roles and bindings, wildcard
 //	        │ events
@@ -48,15 +47,13 @@ type Config struct {
 	// Local reports whether the server has a logical cluster, for which replicas are ignored, because they
 	// may be left over from another server; nil means none.
 	Local func(name logicalcluster.Name) bool
-	// System is the logical cluster whose bindings apply, and whose cluster roles can be bound, in all
-	// logical clusters.
+	// System is the logical cluster whose bindings apply, and whose cluster roles can be bound, in all others.
 	System logicalcluster.Name
 	// HasSynced reports whether Index is complete; nil means true.
 	HasSynced func() bool
 }
 
-// Authorizer authorizes by the roles and bindings of the logical cluster of a context. It allows or has no
-// opinion.
+// Authorizer authorizes by the roles and bindings of the logical cluster of a context. It allows or has no opinion.
 type Authorizer struct {
 	authorizer.AuthorizerFunc
 	Config
@@ -243,8 +240,7 @@ func contains(values []string, all, value string) bool {
 	return slices.Contains(values, all) || slices.Contains(values, value)
 }
 
-// resourceMatches matches a resource with a pattern: "*", "resource", "resource/subresource" or
-// "*/subresource".
+// resourceMatches matches a resource with a pattern: "*", "resource", "resource/subresource" or "*/subresource".
 func resourceMatches(pattern, resource, subresource string) bool {
 	if pattern == rbacv1.ResourceAll {
 		return true

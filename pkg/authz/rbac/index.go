@@ -34,8 +34,7 @@ func (i Informers) HasSynced() bool {
 type Index struct {
 	// writing serializes writers.
 	writing sync.Mutex
-	// mu guards the map and is held briefly. Each logical cluster has its own lock, so that a large one does
-	// not delay others.
+	// mu guards the map briefly. Each logical cluster has its own lock, so that a large one does not delay others.
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]*cluster
 

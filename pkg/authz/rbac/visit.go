@@ -20,11 +20,10 @@ import (
 )
 
 const (
-	// checkEvery is the number of values in rules, e.g. verbs and names, after which a visit checks its context. One rule
-	// may have a hundred thousand values.
+	// checkEvery is the number of values in rules, e.g. verbs and names, after which a visit checks its context. One
+	// rule may have a hundred thousand values.
 	checkEvery = 4096
-	// manyValues is the number of values after which a visit excludes others in the logical cluster, so that a tenant
-	// occupies at most one core.
+	// manyValues is the number after which a visit excludes others, so that a tenant occupies at most one core.
 	manyValues = 16384
 	// pause is the number of lookups of subjects and roles after which a visit releases the lock for waiters, e.g. the
 	// informer that updates the index.
@@ -111,8 +110,7 @@ type grant struct {
 	subject subjectKey
 	// role is nil if it does not exist.
 	role *role
-	// added are the cluster roles of the logical cluster at a version. If role aggregates one of them, its
-	// rules are added.
+	// added are the cluster roles of the logical cluster at a version. role may aggregate some of them.
 	added   []*role
 	version uint64
 }
@@ -134,8 +132,7 @@ type grants struct {
 
 var pool = sync.Pool{New: func() any { return &grants{} }}
 
-// newGrants takes the locks and returns empty grants for one visit. They are pooled because each request
-// needs some, and must be released.
+// newGrants takes the locks and returns pooled grants for one visit, which must be released.
 func newGrants(own, ofSystem *cluster) *grants {
 	g := pool.Get().(*grants)
 	g.own, g.ofSystem = own, ofSystem
@@ -209,8 +206,7 @@ func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error)
 	return true, nil
 }
 
-// grantKey identifies a grant: a role of the system differs from the same role with additions of a logical
-// cluster.
+// grantKey identifies a grant: a role of the system differs from the same role with additions of a logical cluster.
 type grantKey struct {
 	role *role
 	adds bool
@@ -336,8 +332,7 @@ func values(rule *rbacv1.PolicyRule) int {
 	return 1 + len(rule.Verbs) + len(rule.APIGroups) + len(rule.Resources) + len(rule.ResourceNames) + len(rule.NonResourceURLs)
 }
 
-// step counts values before they are visited. If there are many, it waits for other visits of the logical
-// cluster. It fails if ctx ends.
+// step counts values before they are visited, and waits for other visits if there are many. It fails if ctx ends.
 func (w *walk) step(ctx context.Context, values int) error {
 	w.visited += values
 	if w.visited < w.check {

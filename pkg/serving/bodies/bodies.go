@@ -252,8 +252,7 @@ const (
 	minBodyRate = 1 << 10
 )
 
-// WithGuard returns the filter that limits reads of bodies. It must come before filters that wrap the
-// ResponseWriter.
+// WithGuard returns the filter that limits reads of bodies. It must come before filters that wrap the ResponseWriter.
 func WithGuard(next http.Handler) http.Handler { return withGuard(next, bodyTimeout) }
 
 func withGuard(next http.Handler, timeout time.Duration) http.Handler {

@@ -3,9 +3,8 @@
 //	accepted ─► anonymous: handshake, idle, ─► owned by the user ─► closed
 //	            unauthenticated requests        of the first request
 //
-// If there are too many anonymous connections, the oldest one of the address with most of them is closed, so that a
-// client that opens many loses its own. A request on one connection too many of a user is rejected, and the
-// connection is closed.
+// If there are too many anonymous connections, the oldest one of the address with most of them is closed. If a user has
+// too many, a request on a new one is rejected, and the connection is closed.
 //
 // The connection of a request is determined by the local address in its context, because
 // http.Server passes nothing else from the listener.
@@ -46,8 +45,7 @@ type Listener struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	// anonymous are the connections without an authenticated request by network, oldest first; waiting is their
-	// number.
+	// anonymous are the connections without an authenticated request by network, oldest first; waiting is their number.
 	anonymous map[netip.Prefix]*list.List
 	waiting   int
 	accepted  uint64

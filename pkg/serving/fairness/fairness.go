@@ -12,9 +12,8 @@
 //
 // The share of a flow depends on whether other logical clusters send requests, see cost.go.
 //
-// The filter comes after authorization, so that users without access cannot fill the queue of a logical cluster, and
-// after the limits per logical cluster and user. It comes before the limit of the server, because queued requests
-// use no shared resources.
+// The filter comes after authorization and the limits of users, so that others cannot fill the queue of a logical
+// cluster, and before the limit of the server, because queued requests use no shared resources.
 package fairness
 
 import (
@@ -239,9 +238,8 @@ const (
 	// coresPerFlowSeat determines the default of --fairness-seats-per-cluster: non-mutating and mutating
 	// requests of a logical cluster together have as many seats as there are cores.
 	coresPerFlowSeat = 2
-	// fewCores is the number of cores up to which a single flood of requests occupies all of them.
-	// throttleOnFewCores then limits it to a third of the time of its seats. With more cores, half of them stay
-	// idle.
+	// fewCores is the number of cores up to which a single flood of requests occupies all of them. throttleOnFewCores
+	// then limits it to a third of the time of its seats. With more cores, half of them stay idle.
 	fewCores           = 3
 	throttleOnFewCores = 2
 )
@@ -270,8 +268,7 @@ func NewOptions() Options {
 	return Options{Enabled: true, Limits: Limits{Waiting: maxWaiting, FlowWaiting: maxWaitingPerCluster, Paused: defaultPaused, ThrottleFactor: throttleOn(cores())}}
 }
 
-// cores returns the number of cores that the process can use. NumCPU is more than GOMAXPROCS if
-// there is a CPU quota, and may be less.
+// cores returns the number of usable cores. NumCPU is more than GOMAXPROCS if there is a CPU quota, and may be less.
 func cores() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
 func throttleOn(cores int) float64 {

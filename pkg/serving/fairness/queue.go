@@ -38,10 +38,9 @@ type Limits struct {
 
 const firstGuess = 5 * time.Millisecond
 
-// Queue implements start-time fair queueing. The virtual time of a flow is the sum of its work in seats times
-// seconds, and the waiting flow with the lowest one is next. The cost of a request is estimated when it starts, and
-// corrected when it ends. An idle flow starts at the virtual time of the queue, so that it cannot accumulate credit.
-// Within a flow, users take turns.
+// Queue implements start-time fair queueing. The virtual time of a flow is the sum of its work in seats times seconds,
+// and the waiting flow with the lowest one is next. The cost of a request is estimated at its start, and corrected at
+// its end. An idle flow starts at the virtual time of the queue, without credit. Within a flow, users take turns.
 type Queue struct {
 	limits         Limits
 	clock          clock.WithDelayedExecution

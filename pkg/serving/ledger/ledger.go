@@ -10,8 +10,7 @@
 //	                 cluster, user
 //
 // Executing does not count requests that are queued or wait for a webhook, because they use no shared resources. The
-// Ledger counts them, so that a logical cluster with hanging requests reaches its own limits and not those of
-// others.
+// Ledger counts them, so that a logical cluster with hanging requests reaches its own limits and not those of others.
 package ledger
 
 import (

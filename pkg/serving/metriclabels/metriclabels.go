@@ -1,7 +1,6 @@
 // Package metriclabels limits the label values of Kubernetes metrics. Tenants choose the names of APIs, webhooks and
-// policies, and URL paths, and each new value would create series for the lifetime of the process. Built-in
-// resources keep their labels. All other values, and invalid status codes, which webhooks may return, become
-// Unexpected.
+// policies, and URL paths, and each new value would create series for the lifetime of the process. Built-in resources
+// keep their labels. All other values, and invalid status codes, which webhooks may return, become Unexpected.
 //
 //	built-in tables, system definitions ─► allow-lists of labels   metrics of requests and webhooks
 //	                                   └─► Named                   metrics of storage and watch caches
@@ -35,9 +34,8 @@ var (
 	policy   = []string{"policy", "policy_binding"}
 )
 
-// kept are the labels of each metric for which some values are allowed, and bare those without allowed values.
-// Metrics of requests that are rejected before the resource is known keep few, because clients can combine values
-// arbitrarily.
+// kept are the labels of each metric for which some values are allowed, and bare those without allowed values. Metrics
+// of requests that are rejected before the resource is known keep few, because clients can combine values arbitrarily.
 var (
 	kept = map[string][]string{
 		"apiserver_request_total":                response,

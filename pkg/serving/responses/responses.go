@@ -5,8 +5,7 @@
 //	            responses         each write          released while a write blocks
 //
 // Bytes that cannot be written stay in memory until the write fails after a deadline. Until then, the request has no
-// seat, and its bytes are limited for each user and in total. The front-proxy uses WithForwarded instead of
-// WithPause.
+// seat, and its bytes are limited for each user and in total. The front-proxy uses WithForwarded instead of WithPause.
 package responses
 
 import (
@@ -159,8 +158,7 @@ var (
 	//
 	//reference:limit server | responses that clients do not read (each user has at least `own`) | the connection ends
 	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
-	// compressed limits the responses that are encoded as a whole and compressed, whose size is not visible to the
-	// writer.
+	// compressed limits compressed responses that are encoded as a whole, whose size the writer cannot see.
 	//
 	//reference:none
 	compressed = ledger.Bounds{Total: 8, User: 2}

@@ -5,10 +5,9 @@
 //	                                            │       from the shard of the policy
 //	                                            └────► replica snapshot, for a start in an outage
 //
-// A response is read again at most once a second. A write waits for this only if the last read is more than
-// five seconds old. If a read fails, the cached response remains in use, as policies do. Authors of policies
-// choose the parameters, so the size of a read, the number of concurrent reads, and the cached bytes per
-// provider are limited.
+// A response is read again at most once a second. A write waits for this only if the last read is more than five
+// seconds old. If a read fails, the cached response remains in use, as policies do. Authors of policies choose the
+// parameters, so the size of a read, the number of concurrent reads, and the cached bytes per provider are limited.
 package remoteparams
 
 import (
@@ -154,8 +153,7 @@ func (c *Cache) get(k key, parse func([]byte) (*response, error)) (*response, er
 	return last, last.refused
 }
 
-// use returns the entry of a request and moves it to the front. The lock must be held, also for the
-// following methods.
+// use returns the entry of a request and moves it to the front. The lock must be held, also for the following methods.
 func (c *Cache) use(k key) *entry {
 	e := c.entries[k]
 	if e == nil {
