@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/shardplane/shardplane/pkg/serving/chaintest"
+	"github.com/shardplane/shardplane/test/chaintest"
 )
 
 // TestChain compares the chain with docs/chains.md.

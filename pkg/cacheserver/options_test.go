@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
-	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
+	"github.com/shardplane/shardplane/test/lifecycletest"
 )
 
 func TestFlags(t *testing.T) {

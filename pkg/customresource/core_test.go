@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 var coreWidgets = schema.GroupVersionResource{Version: "v1", Resource: "widgets"}

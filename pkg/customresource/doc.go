@@ -9,6 +9,5 @@
 //	             │                                         each resource, of packed objects
 //	             └─ /apis, /openapi ─► documents
 //
-// Package patterns limits compiled patterns, and customresourcetest contains test helpers. See
-// docs/development/customresources.md for an overview.
+// Package patterns limits compiled patterns. See docs/development/customresources.md for an overview.
 package customresource

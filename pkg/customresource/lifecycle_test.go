@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 func nextEvent(t *testing.T, w watch.Interface) (watch.Event, bool) {

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 // An event is decoded and encoded once for all watches of a version store.

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 // boundAPIs represents bound APIs: each logical cluster has the resource of its bound schema.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/serving/chaintest"
 	"github.com/shardplane/shardplane/pkg/serving/features"
+	"github.com/shardplane/shardplane/test/chaintest"
 )
 
 func TestWrongOptions(t *testing.T) {

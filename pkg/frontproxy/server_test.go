@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/lifecycletest"
 )
 
 // status checks that a response is an error as Kubernetes clients expect it.

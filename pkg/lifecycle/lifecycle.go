@@ -10,7 +10,7 @@
 // must serve other requests and report the reason in its readiness checks. Resources that are needed earlier are
 // opened before.
 //
-// Servers and the controllers of a shard are groups of parts. Package lifecycletest tests failed starts.
+// Servers and the controllers of a shard are groups of parts.
 package lifecycle
 
 import (

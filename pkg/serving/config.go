@@ -9,7 +9,7 @@
 // Subpackages: ledger limits concurrent requests and other resources of logical clusters and users; connections,
 // bodies and responses account for them. fairness schedules requests between logical clusters, and watchdog handles
 // requests that compute after their end. features contains the feature gates, metriclabels limits the cardinality of
-// metrics, inprocess connects a server to itself, and chaintest compares chains with their documentation.
+// metrics, and inprocess connects a server to itself.
 package serving
 
 import (

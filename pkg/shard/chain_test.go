@@ -19,8 +19,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/chaintest"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
+	"github.com/shardplane/shardplane/test/chaintest"
 )
 
 // TestChain compares the chain with docs/chains.md.

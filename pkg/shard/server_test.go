@@ -21,9 +21,9 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
-	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/shard"
 	"github.com/shardplane/shardplane/test/background"
+	"github.com/shardplane/shardplane/test/lifecycletest"
 	"github.com/shardplane/shardplane/test/logs"
 )
 

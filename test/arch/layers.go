@@ -113,12 +113,6 @@ var Layers = []Layer{
 		Only:   []string{"pkg/instruments", "pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/*"},
 	},
 	{
-		Units:    []string{"pkg/customresource/customresourcetest"},
-		Reason:   "an API server for tests of custom resources, with a shared etcd",
-		Only:     []string{"pkg/dev/pki", "pkg/etcd", "pkg/request", "pkg/storage"},
-		ForTests: true,
-	},
-	{
 		Units:  []string{"pkg/client"},
 		Reason: "clients and informers use HTTP only. They must not depend on servers, because most packages below use them",
 		Only:   []string{"pkg/request"},
@@ -278,9 +272,21 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
-		Units:    []string{"test/background", "test/bubble", "test/crash", "test/mutants", "test/logs", "test/documented", "test/ports", "test/programs"},
+		Units:    []string{"test/background", "test/bubble", "test/crash", "test/mutants", "test/logs", "test/documented", "test/lifecycletest", "test/ports", "test/programs"},
 		Reason:   "helpers for tests of any package; other code must not import them",
 		Only:     []string{},
+		ForTests: true,
+	},
+	{
+		Units:    []string{"test/customresourcetest"},
+		Reason:   "an API server for tests of custom resources, with a shared etcd",
+		Only:     []string{"pkg/dev/pki", "pkg/etcd", "pkg/request", "pkg/storage"},
+		ForTests: true,
+	},
+	{
+		Units:    []string{"test/chaintest"},
+		Reason:   "compares handler chains with their page, for tests of the servers",
+		Only:     []string{"pkg/serving"},
 		ForTests: true,
 	},
 	{

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 // TestSystemOnlyIfBound: a resource that must be bound is served to wildcards and bound logical clusters only,

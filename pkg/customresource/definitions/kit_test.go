@@ -18,9 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 	"github.com/shardplane/shardplane/test/documented"
 )
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 func stateOf(i int, version string) stateKey {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 // addVersionStore adds a store of a schema's version on its own shared store, as newVersionStore does.
