@@ -3,8 +3,6 @@ package dev
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -153,20 +153,9 @@ const (
 )
 
 func newReadyClient(certs *certificates) (*http.Client, error) {
-	cert, err := tls.X509KeyPair(certs.shardAdmin.CertPEM, certs.shardAdmin.KeyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("load the certificate of shard-admin: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certs.servingCA.CertPEM)
-	return &http.Client{
-		Timeout: readyTimeout,
-		Transport: &http.Transport{
-			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
-			// A component is polled only until it is ready.
-			IdleConnTimeout: time.Second,
-		},
-	}, nil
+	return rest.HTTPClientFor(&rest.Config{Timeout: readyTimeout, TLSClientConfig: rest.TLSClientConfig{
+		CAData: certs.servingCA.CertPEM, CertData: certs.shardAdmin.CertPEM, KeyData: certs.shardAdmin.KeyPEM,
+	}})
 }
 
 func readyCheck(client *http.Client, url string) func(context.Context) error {

@@ -1,3 +1,15 @@
+// Package dev runs a complete Shardplane on one machine for development: shards, front-proxy and cache server,
+// each a child process of the same program. A working directory contains certificates, kubeconfigs, data and logs.
+//
+//	Options → Complete → Validate → RunCluster
+//
+// RunCluster first locks the working directory, probes the ports, and creates or checks all files (prepare.go). It
+// starts no process meanwhile, so that each problem results in one error and no partial start. Then package
+// supervise starts the processes concurrently, restarts those that exit, and stops each before its dependencies:
+//
+//	front-proxy → other shards → root → cache server
+//
+// The package does not import the components. It uses only their flags and URLs.
 package dev
 
 import (
@@ -7,6 +19,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
@@ -34,7 +48,7 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 	if err != nil {
 		return err
 	}
-	defer client.CloseIdleConnections()
+	defer utilnet.CloseIdleConnectionsFor(client.Transport)
 	r := &run{
 		options:    o,
 		components: plan(o, p.certs),

@@ -2,6 +2,7 @@ package dev
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -61,8 +62,7 @@ func (l layout) dirs(shards int) []string {
 var errLocked = errors.New("in use by another shardplane dev")
 
 // acquireLock takes the lock at path, or returns an error that wraps errLocked. The kernel releases the lock when
-// the process ends; the file with the process ID remains, because removing it could remove the lock of another
-// process.
+// the process ends. The file remains, because removing it could remove the lock of another process.
 func acquireLock(path string) (*flock.Flock, error) {
 	lock := flock.New(path)
 	held, err := lock.TryLock()
@@ -104,51 +104,34 @@ type certificates struct {
 func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
 	store := pki.NewStore(files.shared(""), now)
 	c := &certificates{shardClients: make([]*pki.Pair, shards), store: store}
-	for _, ca := range []struct {
-		name   string
-		ensure func(name string) (*pki.Pair, error)
-		result **pki.Pair
-	}{
-		// kcp's test helpers use it to sign client certificates with SHA256-RSA.
-		{"client-ca", store.RSAAuthority, &c.clientCA},
-		{"serving-ca", store.Authority, &c.servingCA},
-		{"requestheader-ca", store.Authority, &c.requestHeaderCA},
-	} {
-		authority, err := ca.ensure(ca.name)
-		if err != nil {
-			return nil, fmt.Errorf("certificate authority: %w", err)
-		}
-		*ca.result = authority
+	var failed error
+	keep := func(pair *pki.Pair, err error) *pki.Pair {
+		failed = cmp.Or(failed, err)
+		return pair
 	}
-	type certificate struct {
-		name   string
-		ca     *pki.Pair
-		spec   pki.Spec
-		result **pki.Pair
+	// kcp's test helpers use the first one to sign client certificates with SHA256-RSA.
+	c.clientCA = keep(store.RSAAuthority("client-ca"))
+	c.servingCA = keep(store.Authority("serving-ca"))
+	c.requestHeaderCA = keep(store.Authority("requestheader-ca"))
+	if failed != nil {
+		return nil, fmt.Errorf("certificate authority: %w", failed)
 	}
-	all := []certificate{
-		{"apiserver", c.servingCA, servingSpec(), &c.serving},
-		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin), &c.kcpAdmin},
-		{"shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup), &c.shardAdmin},
-		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup), &c.proxyIndex},
-		{"front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy"), &c.proxyForward},
-	}
+	c.serving = keep(store.Certificate("apiserver", c.servingCA, servingSpec()))
+	c.kcpAdmin = keep(store.Certificate("kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin)))
+	c.shardAdmin = keep(store.Certificate("shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup)))
+	c.proxyIndex = keep(store.Certificate("front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup)))
+	c.proxyForward = keep(store.Certificate("front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy")))
 	for n := range shards {
 		spec := pki.Client(request.ShardUserPrefix+shardName(n), request.GroupShards)
-		all = append(all, certificate{shardClientName(n), c.clientCA, spec, &c.shardClients[n]})
+		c.shardClients[n] = keep(store.Certificate(shardClientName(n), c.clientCA, spec))
 	}
-	for _, cert := range all {
-		pair, err := store.Certificate(cert.name, cert.ca, cert.spec)
-		if err != nil {
-			return nil, fmt.Errorf("certificate: %w", err)
-		}
-		*cert.result = pair
+	if failed != nil {
+		return nil, fmt.Errorf("certificate: %w", failed)
 	}
-	key, err := store.Key("service-account")
-	if err != nil {
+	var err error
+	if c.serviceAccountKey, err = store.Key("service-account"); err != nil {
 		return nil, fmt.Errorf("key of service accounts: %w", err)
 	}
-	c.serviceAccountKey = key
 	return c, nil
 }
 
@@ -218,22 +201,15 @@ func (k kubeconfig) ensure(caPEM []byte) error {
 		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it to have it recreated", k.path, err)
 	}
 	before := config.DeepCopy()
-	if config.AuthInfos[k.user] == nil {
-		config.AuthInfos[k.user] = clientcmdapi.NewAuthInfo()
-	}
-	user := config.AuthInfos[k.user]
+	user := cmp.Or(config.AuthInfos[k.user], clientcmdapi.NewAuthInfo())
+	config.AuthInfos[k.user] = user
 	user.ClientCertificateData, user.ClientKeyData = k.pair.CertPEM, k.pair.KeyPEM
 	for _, c := range k.contexts {
-		if config.Clusters[c.name] == nil {
-			config.Clusters[c.name] = clientcmdapi.NewCluster()
-		}
-		cluster := config.Clusters[c.name]
+		cluster := cmp.Or(config.Clusters[c.name], clientcmdapi.NewCluster())
 		cluster.Server, cluster.CertificateAuthorityData = c.server, caPEM
-		if config.Contexts[c.name] == nil {
-			config.Contexts[c.name] = clientcmdapi.NewContext()
-		}
-		context := config.Contexts[c.name]
+		context := cmp.Or(config.Contexts[c.name], clientcmdapi.NewContext())
 		context.Cluster, context.AuthInfo = c.name, k.user
+		config.Clusters[c.name], config.Contexts[c.name] = cluster, context
 	}
 	if config.Contexts[config.CurrentContext] == nil {
 		config.CurrentContext = k.contexts[0].name

@@ -32,9 +32,7 @@ func newTerminal(out io.Writer, components []Command) *terminal {
 	for _, c := range components {
 		t.width = max(t.width, len(c.Name))
 	}
-	if dir, err := os.Getwd(); err == nil {
-		t.currentDir = dir
-	}
+	t.currentDir, _ = os.Getwd()
 	return t
 }
 

@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"slices"
 
@@ -85,11 +84,6 @@ func newECKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(
 func newRSAKey() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 2048) }
 
 func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.Certificate, []byte, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, nil, fmt.Errorf("generate serial number: %w", err)
-	}
-	template.SerialNumber = serial
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign: %w", err)

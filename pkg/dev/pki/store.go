@@ -1,3 +1,9 @@
+// Package pki manages a directory of certificate authorities and certificates for a development cluster. It
+// creates missing ones, reuses existing ones, renews those about to expire, and rejects corrupt files.
+//
+// A certificate is stored in <name>.crt and its key in <name>.key, both as PEM. The key is written first: the next
+// run completes an interrupted pair. A renewal keeps the key, so that no pair can mismatch, and certificates that a
+// renewed authority has signed remain valid.
 package pki
 
 import (
@@ -51,28 +57,13 @@ type Pair struct {
 
 // Authority returns the certificate authority with a name, which is also its common name. It is created if it does
 // not exist, and renewed with the same key if it is about to expire.
-func (s *Store) Authority(name string) (*Pair, error) { return s.authority(name, newECKey) }
+func (s *Store) Authority(name string) (*Pair, error) {
+	return s.ensure(name, Spec{CommonName: name}, nil, newECKey)
+}
 
 // RSAAuthority is like Authority, but creates an RSA key.
-func (s *Store) RSAAuthority(name string) (*Pair, error) { return s.authority(name, newRSAKey) }
-
-func (s *Store) authority(name string, create func() (crypto.Signer, error)) (*Pair, error) {
-	pair, err := s.load(name)
-	if err != nil {
-		return nil, err
-	}
-	if pair.cert != nil && !pair.cert.IsCA {
-		return nil, pair.corrupt(pair.CertFile, errors.New("it is not a certificate authority"))
-	}
-	reason := s.expiry(pair)
-	if pair.cert != nil && reason == "" {
-		return pair, nil
-	}
-	if err := s.issue(pair, authorityTemplate(name), create, nil, authorityLifetime); err != nil {
-		return nil, fmt.Errorf("make certificate authority %s: %w", name, err)
-	}
-	s.note(name, reason)
-	return pair, nil
+func (s *Store) RSAAuthority(name string) (*Pair, error) {
+	return s.ensure(name, Spec{CommonName: name}, nil, newRSAKey)
 }
 
 // Key returns the file of a private key without a certificate. It is created if it does not exist.
@@ -95,46 +86,51 @@ func (s *Store) Key(name string) (file string, err error) {
 // Certificate returns the certificate with a name, as specified, signed by ca. It is created if it does not exist. It is
 // created again with the same key if it is about to expire, is signed by another authority, or differs from spec.
 func (s *Store) Certificate(name string, ca *Pair, spec Spec) (*Pair, error) {
+	return s.ensure(name, spec, ca, newECKey)
+}
+
+// ensure returns the authority with a name if ca is nil, or else a certificate. create generates the key if there is none.
+func (s *Store) ensure(name string, spec Spec, ca *Pair, create func() (crypto.Signer, error)) (*Pair, error) {
 	pair, err := s.load(name)
 	if err != nil {
 		return nil, err
 	}
-	reason := s.expiry(pair)
-	if pair.cert != nil && reason == "" {
-		reason = spec.difference(pair.cert, ca.cert)
+	kind := "certificate"
+	if ca == nil {
+		kind = "certificate authority"
 	}
-	if pair.cert != nil && reason == "" {
-		return pair, nil
+	if pair.cert == nil {
+		s.Made++
+	} else {
+		if ca == nil && !pair.cert.IsCA {
+			return nil, pair.corrupt(pair.CertFile, errors.New("it is not a certificate authority"))
+		}
+		reason := s.expiry(pair.cert)
+		if reason == "" && ca != nil {
+			reason = spec.difference(pair.cert, ca.cert)
+		}
+		if reason == "" {
+			return pair, nil
+		}
+		s.Notes = append(s.Notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 	}
-	if err := s.issue(pair, spec.template(), newECKey, ca, certificateLifetime); err != nil {
-		return nil, fmt.Errorf("make certificate %s: %w", name, err)
+	if err := s.issue(pair, spec, ca, create); err != nil {
+		return nil, fmt.Errorf("make %s %s: %w", kind, name, err)
 	}
-	s.note(name, reason)
 	return pair, nil
 }
 
-// expiry returns why the pair's certificate, if any, must be renewed because of its age, or "".
-func (s *Store) expiry(pair *Pair) string {
-	if pair.cert == nil {
-		return ""
-	}
-	remaining := pair.cert.NotAfter.Sub(s.now())
+// expiry returns why a certificate must be renewed because of its age, or "".
+func (s *Store) expiry(cert *x509.Certificate) string {
+	remaining := cert.NotAfter.Sub(s.now())
 	switch {
 	case remaining <= 0:
-		return "it expired on " + pair.cert.NotAfter.Format(time.DateOnly)
+		return "it expired on " + cert.NotAfter.Format(time.DateOnly)
 	case remaining < renewBefore:
-		return "it would have expired on " + pair.cert.NotAfter.Format(time.DateOnly)
+		return "it would have expired on " + cert.NotAfter.Format(time.DateOnly)
 	default:
 		return ""
 	}
-}
-
-func (s *Store) note(name, reason string) {
-	if reason == "" {
-		s.Made++
-		return
-	}
-	s.Notes = append(s.Notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 }
 
 // load reads a pair. Its cert is nil if it does not exist, and its key is nil if neither exists.
@@ -180,23 +176,25 @@ func (p *Pair) corrupt(file string, err error) error {
 	return corrupt(file, err, fmt.Sprintf("remove %s and %s to create them again", filepath.Base(p.CertFile), filepath.Base(p.KeyFile)))
 }
 
-// issue signs template with ca, or with its own key if ca is nil. create generates the key if there is none.
-func (s *Store) issue(pair *Pair, template *x509.Certificate, create func() (crypto.Signer, error), ca *Pair, lifetime time.Duration) error {
+// issue signs a certificate with ca, or an authority with its own key if ca is nil.
+func (s *Store) issue(pair *Pair, spec Spec, ca *Pair, create func() (crypto.Signer, error)) error {
 	if pair.key == nil {
 		var err error
 		if pair.key, pair.KeyPEM, err = writeNewKey(pair.KeyFile, create); err != nil {
 			return err
 		}
 	}
-	template.NotBefore = s.now().Add(-backdate)
-	template.NotAfter = s.now().Add(lifetime)
+	template := authorityTemplate(spec.CommonName)
+	template.NotAfter = s.now().Add(authorityLifetime)
 	parent, signer := template, pair.key
 	if ca != nil {
-		parent, signer = ca.cert, ca.key
+		template, parent, signer = spec.template(), ca.cert, ca.key
+		template.NotAfter = s.now().Add(certificateLifetime)
 		if template.NotAfter.After(ca.cert.NotAfter) {
 			template.NotAfter = ca.cert.NotAfter
 		}
 	}
+	template.NotBefore = s.now().Add(-backdate)
 	cert, certPEM, err := sign(template, parent, pair.key, signer)
 	if err != nil {
 		return err
@@ -242,9 +240,6 @@ func readIfExists(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	}
-	if data == nil && err == nil {
-		data = []byte{}
 	}
 	return data, err
 }

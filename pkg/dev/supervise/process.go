@@ -3,12 +3,12 @@
 package supervise
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
 )
@@ -16,38 +16,15 @@ import (
 // drainTimeout limits the wait for output after a process has ended, because its children may keep the pipes open.
 const drainTimeout = time.Second
 
-// spawner starts processes from a single operating system thread, because Linux sends the parent-death signal when
-// the thread that started a process ends, and Go may end threads at any time.
-type spawner struct {
-	requests chan func()
-	done     chan struct{}
-}
-
-func newSpawner() *spawner {
-	s := &spawner{requests: make(chan func()), done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for start := range s.requests {
-			start()
-		}
-	}()
-	return s
-}
-
-// close ends the spawner. All its processes must have ended before.
-func (s *spawner) close() {
-	close(s.requests)
-	<-s.done
-}
-
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended and its output was read
 	err  error         // exit error, valid once done is closed
 }
 
-func (s *spawner) start(c Component) (*process, error) {
+// startProcess must be called by a goroutine that is locked to its thread and outlives the process, because Linux sends
+// the parent-death signal when the thread that started a process ends.
+func startProcess(c Component) (*process, error) {
 	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // stopped by signals, because a context cannot order the shutdown
 	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
 	cmd.Stdout = c.Output
@@ -57,18 +34,13 @@ func (s *spawner) start(c Component) (*process, error) {
 	if _, err := cmd.StdinPipe(); err != nil { // the lifeline, which Start or Wait closes
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
-	started := make(chan error)
-	s.requests <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.err = cmd.Wait()
-		if p.err == nil {
-			p.err = errors.New("exited without an error")
-		}
+		p.err = cmp.Or(cmd.Wait(), errors.New("exited without an error"))
 	}()
 	return p, nil
 }
@@ -94,10 +66,8 @@ func ExitCode(err error) int {
 // lifelineEnv is set if the standard input of a process is its lifeline.
 const lifelineEnv = "SHARDPLANE_LIFELINE"
 
-// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without one. It
-// must only be called once.
-//
-// The lifeline is the standard input, a pipe to which the supervisor never writes. It ends with the supervisor.
+// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without one. It must
+// only be called once, because it reads the standard input: a pipe to which the supervisor never writes.
 func Lifeline() <-chan struct{} {
 	if os.Getenv(lifelineEnv) == "" {
 		return nil

@@ -4,8 +4,7 @@ package supervise
 
 import "syscall"
 
-// sysProcAttr puts a process into its own group. Without a parent-death signal, the lifeline ends the process when
-// the supervisor dies.
+// sysProcAttr puts a process into its own group. There is no parent-death signal, only the lifeline.
 func sysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

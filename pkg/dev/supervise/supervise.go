@@ -1,20 +1,33 @@
+// Package supervise runs the processes of a development cluster. It starts them concurrently, waits until each is
+// ready, restarts those that exit with an increasing delay, and stops them in the reverse order of their stages.
+//
+// No process outlives its supervisor:
+//
+//	shutdown            SIGTERM, and SIGKILL to the process group if a process does not end in time
+//	supervisor killed   on Linux the kernel kills each process (parent-death signal);
+//	                    on other systems each process detects the end of its lifeline (see Lifeline)
+//
+// Each process has its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
 package supervise
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 type supervisor struct {
 	config  Config
-	spawner *spawner
 	runners []*runner
 
 	mu       sync.Mutex // serializes Notify
@@ -24,21 +37,16 @@ type supervisor struct {
 // Run starts the components and supervises them until ctx ends. It returns when all processes have ended: nil after
 // a shutdown, and a *StartError if a component does not start.
 func Run(ctx context.Context, components []Component, config Config) error {
-	s := &supervisor{
-		config:   config.withDefaults(),
-		spawner:  newSpawner(),
-		failures: make(chan error, len(components)+1),
-	}
-	defer s.spawner.close()
+	s := &supervisor{config: config.withDefaults(), failures: make(chan error, len(components)+1)}
 	for _, c := range components {
-		s.runners = append(s.runners, &runner{
-			component: c, sup: s, pauses: pauses{first: s.config.firstPause},
-			stop: make(chan struct{}), done: make(chan struct{}), wasReady: make(chan struct{}),
-		})
-	}
-	for _, r := range s.runners {
+		r := &runner{
+			component: c, sup: s, pauses: pauses{first: s.config.firstPause}, done: make(chan struct{}), wasReady: make(chan struct{}),
+		}
+		s.runners = append(s.runners, r)
 		r.notify(Event{Kind: Starting}) // not in the goroutine, to preserve the order
-		go r.run(context.WithoutCancel(ctx))
+		running, stop := context.WithCancel(context.WithoutCancel(ctx))
+		r.stop = stop
+		go r.run(running)
 	}
 	err := s.wait(ctx)
 	s.stop()
@@ -76,9 +84,7 @@ func (s *supervisor) notReady() error {
 	var names []string
 	var errs []error
 	for _, r := range s.runners {
-		select {
-		case <-r.wasReady:
-		default:
+		if !r.everReady() {
 			names = append(names, r.component.Name)
 			errs = append(errs, r.lastError())
 		}
@@ -101,14 +107,14 @@ func (s *supervisor) stop() {
 		stage := byStage[:n]
 		byStage = byStage[n:]
 		for _, r := range stage {
-			close(r.stop)
+			r.stop()
 		}
 		for _, r := range stage {
 			select {
 			case <-r.done:
 			case <-s.config.Force:
 				for _, later := range byStage {
-					close(later.stop)
+					later.stop()
 				}
 				byStage = nil
 			}
@@ -141,25 +147,23 @@ type runner struct {
 	sup       *supervisor
 	pauses    pauses
 
-	stop     chan struct{} // closed by the supervisor to stop the component
+	stop     func()        // stops the component
 	done     chan struct{} // closed when no process is running
 	wasReady chan struct{} // closed when the component was ready for the first time
 
 	err atomic.Pointer[error] // why the component is not ready
 }
 
-// run keeps the component running until stop is closed. ctx only carries values.
+// run keeps the component running until ctx ends.
 func (r *runner) run(ctx context.Context) {
 	defer close(r.done)
-	for starts := 0; ; starts++ {
-		if r.stopped() {
-			return
-		}
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	for starts := 0; ctx.Err() == nil; starts++ {
 		if starts > 0 {
 			r.notify(Event{Kind: Starting, Restart: true})
 		}
 		healthy, err := r.runOnce(ctx, starts > 0)
-		if r.stopped() {
+		if ctx.Err() != nil {
 			return
 		}
 		r.err.Store(&err)
@@ -173,8 +177,7 @@ func (r *runner) run(ctx context.Context) {
 		r.notify(Event{Kind: Exited, Err: err, Delay: pause})
 		select {
 		case <-time.After(pause):
-		case <-r.stop:
-			return
+		case <-ctx.Done():
 		}
 	}
 }
@@ -182,17 +185,17 @@ func (r *runner) run(ctx context.Context) {
 // runOnce runs one process until it ends. It returns how long it was ready, and its exit error.
 func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Duration, err error) {
 	started := time.Now()
-	p, err := r.sup.spawner.start(r.component)
+	p, err := startProcess(r.component)
 	if err != nil {
 		return 0, err
 	}
 
 	var readyAt time.Time
-	ctx, cancel := context.WithCancel(ctx)
+	polling, cancel := context.WithCancel(ctx)
 	polled := make(chan struct{})
 	go func() {
 		defer close(polled)
-		if !r.pollReady(ctx) {
+		if !r.pollReady(polling) {
 			return
 		}
 		readyAt = time.Now()
@@ -212,8 +215,7 @@ func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Durati
 	select {
 	case <-p.done:
 		return 0, p.err
-	case <-r.stop:
-		cancel()
+	case <-ctx.Done():
 		r.end(p)
 		return 0, nil
 	}
@@ -239,28 +241,20 @@ func (r *runner) end(p *process) {
 
 // pollReady returns true when the component is ready, and false when ctx ends before. It reports a slow component.
 func (r *runner) pollReady(ctx context.Context) bool {
-	interval := firstPollInterval
 	report := time.Now().Add(r.sup.config.slowAfter)
-	for {
+	intervals := wait.Backoff{Duration: firstPollInterval, Factor: 1.1, Cap: maxPollInterval, Steps: math.MaxInt}
+	return intervals.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := r.component.Ready(ctx)
 		if ctx.Err() != nil {
-			return false
+			return false, ctx.Err()
 		}
 		r.err.Store(&err)
-		if err == nil {
-			return true
-		}
-		if now := time.Now(); now.After(report) {
+		if now := time.Now(); err != nil && now.After(report) {
 			report = now.Add(waitingEvery)
 			r.notify(Event{Kind: Waiting, Err: err})
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(interval):
-		}
-		interval = min(interval*11/10, maxPollInterval)
-	}
+		return err == nil, nil
+	}) == nil
 }
 
 func (r *runner) notify(e Event) {
@@ -268,22 +262,18 @@ func (r *runner) notify(e Event) {
 	r.sup.notify(e)
 }
 
-func (r *runner) stopped() bool { return isClosed(r.stop) }
-
-func (r *runner) everReady() bool { return isClosed(r.wasReady) }
+func (r *runner) everReady() bool {
+	select {
+	case <-r.wasReady:
+		return true
+	default:
+		return false
+	}
+}
 
 func (r *runner) lastError() error {
 	if err := r.err.Load(); err != nil && *err != nil {
 		return *err
 	}
 	return errors.New("the process is not running yet")
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
