@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,10 +141,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	_, _ = fmt.Fprintln(table, "NAME\tHEALTH\tTENANTS\tWORKSPACES\tNOT READY\tLOAD\tREGION\tURL")
 	for i := range shards {
 		shard := &shards[i]
-		l := of[shard.Name]
-		if l == nil {
-			l = &load{}
-		}
+		l := cmp.Or(of[shard.Name], &load{})
 		reported := "<unknown>"
 		if load, known := shardload.OfShard(shard); known {
 			reported = strings.Join(load.Words(), ", ")
@@ -219,10 +217,7 @@ func renderChildren(out io.Writer, n *node, indent string) {
 		if ws.DeletionTimestamp != nil {
 			phase = string(corev1alpha1.LogicalClusterPhaseDeleting)
 		}
-		message := why(child)
-		if message == "" {
-			message = cannotList(child.err)
-		}
+		message := cmp.Or(why(child), cannotList(child.err))
 		_, _ = plaintext.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, message)
 		renderChildren(out, child, indent+below)
 	}
@@ -304,11 +299,7 @@ func (s *session) explain(ctx context.Context, path logicalcluster.Path, why err
 
 // whyOf is why without Events, but never empty.
 func whyOf(ws *tenancyv1alpha1.Workspace) string {
-	text := why(&node{workspace: ws})
-	if text == "" {
-		return "its phase is " + string(ws.Status.Phase)
-	}
-	return text
+	return cmp.Or(why(&node{workspace: ws}), "its phase is "+string(ws.Status.Phase))
 }
 
 func renderWorkspace(path logicalcluster.Path, ws *tenancyv1alpha1.Workspace, now time.Time) *bytes.Buffer {

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -191,11 +192,7 @@ func (w *walker) addEvents(ctx context.Context, scope client.Scope, nodes []*nod
 func (n *node) visit(tenant string, f func(n *node, tenant string)) {
 	f(n, tenant)
 	for _, child := range n.children {
-		of := tenant
-		if of == "" {
-			of = child.name
-		}
-		child.visit(of, f)
+		child.visit(cmp.Or(tenant, child.name), f)
 	}
 }
 

@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -17,8 +21,7 @@ import (
 // sameStop is the period in which signals count as one, because make and others signal a process and its group.
 const sameStop = 250 * time.Millisecond
 
-// untilSignal returns a context that is done after the first stop signal, and a channel that is closed by the second
-// one. done stops the signal handling.
+// untilSignal returns a context that ends with the first stop signal, and a channel that the second one closes.
 func untilSignal(parent context.Context) (ctx context.Context, force <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(parent)
 	forced := make(chan struct{})
@@ -29,16 +32,9 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGPIPE)
 
-	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(ended)
 		var first time.Time
-		for {
-			select {
-			case <-signals:
-			case <-quit:
-				return
-			}
+		for range signals {
 			switch {
 			case first.IsZero():
 				first = time.Now()
@@ -51,8 +47,7 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	}()
 	return ctx, forced, func() {
 		signal.Stop(signals)
-		close(quit)
-		<-ended
+		close(signals)
 		cancel()
 	}
 }
@@ -106,3 +101,47 @@ func invalid(err error) error {
 	}
 	return &failure{error: err, code: supervise.ExitUsage}
 }
+
+const (
+	defaultHelpWidth = 100
+	maxHelpWidth     = 120
+)
+
+// addFlags adds flags in sections, which the help shows.
+func addFlags(cmd *cobra.Command, sections cliflag.NamedFlagSets) {
+	sections.FlagSet("Other").BoolP("help", "h", false, "help for "+cmd.Name())
+	for _, section := range sections.FlagSets {
+		cmd.Flags().AddFlagSet(section)
+	}
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStderr()
+		_, _ = fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
+		if cmd.HasExample() {
+			_, _ = fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
+		}
+		width := helpWidth(cmd.Root().OutOrStdout()) // the output is a buffer while the help is rendered
+		for _, name := range sections.Order {
+			_, _ = fmt.Fprintf(out, "\n%s:\n%s", name, sections.FlagSets[name].FlagUsagesWrapped(width))
+		}
+		return nil
+	})
+}
+
+func helpWidth(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok {
+		return defaultHelpWidth
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || width <= 0 {
+		return defaultHelpWidth
+	}
+	return min(width, maxHelpWidth)
+}
+
+const (
+	groupDev     = "dev"
+	groupServers = "servers"
+	groupClients = "clients"
+	groupData    = "data"
+)
