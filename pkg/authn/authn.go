@@ -220,6 +220,15 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 // ProbePaths are the paths that anonymous users may read.
 func ProbePaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
 
+// OpenPaths are ProbePaths and the patterns of their single checks, which any user may read.
+func OpenPaths() []string {
+	paths := ProbePaths()
+	for _, path := range ProbePaths() {
+		paths = append(paths, path+"/*")
+	}
+	return paths
+}
+
 // wellFormed rejects users that the next server would take for others; see identity.WellFormed.
 func wellFormed(response *authenticator.Response, ok bool, err error) (*authenticator.Response, bool, error) {
 	if ok && err == nil {

@@ -28,8 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// scopes have a shard and the name of a logical cluster in the URL. Nothing must be concealed, because only
-// administrators and servers have access.
+// scopes need not conceal anything, because only administrators and servers have access.
 var scopes = serving.Scopes{Mounts: request.CacheMounts(), ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
 
 type parts struct {
@@ -85,9 +84,8 @@ func delayed(delay time.Duration) func(http.Handler) http.Handler {
 	}
 }
 
-// restrict authenticates clients of c by certificates only. All other clients are anonymous, so that they receive 403
-// like users without permission. token belongs to the server's own relays, which write the replicas of the shards that
-// writes selects.
+// restrict authenticates clients of c by certificates only. All others are anonymous, so that they receive 403. token
+// belongs to the server's own relays, which write the replicas of the shards that writes selects.
 func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, registerer prometheus.Registerer, token string, writes func(shard string) bool) error {
 	known, err := authn.NewAuthentication(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{Metrics: registerer})
 	if err != nil {
@@ -105,39 +103,50 @@ func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, regi
 	return err
 }
 
-// newAuthorizer allows system:masters everything, shards to read everything and write their own replicas, relays to
-// write the relayed ones, readers to read, administrators to read profiles, and any user to read the probes.
+// newAuthorizer allows system:masters everything, any user to read the probes, and others what authorizeServers does.
 func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error) {
-	open := make([]string, 0, 2*len(authn.ProbePaths()))
-	for _, probe := range authn.ProbePaths() {
-		open = append(open, probe, probe+"/*")
-	}
-	probes, err := path.NewAuthorizer(open)
+	probes, err := path.NewAuthorizer(authn.OpenPaths())
 	if err != nil {
 		return nil, fmt.Errorf("open paths: %w", err)
 	}
 	return union.New(
 		union.NamedAuthorizer{AuthorizerName: "probes", Authorizer: probes},
 		union.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authz.Privileged(user.SystemPrivilegedGroup)},
-		union.NamedAuthorizer{AuthorizerName: "shards", Authorizer: authorizer.AuthorizerFunc(authorizeShard)},
-		union.NamedAuthorizer{AuthorizerName: "groups", Authorizer: authorizer.AuthorizerFunc(authorizeGroups)},
-		union.NamedAuthorizer{AuthorizerName: "relays", Authorizer: authorizeRelay(writes)},
+		union.NamedAuthorizer{AuthorizerName: "servers", Authorizer: authorizeServers(writes)},
 	)
 }
 
-// authorizeShard allows a shard to read everything and to write its own replicas.
-func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	name, ok := identity.ShardOf(ctx, a.GetUser())
-	of, _ := request.ShardFrom(ctx)
-	switch {
-	case !ok:
-		return authorizer.DecisionNoOpinion, "", nil
-	case reads(ctx, a) || a.IsResourceRequest() && name != "" && of.Name == name:
-		return authorizer.DecisionAllow, "", nil
-	case !a.IsResourceRequest():
-		return authorizer.DecisionNoOpinion, "", nil
+// relayUser is the user of the server's own relays. Only the server has its token.
+const relayUser = "system:shardplane:relay"
+
+// authorizeServers allows shards, relays and readers, e.g. relaying cache servers, to read everything, shards to write
+// their own replicas, relays to write those that they relay, and administrators to read the profiles of the process.
+func authorizeServers(writes func(shard string) bool) authorizer.AuthorizerFunc {
+	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		u := a.GetUser()
+		name, isShard := identity.ShardOf(ctx, u)
+		isRelay := u.GetName() == relayUser
+		of, _ := request.ShardFrom(ctx)
+		may := false
+		switch {
+		case reads(ctx, a):
+			may = isShard || isRelay || identity.MemberOf(ctx, u, request.GroupCacheReaders)
+		case a.IsResourceRequest():
+			may = name != "" && of.Name == name || isRelay && !of.Wildcard && writes(of.Name)
+		case a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), serving.ProfilesPrefix):
+			may = identity.MemberOf(ctx, u, request.GroupAdmin)
+		}
+		switch {
+		case may:
+			return authorizer.DecisionAllow, "", nil
+		case isRelay:
+			return authorizer.DecisionNoOpinion, "a relay may only write the replicas of shards that it relays", nil
+		case isShard && a.IsResourceRequest():
+			return authorizer.DecisionNoOpinion, "a shard may only write its own replicas", nil
+		default:
+			return authorizer.DecisionNoOpinion, "", nil
+		}
 	}
-	return authorizer.DecisionNoOpinion, "a shard may only write its own replicas", nil
 }
 
 // reads reports whether a request reads replicas or their digests.
@@ -147,31 +156,4 @@ func reads(ctx context.Context, a authorizer.Attributes) bool {
 	}
 	_, scoped := request.ShardFrom(ctx)
 	return scoped && a.GetVerb() == "get" && ofDigests(a.GetPath())
-}
-
-// authorizeGroups allows readers, e.g. relaying cache servers, to read everything, and administrators to read the
-// profiles of the process, as on the other servers.
-func authorizeGroups(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	profiles := !a.IsResourceRequest() && a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), serving.ProfilesPrefix)
-	if reads(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupCacheReaders) || profiles && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
-		return authorizer.DecisionAllow, "", nil
-	}
-	return authorizer.DecisionNoOpinion, "", nil
-}
-
-// relayUser is the user of the server's own relays. Only the server has its token.
-const relayUser = "system:shardplane:relay"
-
-// authorizeRelay allows relays to read everything and to write the replicas that they relay.
-func authorizeRelay(writes func(shard string) bool) authorizer.AuthorizerFunc {
-	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetUser().GetName() != relayUser {
-			return authorizer.DecisionNoOpinion, "", nil
-		}
-		of, _ := request.ShardFrom(ctx)
-		if reads(ctx, a) || a.IsResourceRequest() && !of.Wildcard && writes(of.Name) {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "a relay may only write the replicas of shards that it relays", nil
-	}
 }

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
@@ -52,8 +55,7 @@ var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(cachekinds.SchemeGroupVersion, replicationcheckpoints.Kind),
 }
 
-// unused are resources that kcp's cache server serves but no shard replicates. Clients that list them receive an empty
-// list instead of 404.
+// unused are resources that kcp's cache server serves, so that clients receive an empty list instead of 404.
 var unused = []*apiextensionsv1.CustomResourceDefinition{
 	namespaced(builtIn(rbacv1.SchemeGroupVersion, "Role")),
 	namespaced(builtIn(rbacv1.SchemeGroupVersion, "RoleBinding")),
@@ -77,16 +79,12 @@ func written() []schema.GroupVersionResource {
 
 // builtIn returns the definition of a cluster-scoped resource with Go types.
 func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {
-	singular := strings.ToLower(kind)
-	plural := singular + "s"
-	if stem, ok := strings.CutSuffix(singular, "y"); ok {
-		plural = stem + "ies"
-	}
+	plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + gv.Group},
+		ObjectMeta: metav1.ObjectMeta{Name: plural.GroupResource().String()},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group:    gv.Group,
-			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List"},
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural.Resource, Singular: singular.Resource, Kind: kind, ListKind: kind + "List"},
 			Scope:    apiextensionsv1.ClusterScoped,
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: gv.Version, Served: true, Storage: true}},
 		},
@@ -144,9 +142,8 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }
 
-// cachedKinds contains the resources that CachedResources replicate, as <resource>:<identity>. A shard that replicates a
-// CachedResource may then replicate its objects. A resource is served until the last CachedResource that selects it is
-// deleted. It implements definitions.Source.
+// cachedKinds serves the resources that CachedResources replicate, as <resource>:<identity>, until the last
+// CachedResource that selects them is deleted.
 type cachedKinds struct {
 	decrypt func(key string, value []byte) ([]byte, error)
 
@@ -268,8 +265,7 @@ func (c *cachedKinds) serveLocked() {
 	}
 }
 
-// have reports whether replicas may belong to a CachedResource: one of their shard selects them, or cannot be decoded,
-// or the resync is not complete.
+// have reports whether a CachedResource of their shard may select replicas. It is true until a resync is complete.
 func (c *cachedKinds) have(of replicas) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -338,3 +334,42 @@ func (c *cachedKinds) List(ctx context.Context, cluster request.Cluster) ([]*def
 }
 
 func (c *cachedKinds) Subscribe(f func(definitions.Change)) (stop func()) { return c.listeners.Add(f) }
+
+// replica identifies a replica.
+type replica struct {
+	replicas
+
+	key string
+}
+
+// replicaAt parses the key of a replica, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>. An
+// identity becomes part of the resource. It returns false for other keys.
+func replicaAt(key string) (at replica, ok bool) {
+	segments := strings.Split(key, "/")
+	if len(segments) < 6 {
+		return replica{}, false
+	}
+	resource := storage.ResourceOf(key)
+	if strings.HasPrefix(segments[3], ":") {
+		resource.Resource += segments[3]
+		segments = slices.Delete(segments, 3, 4)
+	}
+	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
+		return replica{}, false
+	}
+	return replica{replicas{segments[3], resource.String()}, segments[4] + "|" + strings.Join(segments[5:], "/")}, true
+}
+
+// replicas are the replicas of a resource of a shard.
+type replicas struct{ shard, resource string }
+
+// prefixOf returns the key prefix of replicas.
+func prefixOf(of replicas) string {
+	resource := schema.ParseGroupResource(of.resource)
+	name, identity, identified := strings.Cut(resource.Resource, ":")
+	prefix := storage.ResourcePrefix(schema.GroupResource{Group: resource.Group, Resource: name}) + "/"
+	if identified {
+		prefix += ":" + identity + "/"
+	}
+	return prefix + of.shard + "/"
+}

@@ -1,27 +1,30 @@
 package cacheserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -40,15 +43,20 @@ type digests struct {
 	dataID  string
 	// name is the name of the cache server.
 	name    string
-	sizes   sizes
 	decrypt func(key string, value []byte) ([]byte, error)
 	// cached receives the same events.
 	cached *cachedKinds
 
 	mu sync.Mutex
-	// tables are the tables of each shard by resource, nil until the first resync is complete. reading are those of the
-	// running resync.
-	tables, reading map[string]map[string]*digest.Table[struct{}]
+	// tables may be incomplete during a resync.
+	tables   map[replicas]*table
+	complete bool
+}
+
+type table struct {
+	digest.Table[struct{}]
+
+	bytes int64 // in etcd, without history
 }
 
 // newDigests returns the digests of the objects below the prefix of an etcd. The counter must be run by the caller.
@@ -70,7 +78,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 			d.cached.begin()
 		},
 		Complete: func(uint64) {
-			d.complete()
+			d.completed()
 			d.cached.complete()
 		},
 		Changed: func(key string, before, after []byte, _ uint64) {
@@ -82,16 +90,15 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 }
 
 func (d *digests) begin() {
-	d.sizes.begin()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.tables, d.reading = nil, map[string]map[string]*digest.Table[struct{}]{}
+	d.tables, d.complete = map[replicas]*table{}, false
 }
 
-func (d *digests) complete() {
+func (d *digests) completed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.tables = d.reading
+	d.complete = true
 }
 
 // observe handles each stored value and each change.
@@ -100,24 +107,19 @@ func (d *digests) observe(key string, before, after []byte) {
 	if !ok {
 		return
 	}
-	d.sizes.observe(at, before, after)
 	d.mu.Lock()
-	of := d.reading[at.shard]
+	of := d.tables[at.replicas]
 	if of == nil {
-		of = map[string]*digest.Table[struct{}]{}
-		d.reading[at.shard] = of
+		of = &table{}
+		d.tables[at.replicas] = of
 	}
-	table := of[at.resource]
-	if table == nil {
-		table = digest.NewTable[struct{}]()
-		of[at.resource] = table
-	}
+	of.bytes += int64(len(after) - len(before))
 	d.mu.Unlock()
 	if after == nil {
-		table.Remove(at.key)
+		of.Remove(at.key)
 		return
 	}
-	table.Set(at.key, d.hash(key, at.key, after), struct{}{})
+	of.Set(at.key, d.hash(key, at.key, after), struct{}{})
 }
 
 // hash returns the hash of a value. The hash of an unreadable value differs from that of any replica.
@@ -141,7 +143,7 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 }
 
 // current returns the tables of a shard, including all writes before the call.
-func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table[struct{}], error) {
+func (d *digests) current(ctx context.Context, shard string) (map[string]*table, error) {
 	revision, err := d.backend.Revision(ctx)
 	if err != nil {
 		return nil, err
@@ -149,24 +151,31 @@ func (d *digests) current(ctx context.Context, shard string) (map[string]*digest
 	if err := d.counter.WaitFor(ctx, revision); err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.tables == nil {
+	tables, complete := d.of(shard)
+	if !complete {
 		return nil, errUnread
 	}
-	return maps.Clone(d.tables[shard]), nil
+	return tables, nil
+}
+
+func (d *digests) of(shard string) (tables map[string]*table, complete bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	tables = map[string]*table{}
+	for of, table := range d.tables {
+		if of.shard == shard {
+			tables[of.resource] = table
+		}
+	}
+	return tables, d.complete
 }
 
 // prefixesOf returns the key prefixes of the replicas of a shard, or false during a resync. Resources with an identity
 // come first, because they are only served as long as their CachedResource exists.
 func (d *digests) prefixesOf(shard string) ([]string, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.tables == nil {
-		return nil, false
-	}
+	tables, complete := d.of(shard)
 	var identified, others []string
-	for resource := range d.tables[shard] {
+	for resource := range tables {
 		prefix := prefixOf(replicas{shard, resource})
 		if strings.Contains(resource, ":") {
 			identified = append(identified, prefix)
@@ -174,17 +183,50 @@ func (d *digests) prefixesOf(shard string) ([]string, bool) {
 			others = append(others, prefix)
 		}
 	}
-	return append(identified, others...), true
+	return append(identified, others...), complete
 }
 
-func prefixOf(of replicas) string {
-	resource := schema.ParseGroupResource(of.resource)
-	name, identity, identified := strings.Cut(resource.Resource, ":")
-	prefix := storage.ResourcePrefix(schema.GroupResource{Group: resource.Group, Resource: name}) + "/"
-	if identified {
-		prefix += ":" + identity + "/"
+// stored returns the resources of each shard that have replicas.
+func (d *digests) stored() (all []replicas) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for of, table := range d.tables {
+		if table.Len() > 0 {
+			all = append(all, of)
+		}
 	}
-	return prefix + of.shard + "/"
+	return all
+}
+
+func (d *digests) shards() sets.Set[string] {
+	shards := sets.New[string]()
+	for _, of := range d.stored() {
+		shards.Insert(of.shard)
+	}
+	return shards
+}
+
+var (
+	objectsGauge = instruments.NewDesc("shardplane_cache_replicas", "Replicas on the cache server, by name of their shard and resource.", "name", "resource")
+	bytesGauge   = instruments.NewDesc("shardplane_cache_replica_bytes", "Size of the replicas in etcd without history, by name of their shard and resource.", "name", "resource")
+)
+
+// Describe implements prometheus.Collector.
+func (d *digests) Describe(ch chan<- *prometheus.Desc) {
+	ch <- objectsGauge
+	ch <- bytesGauge
+}
+
+// Collect implements prometheus.Collector.
+func (d *digests) Collect(ch chan<- prometheus.Metric) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for of, table := range d.tables {
+		if n := table.Len(); n > 0 {
+			ch <- prometheus.MustNewConstMetric(objectsGauge, prometheus.GaugeValue, float64(n), of.shard, of.resource)
+			ch <- prometheus.MustNewConstMetric(bytesGauge, prometheus.GaugeValue, float64(table.bytes), of.shard, of.resource)
+		}
+	}
 }
 
 // Wrap serves GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].
@@ -232,10 +274,7 @@ func (d *digests) response(r *http.Request, shard request.Shard) (*digest.Respon
 		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later and do other work meanwhile
 	}
 	response := &digest.Response{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
-	table := tables[resource]
-	if table == nil {
-		table = digest.NewTable[struct{}]()
-	}
+	of := cmp.Or(tables[resource], &table{})
 	switch {
 	case resource == "":
 		response.Resources = make(map[string]digest.Root, len(tables))
@@ -243,18 +282,17 @@ func (d *digests) response(r *http.Request, shard request.Shard) (*digest.Respon
 			response.Resources[resource] = table.Root()
 		}
 	case ofBucket:
-		response.Keys = table.Keys(bucket)
+		response.Keys = of.Keys(bucket)
 	default:
 		response.Buckets = make([]digest.Number, digest.Buckets)
-		for i, sum := range table.Sums() {
+		for i, sum := range of.Sums() {
 			response.Buckets[i] = digest.Number(sum)
 		}
 	}
 	return response, nil
 }
 
-// rejectIfFull rejects new replicas while etcd is nearly full. The remaining space is needed for updates and deletions, e.g. of
-// permissions, and for checkpoints.
+// rejectIfFull keeps space for updates and deletions, e.g. of permissions, and for checkpoints.
 func (d *digests) rejectIfFull(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, scoped := request.ShardFrom(r.Context())

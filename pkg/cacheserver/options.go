@@ -40,8 +40,7 @@ type Options struct {
 	Encryption     encryption.Options
 	// RemovedShardGracePeriod is the delay between the deletion of a Shard and that of its replicas.
 	RemovedShardGracePeriod time.Duration
-	// Name is the name of this cache server for other cache servers. RelayConfig is a file with the cache servers that
-	// it relays from.
+	// RelayConfig is a file with the cache servers that this one relays from. These know it by Name.
 	Name, RelayConfig string
 	// SyntheticDelay delays each request, for tests.
 	SyntheticDelay time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,15 +27,12 @@ import (
 const (
 	// removalRecords is the prefix of records of deleted Shards. The keys have fewer segments than those of objects.
 	removalRecords = "shardplane-removed-shards"
-	// purgeInterval is the interval of purges, and purgePage the number of replicas that are deleted at a time.
-	purgeInterval = 3 * time.Second
-	purgePage     = 500
-	// leftOverInterval is the interval of checks for orphaned replicas, and leftOverPeriod the age after which they are
-	// deleted, unless the grace period of removed shards is shorter.
-	leftOverInterval = 3 * time.Second
-	leftOverPeriod   = 5 * time.Minute
-	// unregisteredInterval is the interval of checks for shards without a Shard.
-	unregisteredInterval = 3 * time.Second
+	// checkInterval is the interval of purges and of checks for orphaned replicas and for shards without a Shard.
+	checkInterval = 3 * time.Second
+	// purgePage is the number of replicas that are deleted at a time.
+	purgePage = 500
+	// leftOverPeriod is the maximum age after which orphaned replicas are deleted.
+	leftOverPeriod = 5 * time.Minute
 	// logUnregisteredAfter is the delay of the log message, because a new shard pushes replicas before its Shard is
 	// replicated. logUnregisteredInterval is the interval of repetitions.
 	logUnregisteredAfter    = time.Minute
@@ -155,7 +153,7 @@ func (r *removedShards) check(req *http.Request) error {
 
 // Run deletes the replicas of removed shards until ctx is done.
 func (r *removedShards) Run(ctx context.Context) error {
-	return repeat(ctx, max(min(purgeInterval, r.gracePeriod), time.Second/10), "Failed to delete the replicas of removed shards, retrying", r.purge)
+	return repeat(ctx, max(min(checkInterval, r.gracePeriod), time.Second/10), "Failed to delete the replicas of removed shards, retrying", r.purge)
 }
 
 // purge deletes the replicas of shards whose grace period is over.
@@ -242,14 +240,14 @@ func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *left
 
 // Run checks until ctx is done.
 func (l *leftOver) Run(ctx context.Context) error {
-	return repeat(ctx, min(leftOverInterval, l.period), "Failed to delete the replicas of deleted CachedResources, retrying", l.check)
+	return repeat(ctx, min(checkInterval, l.period), "Failed to delete the replicas of deleted CachedResources, retrying", l.check)
 }
 
 // check deletes the replicas that have been orphaned for long enough.
 func (l *leftOver) check(ctx context.Context) error {
 	now := map[replicas]time.Time{}
-	for _, of := range l.digests.sizes.identified() {
-		if l.digests.cached.have(of) {
+	for _, of := range l.digests.stored() {
+		if !strings.Contains(of.resource, ":") || l.digests.cached.have(of) {
 			continue
 		}
 		if now[of] = l.since[of]; now[of].IsZero() {
@@ -306,7 +304,7 @@ func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string
 
 // Run checks until ctx is done.
 func (u *unregisteredShards) Run(ctx context.Context) error {
-	return repeat(ctx, unregisteredInterval, "Failed to find unregistered shards, retrying", func(ctx context.Context) error {
+	return repeat(ctx, checkInterval, "Failed to find unregistered shards, retrying", func(ctx context.Context) error {
 		names, err := u.find(ctx)
 		if err != nil {
 			return err
@@ -316,8 +314,7 @@ func (u *unregisteredShards) Run(ctx context.Context) error {
 	})
 }
 
-// find returns the unregistered shards. If the replicas of root do not contain the Shard of root itself, they are
-// incomplete.
+// find returns the unregistered shards. Without the Shard of root itself, the replicas of root are incomplete.
 func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error) {
 	pushed := u.pushed() // must be read before the Shards
 	names, err := u.removed.notes.Names(ctx, shardKeys())

@@ -55,8 +55,7 @@ type Server struct {
 	group *lifecycle.Group
 }
 
-// NewCacheServer opens the data and the port and assembles the server. ctx limits opening only. The caller must Run or Close the
-// server.
+// NewCacheServer assembles a server, which the caller must Run or Close. ctx limits opening only.
 func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -84,8 +83,6 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 	if err := restrict(c, o.Authentication, s.metrics, token, func(shard string) bool { return s.relays != nil && s.relays.Relays(shard) }); err != nil {
 		return s, err
 	}
-	serving.AllowSnapshots(c)
-
 	if err := s.openStorage(ctx, o); err != nil {
 		return s, err
 	}
@@ -96,21 +93,17 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 		return s, err
 	}
 	s.resources.AddSource(s.digests.cached)
-	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain { return s.chain(c, longRunning) })
-	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
-	if err != nil {
-		return s, fmt.Errorf("assembling the API server: %w", err)
+	chain := func(c *genericapiserver.Config) serving.Chain { return s.chain(c, longRunning) }
+	if s.generic, err = serving.NewAPIServer("cache-server", c, chain, s.etcd, s.metrics, codecs); err != nil {
+		return s, err
 	}
-	serving.InstallSnapshots(s.generic, s.etcd, codecs)
-	serving.InstallMetrics(s.generic, s.metrics)
-	serving.InstallOpenAPI(s.generic, c)
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
 		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
 		lifecycle.Part{Name: "left-over replicas", Run: newLeftOver(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
-		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.sizes.shards, s.metrics).Run},
+		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.shards, s.metrics).Run},
 		// The caches must exist as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
@@ -175,7 +168,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if s.digests, err = newDigests(ctx, s.etcd, s.backend, o.Name); err != nil {
 		return err
 	}
-	instruments.Register(s.metrics, &s.digests.sizes)
+	instruments.Register(s.metrics, s.digests)
 	if o.Etcd.CompactionInterval > 0 {
 		s.digests.counter.CompactEarly()
 	}
@@ -210,16 +203,10 @@ func (s *Server) URL() string { return s.listener.URL }
 // Handler returns the handler of requests without the listener. It serves while Run is running.
 func (s *Server) Handler() http.Handler { return s.generic.Handler }
 
-// Run serves until ctx is done and then closes the server, in reverse order of its start:
-//
-//	ctx done ─► watches end ─► requests in flight complete, the port closes
-//	         ─► caches end ─► storage closes ─► etcd stops
-//
-// It fails if the listener or the storage fails.
+// Run serves until ctx is done or a part fails, and then closes the server in reverse order of its start.
 func (s *Server) Run(ctx context.Context) error {
 	return s.group.Run(reconcile.WithMetrics(ctx, s.metrics)) // relays have controllers
 }
 
-// Close closes everything that New opened. It may be called several times. A running server is stopped by the context of
-// Run.
+// Close closes everything that New opened. It may be called several times, but not during Run.
 func (s *Server) Close() { s.group.Close() }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
@@ -41,6 +42,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
+	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inprocess"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
@@ -110,6 +112,22 @@ func Authenticate(c *genericapiserver.Config, a *authn.Authentication) {
 	c.Authentication.APIAudiences = a.Audiences
 }
 
+// NewAPIServer returns the server of c with the filters of build. It also serves OpenAPI, metrics, and snapshots of data.
+func NewAPIServer(
+	name string, c *genericapiserver.Config, build func(c *genericapiserver.Config) Chain, data *etcd.Handle, metrics prometheus.Gatherer, codecs runtime.NegotiatedSerializer,
+) (*genericapiserver.GenericAPIServer, error) {
+	allowSnapshots(c)
+	SetChain(c, build)
+	s, err := c.Complete(nil).New(name, genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("assembling the API server: %w", err)
+	}
+	installSnapshots(s, data, codecs)
+	installMetrics(s, metrics)
+	installOpenAPI(s, c)
+	return s, nil
+}
+
 // Run runs s until ctx is done, and returns when all requests have ended.
 func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 	s.ShutdownTimeout = shutdownTimeout
@@ -159,9 +177,9 @@ func (v effectiveVersion) Info() *version.Info {
 	return &stamped
 }
 
-// InstallOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream builds
+// installOpenAPI serves the OpenAPI documents of the built-in resources of s, which was created with c. Upstream builds
 // them at startup. Here, the first request does, because they need 8 MB and a sixth of the CPU time of a start.
-func InstallOpenAPI(s *genericapiserver.GenericAPIServer, c *genericapiserver.Config) {
+func installOpenAPI(s *genericapiserver.GenericAPIServer, c *genericapiserver.Config) {
 	documents := sync.OnceValue(func() http.Handler {
 		served := mux.NewPathRecorderMux("openapi")
 		openapi := routes.OpenAPI{Config: c.OpenAPIConfig, V3Config: c.OpenAPIV3Config}

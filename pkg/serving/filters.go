@@ -294,8 +294,8 @@ func NewMetrics(server prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, server}, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 }
 
-// InstallMetrics adds the metrics of server to those of upstream, which DELETE resets.
-func InstallMetrics(s *genericapiserver.GenericAPIServer, server prometheus.Gatherer) {
+// installMetrics adds the metrics of server to those of upstream, which DELETE resets.
+func installMetrics(s *genericapiserver.GenericAPIServer, server prometheus.Gatherer) {
 	all, upstream := NewMetrics(server), legacyregistry.HandlerWithReset()
 	s.Handler.NonGoRestfulMux.Unregister(metricsPath)
 	s.Handler.NonGoRestfulMux.HandleFunc(metricsPath, func(w http.ResponseWriter, r *http.Request) {

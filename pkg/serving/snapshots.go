@@ -21,17 +21,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// AllowSnapshots exempts snapshots from the request timeout. It must be called before SetChain.
-func AllowSnapshots(c *genericapiserver.Config) {
+// allowSnapshots exempts snapshots from the request timeout. It must be called before SetChain.
+func allowSnapshots(c *genericapiserver.Config) {
 	longRunning := c.LongRunningFunc
 	c.LongRunningFunc = func(r *http.Request, info *apirequest.RequestInfo) bool {
 		return r.URL.Path == snapshot.Path || longRunning(r, info)
 	}
 }
 
-// InstallSnapshots serves snapshots of the embedded etcd to administrators, one at a time. Since a
+// installSnapshots serves snapshots of the embedded etcd to administrators, one at a time. Since a
 // snapshot contains the secrets of all logical clusters, access cannot be granted by roles.
-func InstallSnapshots(s *genericapiserver.GenericAPIServer, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
+func installSnapshots(s *genericapiserver.GenericAPIServer, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
 	var busy atomic.Bool
 	s.Handler.NonGoRestfulMux.UnlistedHandle(snapshot.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := maySave(r); err != nil {

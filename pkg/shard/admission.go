@@ -17,6 +17,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
@@ -35,8 +36,7 @@ func (s *installation) apiKinds() apikinds.Config {
 	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Find: s.clusterAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
-// current returns an error if this shard may lack exports or the rules about binding them. Both are replicated
-// independently.
+// current returns an error if this shard may lack exports or the rules about binding them.
 func (s *installation) current() error {
 	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Current(), s.informers.RBAC.ClusterRoleBindings.Current())
 }
@@ -122,9 +122,7 @@ func (s *installation) clusterAt(ctx context.Context, path logicalcluster.Path) 
 	first, rest, _ := strings.Cut(path.String(), ":")
 	cluster := logicalcluster.Name(first)
 	if rest == "" && !s.local.has(cluster) {
-		_, found, err := readFromOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*corev1alpha1.LogicalCluster, error) {
-			return kinds.LogicalClusters.In(shard.Cluster(cluster.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-		})
+		_, found, err := readFromOthers(ctx, s, kinds.LogicalClusters, cluster, corev1alpha1.LogicalClusterName)
 		if !found || err != nil {
 			return "", err
 		}
@@ -146,9 +144,7 @@ func (s *installation) workspaceIn(ctx context.Context, cluster logicalcluster.N
 	if s.local.has(cluster) {
 		return optional(s.informers.Workspaces.Lister().Cluster(cluster).Get("", name))
 	}
-	ws, found, err := readFromOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*tenancyv1alpha1.Workspace, error) {
-		return kinds.Workspaces.In(shard.Cluster(cluster.Path())).Get(ctx, name, metav1.GetOptions{})
-	})
+	ws, found, err := readFromOthers(ctx, s, kinds.Workspaces, cluster, name)
 	if !found {
 		return nil, err
 	}
@@ -156,13 +152,14 @@ func (s *installation) workspaceIn(ctx context.Context, cluster logicalcluster.N
 }
 
 // readFromOthers reads an object from the other shards, one after the other, until one has it.
-func readFromOthers[T any](ctx context.Context, s *installation, get func(ctx context.Context, shard *client.Factory) (T, error)) (object T, found bool, err error) {
+func readFromOthers[T client.Object, L runtime.Object](
+	ctx context.Context, s *installation, kind client.Resource[T, L], cluster logicalcluster.Name, name string,
+) (object T, found bool, err error) {
 	all, complete := s.peers.All()
 	var failed error
 	for _, peer := range all[1:] {
-		err := peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
-			var err error
-			object, err = get(ctx, peer.Clients)
+		err := peer.Do(ctx, reviewTimeout, func(ctx context.Context) (err error) {
+			object, err = kind.In(peer.Clients.Cluster(cluster.Path())).Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
 		switch {

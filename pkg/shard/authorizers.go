@@ -113,8 +113,7 @@ type virtualWorkspace interface {
 	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 	Shows(ctx context.Context) bool
-	// Serve serves a request, usually by next in the logical clusters of the objects. If it returns an error, it has
-	// not written a response.
+	// Serve serves a request, usually by next in the logical clusters of the objects, or else returns an error.
 	Serve(w http.ResponseWriter, r *http.Request, info *apirequest.RequestInfo, next http.Handler) error
 }
 

@@ -82,8 +82,7 @@ func (s *installation) conversionOf(ctx context.Context, key client.Key) (*apisv
 	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
 }
 
-// boundAPIs implements apibinding.APIs and apibinding.Storage with the index of bindings and the server of custom
-// resources.
+// boundAPIs implements apibinding.APIs and apibinding.Storage.
 type boundAPIs struct {
 	*bindings.Index
 	served *customresource.Server

@@ -64,8 +64,7 @@ func (s *base) factory(config *rest.Config, options ...client.FactoryOption) (*c
 	return factory, nil
 }
 
-// otherShards returns the client configuration for other shards. It reads the files, because a wrong one must fail the
-// start rather than the first workspace.
+// otherShards returns the client configuration for other shards. A wrong file must fail the start.
 func (s *base) otherShards() (*rest.Config, error) {
 	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
 		CertFile: s.options.ShardClientCertFile,

@@ -30,8 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// local indexes the logical clusters of the shard: their objects, paths and whether they are inactive. It reads the
-// shard's own API through informers.
+// local indexes the logical clusters of the shard: their objects, paths and whether they are inactive.
 type local struct {
 	shard           string
 	clients         *client.Factory
@@ -133,8 +132,7 @@ func (l *local) inactive(name logicalcluster.Name) bool {
 	return obj != nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
 }
 
-// find returns the LogicalCluster, or nil if it is not on this shard. It reads from the API if the informer does not
-// have it, because the informer may lag behind the creation.
+// find returns the LogicalCluster, or nil if it is not on this shard. The informer may lag behind the creation.
 func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	if lc := l.get(name); lc != nil {
 		return lc, nil
@@ -166,8 +164,7 @@ type connections struct {
 
 func (c *connections) heartbeat(err error) { c.lastHeartbeat.Store(&err) }
 
-// readinessWarnings returns the problems with other servers, which do not make the shard unready. alone is set if there
-// is no other shard.
+// readinessWarnings returns the problems with other servers. alone is set if there is no other shard.
 func (c *connections) readinessWarnings(alone bool) []string {
 	var warnings []string
 	reasons := c.cache.Reasons()
@@ -194,8 +191,7 @@ func reasonOf(err error) string {
 // from the same secret. Without the last one until then, watches would never receive an object.
 type rootIdentities struct{ last sync.Map }
 
-// of returns the identity of the root export that offers a resource, or "" if no export does. It returns a retriable
-// error if the identity has never been known.
+// of returns the identity of the root export that offers a resource, "" if none does, or a retriable error.
 func (r *rootIdentities) of(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {

@@ -30,8 +30,7 @@ import (
 )
 
 const (
-	// readyTimeout limits how long a request waits until a new logical cluster is ready, if the front-proxy does not
-	// specify a timeout. maxReadyTimeout limits that timeout.
+	// readyTimeout is the timeout of a request that a front-proxy does not specify. maxReadyTimeout limits others.
 	readyTimeout = 10 * time.Second
 	//reference:none
 	maxReadyTimeout = 30 * time.Second
@@ -116,8 +115,7 @@ func (n *workspaceWaiter) wait(ctx context.Context, name logicalcluster.Name, ti
 	})
 }
 
-// await calls condition after each change until it returns true. It returns false after the timeout or if too many
-// requests are waiting.
+// await waits until condition returns true. It returns false after the timeout or if too many requests are waiting.
 func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, condition func() bool) bool {
 	release, err := n.slots.TakeFor(ctx, 1)
 	if err != nil {
@@ -140,8 +138,7 @@ func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, chan
 	return true
 }
 
-// awaitOwnerBinding makes authorization wait until the rules contain the binding of the owner, which another replica may
-// have created.
+// awaitOwnerBinding makes authorization wait for the binding of the owner, which another replica may have created.
 func (n *workspaceWaiter) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) {
 	if lc == nil || time.Since(lc.CreationTimestamp.Time) > ownerBindingTimeout || !authz.IsOwner(lc, u) || n.hasAccess(ctx, u) {
 		return
@@ -168,9 +165,8 @@ const (
 	homeTimeout = 5 * time.Second
 )
 
-// serveHomes handles requests for a user's own home workspace: a Workspace that only the system can list, with a name that
-// is derived from the user's. It runs before authorization, because the permission to create is only required if the home
-// workspace does not exist.
+// serveHomes handles requests for a user's own home workspace, whose name is derived from the user's. It runs before
+// authorization, because the permission to create is only required if the home workspace does not exist.
 func (n *workspaceWaiter) serveHomes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()

@@ -86,7 +86,7 @@ func NewOptions() *Options {
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
 		Authentication: authn.NewOptions(),
-		Authorization:  authorizationOptions(),
+		Authorization:  authz.NewOptions(authn.OpenPaths()...),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
 		Garbage:        GarbageOptions{Enabled: true, InitialDelay: defaultGarbageDelay},
@@ -127,8 +127,12 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
 	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
-	o.Garbage.AddFlags(fss.FlagSet("Garbage collection"))
-	o.Homes.AddFlags(fss.FlagSet("Home workspaces"))
+	fs = fss.FlagSet("Garbage collection")
+	fs.BoolVar(&o.Garbage.Enabled, "enable-garbage-collector", o.Garbage.Enabled, "delete objects whose owners no longer exist, and support the propagation policies of deletions; all replicas of a shard must have the same value")
+	fs.DurationVar(&o.Garbage.InitialDelay, "garbage-collector-initial-delay", o.Garbage.InitialDelay, "delay before objects without existing owners are deleted that the shard finds when it first runs with --enable-garbage-collector; their number is logged")
+	fs = fss.FlagSet("Home workspaces")
+	fs.StringSliceVar(&o.Homes.CreatorGroups, "home-workspaces-home-creator-groups", o.Homes.CreatorGroups, "groups whose members may create their home workspace; existing home workspaces of other users remain")
+	o.Homes.Limits.AddFlags(fs)
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Limits.AddFlags(fs)
@@ -215,8 +219,11 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
 	}
+	if o.Garbage.InitialDelay < 0 {
+		errs = append(errs, errors.New("--garbage-collector-initial-delay must not be negative"))
+	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
+		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd))...)
 }
 
 // notNegative returns an error if a limit is negative. unlimited is the meaning of 0.
@@ -225,15 +232,6 @@ func notNegative(flag string, value int64, unlimited string) error {
 		return nil
 	}
 	return fmt.Errorf("--%s %d is negative: use 0 for %s", flag, value, unlimited)
-}
-
-// authorizationOptions returns the defaults, by which any user may read the probes.
-func authorizationOptions() authz.Options {
-	paths := authn.ProbePaths()
-	for _, path := range authn.ProbePaths() {
-		paths = append(paths, path+"/*")
-	}
-	return authz.NewOptions(paths...)
 }
 
 // CapacityOptions limit the load of a shard above which new workspaces are scheduled to other shards.
@@ -280,20 +278,6 @@ type GarbageOptions struct {
 	InitialDelay time.Duration
 }
 
-// AddFlags adds the flags to fs.
-func (o *GarbageOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners no longer exist, and support the propagation policies of deletions; all replicas of a shard must have the same value")
-	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "delay before objects without existing owners are deleted that the shard finds when it first runs with --enable-garbage-collector; their number is logged")
-}
-
-// Validate returns the errors of o.
-func (o *GarbageOptions) Validate() []error {
-	if o.InitialDelay < 0 {
-		return []error{errors.New("--garbage-collector-initial-delay must not be negative")}
-	}
-	return nil
-}
-
 // HomeOptions configure home workspaces.
 type HomeOptions struct {
 	// Enabled is set by a feature gate.
@@ -302,10 +286,4 @@ type HomeOptions struct {
 	CreatorGroups []string
 	// Limits apply to a home workspace with all workspaces below it.
 	Limits limits.HomeLimits
-}
-
-// AddFlags adds the flags to fs.
-func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; existing home workspaces of other users remain")
-	o.Limits.AddFlags(fs)
 }

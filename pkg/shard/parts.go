@@ -82,8 +82,7 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
-		// The informers must run until the last response is sent, because a write that is acknowledged must have
-		// effect on later requests.
+		// They must run until the last response is sent, because acknowledged writes must affect later requests.
 		lifecycle.Part{Name: "informers", Run: func(ctx context.Context) error {
 			snapshot.Restore(ctx)
 			return informers.Run(ctx)
@@ -183,8 +182,7 @@ func (s *installation) lead(ctx context.Context, run func(ctx context.Context) e
 	}}.Lead(ctx, run)
 }
 
-// createLeaseNamespace creates the namespace of the Lease and returns false if ctx ends. The controller that creates this
-// namespace otherwise needs the Lease itself.
+// createLeaseNamespace returns false if ctx ends. The controller that creates namespaces needs the Lease itself.
 func createLeaseNamespace(ctx context.Context, scope client.Scope) bool {
 	return wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
 		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})

@@ -213,21 +213,16 @@ func (s *objectServers) newServer(c *genericapiserver.Config) (*Server, error) {
 	serving.Authenticate(c, s.authentication)
 	c.Authorization.Authorizer = s.authorizer
 	c.AdmissionControl = s.admission.Interface()
-	serving.AllowSnapshots(c)
-	serving.SetChain(c, s.chain)
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, server.readyChecks()...)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	c.LivezChecks = append(c.LivezChecks, healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Health(r.Context()) }))
 
-	generic, err := c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate())
+	generic, err := serving.NewAPIServer("shardplane-shard", c, s.chain, s.etcd, s.metrics, registry.Codecs)
 	if err != nil {
-		return nil, fmt.Errorf("assembling the API server: %w", err)
+		return nil, err
 	}
 	server.generic = generic
-	serving.InstallSnapshots(generic, s.etcd, registry.Codecs)
-	serving.InstallMetrics(generic, s.metrics)
-	serving.InstallOpenAPI(generic, c)
 	if err := registry.Install(generic, c.RESTOptionsGetter, s.access()); err != nil {
 		return nil, err
 	}

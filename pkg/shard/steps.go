@@ -1,3 +1,10 @@
+// Package shard is the server of a shard: an API server with its own etcd, which serves logical clusters and LIST
+// and WATCH across all of them, and runs the controllers of workspaces.
+//
+//	Options ─ Complete ─► CompletedOptions ─ New ─► Server ─ Run(ctx)
+//
+// Parts are started in this order: etcd, storage, informers, API server, controllers (parts.go). They are stopped in
+// reverse order, because a part must not write to one that has stopped.
 package shard
 
 import (
@@ -45,8 +52,7 @@ type base struct {
 	metrics  *prometheus.Registry
 	group    *lifecycle.Group
 	listener *serving.Listener
-	// serving is the lifetime of watches and of the listener. It ends after everything that uses the API
-	// has stopped.
+	// serving is the lifetime of watches and of the listener. It ends after all users of the API have stopped.
 	serving     context.Context //nolint:containedctx // it outlives the context of Run
 	stopServing context.CancelFunc
 }
@@ -62,8 +68,7 @@ type storedData struct {
 	usage      *usage.Counter
 }
 
-// installation is the content of this shard and of other servers, as far as informers and clients provide it. rules and
-// reviews authorize by the roles and bindings in it.
+// installation is the content of this shard and of other servers, as far as informers and clients provide it.
 type installation struct {
 	*storedData
 	sources        controllers.Sources
@@ -107,8 +112,7 @@ type objectServers struct {
 type Server struct {
 	*objectServers
 	generic *genericapiserver.GenericAPIServer
-	// bootstrapped is set when all objects of a new shard exist, and rulesReady when their roles and
-	// bindings have effect.
+	// bootstrapped is set when all objects of a new shard exist, and rulesReady when their rules have effect.
 	bootstrapped, rulesReady atomic.Bool
 }
 

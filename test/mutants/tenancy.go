@@ -5,7 +5,7 @@ var tenancy = []Mutant{
 	{
 		Name: "cold-grantors", Rule: "a virtual workspace must only be reported as absent if the exports of other shards have been read",
 		Edits: []Edit{{
-			File:   "pkg/shard/authorization.go",
+			File:   "pkg/shard/access.go",
 			Before: `		return "", authz.Unavailable(s.informers.APIExports.Read())`,
 			After:  `		return "", nil`,
 		}},

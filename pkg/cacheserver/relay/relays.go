@@ -303,9 +303,8 @@ func (r *Relays) all() map[string]*relayedShard {
 	return maps.Clone(r.running)
 }
 
-// table returns the resources that are relayed for a shard: those that all shards replicate, restricted to objects for
-// the whole installation, and those that shards write directly. The Shards of root are always relayed, because their
-// deletion removes the shard.
+// table returns the resources that are relayed for a shard: those that shards write directly, and of those that all
+// replicate, the objects for the whole installation and all Shards of root, because their deletion removes the shard.
 func table(shard string, written []schema.GroupVersionResource) (*replication.Table, error) {
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
@@ -350,9 +349,8 @@ func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersio
 	}
 }
 
-// cachedResources relays the resources that CachedResources select, as long as one of these exists here. CachedResources
-// are relayed themselves, so that nothing depends on the current content of the other cache server. A regional
-// CachedResource is not relayed, and neither are its objects.
+// cachedResources are the CachedResources on this cache server. They are relayed themselves, so that nothing depends on
+// the current content of the other one. A regional CachedResource is not relayed, and neither are its objects.
 type cachedResources []*client.Informer[*cachev1alpha1.CachedResource]
 
 // of returns the resources that the CachedResources of each shard select, or nil until they are loaded.

@@ -67,8 +67,7 @@ type Config struct {
 	Relays []Relay `json:"relays"`
 }
 
-// Load reads a file. Paths of kubeconfigs are relative to its directory. The error contains all problems. self is the
-// name of the relaying cache server.
+// Load reads the file of the cache server self. Paths of kubeconfigs are relative to its directory.
 func Load(file, self string) (Config, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -128,11 +127,9 @@ const NameFlag = "cache-name"
 type Timing struct {
 	// Look is the interval of the assignment of shards to sources (default 5s), in addition to events.
 	Look time.Duration
-	// Unreachable is the time for which a source must be unreachable before a shard is relayed from another one (default
-	// 30s).
+	// Unreachable is the time for which a source is kept that does not respond (default 30s).
 	Unreachable time.Duration
-	// Check is the interval of checks of the identity of a source (default 10s), and Retry the one after a failed check
-	// (default 1s).
+	// Check is the interval of checks of a source (default 10s), and Retry the one after a failure (default 1s).
 	Check, Retry time.Duration
 	// Checkpoint, Digest and Alert are the intervals of the replication (see push.Config).
 	Checkpoint, Digest, Alert time.Duration
@@ -200,8 +197,7 @@ func newSource(from From, self Self, m metrics, options ...client.FactoryOption)
 	return &source{From: from, self: self, metrics: m, factory: factory, checkpoints: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})}, nil
 }
 
-// run checks the source and follows the checkpoints of its shards until ctx is done. changed is called when usable may
-// have changed.
+// run checks the source and follows its checkpoints until ctx is done. It calls changed when usable may have changed.
 func (s *source) run(ctx context.Context, changed func()) error {
 	defer s.factory.CloseIdleConnections()
 	var following sync.WaitGroup

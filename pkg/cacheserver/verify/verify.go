@@ -1,5 +1,4 @@
-// Package verify compares all replicas on a cache server with the objects of the shards, field by field, without relying
-// on any other state.
+// Package verify compares all replicas on a cache server with the objects of the shards, field by field.
 package verify
 
 import (
@@ -36,8 +35,7 @@ const progressInterval = 2 * time.Second
 
 // Options configure Run.
 type Options struct {
-	// Cache is the kubeconfig of the cache server. Shards are those of the shards, for system:masters or for the
-	// certificate of a shard, which may read.
+	// Cache is the kubeconfig of the cache server, and Shards are those of the shards, for users that may read all.
 	Cache  string
 	Shards []string
 	// Progress receives progress messages.
@@ -114,8 +112,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 	return v.differences, errors.Join(append(errs, v.table())...)
 }
 
-// selected returns the resources that CachedResources replicate, by resource and identity. Only the leading replica of a
-// shard serves them.
+// selected returns the resources that CachedResources replicate. Only the leading replica of a shard serves them.
 func (v *verifier) selected(ctx context.Context, shards map[string]*client.Factory) ([]replication.Resource, error) {
 	found := map[schema.GroupVersionResource]bool{}
 	for name, shard := range shards {
@@ -215,8 +212,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	return err
 }
 
-// leftOver returns the replicas of resources that no CachedResource of their shard selects. If the cache server does not
-// serve the resource, there are none.
+// leftOver returns the replicas of a resource that no CachedResource of their shard selects.
 func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []Difference, err error) {
 	clients, err := replicas.Metadata()
 	if err != nil {
