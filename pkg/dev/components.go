@@ -51,10 +51,9 @@ func plan(o CompletedOptions, certs *certificates) []Command {
 	}
 	cache := Command{
 		Name: "cache-server", URL: baseURL(o.CacheServerPort), logFile: files.cache("cache-server.log"), stage: stageCache,
-		Args: append([]string{"cache-server", "--data-dir=" + files.cache("data")},
+		Args: append([]string{"cache-server", "--data-dir=" + files.cache("data"), "--encryption-provider-config=" + o.EncryptionConfigFile},
 			servingFlags(o, certs, o.CacheServerPort)...),
 	}
-	cache.Args = append(cache.Args, encryptionFlags(o)...)
 	proxy := Command{
 		Name: "front-proxy", URL: baseURL(o.FrontProxyPort), logFile: files.shared("front-proxy.log"), stage: stageProxy,
 		Args: append([]string{
@@ -67,9 +66,10 @@ func plan(o CompletedOptions, certs *certificates) []Command {
 			"--proxy-client-key-file=" + certs.proxyForward.KeyFile,
 			"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
 			"--service-account-key-file=" + certs.serviceAccountKey,
+			"--dev-tokens=" + strconv.FormatBool(o.DevTokens),
 		}, servingFlags(o, certs, o.FrontProxyPort)...),
 	}
-	proxy.Args = append(append(proxy.Args, tokenFlags(o)...), o.FrontProxyArgs...)
+	proxy.Args = append(proxy.Args, o.FrontProxyArgs...)
 	return append(components, cache, proxy)
 }
 
@@ -92,8 +92,9 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) Command {
 		"--cache-kubeconfig=" + files.shard(n, "cache.kubeconfig"),
 		"--webhook-allowed-cidrs=" + loopbackCIDRs,
 		"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
+		"--dev-tokens=" + strconv.FormatBool(o.DevTokens),
+		"--encryption-provider-config=" + o.EncryptionConfigFile,
 	}, servingFlags(o, certs, port)...)
-	c.Args = append(append(c.Args, tokenFlags(o)...), encryptionFlags(o)...)
 	if n == 0 {
 		c.stage = stageRoot
 	} else {
@@ -112,21 +113,6 @@ func servingFlags(o CompletedOptions, certs *certificates, port int) []string {
 		"--client-ca-file=" + certs.clientCA.CertFile,
 		"-v=" + strconv.Itoa(o.Verbosity),
 	}
-}
-
-func tokenFlags(o CompletedOptions) []string {
-	if o.DevTokens {
-		return []string{"--dev-tokens"}
-	}
-	return nil
-}
-
-// encryptionFlags are the flags of components with storage. The cache server stores replicas of encrypted objects.
-func encryptionFlags(o CompletedOptions) []string {
-	if o.EncryptionConfigFile != "" {
-		return []string{"--encryption-provider-config=" + o.EncryptionConfigFile}
-	}
-	return nil
 }
 
 func supervised(components []Command, program string, logs []*componentLog, client *http.Client) []supervise.Component {

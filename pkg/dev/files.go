@@ -116,7 +116,9 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 	if failed != nil {
 		return nil, fmt.Errorf("certificate authority: %w", failed)
 	}
-	c.serving = keep(store.Certificate("apiserver", c.servingCA, servingSpec()))
+	c.serving = keep(store.Certificate("apiserver", c.servingCA, pki.Spec{
+		CommonName: "localhost", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}))
 	c.kcpAdmin = keep(store.Certificate("kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin)))
 	c.shardAdmin = keep(store.Certificate("shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup)))
 	c.proxyIndex = keep(store.Certificate("front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup)))
@@ -137,14 +139,6 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 
 // shardClientName is the name of a shard's certificate, and of its user in kubeconfigs.
 func shardClientName(n int) string { return "shard-client-" + shardName(n) }
-
-func servingSpec() pki.Spec {
-	return pki.Spec{
-		CommonName: "localhost",
-		DNSNames:   []string{"localhost"},
-		IPs:        []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	}
-}
 
 // kubeconfig is the required content of a kubeconfig file.
 type kubeconfig struct {
