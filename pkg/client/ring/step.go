@@ -213,3 +213,24 @@ func (m *machine) drain(now time.Duration) {
 		m.draining, m.drainBy = true, now+max(m.LeaseDuration, m.LoadTimeout)+2*m.GracePeriod
 	}
 }
+
+// nextWake returns the time of the next step if no event occurs.
+func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
+	times := append(m.thresholds(now), m.renewAt, m.retryAt, m.until())
+	for slot := range m.open().all {
+		times = append(times, m.leaveBy[slot])
+	}
+	if m.draining {
+		times = append(times, m.drainBy)
+	}
+	for slot := range busy.all {
+		times = append(times, m.stopAt[slot])
+	}
+	at := never
+	for _, t := range times {
+		if t > now {
+			at = min(at, t)
+		}
+	}
+	return at
+}
