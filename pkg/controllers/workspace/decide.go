@@ -265,8 +265,9 @@ func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 		Username string `json:"username"`
 	}
 	if ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady && json.Unmarshal([]byte(ws.Annotations[ownerAnnotation]), &owner) == nil && owner.Username != "" {
-		short, _ := json.Marshal(owner) // never fails
-		ws.Annotations[ownerAnnotation] = string(short)
+		if short, err := json.Marshal(owner); err == nil {
+			ws.Annotations[ownerAnnotation] = string(short)
+		}
 	}
 	tenancy.SetPhaseLabels(ws, ws.Status.Phase, ws.Status.Initializers, ws.Status.Terminators)
 	return ws
