@@ -14,6 +14,7 @@ import (
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -81,7 +82,7 @@ func buildable(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.C
 // of its operations and schemas. schemas is the path to these.
 func withoutCoreGroup(data []byte, schemas ...string) ([]byte, error) {
 	var document map[string]any
-	if err := json.Unmarshal(data, &document); err != nil {
+	if err := utiljson.Unmarshal(data, &document); err != nil { // preserves large integers
 		return nil, fmt.Errorf("decoding: %w", err)
 	}
 	ungroup := func(of any) {

@@ -24,6 +24,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -114,16 +115,18 @@ func (l *Library) keep(key string, of sized) {
 // once returns the entry of a key. If there is none, one caller creates it, while others wait for it or for
 // the end of ctx. If it fails, another one tries again.
 func once[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
-	for {
-		own := false
+	for ctx.Err() == nil {
+		var own atomic.Bool
 		made := l.making.DoChan(key, func() (any, error) {
-			own = true
+			own.Store(true)
 			if known, ok := l.find(key); ok {
 				return known, nil
 			}
 			var of T
 			err := guarded(func() (err error) {
-				of, err = produce(ctx)
+				if err = ctx.Err(); err == nil {
+					of, err = produce(ctx)
+				}
 				return err
 			})
 			if err == nil {
@@ -133,15 +136,19 @@ func once[T sized](ctx context.Context, l *Library, key string, produce func(con
 		})
 		select {
 		case result := <-made:
-			if own || result.Err == nil {
+			if own.Load() || result.Err == nil {
 				of, _ := result.Val.(T)
 				return of, result.Err
 			}
 		case <-ctx.Done():
-			var none T
-			return none, context.Cause(ctx)
+			// produce may ignore ctx. Its caller keeps its worker and its seat until it ends.
+			if own.Load() {
+				<-made
+			}
 		}
 	}
+	var none T
+	return none, context.Cause(ctx)
 }
 
 // inParallel creates n entries with all available workers.

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -171,6 +174,22 @@ func TestV3(t *testing.T) {
 	}
 }
 
+// TestLargeIntegersInCoreGroup: limits in definitions of the core group are exact.
+func TestLargeIntegersInCoreGroup(t *testing.T) {
+	d := definition(0)
+	d.CRD.Spec.Group = ""
+	d.CRD.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["name"] = apiextensionsv1.JSONSchemaProps{Type: "string", MaxLength: ptr.To[int64](math.MaxInt64)}
+	inV2, err := buildV2(d)
+	require.NoError(t, err)
+	inV3, err := buildV3(d)
+	require.NoError(t, err)
+	for _, built := range []any{inV2, inV3} {
+		data, err := json.Marshal(built)
+		require.NoError(t, err)
+		require.Contains(t, string(data), `"maxLength":9223372036854775807`)
+	}
+}
+
 // TestModelsDoNotReplaceSharedTypes: a definition with a model that has the name of a shared type does not replace the type in
 // others.
 func TestModelsDoNotReplaceSharedTypes(t *testing.T) {
@@ -291,13 +310,17 @@ func TestLibrary(t *testing.T) {
 }
 
 // TestEntryIsCreatedOnce: concurrent requests wait for one to create the entry, until their contexts end. If that one
-// gives up, another one creates it.
-func TestEntryIsCreatedOnce(t *testing.T) {
+// gives up, another one creates it, after the call of the first one has ended.
+func TestEntryIsCreatedOnce(t *testing.T) { bubble.Test(t, testEntryIsCreatedOnce) }
+
+func testEntryIsCreatedOnce(t *testing.T) {
 	l := NewLibrary(10)
 	first, cancel := context.WithCancel(t.Context())
 	started, release := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
+	var ended atomic.Bool
 	all.Go(func() {
+		defer ended.Store(true)
 		_, err := once(first, l, "a", func(ctx context.Context) (weight, error) {
 			close(started)
 			<-release
@@ -322,6 +345,8 @@ func TestEntryIsCreatedOnce(t *testing.T) {
 		})
 	}
 	cancel()
+	bubble.Wait()
+	require.False(t, ended.Load(), "a worker is used until its call has ended")
 	close(release)
 	all.Wait()
 	require.Equal(t, 1, made)
