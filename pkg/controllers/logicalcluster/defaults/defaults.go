@@ -381,17 +381,17 @@ func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBin
 // Make creates the default bindings of a LogicalCluster, updates its conditions, and removes the initializer when all
 // are bound. After an error, which the conditions report, or if again is set, the call must be retried.
 func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
-	adopting, later, failed := b.adopt(ctx, lc)
+	lc, adopting, later, failed := b.adopt(ctx, lc)
 	updated, again, err = b.makeDefaults(ctx, lc, adopting)
 	return updated, again || later, errors.Join(failed, err)
 }
 
 // adopt creates the bindings to the system exports of root: those of the type for a new logical cluster, and all for one
-// from an earlier release, which then loses nothing. It returns true until all of them are bound.
-func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting, again bool, err error) {
+// from an earlier release, which then loses nothing. adopting is true until all of them are bound, which next records.
+func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (next *corev1alpha1.LogicalCluster, adopting, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.config.BindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
-		return false, again, nil
+		return lc, false, again, nil
 	}
 	b.watch(cluster, true) // must precede the lookup
 	var errs []error
@@ -402,13 +402,10 @@ func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		errs = append(errs, err)
 	}
 	if !adopting {
-		b.addNote(cluster, func(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-			lc = lc.DeepCopy()
-			metav1.SetMetaDataAnnotation(&lc.ObjectMeta, tenancy.SystemBindingsAnnotation, tenancy.SystemBound)
-			return lc
-		})
+		lc = lc.DeepCopy()
+		metav1.SetMetaDataAnnotation(&lc.ObjectMeta, tenancy.SystemBindingsAnnotation, tenancy.SystemBound)
 	}
-	return adopting, again, errors.Join(errs...)
+	return lc, adopting, again, errors.Join(errs...)
 }
 
 // wantedOfSystem returns the names of the system exports that a logical cluster must bind.
