@@ -122,7 +122,7 @@ type Sums struct {
 	current atomic.Pointer[snapshot]
 
 	mu       sync.Mutex
-	follower func(top logicalcluster.Name)
+	follower *func(top logicalcluster.Name)
 }
 
 // Subtree is a limited subtree.
@@ -148,7 +148,7 @@ type snapshot struct {
 
 // NewSubtreeSums returns empty sums, which Run computes.
 func NewSubtreeSums(c Config) *Sums {
-	s := &Sums{c: c, changed: make(chan struct{}, 1), follower: func(logicalcluster.Name) {}}
+	s := &Sums{c: c, changed: make(chan struct{}, 1)}
 	s.current.Store(&snapshot{})
 	return s
 }
@@ -211,19 +211,21 @@ func (s *Sums) Most(top logicalcluster.Name) Amount {
 	return Amount{}
 }
 
-// Follow calls f for each subtree whose Share changes until stop is called. f must not block. There is at most one
-// follower at a time.
+// Follow calls f for each subtree whose Share changes until stop is called or another follower takes its place. f must
+// not block.
 func (s *Sums) Follow(f func(top logicalcluster.Name)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.follower = f
+	s.follower = &f
 	for top := range s.current.Load().byTop {
 		f(top)
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.follower = func(logicalcluster.Name) {}
+		if s.follower == &f { // not the one of a later term
+			s.follower = nil
+		}
 	}
 }
 
@@ -281,16 +283,20 @@ func (s *Sums) add() *snapshot {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	notify := func(logicalcluster.Name) {}
+	if s.follower != nil {
+		notify = *s.follower
+	}
 	before := s.current.Swap(next)
 	for top, now := range next.byTop {
 		old := before.byTop[top]
 		if !before.complete || old == nil || old.own != now.own || old.local != now.local || old.Limit != now.Limit {
-			s.follower(top)
+			notify(top)
 		}
 	}
 	for top := range before.byTop {
 		if next.byTop[top] == nil {
-			s.follower(top)
+			notify(top)
 		}
 	}
 	return next
