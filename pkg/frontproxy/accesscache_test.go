@@ -117,8 +117,11 @@ func TestAccessCacheEvictsUnusedEntries(t *testing.T) {
 	v.Add(jane, nil, accessTTL)
 	require.True(t, v.has(jane))
 	require.False(t, v.has(accessKeyOf(namedUser("jane"), "b", "")))
-	for i := range maxAccessEntries - 1 {
+	for i := range maxAccessEntries {
 		v.Add(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""), nil, accessTTL)
+		if i%1000 == 0 {
+			v.has(jane)
+		}
 	}
 	require.True(t, v.has(jane), "a used entry must be kept")
 	for i := range maxAccessEntries {

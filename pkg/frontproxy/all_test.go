@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -232,6 +233,19 @@ func TestIsWatch(t *testing.T) {
 			require.Equal(t, want, info.IsResourceRequest && info.Verb == "watch", target)
 		}
 	}
+}
+
+// TestWatchOfRewrittenPath: whether a request is a watch is determined after the logical cluster of a token was added to
+// its path.
+func TestWatchOfRewrittenPath(t *testing.T) {
+	rec := &record{}
+	ctx := context.WithValue(t.Context(), recordKey{}, rec)
+	const rest = "/api/v1/namespaces/clusters/pods?watch=true"
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, rest, http.NoBody)
+	require.False(t, isLong(r))
+	r = httptest.NewRequestWithContext(ctx, http.MethodGet, "/clusters/team"+rest, http.NoBody)
+	withTarget(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+	require.True(t, rec.long)
 }
 
 func TestCertificateIsReadAgain(t *testing.T) {

@@ -331,7 +331,7 @@ func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGr
 			defer running.Done()
 		}
 		start := time.Now()
-		rec := &record{ResponseWriter: w, received: start, long: isWatch(r) || r.Header.Get("Upgrade") != ""}
+		rec := &record{ResponseWriter: w, received: start, long: isLong(r)}
 		inFlight := short
 		if rec.long {
 			inFlight = long

@@ -71,10 +71,12 @@ func (h *handler) chain() serving.Chain {
 	}
 }
 
-// withTarget records the request path for authentication, because the logical cluster may have its own issuers.
+// withTarget records the request path for authentication, because the logical cluster may have its own issuers. The
+// path may have changed since the request arrived.
 func withTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		recordFrom(r.Context()).target = r.URL.EscapedPath()
+		rec := recordFrom(r.Context())
+		rec.target, rec.long = r.URL.EscapedPath(), isLong(r)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -222,7 +222,7 @@ func (v *visit) unknown(r *http.Request) *apierrors.StatusError {
 const (
 	//reference:none
 	maxAccessEntries = 64 << 10
-	accessTTL        = 5 * time.Minute
+	accessTTL        = 10 * time.Minute
 )
 
 // accessKey is a user in a logical cluster or virtual workspace. Names are hashed because they may have 64 KiB.
