@@ -259,12 +259,13 @@ type moment struct {
 
 func (l *ledger) now(expected *digest.Table[uint64]) *moment {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	m := &moment{root: expected.Root(), sums: expected.Sums(), turns: l.turns}
 	for bucket, n := range l.working {
 		m.busy[bucket] = n > 0
 	}
-	for key := range l.open {
+	open := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, key := range open { // there may be very many
 		m.busy[digest.BucketOf(key.String())] = true
 	}
 	return m
