@@ -85,7 +85,7 @@ func (v Vector) String() string {
 
 // With returns a copy with the revision of one shard.
 func (v Vector) With(shard uint32, revision uint64) Vector {
-	with := Vector{}
+	with := make(Vector, len(v)+1)
 	maps.Copy(with, v)
 	with[shard] = revision
 	return with
