@@ -80,15 +80,17 @@ func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	x.mu.Lock()
 	numbers := x.numbers.Load()
 	to := func(shard uint16) *SnapshotWriter { return writers[numbers.shards[shard].name] }
-	clusters := make([]placedNode, 0, x.clusters.live)
+	var clusters []placedNode
 	for n := range x.clusters.all {
-		if p := n.placement(); p != 0 {
+		if p := n.placement(); p != 0 && to(p.shard()) != nil {
 			clusters = append(clusters, placedNode{n, p, n.kind.Load()})
 		}
 	}
 	for n, all := range x.places {
 		for _, a := range all[1:] {
-			clusters = append(clusters, placedNode{n, a.placement, a.kind})
+			if to(a.placement.shard()) != nil {
+				clusters = append(clusters, placedNode{n, a.placement, a.kind})
+			}
 		}
 	}
 	links := x.allLinks(func(l *link) bool { return to(l.shard) != nil })
@@ -108,9 +110,6 @@ type placedNode struct {
 }
 
 func (w *SnapshotWriter) cluster(name logicalcluster.Name, p placement, kind string, phases []corev1alpha1.LogicalClusterPhaseType) {
-	if w == nil {
-		return
-	}
 	b := appendText(w.blocks[LogicalClusters], name.String())
 	b = binary.BigEndian.AppendUint64(b, uint64(p))
 	b = appendText(b, string(phases[p.phase()]))
