@@ -79,12 +79,13 @@ func (p *Peer) Observe(ctx context.Context, responded bool, err error) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.probing = false
 	if !responded {
 		p.until = time.Now().Add(OpenTimeout)
 	}
-	switch changed := p.open.Swap(!responded) == responded; {
+	changed := p.open.Swap(!responded) == responded
+	p.mu.Unlock()
+	switch {
 	case !changed:
 	case responded:
 		klog.FromContext(ctx).Info("Shard responds again", "shard", p.Name, "url", p.URL)
