@@ -60,4 +60,16 @@ func TestSharedFields(t *testing.T) {
 	}
 	_, _, err := attrs(&runtime.Unknown{})
 	require.Error(t, err)
+
+	named := func(runtime.Object) (labels.Set, fields.Set, error) { return nil, fields.Set{"metadata.name": "one"}, nil }
+	b := backendOf(t, BackendConfig{})
+	opened, destroy, err := b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey, newObject, newList, named, nil, nil)
+	require.NoError(t, err)
+	t.Cleanup(destroy)
+	ofOpened := func() fields.Set {
+		_, f, err := opened.(*tenantStorage).getAttrs(newPod("ns", "one"))
+		require.NoError(t, err)
+		return f
+	}
+	require.True(t, same(ofOpened(), ofOpened()), "opened resources must share fields")
 }
