@@ -25,7 +25,7 @@ func schedules(t *testing.T) (from, n uint64) {
 		require.NoError(t, err, name)
 		return n
 	}
-	return number("RING_SEED", 0), number("RING_SCHEDULES", bubble.Seeds(1000, 50))
+	return number("RING_SEED", 0), number("RING_SCHEDULES", bubble.Seeds(1000, 30))
 }
 
 // TestModel runs members that crash, freeze, lose the server and each other, join and leave at random, with clocks
