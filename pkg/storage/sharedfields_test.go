@@ -61,7 +61,9 @@ func TestSharedFields(t *testing.T) {
 	_, _, err := attrs(&runtime.Unknown{})
 	require.Error(t, err)
 
-	named := func(runtime.Object) (labels.Set, fields.Set, error) { return nil, fields.Set{"metadata.name": "one"}, nil }
+	named := func(runtime.Object) (labels.Set, fields.Set, error) {
+		return nil, fields.Set{"metadata.name": "one"}, nil
+	}
 	b := backendOf(t, BackendConfig{})
 	opened, destroy, err := b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey, newObject, newList, named, nil, nil)
 	require.NoError(t, err)
