@@ -276,9 +276,11 @@ func TestUnusedServingInfoIsReleased(t *testing.T) {
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	mustList(t, s.Dynamic(t, "one").Resource(widgets), metav1.ListOptions{})
 	require.Len(t, s.table.Definitions(), 1)
-	_, err := s.Discovery(t, "one").OpenAPISchema()
-	require.NoError(t, err)
-	require.NotZero(t, s.documents.Size())
+	require.Eventually(t, func() bool { // documents are released soon after a request
+		_, err := s.Discovery(t, "one").OpenAPISchema()
+		require.NoError(t, err)
+		return s.documents.Size() != 0
+	}, deadline, tick)
 	s.DeleteCRD(t, "one", "widgets.example.com")
 	require.Eventually(t, func() bool { return s.documents.Size() == 0 }, deadline, tick)
 	require.Eventually(t, func() bool { return len(s.table.Definitions()) == 0 }, deadline, tick)
