@@ -79,7 +79,7 @@ func (p *progress) stop() {
 
 type belowCache struct {
 	storage.Interface
-	// source names the etcd stream of the watch cache.
+	// source names the etcd stream of the watch cache. The hub ends one watch before the next, see Tap.
 	source   string
 	progress *progress
 	// cache is the watch cache, once it exists.
@@ -139,11 +139,7 @@ func (f followed) GetList(ctx context.Context, key string, opts storage.ListOpti
 }
 
 func (f followed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	w, err := f.belowCache.Watch(ctx, key, opts)
-	if err != nil {
-		return nil, err
-	}
-	return f.hub.Tap(w, opts.ResourceVersion), nil
+	return f.hub.Tap(opts.ResourceVersion, func() (watch.Interface, error) { return f.belowCache.Watch(ctx, key, opts) })
 }
 
 const (

@@ -94,7 +94,7 @@ func (f *follower) fill(names ...string) {
 func (f *follower) follow(version int) {
 	f.stop()
 	f.source = watch.NewFake()
-	f.tapped = f.Tap(f.source, fmt.Sprint(version))
+	f.tapped = f.tap(f.source, fmt.Sprint(version))
 	f.read, f.expired = make(chan struct{}), false
 	select {
 	case event := <-f.tapped.ResultChan():
@@ -113,6 +113,12 @@ func (f *follower) follow(version int) {
 			}
 		}
 	}()
+}
+
+func (f *follower) tap(source watch.Interface, version string) watch.Interface {
+	tapped, err := f.Tap(version, func() (watch.Interface, error) { return source, nil })
+	require.NoError(f.tb, err)
+	return tapped
 }
 
 func (f *follower) stop() {
@@ -175,7 +181,7 @@ func TestCloseWaitsForTheWatchCache(t *testing.T) {
 		f := newFollower(t)
 		f.fill("a")
 		source := watch.NewFake()
-		tapped := f.Tap(source, "1")
+		tapped := f.tap(source, "1")
 		go source.Add(versioned("b", 2))
 		require.Equal(t, watch.Added, (<-tapped.ResultChan()).Type)
 		closed := make(chan struct{})
@@ -193,7 +199,7 @@ func TestCloseWaitsForTheWatchCache(t *testing.T) {
 		}
 		tapped.Stop()
 		<-closed
-		_, more = <-f.Tap(watch.NewFake(), "2").ResultChan()
+		_, more = <-f.tap(watch.NewFake(), "2").ResultChan()
 		require.False(t, more)
 	})
 }

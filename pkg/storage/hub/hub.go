@@ -74,7 +74,7 @@ type Hub struct {
 
 	closed  bool
 	done    chan struct{}
-	tapped  chan struct{} // closed when the latest tap has ended
+	await   func() // waits until the latest tap has ended; nil before the first
 	running sync.WaitGroup
 }
 
@@ -165,8 +165,6 @@ type selectionKey struct {
 
 // NewHub returns a hub that is not synced yet.
 func NewHub(cfg Config) *Hub {
-	tapped := make(chan struct{})
-	close(tapped)
 	return &Hub{
 		cfg:        cfg,
 		objects:    newTree(nil),
@@ -177,7 +175,6 @@ func NewHub(cfg Config) *Hub {
 		selections: map[selectionKey]*selection{},
 		sooner:     make(chan struct{}, 1),
 		done:       make(chan struct{}),
-		tapped:     tapped,
 	}
 }
 

@@ -63,27 +63,33 @@ func (h *Hub) Key(obj runtime.Object) string {
 	return key
 }
 
-// Tap returns the watch for the watch cache from w, which starts at the version. The hub applies an event when the
-// watch cache has received it. If the hub cannot follow, the returned watch has expired, so that both are filled again.
-func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
+// Tap returns the watch for the watch cache, which open starts at the version. The hub applies an event when the watch
+// cache has received it. If the hub cannot follow, the returned watch has expired, so that both are filled again.
+func (h *Hub) Tap(version string, open func() (watch.Interface, error)) (watch.Interface, error) {
 	h.mu.Lock()
-	previous := h.tapped
+	await := h.await
 	h.mu.Unlock()
-	<-previous // the watch cache has stopped it
+	if await != nil {
+		await()
+	}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	// Before the watch is opened: the client keeps the stream of a watch that is stopped before etcd has created it.
 	if !h.resumeLocked(version) {
-		w.Stop()
-		return expired()
+		return expired(), nil
+	}
+	w, err := open()
+	if err != nil {
+		return nil, err
 	}
 	t := &tap{Interface: w, hub: h, result: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
-	h.tapped = t.ended
+	h.await = t.await
 	if !h.startLocked(t.run) {
 		close(t.result)
 		close(t.ended)
 	}
-	return t
+	return t, nil
 }
 
 // expired returns a watch that makes its reader list again.
@@ -141,6 +147,15 @@ func (t *tap) ResultChan() <-chan watch.Event { return t.result }
 func (t *tap) Stop() {
 	t.once.Do(func() { close(t.stopped) })
 	t.Interface.Stop()
+}
+
+// await waits for the end of the tap, which the watch cache has stopped, and of its watch. Two watches must not share an
+// etcd stream. Otherwise, etcd may report progress of the first to the second, which lacks events: the response that
+// creates a watch may overtake a notification of progress, which is for all watches.
+func (t *tap) await() {
+	<-t.ended
+	for range t.Interface.ResultChan() { // until the client has closed the watch, and its stream
+	}
 }
 
 func (t *tap) run() {
