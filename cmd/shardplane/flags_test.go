@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -43,7 +44,7 @@ This page is generated from the code. `+"`shardplane <command> --help`"+` shows 
 The commands are `+"`shard`, `front-proxy` and `cache-server`"+`. [Limits](limits.md) contains the names of
 `+"`--limit`"+`, and [feature gates](feature-gates.md) those of `+"`--feature-gates`"+`.
 
-`+flagTable("servers", len(serverCommands), isServer, isLimit).String()+`
+`+byServers(flagTable("servers", len(serverCommands), isServer, isLimit))+`
 ## Development cluster
 
 These are the flags of `+"`shardplane dev`"+`.
@@ -59,6 +60,23 @@ These are the flags of `+"`shardplane dev`"+`.
 All commands also have the flags of kubectl for connections, such as `+"`--context` and `--as`"+`.
 
 `+flagTable("commands", len(pluginCommands()), func(path string) bool { return slices.Contains(pluginCommands(), path) }, nil).String())
+}
+
+// byServers returns a table for each combination of servers in the last column of a table.
+func byServers(all reference.Table) string {
+	last := len(all.Header) - 1
+	tables := map[string]*reference.Table{}
+	for _, row := range all.Rows {
+		if tables[row[last]] == nil {
+			tables[row[last]] = &reference.Table{Header: all.Header[:last]}
+		}
+		tables[row[last]].Rows = append(tables[row[last]].Rows, row[:last])
+	}
+	var sections []string
+	for _, servers := range slices.Sorted(maps.Keys(tables)) {
+		sections = append(sections, "### "+strings.ToUpper(servers[:1])+servers[1:]+"\n\n"+tables[servers].String())
+	}
+	return strings.Join(sections, "\n")
 }
 
 func pluginCommands() (paths []string) {

@@ -11,7 +11,7 @@ import (
 
 // TestReferencePlugins compares docs/reference/admission-plugins.md with the plugins.
 func TestReferencePlugins(t *testing.T) {
-	table := reference.Table{Header: []string{"", "plugin", "mutating", "validating", "description"}}
+	table := reference.Table{Header: []string{"order", "plugin", "mutating", "validating", "description"}}
 	var config Config
 	rig := newRig(t, 0, func(c *Config) { config = *c })
 	for i, plugin := range rig.plugins(config) {

@@ -57,15 +57,16 @@ func (t Table) Sort() Table {
 	return t
 }
 
-// String returns the table, or an empty string if it has no rows.
+// String returns the table, or an empty string if it has no rows. Rows have no pipes at their ends, as in the
+// documentation of Kubernetes.
 func (t Table) String() string {
 	if len(t.Rows) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	line := func(cells []string) { fmt.Fprintln(&b, strings.TrimSuffix(strings.Join(cells, " | "), " ")) }
 	line(t.Header)
-	b.WriteString(strings.Repeat("|---", len(t.Header)) + "|\n")
+	b.WriteString("---" + strings.Repeat("|---", len(t.Header)-1) + "\n")
 	for _, row := range t.Rows {
 		cells := slices.Clone(row)
 		for i, cell := range cells {
