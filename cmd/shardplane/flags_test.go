@@ -205,7 +205,7 @@ CustomResourceDefinition or an APIResourceSchema.
 `)
 	named, shown := map[string]bool{}, 0
 	for _, scope := range scopes {
-		table := reference.Table{Header: []string{"limit", "maximum", "flag, annotation", "if exceeded"}}
+		table := reference.Table{Header: []string{"limit", "maximum, flag, annotation", "if exceeded"}}
 		for _, l := range limits {
 			if prefix, ok := scope.names[l.Scope]; ok {
 				table.Rows = append(table.Rows, limitRow(l, prefix, flags, unlimited))
@@ -227,6 +227,10 @@ CustomResourceDefinition or an APIResourceSchema.
 
 // limitRow returns the row of a limit. flags are the defaults, and unlimited the flags of which 0 disables the limit.
 func limitRow(l reference.Limit, prefix string, flags map[string]string, unlimited map[string]bool) []string {
+	value := cmp.Or(l.Value, flags[l.Flag])
+	if value == "none" && strings.Contains(l.What, "; 0: ") {
+		value = "0"
+	}
 	var names []string
 	if l.Flag != "" {
 		names = append(names, "--"+strings.Replace(l.Flag, ":", " ", 1))
@@ -234,15 +238,14 @@ func limitRow(l reference.Limit, prefix string, flags map[string]string, unlimit
 	if l.Annotation != "" {
 		names = append(names, l.Annotation)
 	}
-	value := cmp.Or(l.Value, flags[l.Flag])
-	if value == "none" && strings.Contains(l.What, "; 0: ") {
-		value = "0"
+	by := []string{value}
+	if len(names) > 0 {
+		by = append(by, reference.Code(names...))
 	}
-	by := reference.Code(names...)
 	if unlimited[strings.SplitN(l.Flag, ":", 2)[0]] {
-		by += "; 0: none"
+		by = append(by, "0: none")
 	}
-	return []string{prefix + l.What, value, by, l.Exceeded}
+	return []string{prefix + l.What, strings.Join(by, "; "), l.Exceeded}
 }
 
 // limitFlags returns the defaults of the flags of servers, with those of --limit as limit:<name>. Servers with
