@@ -84,8 +84,8 @@ type Bindings struct {
 	watched sync.Map
 
 	mu sync.Mutex
-	// notes record bindings in LogicalClusters.
-	notes map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster
+	// made are bindings that must be recorded in their LogicalClusters.
+	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
 }
 
 // NewDefaultBindings returns Bindings and the sources that requeue logical clusters.
@@ -104,7 +104,7 @@ func NewDefaultBindings(cfg Config) (*Bindings, []reconcile.Source[client.Key]) 
 			return err
 		},
 		commit: reconcile.Committer(cfg.Local, kinds.APIBindings),
-		notes:  map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster{},
+		made:   map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
 	clusters := cfg.LogicalClusters.Lister()
 	return b, []reconcile.Source[client.Key]{
@@ -157,23 +157,17 @@ func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.take(cluster)
 }
 
-func (b *Bindings) take(cluster logicalcluster.Name) []func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+func (b *Bindings) take(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer delete(b.notes, cluster)
-	return b.notes[cluster]
-}
-
-func (b *Bindings) addNote(cluster logicalcluster.Name, note func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.notes[cluster] = append(b.notes[cluster], note)
+	defer delete(b.made, cluster)
+	return b.made[cluster]
 }
 
 // Note records the bindings since the last call. If the result is not written, the controller of bindings records them.
 func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	for _, note := range b.take(logicalcluster.From(lc)) {
-		lc = note(lc)
+	for _, bound := range b.take(logicalcluster.From(lc)) {
+		lc = b.config.Binder.Note(lc, bound)
 	}
 	return lc
 }
@@ -337,9 +331,9 @@ func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	if waits(lc) || (tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}).IsSystem() {
 		bound, err := b.config.Binder.Bind(ctx, lc, binding, export)
 		if bound != nil {
-			b.addNote(logicalcluster.From(lc), func(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-				return b.config.Binder.Note(lc, bound)
-			})
+			b.mu.Lock()
+			b.made[logicalcluster.From(lc)] = append(b.made[logicalcluster.From(lc)], bound)
+			b.mu.Unlock()
 		}
 		if bound != nil || err != nil {
 			return bound != nil && err == nil, err

@@ -105,7 +105,7 @@ func (w *world) restart() {
 		commit: func(_ context.Context, _, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 			return updated, w.write(updated)
 		},
-		notes: map[logicalcluster.Name][]func(*corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster{},
+		made: map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
 }
 
