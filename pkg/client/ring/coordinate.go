@@ -1,6 +1,10 @@
 package ring
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // saw is called with an observed Lease of a member.
 func (m *machine) saw(now time.Duration, l lease) {
@@ -176,10 +180,11 @@ func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *ta
 	return all
 }
 
-// cleanUp deletes Leases of former members, and of members that never joined.
+// cleanUp deletes Leases of former members, and of members that never joined; in order, so that TestModel can repeat
+// a schedule.
 func (m *machine) cleanUp(now time.Duration) *request {
-	for id, o := range m.seen {
-		if id != m.id && !m.table.has(id) && (o.state.ended() || m.expired(now, o)) {
+	for _, id := range slices.Sorted(maps.Keys(m.seen)) {
+		if o := m.seen[id]; id != m.id && !m.table.has(id) && (o.state.ended() || m.expired(now, o)) {
 			return &request{verb: deleteOther, lease: o.lease}
 		}
 	}

@@ -1,8 +1,10 @@
 package ring
 
 import (
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -161,7 +163,7 @@ func (s *schedule) trouble() {
 		}
 		s.forgotten, s.table = true, stored{}
 		if s.rand.IntN(2) == 0 {
-			for id := range s.leases {
+			for _, id := range slices.Sorted(maps.Keys(s.leases)) {
 				s.remove(id)
 			}
 		}

@@ -154,7 +154,7 @@ type node struct {
 	inFlight                   *request
 	wakeAt                     time.Duration
 	seen                       int
-	works                      map[*job]bool
+	works                      []*job
 	written                    int
 	replica                    replica
 }
@@ -168,7 +168,7 @@ type job struct {
 }
 
 func (w *world) join(weight int) *node {
-	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), works: map[*job]bool{}, wakeAt: -1, replica: newReplica(len(w.data.changes))}
+	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), wakeAt: -1, replica: newReplica(len(w.data.changes))}
 	s := w.settings
 	s.Weight = weight
 	name := len(w.nodes)
@@ -273,7 +273,7 @@ func (n *node) pump() {
 		n.g.set(n.m.grants(now, n.g.busy()))
 	}
 	n.gain()
-	for j := range n.works {
+	for _, j := range n.works {
 		if j.ctx.Err() != nil && !j.ending {
 			j.ending = true
 			n.after(time.Duration(0.98*float64(n.upTo(n.settings.GracePeriod))/n.rate), func() { n.when(func() { n.finish(j) }) })
@@ -298,8 +298,8 @@ func (n *node) pump() {
 }
 
 func (n *node) finish(j *job) {
-	if n.works[j] {
-		delete(n.works, j)
+	if at := slices.Index(n.works, j); at >= 0 {
+		n.works = slices.Delete(n.works, at, at+1)
 		n.workedOff(j)
 		j.end()
 	}
@@ -328,7 +328,8 @@ func (n *node) begin(slot int) {
 		return
 	}
 	j := &job{ctx: ctx, end: end, slot: slot, doing: n.replica.take(slot)}
-	n.works[j] = true
+	n.works = append(n.works, j)
+	slices.SortStableFunc(n.works, func(a, b *job) int { return a.slot - b.slot })
 	n.after(n.upTo(6*time.Second), func() { n.when(func() { n.finish(j) }) })
 }
 
@@ -368,7 +369,7 @@ func (n *node) thaw() {
 		do()
 	}
 	n.pump()
-	for j := range n.works {
+	for _, j := range slices.Clone(n.works) {
 		if j.ctx.Err() != nil {
 			n.finish(j) // the work checks its context before it continues
 		}
