@@ -100,6 +100,26 @@ var ring = []Mutant{
 		CaughtBy: ringPackage, Test: ringModel,
 	},
 	{
+		Name: "reports-of-deleted-table", Rule: "reports about moves of a deleted table do not count for a new one",
+		Edits: []Edit{{
+			File:   ringCoord,
+			Before: ` && o.released == 0 && o.loaded == 0`,
+			After:  ``,
+		}},
+		CaughtBy: ringPackage, Test: "TestFailedSchedules",
+	},
+	{
+		Name: "late-report", Rule: "a member that has not read the table in time reports no moves of it",
+		Edits: []Edit{{
+			File: ringStep,
+			Before: `	if now < m.until() {
+		l.loaded`,
+			After: `	if m.valid {
+		l.loaded`,
+		}},
+		CaughtBy: ringPackage, Test: "TestReportsOfADeletedTable",
+	},
+	{
 		Name: "early-range-move", Rule: "a range is only moved if the new owner has loaded it",
 		Edits: []Edit{{
 			File:   ringMoves,

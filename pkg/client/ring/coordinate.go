@@ -64,9 +64,11 @@ func (m *machine) coordinates(now time.Duration) bool {
 	return true
 }
 
-// joins reports whether a member that is not in the table should be added.
+// joins reports whether a member that is not in the table should be added. If its Lease reports moves, they are those
+// of a deleted table, and must not count for moves of this table, which may have the same epochs. The member joins
+// under a new id when it notices that.
 func (m *machine) joins(now time.Duration, o *observed) bool {
-	return o.state == active && o.config == m.configDigest && !m.quiet(now, o)
+	return o.state == active && o.config == m.configDigest && !m.quiet(now, o) && o.released == 0 && o.loaded == 0
 }
 
 // coordinate returns the next request of the coordinator, or nil.

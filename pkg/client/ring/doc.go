@@ -27,7 +27,10 @@
 //  4. A table replaces the version from which it was computed, so one of two coordinators fails. The
 //     coordinator is the writer of the last table while it is alive, and then the first member by id. All
 //     its state is in the Leases; without a coordinator, members continue their work.
-//  5. A join moves the part of the new member, and a leave that of the leaving one.
+//  5. If the ring's Lease was deleted, another one is created after LeaseDuration, with epochs from 1. A member that
+//     has read both joins under a new id. Until it does, its Lease may report moves of the former table, so a member
+//     with reports is not added to a table, and none reports moves when RenewDeadline has passed (rule 1).
+//  6. A join moves the part of the new member, and a leave that of the leaving one.
 //
 // Guarantee: no hash has two workers at a time, even if members crash, freeze or lose the connection, if work ends
 // within GracePeriod after its context, the rates of clocks differ by at most a tenth, and only members write these

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -31,6 +32,48 @@ func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 		m.handle(at, r, a)
 	}
 	require.Equal(t, time.Minute+defaultRenewDeadline, m.until())
+}
+
+// TestReportsOfADeletedTable: what a member reports about moves must not be taken for reports about a new table.
+func TestReportsOfADeletedTable(t *testing.T) {
+	m := newMachine(newWorld(0).settings, func() string { return "a" })
+	at := time.Minute
+	send := func(read stored) *request {
+		r := m.next(at, slots{})
+		a := response{lease: r.lease, table: read}
+		a.lease.version = "1"
+		m.handle(at, r, a)
+		return r
+	}
+	tableWith := func(epoch int64, uid types.UID) stored {
+		next := &table{epoch: epoch, config: m.configDigest, members: []string{"a", "b"}}
+		next.slots[0] = assignment{owner: "a", to: "b", since: epoch}
+		return stored{next, uid, "1"}
+	}
+	send(stored{})
+	send(tableWith(5, "first"))
+	require.False(t, m.mine.outgoing.empty())
+
+	at = m.until()
+	m.closedUpTo = 5
+	r := send(stored{})
+	require.Equal(t, renewOwn, r.verb)
+	require.Zero(t, r.lease.released, "the table may have been deleted since it was read")
+	m.sawTable(at, tableWith(9, "second"))
+	require.EqualValues(t, 5, m.epoch())
+	m.handle(at, &request{verb: readTable, known: 5}, response{table: tableWith(5, "first")})
+	r = send(stored{})
+	require.EqualValues(t, 5, r.lease.released)
+
+	o := &observed{lease: r.lease, since: at}
+	require.False(t, m.joins(at, o))
+	o.released = 0
+	require.True(t, m.joins(at, o))
+	o.loaded = 5
+	require.False(t, m.joins(at, o))
+
+	send(tableWith(9, "second"))
+	require.Equal(t, stopping, m.phase, "its Lease reports moves of another table")
 }
 
 // TestRangesAfterAFreeze: a process that was frozen beyond its deadline owns nothing, even if its ring has not

@@ -88,12 +88,15 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 		return &request{verb: deleteOwn, lease: m.own}
 	}
 	l := m.own
-	l.loaded = m.loadedUpTo()
 	if m.draining {
 		l.state = draining
 	}
-	if closed, unreported := m.closed(); unreported && closed.and(busy).empty() {
-		l.released = m.closedUpTo
+	// Later, the table may have been deleted, and a report would be taken for one about moves of a new table.
+	if now < m.until() {
+		l.loaded = m.loadedUpTo()
+		if closed, unreported := m.closed(); unreported && closed.and(busy).empty() {
+			l.released = m.closedUpTo
+		}
 	}
 	if now >= m.renewAt || l != m.own {
 		return m.renewal(l)
@@ -185,7 +188,7 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 		read = stored{}
 	}
 	switch epoch := read.epochOrNone(); {
-	case epoch < r.known, epoch > 0 && epoch == m.epoch() && !read.equal(m.table.table):
+	case epoch < r.known, epoch > 0 && (m.deleted(read) || epoch == m.epoch() && !read.equal(m.table.table)):
 		m.lose(errReplaced)
 		return
 	case epoch == 0:
@@ -200,9 +203,12 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 	}
 }
 
-// sawTable is called with a table from a watch, which may be old.
+// deleted reports whether a table is in another Lease than the known one, so that their epochs cannot be compared.
+func (m *machine) deleted(read stored) bool { return m.table.table != nil && m.table.uid != read.uid }
+
+// sawTable is called with a table from a watch, which may be old, even older than a table that was deleted.
 func (m *machine) sawTable(now time.Duration, t stored) {
-	if m.phase == taking && t.epoch > m.epoch() {
+	if m.phase == taking && t.epoch > m.epoch() && !m.deleted(t) {
 		m.adopt(now, t)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func (w *world) serve(r *request) response {
@@ -20,11 +22,12 @@ func (w *world) serve(r *request) response {
 		if w.table.table != nil && r.table.epoch != w.table.epoch+1 {
 			w.failf("table %d must not follow table %d", r.table.epoch, w.table.epoch)
 		}
+		uid := w.table.uid
 		if w.table.table == nil {
-			w.made = w.now
+			w.made, uid = w.now, types.UID(w.version())
 		}
 		w.checkMoves(w.table, r.table)
-		w.table = stored{table: r.table, version: w.version()}
+		w.table = stored{r.table, uid, w.version()}
 		w.publish(change{table: w.table})
 		return response{table: w.table}
 	case listAll:
