@@ -2,14 +2,15 @@ package customresource
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -124,23 +125,32 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	if only == "" && known.hasStatus {
 		except = "status" // not written
 	}
-	errs, err := schema.Errors(object.Object, before, only, except)
+	errs, many, err := schema.Errors(object.Object, before, only, except)
+	if err == nil && !many {
+		errs, err = allErrors(ctx, a, known, object.Object, before, len(errs) > 0)
+	}
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if len(errs) > 0 {
-		invalid := request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
-		invalid.ErrStatus.Message += fmt.Sprintf(" (only the first %d errors are listed)", len(errs))
-		return invalid
+	if len(errs) <= request.MaxErrors-otherErrors {
+		return nil
 	}
-	return checkRules(ctx, a, known, object.Object, before)
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
-// checkRules rejects an object that violates many validation rules, because upstream handles errors in
-// quadratic time. Upstream reports fewer violations together with other errors.
-func checkRules(ctx context.Context, a admission.Attributes, known *written, object, old map[string]any) error {
+// otherErrors is more than the number of errors that allErrors does not find: those about scale and immutable metadata.
+const otherErrors = 10
+
+// allErrors returns the errors of all kinds together, because upstream would report all of them, in quadratic time.
+// hasShape reports whether the object may have errors in its shape.
+func allErrors(ctx context.Context, a admission.Attributes, known *written, object, old map[string]any, hasShape bool) (field.ErrorList, error) {
+	rules, err := known.schema.Rules(a.GetKind().Version)
+	if err != nil {
+		return nil, err
+	}
 	validated := object
-	if status := a.GetSubresource() == "status"; status || known.hasStatus {
+	status := a.GetSubresource() == "status"
+	if status || known.hasStatus {
 		// Either only the status is written, or everything else.
 		kept, changed := object, old
 		if status {
@@ -152,13 +162,9 @@ func checkRules(ctx context.Context, a admission.Attributes, known *written, obj
 			validated["status"] = value
 		}
 	}
-	rules, err := known.schema.Rules(a.GetKind().Version)
-	if err != nil {
-		return apierrors.NewInternalError(err)
+	errs := objectmeta.Validate(ctx, nil, validated, nil, true) // metadata
+	if hasShape {
+		errs = append(errs, rules.ShapeErrors(validated, old, status)...)
 	}
-	errs := rules.Errors(ctx, validated, old)
-	if len(errs) <= request.MaxErrors {
-		return nil
-	}
-	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	return append(errs, rules.Errors(ctx, validated, old, errs, status)...), nil
 }

@@ -35,6 +35,8 @@ func costly() map[string]apiextensionsv1.JSONSchemaProps {
 		"set":      set,
 		"ruled":    list(apiextensionsv1.JSONSchemaProps{Type: "integer", XValidations: apiextensionsv1.ValidationRules{{Rule: "self > 1"}}}),
 		"enum":     list(apiextensionsv1.JSONSchemaProps{Type: "string", Enum: largeEnum()}),
+		"least":    list(apiextensionsv1.JSONSchemaProps{Type: "integer", Minimum: new(float64(1))}),
+		"embedded": list(apiextensionsv1.JSONSchemaProps{Type: "object", XEmbeddedResource: true, XPreserveUnknownFields: new(true)}),
 		"plain":    list(apiextensionsv1.JSONSchemaProps{Type: "integer"}),
 	}
 }
@@ -108,10 +110,42 @@ func TestCosts(t *testing.T) {
 	t.Run("errors", func(t *testing.T) {
 		err := create("errors", "required", listOf(100_000, empty))
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
-		require.ErrorContains(t, err, "only the first 100 errors are listed")
+		require.ErrorContains(t, err, "there are more errors")
 		status, ok := err.(apierrors.APIStatus)
 		require.True(t, ok)
 		require.Len(t, status.Status().Details.Causes, 100)
+	})
+	t.Run("errors of several kinds", func(t *testing.T) {
+		zero, two := func(int) any { return int64(0) }, func(int) any { return int64(2) }
+		twice := func(i int) any { return fmt.Sprint("s", i/2) }
+		nameless := func(int) any { return map[string]any{"apiVersion": "v1"} }
+		for name, c := range map[string]struct {
+			spec   map[string]any
+			causes int
+		}{
+			"few":              {map[string]any{"ruled": listOf(40, zero), "set": listOf(80, twice)}, 80},
+			"lists":            {map[string]any{"set": listOf(5000, twice)}, 100},
+			"embedded objects": {map[string]any{"embedded": listOf(20_000, nameless)}, 100},
+			"lists and rules":  {map[string]any{"ruled": listOf(60, zero), "set": listOf(120, twice)}, 100},
+			"shape and rules":  {map[string]any{"ruled": listOf(60, zero), "least": listOf(60, zero)}, 100},
+			"unchecked rules":  {map[string]any{"ruled": listOf(100, zero), "required": listOf(60, empty)}, 61},
+			"all":              {map[string]any{"ruled": listOf(90, zero), "set": listOf(180, twice), "least": listOf(90, zero)}, 100},
+		} {
+			c.spec["plain"] = listOf(2000, two)
+			_, err := client.Create(t.Context(), widget("several", c.spec), metav1.CreateOptions{})
+			require.True(t, apierrors.IsInvalid(err), "%s: %v", name, err)
+			status, ok := err.(apierrors.APIStatus)
+			require.True(t, ok)
+			require.Len(t, status.Status().Details.Causes, c.causes, name)
+		}
+		invalid := widget("several", map[string]any{"ruled": listOf(60, zero), "plain": listOf(2000, two)})
+		labels := map[string]string{}
+		for i := range 60 {
+			labels[fmt.Sprint("!", i)] = ""
+		}
+		invalid.SetLabels(labels)
+		_, err := client.Create(t.Context(), invalid, metav1.CreateOptions{})
+		require.ErrorContains(t, err, "there are more errors")
 	})
 	t.Run("rules", func(t *testing.T) {
 		zero := func(int) any { return int64(0) }
@@ -140,6 +174,31 @@ func TestCosts(t *testing.T) {
 		_, err := client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	})
+}
+
+// TestRatchetedErrors checks that an update of a large object reports only errors that the object did not have.
+func TestRatchetedErrors(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	crd := s.CreateCRD(t, "one", widgetCRD(costly()))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	zero, two := func(int) any { return int64(0) }, func(int) any { return int64(2) }
+	mustCreate(t, client, widget("a", map[string]any{"plain": listOf(200, zero), "ruled": listOf(2000, two)}))
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["plain"].Items.Schema.Minimum = new(float64(1))
+	_, err := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	patch := func(list string, n int) error {
+		body := `{"spec":{"` + list + `":[` + strings.TrimSuffix(strings.Repeat("-1,", n), ",") + `]}}`
+		_, err := client.Patch(t.Context(), "a", types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+	require.Eventually(t, func() bool { return patch("plain", 1) != nil }, deadline, tick, "the new schema must be served")
+	mustPatch(t, client, "a", `{"metadata":{"labels":{"a":"b"}}}`)
+	for list, c := range map[string]struct{ invalid, causes int }{"ruled": {1, 1}, "plain": {150, 100}, "least": {150, 100}} {
+		status, ok := patch(list, c.invalid).(apierrors.APIStatus)
+		require.True(t, ok, list)
+		require.Len(t, status.Status().Details.Causes, c.causes, list)
+	}
 }
 
 // TestPatternCosts limits the instructions of the regular expressions of a definition.

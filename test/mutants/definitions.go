@@ -192,11 +192,11 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
 	},
 	{
-		Name: "rule-errors", Rule: "the number of reported errors of validation rules is limited",
+		Name: "all-errors", Rule: "the number of reported errors of all kinds together is limited",
 		Edits: []Edit{{
 			File:   "pkg/customresource/costs.go",
-			Before: "	if len(errs) <= request.MaxErrors {",
-			After:  "	if len(errs) <= request.MaxErrors*request.MaxErrors {",
+			Before: "	if len(errs) <= request.MaxErrors-otherErrors {",
+			After:  "	if !many {",
 		}},
 		CaughtBy: "./pkg/customresource", Test: "TestCosts",
 	},

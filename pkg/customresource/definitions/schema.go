@@ -12,20 +12,13 @@ import (
 	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
@@ -77,7 +70,7 @@ type Schema struct {
 	// crd is the synthetic definition for the upstream handler. Its name and UID are the hash, and its
 	// conditions have no times.
 	crd *apiextensionsv1.CustomResourceDefinition
-	// costs and rules are the costs of objects, and the validation rules, by version.
+	// costs and rules are the costs of objects, and their validation, by version.
 	costs map[string]*schemacosts.Lazy
 	rules map[string]func() (*Rules, error)
 
@@ -131,7 +124,7 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 // Costs returns the cost of objects in a version, or nil if there is no such version.
 func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
 
-// Rules returns the validation rules of a version, or nil if it has no schema.
+// Rules returns the validation of objects in a version, or nil if it has no schema.
 func (s *Schema) Rules(version string) (*Rules, error) {
 	if of := s.rules[version]; of != nil {
 		return of()
@@ -383,55 +376,4 @@ func (t *Table) Converts(path string) Convert {
 		return s.Convert
 	}
 	return nil
-}
-
-// Rules are the validation rules of a version of a custom resource; nil has none.
-type Rules struct {
-	Structural *structuralschema.Structural
-	validator  *cel.Validator // nil if there are no rules
-}
-
-// InternalSchema returns the internal schema of a version, or nil if it has none.
-func InternalSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
-	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-		return nil, nil
-	}
-	internal := &apiextensions.JSONSchemaProps{}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, internal, nil); err != nil {
-		return nil, fmt.Errorf("converting the schema of version %s: %w", version.Name, err)
-	}
-	return internal, nil
-}
-
-func newRules(version *apiextensionsv1.CustomResourceDefinitionVersion) (*Rules, error) {
-	internal, err := InternalSchema(version)
-	if err != nil || internal == nil {
-		return nil, err
-	}
-	structural, err := structuralschema.NewStructural(internal)
-	if err != nil {
-		return nil, fmt.Errorf("the schema of version %s is not structural: %w", version.Name, err)
-	}
-	return &Rules{structural, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
-}
-
-// Empty reports whether there are no rules.
-func (r *Rules) Empty() bool { return r == nil || r.validator == nil }
-
-// Errors returns the violated rules for an object; old is nil for a new object.
-func (r *Rules) Errors(ctx context.Context, object, old map[string]any) field.ErrorList {
-	if r.Empty() {
-		return nil
-	}
-	var options []cel.Option
-	if old != nil {
-		options = append(options, cel.WithRatcheting(r.Correlated(object, old)))
-	}
-	errs, _ := r.validator.Validate(ctx, nil, r.Structural, object, old, celconfig.RuntimeCELCostBudget, options...)
-	return errs
-}
-
-// Correlated pairs an object with its old state for ratcheting.
-func (r *Rules) Correlated(object, old map[string]any) *common.CorrelatedObject {
-	return common.NewCorrelatedObject(object, old, &model.Structural{Structural: r.Structural})
 }

@@ -10,11 +10,6 @@ import (
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -41,31 +36,6 @@ import (
 // coreStandIn is a group for objects of the core group, used only while upstream's strategy validates them.
 const coreStandIn = "core.invalid"
 
-type coreSchema struct {
-	rules          *definitions.Rules         // nil if there is no schema
-	object, status validation.SchemaValidator // nil if there is no schema
-}
-
-func newCoreSchema(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (s *coreSchema, err error) {
-	internal, err := definitions.InternalSchema(version)
-	if err != nil || internal == nil {
-		return &coreSchema{}, err
-	}
-	s = &coreSchema{}
-	if s.rules, err = sch.Rules(version.Name); err != nil {
-		return nil, err
-	}
-	if s.object, _, err = validation.NewSchemaValidator(internal); err != nil {
-		return nil, fmt.Errorf("the schema of version %s: %w", version.Name, err)
-	}
-	if status, ok := internal.Properties["status"]; ok {
-		if s.status, _, err = validation.NewSchemaValidator(&status); err != nil {
-			return nil, fmt.Errorf("the schema of the status in version %s: %w", version.Name, err)
-		}
-	}
-	return s, nil
-}
-
 // coreStrategy wraps upstream's strategy for custom resources for the core group. Upstream's validation
 // requires an apiVersion with a group. Therefore upstream validates metadata and scale of a copy in a stand-in
 // group. The schema and its rules, which may read the apiVersion, validate the original object.
@@ -73,7 +43,7 @@ type coreStrategy struct {
 	rest.RESTCreateUpdateStrategy // upstream's for the stand-in, without a schema
 
 	gvk    schema.GroupVersionKind
-	schema *coreSchema
+	rules  *definitions.Rules
 	status bool
 	// replicas is set if generations are copied from the originals.
 	replicas bool
@@ -110,7 +80,15 @@ func (s *coreStrategy) validate(ctx context.Context, obj runtime.Object, old *un
 	if len(errs) == 0 {
 		errs = s.shapeErrors(ctx, u, old)
 	}
-	return append(errs, s.schema.ruleErrors(ctx, u, old, errs, s.status)...)
+	return append(errs, s.rules.Errors(ctx, u.Object, contentOf(old), errs, s.status)...)
+}
+
+// contentOf returns the content of an object, or nil without one.
+func contentOf(u *unstructured.Unstructured) map[string]any {
+	if u == nil {
+		return nil
+	}
+	return u.Object
 }
 
 func (s *coreStrategy) typeErrors(u *unstructured.Unstructured) field.ErrorList {
@@ -140,7 +118,7 @@ func (s *coreStrategy) shapeErrors(ctx context.Context, u, old *unstructured.Uns
 	if scale < 0 {
 		scale = len(upstreamErrs)
 	}
-	return slices.Concat(upstreamErrs[:scale], s.schema.shapeErrors(u, old, s.status), upstreamErrs[scale:])
+	return slices.Concat(upstreamErrs[:scale], s.rules.ShapeErrors(u.Object, contentOf(old), s.status), upstreamErrs[scale:])
 }
 
 // standIn returns a shallow copy of an object in the stand-in group, for upstream.
@@ -148,63 +126,6 @@ func (s *coreStrategy) standIn(u *unstructured.Unstructured) *unstructured.Unstr
 	shown := maps.Clone(u.Object)
 	shown["apiVersion"] = coreStandIn + "/" + s.gvk.Version
 	return &unstructured.Unstructured{Object: shown}
-}
-
-func (s *coreSchema) shapeErrors(u, old *unstructured.Unstructured, status bool) field.ErrorList {
-	if old == nil {
-		return validation.ValidateCustomResource(nil, u.Object, s.object)
-	}
-	if s.rules == nil {
-		return nil
-	}
-	both := s.rules.Correlated(u.Object, old.Object)
-	if !status {
-		return validation.ValidateCustomResourceUpdate(nil, u.Object, old.Object, s.object, validation.WithRatcheting(both))
-	}
-	now, ok := u.Object["status"]
-	if !ok {
-		return nil
-	}
-	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), now, old.Object["status"], s.status, validation.WithRatcheting(both.Key("status")))
-}
-
-// ruleErrors validates everything beyond the shape; known are earlier errors.
-func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstructured, known field.ErrorList, status bool) field.ErrorList {
-	var structural *structuralschema.Structural
-	if s.rules != nil {
-		structural = s.rules.Structural
-	}
-	var errs field.ErrorList
-	if !status {
-		errs = objectmeta.Validate(ctx, nil, u.Object, structural, false)
-	}
-	var before map[string]any
-	if old != nil {
-		before = old.Object
-	}
-	if len(listtype.ValidateListSetsAndMaps(nil, structural, before)) == 0 {
-		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, u.Object)...)
-	}
-	switch {
-	case s.rules.Empty():
-	case hasShapeErrors(known) || hasShapeErrors(errs):
-		errs = append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
-	default:
-		errs = append(errs, s.rules.Errors(ctx, u.Object, before)...)
-	}
-	return errs
-}
-
-// hasShapeErrors reports whether rules cannot be evaluated because of the object's shape.
-func hasShapeErrors(errs field.ErrorList) bool {
-	return slices.ContainsFunc(errs, func(err *field.Error) bool {
-		switch err.Type {
-		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
-			return true
-		default:
-			return false
-		}
-	})
 }
 
 // CoreWriter writes objects that the upstream handler cannot write: those of the core group, which it

@@ -187,7 +187,7 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 		scale := apiextensions.CustomResourceSubresourceScale(*of.Scale)
 		hasScale = &scale
 	}
-	validates, err := newCoreSchema(sch, version)
+	rules, err := sch.Rules(version.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 	}
-	strategy := &coreStrategy{RESTCreateUpdateStrategy: upstream, gvk: v.gvk, schema: validates, replicas: s.config.Replicas}
+	strategy := &coreStrategy{RESTCreateUpdateStrategy: upstream, gvk: v.gvk, rules: rules, replicas: s.config.Replicas}
 	made.CustomResource.CreateStrategy, made.CustomResource.UpdateStrategy = strategy, strategy
 	writer := &CoreWriter{Objects: made.CustomResource, Replicas: &Replicas{made.CustomResource.Store}, scopes: map[string]*handlers.RequestScope{}}
 	if made.Scale != nil {
@@ -210,7 +210,7 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 		store := *made.CustomResource.Store
 		store.CreateStrategy = nil
 		store.UpdateStrategy = &coreStrategy{
-			RESTCreateUpdateStrategy: customresource.NewStatusStrategy(upstream), gvk: v.gvk, schema: validates, status: true,
+			RESTCreateUpdateStrategy: customresource.NewStatusStrategy(upstream), gvk: v.gvk, rules: rules, status: true,
 		}
 		writer.Status = coreStatus{&store}
 	}

@@ -223,25 +223,22 @@ const MaxErrors = 100
 //reference:limit object | custom resource: validation errors, if it had more than 100 before | 422
 const maxRatcheted = 2000
 
-// Errors returns the first MaxErrors validation errors of a large object if there are more. Otherwise it returns
-// none, because the object can be validated as a whole. only is the field that is written, e.g. "status", and except
-// one that is not. Both may be empty.
-func (s *Schema) Errors(object, old map[string]any, only, except string) (field.ErrorList, error) {
+// Errors returns validation errors of a large object. many reports whether there are too many to validate the object
+// as a whole, which finds those in other fields, and ignores those that old had. only is the field that is written,
+// e.g. "status", and except one that is not. Both may be empty.
+func (s *Schema) Errors(object, old map[string]any, only, except string) (errs field.ErrorList, many bool, err error) {
 	most := MaxErrors
 	if old != nil {
 		had, err := s.errors(old, only, except, MaxErrors)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if len(had) > MaxErrors {
 			most = maxRatcheted
 		}
 	}
-	errs, err := s.errors(object, only, except, most)
-	if err != nil || len(errs) <= most {
-		return nil, err
-	}
-	return errs[:MaxErrors], nil
+	errs, err = s.errors(object, only, except, most)
+	return errs, len(errs) > most, err
 }
 
 func (s *Schema) errors(object map[string]any, only, except string, most int) (field.ErrorList, error) {
