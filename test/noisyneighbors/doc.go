@@ -15,7 +15,7 @@
 //	alternatives validates many items with many alternatives
 //	invalid      sends objects with 100,000 errors, or large ones
 //	keyed        sends lists and maps with very many keys
-//	patches      inserts into and merges long lists, and
+//	patches      inserts into and merges long lists, repeats a string, and
 //	             computes patches that repeat an object in policies
 //	documents    requests the OpenAPI documents of many definitions  bytes of the heap
 //	conversion   has a conversion webhook that does not respond      seats, or many concurrent calls

@@ -109,7 +109,7 @@ func keyed(t *testing.T, w *world) {
 }
 
 // patches sends patches that copy a list for each operation, or compare all entries with each
-// other, and computes such patches in policies.
+// other, refers to a value many times, and computes such patches in policies.
 func patches(t *testing.T, w *world) {
 	group := w.id + ".patches.example"
 	create := w.attacker.withList(t, group, listOf(apiextensionsv1.JSONSchemaProps{Type: "integer"}))
@@ -118,7 +118,7 @@ func patches(t *testing.T, w *world) {
 	require.Equal(t, http.StatusCreated, code, "%.300s", body)
 	patch := func(path string, mediaType types.PatchType, body string) (int, []byte, error) {
 		var code int
-		result := w.attacker.kube.CoreV1().RESTClient().Patch(mediaType).AbsPath(path).Body([]byte(body)).Do(t.Context())
+		result := w.attacker.kube.CoreV1().RESTClient().Patch(mediaType).AbsPath(path).Param("fieldManager", "attacker").Body([]byte(body)).Do(t.Context())
 		response, err := result.StatusCode(&code).Raw()
 		if code != 0 {
 			err = nil
@@ -130,6 +130,9 @@ func patches(t *testing.T, w *world) {
 	})
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/serviceaccounts/default", types.StrategicMergePatchType, `{"secrets":[`+repeated(`{"name":"a"}`, 20_000)+"]}")
+	})
+	rejected(t, http.StatusRequestEntityTooLarge, "with the values of all YAML aliases", func() (int, []byte, error) {
+		return patch("/api/v1/namespaces/default/configmaps/aliases", types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"aliases"},"data":{"a":&a "`+strings.Repeat("x", 10_000)+`",`+repeated(`"k#":*a `, 10_000)+`}}`)
 	})
 	// An object of 100 KB 5000 times.
 	w.attacker.create(t, mutatingPoliciesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":%q},"spec":{"reinvocationPolicy":"Never",

@@ -1,0 +1,50 @@
+package bodies
+
+import (
+	"bytes"
+	"fmt"
+	"mime"
+
+	"go.yaml.in/yaml/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// checkAliases returns an error if a body in YAML is larger than largest when its aliases are replaced by what they
+// refer to, as all decoders do. They limit the number of replaced values, but not their size: 90 KB become 200 MB.
+func checkAliases(data []byte, contentType string, largest int64) *apierrors.StatusError {
+	mediaType, _, _ := mime.ParseMediaType(contentType) // upstream rejects malformed ones
+	if mediaType != runtime.ContentTypeYAML && mediaType != string(types.ApplyYAMLPatchType) || !bytes.ContainsRune(data, '&') || !bytes.ContainsRune(data, '*') {
+		return nil
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if (sizes{}).of(&document, largest+1) > largest {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d with the values of all YAML aliases", largest))
+	}
+	return nil
+}
+
+// sizes has the sizes of the nodes that aliases refer to.
+type sizes map[*yaml.Node]int64
+
+// of returns the approximate size of a node in bytes, or most if it is larger.
+func (s sizes) of(node *yaml.Node, most int64) int64 {
+	if node.Kind == yaml.AliasNode {
+		size, ok := s[node.Alias]
+		if !ok {
+			s[node.Alias] = 0 // an alias within the node is an error of decoders
+			size = s.of(node.Alias, most)
+			s[node.Alias] = size
+		}
+		return size
+	}
+	size := int64(len(node.Value) + len(`"":`))
+	for _, child := range node.Content {
+		size = min(size+s.of(child, most), most)
+	}
+	return size
+}

@@ -1,0 +1,59 @@
+package bodies
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
+)
+
+// TestAliases limits the size of YAML with the values of its aliases.
+func TestAliases(t *testing.T) {
+	t.Parallel()
+	url, clients := served(t, NewReader(ledger.Limits{}, largest, nil), bodyTimeout, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	aliases := func(scalar, count int) string {
+		return "a: &a " + strings.Repeat("x", scalar) + "\nb: [" + strings.Repeat("*a,", count) + "]\n"
+	}
+	nested := "a0: &a0 [x]\n"
+	for i := range 100 {
+		nested += fmt.Sprintf("a%d: &a%d [*a%d,*a%d]\n", i+1, i+1, i, i)
+	}
+	const yaml = "application/yaml"
+	for name, c := range map[string]struct {
+		contentType, body, message string
+		code                       int
+	}{
+		"within the limit":           {yaml, aliases(1_000, 1_000), "", http.StatusOK},
+		"large strings":              {yaml, aliases(1_000, 1_100), "limit is 1048576 with the values of all YAML aliases", http.StatusRequestEntityTooLarge},
+		"nested":                     {yaml + ";charset=utf-8", nested, "limit is 1048576 with the values of all YAML aliases", http.StatusRequestEntityTooLarge},
+		"apply":                      {"application/apply-patch+yaml", nested, "limit is 1048576 with the values of all YAML aliases", http.StatusRequestEntityTooLarge},
+		"merged maps":                {yaml, "a: &a {b: " + strings.Repeat("x", 10_000) + "}\nc: [" + strings.Repeat("{<<: *a},", 110) + "]\n", "limit is 1048576 with the values of all YAML aliases", http.StatusRequestEntityTooLarge},
+		"an alias of itself":         {yaml, "a: &a [*a]\n", "", http.StatusOK}, // decoders reject it
+		"an unknown anchor":          {yaml, "a: &a b\nc: *d\n", "unknown anchor 'd' referenced", http.StatusBadRequest},
+		"the characters in a string": {yaml, "a: \"&a *a\"\n", "", http.StatusOK},
+		"JSON":                       {"application/json", aliases(1_000, 1_100), "", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(c.body))
+			require.NoError(t, err)
+			request.Header.Set("Content-Type", c.contentType)
+			response, err := clients["HTTP/2"].Do(request)
+			require.NoError(t, err)
+			defer func() { _ = response.Body.Close() }()
+			body, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, c.code, response.StatusCode, "%.300s", body)
+			if c.message == "" {
+				require.Equal(t, c.body, string(body))
+			} else {
+				require.Contains(t, string(body), c.message)
+			}
+		})
+	}
+}
