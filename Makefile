@@ -1,4 +1,4 @@
-# All targets require only git, make and a Go toolchain. Tools are built from the
+# CONTRIBUTING.md lists the tools that the targets require. All others are built from the
 # versions pinned in tools/go.mod.
 
 GO      ?= go
