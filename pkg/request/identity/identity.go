@@ -31,7 +31,7 @@ import (
 const (
 	// ClusterGroupPrefix is the prefix of the group of out-of-scope users of a logical cluster.
 	ClusterGroupPrefix = "system:cluster:"
-	//reference:limit request | user: nested warrants | 401
+	//reference:limit request | user: warrants, including nested ones | others are ignored
 	maxWarrants = 32
 )
 
