@@ -1,9 +1,10 @@
-// Command shardplane contains all programs of Shardplane: the servers (shard, front-proxy, cache-server), dev, which runs
-// a whole cluster on one machine, and a plugin for kubectl, which also runs under the name kubectl-shardplane.
+// Command shardplane contains all programs of Shardplane: the servers (shard, front-proxy, cache-server), dev, and a
+// plugin for kubectl. The command dev runs a whole cluster on one machine. The plugin also runs under the name
+// kubectl-shardplane.
 //
-// It exits with 0 after an orderly shutdown, 64 for wrong flags or arguments, 65 if the data directory of a server cannot
-// be used, and 1 for other errors, except for commands whose help specifies otherwise. The last line on standard error
-// contains the reason.
+// The exit code is 0 after an orderly shutdown, 64 for wrong flags or arguments, 65 if the data directory of a server
+// cannot be used, and 1 for other errors, unless the help of the command specifies other codes. The last line on
+// standard error contains the reason.
 package main
 
 import (

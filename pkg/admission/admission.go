@@ -98,8 +98,8 @@ type Admission struct {
 	quota  *quota.Plugin
 }
 
-// excluded resources bypass webhooks and policies: access reviews, because a failing webhook would lock users out, and
-// LogicalClusters, because users of a workspace must not prevent the owner of its Workspace from deleting it.
+// excluded resources bypass webhooks and policies. Access reviews bypass them because a failing webhook would lock
+// users out. LogicalClusters bypass them because users of a workspace must not prevent its owner from deleting it.
 var excluded = append([]schema.GroupResource{corev1alpha1.Resource("logicalclusters")}, unstored...)
 
 // unstored resources are reviews, which are created but not stored.
@@ -198,8 +198,8 @@ func (a *Admission) Run(ctx context.Context) error {
 }
 
 // merged replaces merged resourceVersions in updates. Objects in a response of the front-proxy for all shards have
-// one. If a client writes such an object back, the part of the version that belongs to this shard becomes the version
-// of the object, before other plugins run and before storage compares it.
+// one. If a client writes such an object back, the version is replaced by the part that belongs to this shard. This
+// happens before other plugins run and before storage compares the version.
 func merged(ownVersion func(version string) (string, error)) percluster.Mutator {
 	return percluster.Mutator{Handler: admission.NewHandler(admission.Update), Admits: func(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 		obj, err := meta.Accessor(a.GetObject())

@@ -1,5 +1,5 @@
-// Package apis contains the rules of the API group apis.kcp.io, with which logical clusters export and bind APIs:
-// lossless conversion between versions, validation, and the computation of names, labels and identities.
+// Package apis contains the rules of the API group apis.kcp.io, with which logical clusters export and bind APIs.
+// It converts between versions without loss, validates objects, and computes names, labels and identities.
 //
 //	conversions  compiled rules of APIConversions, between the versions of a schema
 //

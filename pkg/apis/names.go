@@ -196,7 +196,7 @@ func ParseSchemaName(name string) (SchemaName, error) {
 	prefix, rest, _ := strings.Cut(name, ".")
 	resource, group, found := strings.Cut(rest, ".")
 	if !found || resource == "" || group == "" || !schemaPrefix.MatchString(prefix) {
-		return SchemaName{}, fmt.Errorf("must be <prefix>.<plural>.<group>, with %q for the group \"\" and a prefix of lower case letters, digits and '-' that begins with a letter, such as v1.widgets.example.org", coreGroup)
+		return SchemaName{}, fmt.Errorf("must be <prefix>.<plural>.<group>, with %q for the core group and a prefix of lower case letters, digits and '-' that begins with a letter, such as v1.widgets.example.org", coreGroup)
 	}
 	return SchemaName{Prefix: prefix, Resource: schema.GroupResource{Group: DefinitionGroup(rest), Resource: resource}}, nil
 }

@@ -115,7 +115,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.RequestHeaderAllowedNames, "requestheader-allowed-names", o.RequestHeaderAllowedNames,
 		"common names that certificates of --requestheader-client-ca-file must have; empty allows any")
 	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
-		"PEM file of the private key that signs the tokens of service accounts; all shards must use the same, or accept those of the others with --service-account-key-file")
+		"PEM file of the private key that signs the tokens of service accounts; all shards must use the same key, or accept the keys of other shards with --service-account-key-file")
 	fs.DurationVar(&o.MaxTokenLifetime, "service-account-max-token-expiration", o.MaxTokenLifetime,
 		"maximum lifetime of a service account token; longer requests are reduced, 0 means no limit")
 }

@@ -143,8 +143,9 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 // webhookBackoff is short because a client waits for the response.
 var webhookBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 
-// Reviewer returns the authenticator for TokenReviews, or nil. In a logical cluster it accepts only its own service
-// accounts, because the client would take another one for its own account of the same name.
+// Reviewer returns the authenticator for TokenReviews, or nil. In a logical cluster it accepts only service
+// accounts of this logical cluster. Otherwise, the client could not distinguish accounts of the same name in
+// different logical clusters.
 func (a *Authentication) Reviewer() authenticator.Token {
 	if a.Tokens == nil {
 		return nil
@@ -248,9 +249,9 @@ func confined(u user.Info, cluster logicalcluster.Name, groups GroupFilter) (*au
 	return &authenticator.Response{User: in}, true, nil
 }
 
-// WithTokenCluster sends requests without a logical cluster to that of the service account of their token,
-// because programs in a cluster are configured with only a host and a token. The token is not verified here:
-// it is valid only in the logical cluster that it claims.
+// WithTokenCluster sets the logical cluster of requests without one to the logical cluster of the service
+// account in their token. Programs in a cluster need this, because they are configured with only a host and
+// a token. The token is not verified here: it is valid only in the logical cluster that it claims.
 func WithTokenCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if token, ok := BearerToken(r.Header); ok && hasTenantPath(r.URL.Path) {

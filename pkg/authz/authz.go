@@ -259,8 +259,9 @@ func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	}), nil
 }
 
-// WithClusterName adds the logical cluster of the request to the extra attributes of the user, because
-// external authorizers do not have the context, and caches of decisions must not mix logical clusters.
+// WithClusterName adds the logical cluster of the request to the extra attributes of the user.
+// External authorizers need it because they do not have the context, and caches of decisions because
+// they must distinguish logical clusters.
 func WithClusterName(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		u := a.GetUser()

@@ -41,9 +41,9 @@ const NotPermitted = "workspace access not permitted"
 // servers, and whether or not the logical cluster exists.
 const NotPermittedReason = NotPermitted + ": the workspace does not exist, or its administrators have not granted access to this user"
 
-// WithWorkspaceContent calls next only for users with access to the logical cluster: users to whom rules grant the verb
-// access on the path /, and its own service accounts. During initialization only administrators have access. For other
-// users it has no opinion, and returns the same reason whether or not the logical cluster exists.
+// WithWorkspaceContent calls next only for users with access to the logical cluster. These are its own service
+// accounts, and users to whom rules grant the verb access on the path /. During initialization only administrators have
+// access. For other users it has no opinion, and returns the same reason whether or not the logical cluster exists.
 func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalCluster) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
@@ -84,8 +84,8 @@ func mayAccess(ctx context.Context, rules authorizer.Authorizer, u user.Info) (b
 	return false, err
 }
 
-// Awaits reports whether u will have access to a logical cluster that is being created: its owner, and users
-// to whom rules grant the verb access already.
+// Awaits reports whether u will have access to a logical cluster that is being created. This applies to its
+// owner, and to users to whom rules already grant the verb access.
 func Awaits(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	if !identity.IsLocalServiceAccount(clusterName(ctx), u) && !isAdmitted(ctx, lc, u) {
 		return false

@@ -33,8 +33,9 @@ type Names interface {
 	Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error
 }
 
-// Reserve reserves the names of pinned schemas in a logical cluster for a binding until release is called, when the
-// index serves them or they are no longer needed. If a name is in use, it returns the conflict and reserves nothing.
+// Reserve reserves the names of pinned schemas in a logical cluster for a binding, until release is called. The
+// caller must call release when the index serves the schemas, or when they are no longer needed. If a name is in
+// use, it returns the conflict and reserves nothing.
 func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster.Name, binding string, uids []types.UID) (release func(), conflict *definitions.Conflict, err error) {
 	wanted := make([]definitions.Wanted, 0, len(uids))
 	for _, uid := range uids {
@@ -328,8 +329,8 @@ func setStatus(u *unstructured.Unstructured, status *apisv1alpha2.APIBindingStat
 	return nil
 }
 
-// haveSameFields reports whether two statuses have the same fields for server-side apply, in which bound resources
-// are identified by group and name, storage versions by value, and the conditions are atomic.
+// haveSameFields reports whether two statuses have the same fields for server-side apply. Bound resources are
+// identified by group and name, storage versions by value, and conditions are atomic.
 func haveSameFields(before, after map[string]any) bool {
 	for name := range after {
 		if _, ok := before[name]; !ok {

@@ -106,9 +106,9 @@ func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual 
 // notPermitted is the reason for rejecting a request that the consumer's roles allow.
 const notPermitted = "access not permitted by maximal permission policy"
 
-// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs: rules must allow
-// the request in the export's logical cluster, with the prefix request.GroupBindingPrefix in the user's name and
-// groups. Without a policy, or if the export was deleted, all requests are permitted.
+// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs. Rules in the
+// export's logical cluster must allow the request for the user's name and groups with the prefix
+// request.GroupBindingPrefix. Without a policy, or if the export was deleted, all requests are permitted.
 func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
@@ -181,9 +181,9 @@ func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, f
 	return authorizer.DecisionAllow, "", nil
 }
 
-// permits evaluates the rules of a provider for a user of the logical cluster from. Users that are restricted to
-// their logical cluster are anonymous to the provider, because its administrators may have chosen the name
-// and groups, by impersonation or as token issuers.
+// permits evaluates the rules of a provider for a user of the logical cluster from. The provider treats users
+// that are restricted to their logical cluster as anonymous. Administrators of the logical cluster may have
+// chosen their names and groups, by impersonation or as token issuers.
 func permits(ctx context.Context, rules authorizer.Authorizer, provider, from logicalcluster.Name, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	in := request.WithClusterName(ctx, provider)
 	for _, subject := range identity.In(from, a.GetUser()) {
@@ -226,8 +226,8 @@ type as struct {
 // GetUser implements authorizer.Attributes.
 func (a as) GetUser() user.Info { return a.u }
 
-// consumer returns a consumer's user as seen by the provider of a bound API: with prefixed names, and with the
-// global name if it is a service account.
+// consumer returns the user in the form in which the provider of a bound API authorizes it: with prefixed
+// names, and with the global name of a service account.
 func consumer(cluster logicalcluster.Name, u user.Info) user.Info {
 	name := u.GetName()
 	if home, ok := identity.HomeOf(cluster, u); ok {

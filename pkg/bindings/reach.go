@@ -128,8 +128,8 @@ func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, ve
 	return identified{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
 }
 
-// Claimed returns the resources for discovery in an export's virtual workspace: plain are claimed resources that no other
-// export defines, including APIBindings, and defined are the definitions of all other accessible resources.
+// Claimed returns the resources for discovery in an export's virtual workspace. plain contains claimed resources that
+// no other export defines, including APIBindings. defined contains the definitions of all other accessible resources.
 func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (plain map[schema.GroupResource]bool, defined []*definitions.Definition, err error) {
 	plain = map[schema.GroupResource]bool{bindingsResource: true}
 	for i := range export.Spec.Resources {

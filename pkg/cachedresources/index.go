@@ -68,8 +68,8 @@ func NewCachedResourceIndex(bound func(ctx context.Context, l definitions.Lookup
 }
 
 // Publish replaces the published objects of a cached resource. It returns an error if another cached resource
-// with the same identity has a different version, kind or API, and a CachedAlreadyError if another one in the
-// logical cluster replicates the objects.
+// with the same identity has a different version, kind or API. It returns a CachedAlreadyError if another
+// cached resource in the logical cluster replicates the objects.
 func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 	changed, err := x.publish(publisher, identified{p.Resource.GroupResource(), p.Identity}, p)
 	if changed {

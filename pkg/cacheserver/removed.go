@@ -201,7 +201,7 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 		}
 	}
 	if deleted > 0 {
-		klog.FromContext(ctx).Info("Deleted the replicas of a removed shard", "name", shard, "replicas", deleted, "took", time.Since(began).Round(time.Millisecond))
+		klog.FromContext(ctx).Info("Deleted the replicas of a removed shard", "shard", shard, "replicas", deleted, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func (l *leftOver) purge(ctx context.Context, of replicas) error {
 			return err
 		}
 	}
-	klog.FromContext(ctx).Info("Deleted the replicas of a deleted CachedResource", "name", of.shard, "resource", of.resource, "replicas", deleted)
+	klog.FromContext(ctx).Info("Deleted the replicas of a deleted CachedResource", "shard", of.shard, "resource", of.resource, "replicas", deleted)
 	return nil
 }
 
@@ -344,8 +344,8 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 		}
 		if now.Sub(u.since[name]) >= logUnregisteredAfter && now.Sub(u.logged[name]) >= logUnregisteredInterval {
 			u.logged[name] = now
-			klog.FromContext(ctx).Info("Replicas of a shard without a Shard object in root are not used: register the shard, or correct its --cache-kubeconfig "+
-				"or --root-kubeconfig. To delete the replicas, stop the shard, then create and delete a Shard with its name in root", "name", name, "since", u.since[name])
+			klog.FromContext(ctx).Info("Ignoring replicas of a shard without a Shard object in root: register the shard, or correct its --cache-kubeconfig or "+
+				"--root-kubeconfig; to delete the replicas, stop the shard, then create and delete a Shard with its name in root", "shard", name, "since", u.since[name])
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package cacheserver is the cache server: an API server with replicas of selected objects of all shards, so that a
-// shard can read the objects of others without connecting to them.
+// Package cacheserver is the cache server: an API server with replicas of selected objects of all shards. From it,
+// a shard can read objects of other shards without connecting to them.
 //
 //	shard root ──push──►  /services/cache/shards/root/clusters/<cluster>/apis/…
 //	shard one  ──push──►  /services/cache/shards/one/clusters/<cluster>/apis/…

@@ -236,7 +236,7 @@ func (r *filterReport) set(ctx context.Context, by Filtered, why error) {
 		return
 	}
 	r.logged.Do(func() {
-		logger.Info("The server does not filter by the informer's ranges: each replica receives all objects, and discards those of others", "why", why)
+		logger.Info("Server does not filter by the ranges of the informer: each replica receives all objects, and discards those of others", "reason", why)
 	})
 }
 

@@ -1,5 +1,5 @@
-// Package client gives controllers access to many logical clusters: typed, dynamic, metadata and discovery clients for
-// one logical cluster or for all of a shard, and informers that separate the objects of logical clusters.
+// Package client gives controllers access to many logical clusters. It provides typed, dynamic, metadata and discovery
+// clients for one logical cluster or for all of a shard, and informers that separate the objects of logical clusters.
 //
 //	Factory ── Cluster(name or path) ──► Scope ─┬─► kinds.Workspaces.In(scope).Get(…) typed
 //	   │    ── Wildcard() ─────────────► Scope  ├─► scope.Dynamic(), Metadata()

@@ -13,8 +13,8 @@ import (
 )
 
 // Handler is notified of changes. Its functions run one at a time, in the order of the events, on the goroutine of
-// the informer: they must return soon (e.g. add a key to a queue) and must not wait for the informer. Any may be
-// nil. Panics are recovered, counted and logged.
+// the informer. Therefore, they must return quickly, e.g. after adding a key to a queue, and must not wait for the
+// informer. Each of them may be nil. Panics are recovered, counted and logged.
 type Handler[T Object] struct {
 	// OnAdd is called for a new object. initial is true for objects that existed before the informer had synced or
 	// the handler was added.
@@ -89,8 +89,8 @@ type Change[T Object] struct {
 	synced bool
 }
 
-// handlers are the handlers of an informer, or of several informers that share the lock, so that each change is
-// compared with the state of the others at that time.
+// handlers are the handlers of an informer, or of several informers. The latter share the lock, so that each
+// change is compared with the state of the other informers at that time.
 type handlers[T Object] struct {
 	informer string
 	panics   *atomic.Uint64

@@ -43,14 +43,15 @@ var (
 	errRolledBack    = errors.New("the server's data was restored from an older backup")
 )
 
-// stream follows a resource: it receives the initial state, on the watch if the server supports it, and then watches,
-// resuming at the last received version. It restarts only if the server no longer has the history.
+// stream follows a resource. It receives the initial state, by the watch itself if the server supports this, and then
+// watches changes. A new watch resumes at the last received version. It restarts only if the server no longer has the
+// history.
 type stream struct {
 	*connection
 	sink sink
 
-	// pages is set if the server rejected the initial state on a watch or did not complete it, until the next complete
-	// state, because the server may just have been slow.
+	// pages is set if the server rejected the initial state on a watch or did not complete it. It is reset after the
+	// next complete state, because the server may only have been slow.
 	pages    bool
 	failures int
 	// resumed counts watches that resumed before the informer was current.

@@ -225,8 +225,8 @@ type UnionLister[T Object] struct {
 // Lister returns the lister of the objects of all shards.
 func (u *Union[T]) Lister() UnionLister[T] { return UnionLister[T]{u} }
 
-// Get returns the object with the given key on any shard, or NotFound, ErrNotOwned as Lister.Get does, or ErrIncomplete
-// while a shard that may have the object has not been read. The shard of the key is ignored.
+// Get returns the object with the given key on any shard. It returns NotFound and ErrNotOwned as Lister.Get does, and
+// ErrIncomplete while a shard that may have the object has not been read. The shard of the key is ignored.
 func (l UnionLister[T]) Get(key Key) (T, error) {
 	obj, _, err := l.Find(key)
 	return obj, err

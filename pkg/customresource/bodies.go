@@ -38,7 +38,7 @@ import (
 // They are translated here to JSON and JSON merge patches with the same Go types.
 
 // maxTranslated is the maximum size of other bodies. Empty items are 36 times as large in JSON as in protobuf, and some
-// characters 6 times, so that the objects decoded from them would take gigabytes.
+// characters 6 times. The objects decoded from them would take gigabytes.
 //
 //reference:limit request | custom resource: protobuf or strategic merge patch, as JSON | 413
 const maxTranslated = 3 << 20
@@ -252,9 +252,9 @@ func difference(before, after map[string]any) map[string]any {
 	return changes
 }
 
-// managed restricts managed fields in writes of objects that a webhook converts, because the library must call
-// the webhook for them only in stored updates, which are limited per logical cluster. New objects have no managed
-// fields in other versions, and a dry run treats them as fields of the request's version.
+// managed restricts managed fields in writes of objects that a webhook converts. The library must call the
+// webhook for managed fields only in stored updates, because only these are limited per logical cluster. New
+// objects have no managed fields in other versions, and a dry run treats them as fields of the request's version.
 func managed(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	dryRun := r.URL.Query().Has("dryRun")
 	if dryRun {

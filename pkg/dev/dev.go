@@ -36,7 +36,7 @@ func RunCluster(ctx context.Context, o CompletedOptions, out io.Writer, force <-
 	started := time.Now()
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find the shardplane program: %w", err)
+		return fmt.Errorf("finding the shardplane program: %w", err)
 	}
 	p, err := prepare(ctx, o)
 	if err != nil {

@@ -213,7 +213,7 @@ func (k kubeconfig) ensure(caPEM []byte) error {
 	}
 	data, err := clientcmd.Write(*config)
 	if err != nil {
-		return fmt.Errorf("encode kubeconfig %s: %w", k.path, err)
+		return fmt.Errorf("encoding kubeconfig %s: %w", k.path, err)
 	}
 	return pki.WriteFile(k.path, data, 0o600)
 }

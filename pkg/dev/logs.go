@@ -43,7 +43,7 @@ func openLog(path string, onLine func(string), onError func(error)) (*componentL
 	}
 	_, err := l.file.Write([]byte("--- started by shardplane dev at " + time.Now().Format(time.RFC3339) + "\n"))
 	if err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
+		return nil, fmt.Errorf("opening the log: %w", err)
 	}
 	return l, nil
 }

@@ -74,12 +74,12 @@ func (o *Options) Complete() (CompletedOptions, error) {
 	}
 	dir, err := filepath.Abs(completed.WorkDir)
 	if err != nil {
-		return CompletedOptions{}, fmt.Errorf("find --work-dir: %w", err)
+		return CompletedOptions{}, fmt.Errorf("resolving --work-dir: %w", err)
 	}
 	completed.WorkDir = dir
 	if file := completed.EncryptionConfigFile; file != "" {
 		if completed.EncryptionConfigFile, err = filepath.Abs(file); err != nil {
-			return CompletedOptions{}, fmt.Errorf("find --encryption-provider-config: %w", err)
+			return CompletedOptions{}, fmt.Errorf("resolving --encryption-provider-config: %w", err)
 		}
 	}
 	return CompletedOptions{completedOptions{completed}}, nil

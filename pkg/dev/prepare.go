@@ -108,7 +108,7 @@ func checkVersion(files layout) error {
 		return pki.WriteFile(path, []byte(layoutVersion+"\n"), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("read the version of the data: %w", err)
+		return fmt.Errorf("reading the version of the data: %w", err)
 	}
 	if found := strings.TrimSpace(string(data)); found != layoutVersion {
 		return fmt.Errorf("%s has data of version %q, and this shardplane needs %q: use the shardplane that created it, move %s* to another directory, or pass another --work-dir",

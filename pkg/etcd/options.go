@@ -60,7 +60,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CAFile, "etcd-cafile", o.CAFile, "PEM file of the CAs of the external etcd's certificates")
 	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
 	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
-	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "interval of compactions, and how long history is kept; 0 disables compaction")
+	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "interval of compactions, and time for which history is kept; 0 disables compaction")
 	fs.Int64Var(&o.QuotaBytes, "etcd-quota-backend-bytes", o.QuotaBytes, "database size in bytes at which the embedded etcd rejects writes")
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "disable syncing the embedded etcd's writes to disk; for tests only, data is lost if the machine crashes")
 }

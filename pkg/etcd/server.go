@@ -40,9 +40,9 @@ const (
 	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
-	// A start applies the entries since the latest snapshot. More entries than that must be kept in memory although
-	// there are no followers: during its election, raft reads entries that were not reported as applied, and panics
-	// if one is missing.
+	// A start applies the entries since the latest snapshot. More entries than that must be kept in memory,
+	// although there are no followers. During its election, raft reads entries that were not reported as applied,
+	// and panics if one is missing.
 	snapshotEntries = 1000
 	catchUpEntries  = 1500
 

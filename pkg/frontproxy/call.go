@@ -219,8 +219,8 @@ func hiddenMessage(status *metav1.Status) string {
 	return ""
 }
 
-// forbidden is the response to r if the logical cluster does not exist or the user has no access to it. It is equal
-// in both cases, and to that of the shards. rest is the path below the logical cluster.
+// forbidden is the response to r if the logical cluster does not exist or the user has no access to it. Both cases
+// have the same response, and shards respond in the same way. rest is the path below the logical cluster.
 func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 	if info, err := requestInfo(r, rest); err == nil {
 		if attributes, err := filters.GetAuthorizerAttributes(genericapirequest.WithRequestInfo(r.Context(), info)); err == nil {

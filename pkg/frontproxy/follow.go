@@ -355,8 +355,9 @@ func (f *savedShard) close() {
 }
 
 // save writes the files of shards that have changed, and updates the revisions in all others. A shard that is being
-// listed and has no resumable file is saved without complete revisions: if root is unreachable at the next start, the
-// shard can only be followed, and listed, if its Shard object was saved. objectOf returns a Shard object.
+// listed and has no resumable file is saved with incomplete revisions, because the file also contains its Shard
+// object. Without that object, the shard cannot be followed if root is unreachable at the next start. objectOf
+// returns a Shard object.
 func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alpha1.Shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,11 +23,11 @@ var (
 	longBuffers  = newBufferPool(8 << 10)
 )
 
-// target is the server that a call is forwarded to: the shard of a logical cluster, any shard for
-// resources of the installation, a server of the mapping file, or a mounted server.
+// target is the server to which a call is forwarded: the shard of a logical cluster, a server of
+// the mapping file, a mounted server, or any shard for resources of the installation.
 type target interface {
 	way() *backend
-	// path returns the escaped path of the forwarded request for that of the client's request.
+	// path converts the escaped path of the client's request into the one of the forwarded request.
 	path(escaped string) string
 	identify(p *httputil.ProxyRequest)
 	// accept inspects the response. If it returns an error, the client receives that instead.

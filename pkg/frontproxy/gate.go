@@ -280,8 +280,9 @@ type resolver struct {
 	indexWaits *prometheus.CounterVec
 }
 
-// delay is the time after which requests are denied. It is increased for a while after a shard has
-// denied a request later than that, so that requests for unknown workspaces take equally long.
+// delay is the time after which requests are denied. If a shard denies a request later than that,
+// the delay is increased for stretchTime, so that requests for unknown workspaces take equally
+// long.
 type delay struct {
 	least time.Duration
 

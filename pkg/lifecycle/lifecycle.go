@@ -5,10 +5,10 @@
 //	                                           ctx ends, or a part fails
 //	closed etcd ◄─ closed storage ◄─            part 1 ended ◄─ part 2 ended ◄─ …
 //
-// A part only waits for its own Needs, not for earlier parts, because the parts of a server depend on each other:
-// informers read from the API, whose authorization uses informers. A server whose peers or caches are unreachable
-// must serve other requests and report the reason in its readiness checks. Resources that are needed earlier are
-// opened before.
+// A part only waits for its own Needs, not for earlier parts, because the parts of a server depend on each other.
+// For example, informers read from the API, whose authorization uses informers. A server whose peers or caches
+// are unreachable must serve other requests and report the reason in its readiness checks. Resources that are
+// needed earlier are opened before.
 //
 // Servers and the controllers of a shard are groups of parts.
 package lifecycle
@@ -24,7 +24,7 @@ import (
 )
 
 // ErrEnded is the error of a part that returned before it was stopped.
-var ErrEnded = errors.New("ended by itself")
+var ErrEnded = errors.New("ended unexpectedly")
 
 // Part runs until its context ends.
 type Part struct {

@@ -182,9 +182,10 @@ func (b *Book) remove(e *entry, cause error) {
 	Close(e.Clients.CloseIdleConnections)
 }
 
-// Follow runs use, in a goroutine, for each other shard, present or future, until its context is canceled, with the
-// cause ErrRemoved or ErrMoved if applicable; use must then return soon. It has ended for one address before it is
-// started for another one. stop ends all goroutines and waits for them; it must not be called from use.
+// Follow runs use in a goroutine for each other shard, including shards that are registered later. When the context
+// of use is canceled, use must return quickly. The cause is ErrRemoved or ErrMoved if applicable. It has ended for
+// one address before it is started for another one. stop ends all goroutines and waits for them; it must not be
+// called from use.
 func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &follower{ctx: ctx, use: use}

@@ -2,8 +2,8 @@
 // a generic API server.
 //
 // It does not use k8s.io/kubernetes. The Go types of k8s.io/api are registered both as the wire version and as the
-// internal version, so that no conversion functions are needed and an object has the same form in memory, in storage and
-// on the wire. Only events are converted, because two API groups serve them in different forms.
+// internal version. Therefore, no conversion functions are needed, and an object has the same form in memory, in
+// storage and on the wire. Only events are converted, because two API groups serve them in different forms.
 //
 //	registry              scheme, codecs, Install
 //	├── core              namespaces, configmaps, secrets, serviceaccounts and their tokens

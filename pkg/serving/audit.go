@@ -327,8 +327,9 @@ const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
 // auditStop limits how long a shutdown waits until the webhook has received the last events.
 const auditStop = 10 * time.Second
 
-// auditBatches adds limits to upstream's buffer, which ignores the size of events, takes batches off at once and
-// holds each in a goroutine while the webhook hangs, and waits for all of them during shutdown.
+// auditBatches limits the number and size of buffered events. Upstream's buffer ignores the size of events. It
+// removes batches immediately, keeps each in a goroutine while the webhook does not respond, and waits for all
+// of them during shutdown.
 type auditBatches struct {
 	audit.Backend
 

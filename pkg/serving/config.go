@@ -1,5 +1,5 @@
-// Package serving contains everything that the Shardplane servers which store objects have in common: options of
-// the secure listener, the configuration of the generic API server, and filters of their handler chains.
+// Package serving contains the common parts of the Shardplane servers that store objects: options of the secure
+// listener, the configuration of the generic API server, and filters of the handler chains.
 //
 //	Chain = Arrival + scope filters + Reception + WithAccessHeader + Decision + limits and rules
 //

@@ -172,8 +172,9 @@ func withParsedSelector(r *http.Request, selector apisharding.Selector) *http.Re
 	return r
 }
 
-// keepsSelector reports whether the selector must stay in the query: for DELETECOLLECTION, so that it cannot be lost
-// on the way to the storage, unless the key is the logical cluster, which upstream's registry does not support.
+// keepsSelector reports whether the selector must remain in the query. It must for DELETECOLLECTION, so that it
+// cannot be lost before it reaches the storage. A selector by logical cluster is removed, because upstream's
+// registry does not support it.
 func keepsSelector(verb string, selector apisharding.Selector) bool {
 	if verb != "deletecollection" {
 		return false

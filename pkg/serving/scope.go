@@ -147,9 +147,10 @@ func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	})
 }
 
-// Rules returns the filter that rejects, after authorization, what nothing in the scope serves: paths without logical
-// cluster (404), process paths below a logical cluster (501), resource requests without a logical cluster (400),
-// unsupported wildcard requests (405), and requests to inactive logical clusters (403), whose open watches it ends.
+// Rules returns the filter that rejects requests that their scope does not support, after authorization. These are
+// paths without a logical cluster (404), process paths below a logical cluster (501), resource requests without a
+// logical cluster (400), unsupported wildcard requests (405), and requests to inactive logical clusters (403). It
+// also ends the open watches of inactive logical clusters.
 func (s Scopes) Rules(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := apirequest.RequestInfoFrom(r.Context())
@@ -186,8 +187,8 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 	}
 }
 
-// endsWith returns the logical clusters that end a watch when they are deactivated: that of the request and,
-// through a virtual workspace, that of the objects.
+// endsWith returns the logical clusters whose deactivation ends a watch: the one of the request and, for a
+// virtual workspace, the one of the objects.
 func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) []logicalcluster.Name {
 	if s.Watches == nil || info == nil || info.Verb != "watch" {
 		return nil

@@ -72,7 +72,8 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 
 // mayBind reports whether the rules of a provider allow u to bind an export. Neither an error nor the response time may
 // disclose the shard or the existence of an export. Therefore, an unreachable shard allows nothing beyond the
-// replicated rules, and if these do not allow it, exactly one other shard receives a review in any case.
+// replicated rules. If the replicated rules do not allow a binding, exactly one other shard receives a review, even if
+// the provider does not exist.
 func (s *installation) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 	q := question{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
@@ -89,7 +90,8 @@ func (s *installation) mayBind(ctx context.Context, u user.Info, provider logica
 }
 
 // reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to
-// a fixed other shard: the review of a random export in a logical cluster that exists on every shard.
+// another shard. The decoy is a review of a nonexistent export in a logical cluster that exists on every shard. The
+// other shard is always the same for an export.
 func (s *installation) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {

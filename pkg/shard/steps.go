@@ -1,5 +1,5 @@
-// Package shard is the server of a shard: an API server with its own etcd, which serves logical clusters and LIST
-// and WATCH across all of them, and runs the controllers of workspaces.
+// Package shard is the server of a shard. It serves logical clusters, which it stores in etcd, and LIST and WATCH
+// across all of them. It also runs the controllers of workspaces.
 //
 //	Options ─ Complete ─► CompletedOptions ─ New ─► Server ─ Run(ctx)
 //
@@ -116,9 +116,10 @@ type Server struct {
 	bootstrapped, rulesReady atomic.Bool
 }
 
-// lateServers provides the components that store and serve objects to those that they depend on: bindings determine
-// claim labels and definitions, and read both from storage; virtual workspaces authorize requests and serve discovery.
-// New registers the servers before any component runs. A read before is a bug of New and panics.
+// lateServers breaks cycles between components: it provides the components that store and serve objects to their own
+// dependencies. For example, bindings determine claim labels and definitions, and read both from storage. Virtual
+// workspaces authorize requests and serve discovery. New registers the servers before any component runs. A read
+// before is a bug of New and panics.
 type lateServers struct{ servers *objectServers }
 
 func (l *lateServers) get() *objectServers {

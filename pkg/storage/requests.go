@@ -283,9 +283,9 @@ func (s *tenantStorage) waitReady(ctx context.Context) {
 	_ = s.cache.Wait(ctx)
 }
 
-// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. It needs no secret, so that
-// a token works on each replica: a forged one cannot leave its logical cluster, because upstream's token is relative to
-// the key prefix of the request.
+// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. The seal needs no secret, so
+// that a token works on each replica. A forged token cannot select another logical cluster, because upstream's token is
+// relative to the key prefix of the request.
 
 const (
 	sealSeparator = "."

@@ -68,8 +68,9 @@ func makeStrict(pred *storage.SelectionPredicate) *strict {
 	return s
 }
 
-// Attributes compute labels and fields for the selectors of lists and watches on demand, only for objects in the scope
-// of the request, in addition to those that the watch cache keeps of every object. They can be used concurrently.
+// Attributes compute labels and fields for the selectors of lists and watches, in addition to those that the watch
+// cache keeps for every object. They are computed on demand, and only for objects in the scope of the request. They
+// can be used concurrently.
 type Attributes struct {
 	// Get returns the attributes of an object. Events wait for it: it must be quick and must not block.
 	Get storage.AttrFunc

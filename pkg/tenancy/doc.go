@@ -1,6 +1,6 @@
-// Package tenancy contains the definitions that servers, controllers and admission share for logical clusters and
-// workspaces: annotations, labels and finalizers (names.go), the labels of the life cycle, and the resolution of
-// WorkspaceTypes.
+// Package tenancy contains definitions for logical clusters and workspaces that servers, controllers and
+// admission share. These are annotations, labels and finalizers (names.go), the labels of the life cycle, and the
+// resolution of WorkspaceTypes.
 //
 //	subtrees                the storage used by a workspace and all workspaces below it
 //	toplevel                the storage used by top-level owners on a shard
@@ -9,7 +9,7 @@
 //	replicationcheckpoints  the objects of a shard that the cache server has
 //	cachekinds              the kinds of the three that are exchanged through the cache server
 //
-// Definitions that storage, clients and URL parsers need as well are in package request, and those about the
-// identity of users in its package identity, because built-in resources must not depend on clients. Names that
-// kcp's SDK defines are used from there.
+// Definitions that storage, clients and URL parsers also need are in package request, and definitions about
+// the identity of users in its package identity, because built-in resources must not depend on clients. Names
+// that kcp's SDK defines are used from there.
 package tenancy

@@ -1,6 +1,7 @@
 // Package apikinds is the admission plugin for the kinds of apis.kcp.io. It completes and validates exports
-// and bindings, and requires the verb bind on an export to create objects that use it: APIBindings,
-// WorkspaceTypes with default bindings, and endpoint slices, which disclose the consumers of an export.
+// and bindings. Users need the verb bind on an export to create objects that use it: APIBindings,
+// WorkspaceTypes with default bindings, and endpoint slices. Endpoint slices disclose the consumers of an
+// export.
 //
 // The response is the same for exports that do not exist and for exports that the user may not bind.
 package apikinds

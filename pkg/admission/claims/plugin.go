@@ -1,6 +1,6 @@
 // Package claims is the admission plugin for permission claims. A provider that writes through the virtual workspace of
 // its export may only write objects that the selectors of the accepted claims select. To change owner references or
-// finalizers, which decide about the deletion of an object, it must also be allowed to delete the object. This also
+// finalizers, which determine the deletion of an object, it must also be allowed to delete the object. This also
 // applies to owner references of bound objects if the maximal permission policy of the provider restricts consumers.
 //
 // The plugin also restores the claim labels that reads add and storage drops. Otherwise, an update that contains other
@@ -169,9 +169,10 @@ const (
 // providers delay the deletion of workspaces.
 var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
-// checkDeletion rejects an update of the fields that decide about the deletion of an object if the sender may not
-// delete it, because the garbage collector deletes objects whose owner does not exist with the rights of the system.
-// In other cases than those of the package comment, permission to update is sufficient, as in Kubernetes.
+// checkDeletion rejects an update of the fields that determine the deletion of an object if the user may not delete
+// it. Otherwise, a user could have the object deleted, because the garbage collector deletes objects without
+// existing owners with the privileges of the system. In other cases than those of the package comment, permission to
+// update is sufficient, as in Kubernetes.
 func (c Config) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
 	if a.GetOperation() != admission.Update || a.GetUserInfo() == nil {
 		return nil

@@ -1,6 +1,7 @@
-// Package limits is the admission plugin that limits the objects and bytes of a logical cluster, alone and together
-// with all workspaces below it, so that no tenant fills the etcd that it shares with others. It also limits the size of
-// objects of some kinds that all shards replicate, and lists that are expensive to process.
+// Package limits is the admission plugin that limits the number and size of the objects of a logical cluster, so that
+// no tenant fills the etcd that it shares with others. Limits apply to a logical cluster alone, or together with all
+// workspaces below it. It also limits the size of objects of some kinds that all shards replicate, and lists that are
+// expensive to process.
 //
 // If a logical cluster exceeds a limit, it keeps its objects. Creates are rejected, and updates that grow an
 // object if the bytes exceed the limit.

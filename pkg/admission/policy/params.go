@@ -122,7 +122,7 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Parameter kind of a policy is not served", "cluster", cluster, "kind", gvk, "reason", err)
+		klog.FromContext(ctx).V(2).Info("Parameter kind of a policy is not served", "logicalCluster", cluster, "kind", gvk, "reason", err)
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
@@ -226,7 +226,7 @@ func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersi
 	ctx, opened.unwatch = context.WithCancel(ctx)
 	p.watches.Go(func() {
 		if err := informer.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to watch parameters of policies", "cluster", opened.cluster, "kind", gvk)
+			klog.FromContext(ctx).Error(err, "Failed to watch parameters of policies", "logicalCluster", opened.cluster, "kind", gvk)
 		}
 	})
 	return opened
@@ -317,7 +317,7 @@ func (p *Params) count(of *param, bytes int) {
 	of.bytes += bytes
 	p.kept[of.cluster] += bytes
 	if p.kept[of.cluster] > maxKeptBytes {
-		klog.V(2).InfoS("Reading parameters of policies on demand because they are too large to be cached", "cluster", of.cluster, "kind", of.mapping.GroupVersionKind)
+		klog.V(2).InfoS("Reading parameters of policies on demand because they are too large to be cached", "logicalCluster", of.cluster, "kind", of.mapping.GroupVersionKind)
 		p.release(of)
 	}
 }

@@ -1,8 +1,10 @@
 // Package reserved contains the admission plugins for metadata and fields that only the system or administrators may
-// set. WorkspaceOwner and PathAnnotation set annotations, Initialization restricts initializers and terminators, and
-// Reserved protects annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and LogicalClusters, the
-// status of exports and bindings, the logical cluster of Shards, API groups of the system, and user names in
-// CertificateSigningRequests. The tables in this package are the rules.
+// set. The tables in this package are the rules.
+//
+// WorkspaceOwner and PathAnnotation set annotations. Initialization restricts initializers and terminators. Reserved
+// protects reserved annotations, labels and finalizers. It also protects fields of Workspaces, WorkspaceTypes and
+// LogicalClusters, the status of exports and bindings, the logical cluster of Shards, API groups of the system, and
+// user names in CertificateSigningRequests.
 //
 // Reserved checks the object after webhooks and policies, which must not set more than the user who sends the request.
 package reserved

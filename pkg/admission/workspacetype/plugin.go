@@ -47,8 +47,8 @@ type Config struct {
 	Timeout time.Duration
 	// May reports whether a user has a verb on a type.
 	May func(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error)
-	// WouldSee reports whether a user could read a type with that name, if it existed in the logical cluster at the
-	// path, or, without a path, where it would be looked up.
+	// WouldSee reports whether a user could read a type with that name if it existed. Its logical cluster is the
+	// one at the path or, without a path, the one in which the type would be looked up.
 	WouldSee func(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool
 }
 
@@ -162,8 +162,8 @@ func (c Config) mayUse(ctx context.Context, u user.Info, types tenancy.Family) (
 	return nil, nil
 }
 
-// mayRead reports whether the user may see the reason for a rejection. The author of a type chooses the types that it
-// extends, so that the user must be allowed to read or use each of them.
+// mayRead reports whether the user may see the reason for a rejection. The user must be allowed to read or use each
+// extended type, because the author of a type chooses the types that it extends.
 func (c Config) mayRead(ctx context.Context, u user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
 	if identity.Administers(ctx, u) {
 		return true

@@ -132,7 +132,7 @@ func (i *Issuers) Run(ctx context.Context) {
 		select {
 		case f := <-i.faults:
 			if err := i.config.Report(ctx, f.of, f.text); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Failed to report the fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
+				klog.FromContext(ctx).V(2).Info("Failed to report the fault of an issuer", "configuration", klog.KObj(f.of), "logicalCluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
 			}
 		case <-ctx.Done():
 			i.fetcher.stop()

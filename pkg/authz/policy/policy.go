@@ -71,8 +71,8 @@ func Root(homeCreators ...string) Objects {
 	return root
 }
 
-// offer allows all users to bind an export of root, which has the name of its group, and to use its
-// resources, except that only the system and administrators may write the status.
+// offer allows all users to bind an export of root, which is named like its group, and to use its
+// resources. However, only the system and administrators may write the status.
 func (o *Objects) offer(name, group string, resources ...string) {
 	of := "apiexport:" + name + ":"
 	binds, most, admin := request.GroupPrefix+of+"bind", request.GroupPrefix+of+maximalPolicy, request.GroupAdmin+":"+of+maximalPolicy

@@ -36,8 +36,8 @@ var resourceIndices = map[string]resourceIndex{
 }
 
 // freshness makes decisions wait for writes that this server has acknowledged, but that its informers have
-// not seen yet. A wildcard informer sees the writes of all logical clusters in order, so it has seen a write
-// if it has seen any object of the same resource with the same or a higher resourceVersion.
+// not seen yet. A wildcard informer receives the writes of all logical clusters in order. Therefore, it has
+// received a write if it has received any object of the resource with the same or a higher resourceVersion.
 type freshness struct {
 	seen [resourceCount]atomic.Uint64
 	// count is len(pending). It is almost always zero, which costs one atomic load.

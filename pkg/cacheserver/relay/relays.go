@@ -229,7 +229,7 @@ func (r *Relays) exceedsMaxHops(ctx context.Context, shard string, via []string)
 	}
 	r.logged[shard] = struct{}{}
 	klog.FromContext(ctx).Info("Not relaying a shard whose replicas pass too many cache servers: relay from one that is closer to the shard",
-		"name", shard, "via", strings.Join(via, ","), "most", MaxHops)
+		"shard", shard, "via", strings.Join(via, ","), "most", MaxHops)
 }
 
 // choose returns the path for a shard, or nil. The current path is kept unless it has been unreachable for some time.
@@ -252,7 +252,7 @@ func (r *Relays) choose(ways []way, now *relayedShard) (best *way) {
 
 // begin starts to relay the replicas of a shard. It returns nil on failure.
 func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
-	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
+	logger := klog.FromContext(ctx).WithValues("shard", shard, "via", strings.Join(w.via, ","))
 	table, err := table(shard, r.self.Written)
 	var controller *push.Controller
 	if err == nil {
@@ -303,8 +303,9 @@ func (r *Relays) all() map[string]*relayedShard {
 	return maps.Clone(r.running)
 }
 
-// table returns the resources that are relayed for a shard: those that shards write directly, and of those that all
-// replicate, the objects for the whole installation and all Shards of root, because their deletion removes the shard.
+// table returns the resources that are relayed for a shard. Resources that shards write directly are relayed
+// completely. Of other resources, only objects for the whole installation are relayed. All Shards of root are
+// relayed, because the deletion of a Shard removes the shard.
 func table(shard string, written []schema.GroupVersionResource) (*replication.Table, error) {
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
@@ -324,7 +325,7 @@ func table(shard string, written []schema.GroupVersionResource) (*replication.Ta
 // follow adds the resources that CachedResources select to the table of a shard, and removes others.
 func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersionResource]) {
 	ctx := now.ctx
-	logger := klog.FromContext(ctx).WithValues("name", shard)
+	logger := klog.FromContext(ctx).WithValues("shard", shard)
 	for resource := range wanted.Difference(now.cached) {
 		err := now.table.Add(replication.Resource{GroupVersionResource: resource, Filter: replication.OfInstallation})
 		if err != nil { // it is being removed

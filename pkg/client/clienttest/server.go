@@ -1,7 +1,6 @@
 // Package clienttest is an in-memory API server for tests of clients. It supports HTTP/2 over TLS, logical clusters,
 // resourceVersions, shard selectors, pages, watch lists, bookmarks, compaction, broken connections, and writes with
-// preconditions, but neither validation nor patches. Of the fields that servers set it sets UID and resourceVersion
-// only.
+// preconditions. It supports neither validation nor patches, and sets only the UID and resourceVersion of objects.
 package clienttest
 
 import (

@@ -41,8 +41,9 @@ func (m *machine) stateOf(id string) state {
 	return missing
 }
 
-// coordinates reports whether this member considers itself the coordinator: the writer of the last table if it is
-// alive and stays, or else the first such member by id, or else the first that is alive, or else the first that joins.
+// coordinates reports whether this member considers itself the coordinator. Candidates, in this order, are the writer
+// of the last table if it is alive and active, the first active member by id that is alive, the first member by id
+// that is alive, and, without a table, the first joining member by id.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
 		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {

@@ -1,5 +1,5 @@
-// Package ring lets replicas of a controller discover each other and divide the hashes of all objects, using Leases
-// only: each hash has one worker, never two, and little moves if a replica joins or leaves.
+// Package ring divides the hashes of all objects among the replicas of a controller, using only Leases. Each hash
+// has at most one worker at a time. If a replica joins or leaves, few hashes move.
 //
 //	ring.New ─► Run ─┬─► LoadedRanges: what informers load      client.InformerOptions.Ranges
 //	                 ├─► Begin … end: around work on a hash     reconcile.Config.Gate
@@ -30,11 +30,12 @@
 //  5. If the ring's Lease was deleted, another one is created after LeaseDuration, with epochs from 1. A member that
 //     has read both joins under a new id. Until it does, its Lease may report moves of the former table, so a member
 //     with reports is not added to a table, and none reports moves when RenewDeadline has passed (rule 1).
-//  6. A join moves the part of the new member, and a leave that of the leaving one.
+//  6. When a member joins, only the slots of its share move. When a member leaves, only its own
+//     slots move.
 //
-// Guarantee: no hash has two workers at a time, even if members crash, freeze or lose the connection, if work ends
-// within GracePeriod after its context, the rates of clocks differ by at most a tenth, and only members write these
-// Leases. Clocks are not compared.
+// Guarantee: no hash has two workers at a time, even if members crash, freeze or lose the connection. This requires
+// that work ends within GracePeriod after its context, that the rates of clocks differ by at most a tenth, and that
+// only members write these Leases. Clocks are not compared.
 //
 // Limitations:
 //   - If a process freezes between checking its context and a write, it makes that write when it resumes,
@@ -49,6 +50,6 @@
 //     for LeaseDuration, and creates another one.
 //   - Isolation Continue gives up the guarantee for a member that cannot reach the server.
 //
-// The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go), which
-// TestModel runs in simulated time with drifting clocks, lost messages, crashes, freezes and partitions.
+// The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go).
+// TestModel runs it in simulated time with drifting clocks, lost messages, crashes, freezes and partitions.
 package ring

@@ -133,10 +133,10 @@ func New(config Config) (*Ring, error) {
 }
 
 // Run takes part in the ring, and runs parts that work on the owned hashes, e.g. informers and controllers. When ctx
-// ends, or a part returns, the member gives its slots to others, which takes a few seconds during which the parts
-// continue; then it ends the contexts of the parts, and returns when they have returned. Run fails if a part does, or
-// if the member has no access to Leases or another configuration than the others. It returns ErrOverrun without
-// waiting for the parts. After Run has returned, no work begins, and the contexts of all work have ended.
+// ends, or a part returns, the member first gives its slots to others. This takes a few seconds, during which the
+// parts continue. Run then ends the contexts of the parts, and returns when all parts have returned. Run fails if a
+// part does, or if the member has no access to Leases or another configuration than the others. It returns ErrOverrun
+// without waiting for the parts. After Run has returned, no work begins, and the contexts of all work have ended.
 func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error) error {
 	ran := false
 	r.locked(func() { ran, r.ran = r.ran, true })

@@ -191,7 +191,8 @@ func (b *balance) give(slot int, to string) {
 	}
 }
 
-// place gives a slot to a neighbor that lacks some, or else to the member that lacks most, if any receives slots.
+// place gives a slot to the owner of an adjacent slot if that owner has too few slots, or else to the member that
+// lacks most. It returns false if no member receives slots.
 func (b *balance) place(slot int) bool {
 	var best *share
 	for _, s := range b.list {
@@ -225,8 +226,9 @@ func (b *balance) level() {
 	}
 }
 
-// pick returns the best slot for a member among the surplus slots of others, so that there are few ranges: preferably
-// adjacent to its own slots, and at the end of a range that borders on another surplus.
+// pick returns the best slot for a member among the surplus slots of others. To keep the number of ranges small, it
+// prefers slots that are adjacent to the member's own slots, and then slots at the end of a range that borders on
+// another surplus.
 func (b *balance) pick(to string) (slot int, found bool) {
 	best := -1
 	for n := range slotCount {

@@ -70,14 +70,14 @@ func (r *Ring) end() {
 }
 
 // Begin begins work on a hash (client.HashOf). ok is false if this member does not own the hash, or cannot renew its
-// Lease. Otherwise the work must use the returned context, which ends when the hash moves away, and call end when it
-// has ended, at most GracePeriod after the end of the context.
+// Lease. Otherwise the work must use the returned context, which ends when the hash moves to another member. The
+// work must call end when it has ended, at most GracePeriod after the end of the context.
 func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
 	return r.gate.begin(ctx, hash)
 }
 
-// Ranges returns the hashes on which this member may work, and those that it must load but not work on: because they
-// are about to move to it, or the server is unreachable.
+// Ranges returns the hashes on which this member may work (owned). It also returns the hashes that this member must
+// load but must not work on (coming), because they are about to move to it or the server is unreachable.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	v := r.current()
 	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)
@@ -128,9 +128,9 @@ func (r *Ring) publish() {
 	r.changed = make(chan struct{})
 }
 
-// OnGain calls f with the owned ranges, and then with each gained range, even if it was owned a moment before: a
-// worker that drops the items that Begin rejects must process all objects in it. Calls are serialized, on a separate
-// goroutine, until remove is called, which waits for the last call and must not be called from f.
+// OnGain calls f with the owned ranges, and then with each gained range, even if it was owned shortly before. A
+// worker that drops items which Begin rejects must process all objects in a gained range. Calls are serialized, on a
+// separate goroutine, until remove is called, which waits for the last call and must not be called from f.
 func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 	g := &gain{wake: make(chan struct{}, 1)}
 	r.locked(func() {

@@ -190,8 +190,9 @@ func NewBinder(storage Storage, bindings *client.Informer[*apisv1alpha2.APIBindi
 	}}
 }
 
-// Bind creates a binding and returns it after its resources are served, or nil if the controller must bind it: no
-// binding on the shard is similar, or a name is in use. If the binding exists, it returns an AlreadyExists error.
+// Bind creates a binding and returns it after its resources are served. It returns nil if the controller must
+// bind it, because no binding on the shard is similar or a name is in use. If the binding exists, it returns an
+// AlreadyExists error.
 func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
 	resources, ok := b.storage.Like(ctx, export)
 	if !ok {

@@ -1,5 +1,6 @@
-// Package bootstrap creates the logical clusters without a Workspace: on every shard system:admin, with the roles and
-// bindings that apply to all logical clusters, and on the root shard root, with its WorkspaceTypes and bindings.
+// Package bootstrap creates the logical clusters that have no Workspace. Every shard has system:admin, with the roles
+// and bindings that apply to all logical clusters. The root shard also has root, with its WorkspaceTypes and
+// bindings.
 //
 // It writes differences to the desired state at each start and after changes. Edits of a WorkspaceType are retained until a
 // newer version of Shardplane contains other content for it. Roles and bindings are completed, unless they opt out.

@@ -285,7 +285,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	for item := range found {
 		counts[strings.Trim(item.prefix(), "/")]++
 	}
-	logger.Info("No garbage collector has processed this data before. Objects whose owners do not exist will be deleted, unless garbage collection is disabled before the initial delay ends",
+	logger.Info("Deleting objects without existing owners after the initial delay, because no garbage collector has processed this data before: disable garbage collection to keep them",
 		"objects", len(found), "from", until, "byResource", summary(counts))
 	for item := range found {
 		logger.V(2).Info("Object will be deleted", "object", item)

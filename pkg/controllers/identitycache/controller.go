@@ -1,5 +1,5 @@
-// Package identitycache maintains a ConfigMap on each shard with the identities of the system exports of root, for clients
-// that read all logical clusters of a shard by the identity of an API.
+// Package identitycache maintains a ConfigMap with the identities of the system exports of root on each shard. Clients
+// need these identities to read the objects of an API in all logical clusters of a shard.
 package identitycache
 
 import (

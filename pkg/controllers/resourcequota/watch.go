@@ -247,7 +247,7 @@ func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*count
 	all[gvr.GroupResource()] = c
 	w.running.Go(func() {
 		if err := informer.Run(life); err != nil {
-			klog.FromContext(life).Error(err, "Failed to watch a resource with quotas", "cluster", in.Cluster, "resource", gvr)
+			klog.FromContext(life).Error(err, "Failed to watch a resource with quotas", "logicalCluster", in.Cluster, "resource", gvr)
 		}
 	})
 	return c, nil

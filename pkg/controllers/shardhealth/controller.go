@@ -1,8 +1,8 @@
 // Package shardhealth runs on the root shard and sets the readiness and load of Shards from their heartbeats.
 //
-// It does not compare clocks of different machines and does not measure time: a shard's heartbeats are missing if the root
-// shard has stored and observed several of its own heartbeats since the shard's last one. Hence a root shard that was
-// suspended, or that cannot store heartbeats, does not affect other shards.
+// It does not compare clocks of different machines and does not measure time. Heartbeats of a shard are missing if the
+// root shard has stored and observed several of its own heartbeats since the last one of the shard. Therefore, other
+// shards are not affected if the root shard is suspended or cannot store heartbeats.
 //
 //	Leases in root ─► observed heartbeats ─► Shard: condition Ready, annotations, capacity
 package shardhealth

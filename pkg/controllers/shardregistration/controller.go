@@ -119,7 +119,7 @@ func (r *registrationReconciler) reconcile(ctx context.Context, name string) (re
 		return reconcile.Result{}, nil
 	}
 	if r.removed.Load() {
-		klog.FromContext(ctx).Error(nil, "The Shard of this shard was deleted in root: no workspaces are placed on the shard, and cache servers reject its writes. Stop the shard, or restart it to register it again", "shard", name)
+		klog.FromContext(ctx).Error(nil, "Shard object of this shard was deleted in root, so that no workspaces are scheduled to it and cache servers reject its writes: stop the shard, or restart it to register it again", "shard", name)
 		return reconcile.Result{}, nil
 	}
 	err := r.create(ctx, desired(&corev1alpha1.Shard{}, r.config))

@@ -118,7 +118,7 @@ func (p *placement) create(ctx context.Context, key client.Key, shard requester,
 		return taken, nil
 	}
 	if err == nil {
-		klog.FromContext(ctx).V(2).Info("Created a logical cluster for another shard", "cluster", cluster, "shard", key.Shard)
+		klog.FromContext(ctx).V(2).Info("Created a logical cluster for another shard", "logicalCluster", cluster, "shard", key.Shard)
 	}
 	return retry(err)
 }

@@ -194,13 +194,14 @@ func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.
 	if err := r.create(ctx, ws, lc, clusters); err != nil {
 		return r.creationFailed(ctx, ws, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
+	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "logicalCluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.Store(client.KeyOf(ws), &started{uid: ws.UID, when: r.now(), created: true})
 	return reconcile.Result{RequeueAfter: quietPeriod}, nil // the watch requeues it when it is Ready
 }
 
-// await waits for the logical cluster that another shard creates. If the watch does not report it, a live read determines whether
-// the shard responds, and the owner of the name, which is final, because the shard only creates new logical clusters.
+// await waits for the logical cluster that another shard creates. If the watch does not report it, a live read
+// determines whether the shard responds, and which workspace owns the logical cluster. The owner is final, because the
+// shard does not replace existing logical clusters.
 func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
 	if r.startOf(ws).when.IsZero() {
 		r.starts.Store(client.KeyOf(ws), &started{uid: ws.UID, when: r.now()})

@@ -151,10 +151,11 @@ type candidate struct {
 	silent, reported bool // reported is set if the shard has reported its load
 }
 
-// leastUsed returns the less used one of two shards that the hash of the logical cluster's name selects. The distribution is
-// almost as even as with the least used of all shards, but concurrent decisions on outdated load do not all choose the same
-// shard. See M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE Transactions on Parallel and
-// Distributed Systems 12 (10), 2001, and, for outdated information, How Useful Is Old Information?, ibid. 11 (1), 2000.
+// leastUsed returns the less used one of two shards that the hash of the logical cluster's name selects. The
+// distribution is almost as even as if the least used of all shards was chosen. However, concurrent decisions based on
+// outdated load do not all choose the same shard. See M. Mitzenmacher, The Power of Two Choices in Randomized Load
+// Balancing, IEEE Transactions on Parallel and Distributed Systems 12 (10), 2001, and, for outdated information, How
+// Useful Is Old Information?, ibid. 11 (1), 2000.
 //
 // Shards that are nearly full or have not responded recently are used only if there is no other one.
 func leastUsed(fit []candidate) *corev1alpha1.Shard {
@@ -216,8 +217,8 @@ func (c *claims) drop(shard string, n int64, now time.Time) {
 	}
 }
 
-// rankOf returns the rank of a shard for a logical cluster (rendezvous hashing): each shard is equally likely to have
-// the highest rank, and adding or removing a shard does not change the order of the others.
+// rankOf returns the rank of a shard for a logical cluster (rendezvous hashing). Each shard is equally likely to have
+// the highest rank. Adding or removing a shard does not change the order of the others.
 func rankOf(cluster logicalcluster.Name, shard string) uint64 {
 	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
 	return binary.BigEndian.Uint64(sum[:])

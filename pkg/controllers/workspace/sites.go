@@ -206,7 +206,7 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 	if found, err := exists(ctx, lc.Spec.Owner.UID); err != nil || found {
 		return false, err
 	}
-	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
+	logger := klog.FromContext(ctx).WithValues("logicalCluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
 	if age := now.Sub(lc.CreationTimestamp.Time); age > orphanAge {
 		logger.Info("Retaining a logical cluster without a Workspace because of its age: delete its LogicalCluster, or restore the Workspace", "age", age)
 		return true, nil

@@ -224,7 +224,8 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 }
 
 // reservation reserves names for a definition that a request writes, or for a source that is about to serve
-// them, until the index contains the definition or the request has failed. names.mu guards its fields.
+// them. It ends when the index contains the definition, or when the request has failed. names.mu guards its
+// fields.
 type reservation struct {
 	of *names
 
@@ -242,8 +243,8 @@ type reservation struct {
 
 type reservationKey struct{}
 
-// othersLocked adds to taken the names in a scope that are reserved for others, and marks reservations that
-// conflict with wanted names, so that release notifies their definition.
+// othersLocked adds the names in a scope that are reserved for other definitions to taken. It sets denied
+// of reservations that conflict with wanted names, so that release notifies definitions.
 func (n *names) othersLocked(taken claims, scope nameScope, definition string, wanted *apiextensions.CustomResourceDefinitionNames) {
 	for r := range n.reserved[scope] {
 		if r.definition == definition {

@@ -73,7 +73,8 @@ type Lookup struct {
 
 // Change describes a schema that a source serves no longer, or with another schema in its place.
 type Change struct {
-	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have changed.
+	// Schema is the previous schema. It is nil if a source was added or removed, because any schema may have
+	// changed then.
 	Schema   *Schema
 	Identity string
 	// Cluster is the affected logical cluster or the wildcard; the zero value stands for all in which the

@@ -29,9 +29,9 @@ import (
 
 // rawCodec stores custom resources as JSON, in the version in which they were written.
 //
-// Below the codec of a schema it also carries objects instead of bytes, so that this codec can run on an
-// object of the shared cache without encoding it. Data that starts with a zero byte, which JSON never does, is
-// the number of an object in transit, and a *capture is a writer that accepts an object.
+// The codec of a schema uses it to decode and encode objects of the shared cache without bytes in between. If
+// data starts with a zero byte, which JSON never does, it contains the number of an object in transit. A
+// *capture is a writer that accepts an object.
 type rawCodec struct {
 	runtime.Codec
 }
@@ -135,9 +135,9 @@ func (c packedCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return c.rawCodec.Encode(obj, w)
 }
 
-// conversionCheck converts objects before they are written if the schema has a conversion function, because an
-// object that cannot be converted would break lists in other versions, also of other logical clusters. A nil check
-// accepts everything.
+// conversionCheck converts objects before they are written if the schema has a conversion function. Otherwise, an
+// object that cannot be converted would break lists in other versions, even those of other logical clusters. A nil
+// check accepts everything.
 type conversionCheck struct {
 	convert definitions.Convert
 	stored  string

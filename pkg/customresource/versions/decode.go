@@ -24,9 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// Defaults multiply: an object of 3 KB may grow to 10 MB when they are set, and an object that was written
-// before a definition got larger defaults may grow to any size. The server sets defaults at each read, e.g.
-// for its own informers at each start. Therefore it computes their size first.
+// Defaults multiply: an object of 3 KB may grow to 10 MB when they are set. An object may grow to any size
+// if its definition got larger defaults after it was written. Because the server sets defaults at each
+// read, e.g. for its own informers at each start, it computes their size first.
 const (
 	// Defaults may add leastExpansion bytes of memory to any object, or expansionFactor times its size.
 	leastExpansion, expansionFactor = 1 << 20, 16
@@ -60,8 +60,9 @@ func (v *versionStore) decodeCached(ctx context.Context, stored *packed.Object) 
 	return out, v.decoded.put(key, out, bytesOf(out.Object)), nil
 }
 
-// cacheable reports whether a decoded object may be cached. The result of a conversion webhook is not, because the
-// webhook may be fixed without a new version of the object, and the next update would write a wrong cached result back.
+// cacheable reports whether a decoded object may be cached. Results of conversion webhooks are not cached, because a
+// webhook may be fixed without a new version of the object. The next update would then write the wrong cached result
+// back.
 func (v *versionStore) cacheable(stored *packed.Object) bool {
 	return !v.callsWebhook || stored.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
 }
@@ -239,7 +240,8 @@ func (v *versionStore) limitedUpdate(ctx context.Context, update storage.UpdateF
 type dryRunKey struct{}
 
 // WithDryRun marks the context of a dry run. Objects that a webhook converts are then read as if their managed
-// fields had the same names in all versions, because only updates of the storage limit conversions for them.
+// fields had the same names in all versions, because conversions of managed fields are only limited in stored
+// updates.
 func WithDryRun(ctx context.Context) context.Context {
 	return context.WithValue(ctx, dryRunKey{}, true)
 }

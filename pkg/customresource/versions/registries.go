@@ -296,8 +296,8 @@ func (s *Stores) Each(ctx context.Context, sch *definitions.Schema, visit func(*
 	return nil
 }
 
-// storageOf returns the store of the stored version of a schema, which may be used until done is called, and
-// the key of an object, or the prefix of all keys if name is empty.
+// storageOf returns the store of the stored version of a schema, and the key of an object, or the prefix of
+// all keys if name is empty. The store may be used until done is called.
 func (s *Stores) storageOf(ctx context.Context, sch *definitions.Schema, name string) (v *versionStore, key string, done func(), err error) {
 	v, stored, done, err := s.open(sch, sch.StoredVersion())
 	if err != nil {

@@ -214,9 +214,10 @@ func (v *versionStore) GuaranteedUpdate(ctx context.Context, key string, out run
 	return v.decodeInto(ctx, &written, out)
 }
 
-// unchanged returns a function that reports whether an update did not change the object. The object must then
-// be stored as it was, because converting it to the stored version may yield different content and thereby a
-// new resource version, unless it is not stored in this version, or this is the version of the store.
+// unchanged returns a function that reports whether an update did not change the object. An unchanged object
+// must be stored as it was, because a conversion to the stored version may change its content and thus its
+// resource version. The function returns false if the object is not stored in the stored version, or if this
+// store is for the stored version: then it may be converted, or needs no conversion.
 func (v *versionStore) unchanged(stored *packed.Object, current *unstructured.Unstructured) func(updated runtime.Object) bool {
 	if version := v.gvk.GroupVersion(); version == v.stored || stored.GroupVersionKind().GroupVersion() != v.stored {
 		return func(runtime.Object) bool { return false }

@@ -1,6 +1,6 @@
-// Package versions stores custom resources. There is one raw store with one watch cache for each resource, shared by
-// all schemas, and on top of it a store for each version of each schema, which runs the schema's codec. Version stores
-// cache decoded objects within a common budget, and limit the calls of conversion webhooks, which belong to tenants.
+// Package versions stores custom resources. Each resource has one raw store with one watch cache, which all schemas
+// share. On top of it, each version of each schema has a version store, which runs the schema's codec. Version stores
+// share a budget for cached decoded objects, and limit the calls of conversion webhooks, which belong to tenants.
 package versions
 
 import (
@@ -45,8 +45,8 @@ type rawStore struct {
 
 // calls limits the concurrent calls of conversion webhooks.
 type calls struct {
-	// conversions limits conversions of objects that are read and written, and updates the few updates in which
-	// the library may convert an object for its managed fields, for which readers should not wait.
+	// conversions limits conversions of objects that are read or written. updates limits the few updates in
+	// which the library may convert an object for its managed fields, so that readers do not wait for these.
 	conversions, updates *webhooktransport.Calls
 }
 

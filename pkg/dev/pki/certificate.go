@@ -86,11 +86,11 @@ func newRSAKey() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 20
 func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.Certificate, []byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
-		return nil, nil, fmt.Errorf("sign: %w", err)
+		return nil, nil, fmt.Errorf("signing: %w", err)
 	}
 	signed, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read back: %w", err)
+		return nil, nil, fmt.Errorf("parsing the signed certificate: %w", err)
 	}
 	return signed, pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
 }

@@ -71,7 +71,7 @@ func (s *Store) Key(name string) (file string, err error) {
 	file = filepath.Join(s.dir, name+".key")
 	content, err := readIfExists(file)
 	if err != nil {
-		return "", fmt.Errorf("read key: %w", err)
+		return "", fmt.Errorf("reading the key: %w", err)
 	}
 	if content != nil {
 		if _, err := parseKey(content); err != nil {
@@ -115,7 +115,7 @@ func (s *Store) ensure(name string, spec Spec, ca *Pair, create func() (crypto.S
 		s.Notes = append(s.Notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 	}
 	if err := s.issue(pair, spec, ca, create); err != nil {
-		return nil, fmt.Errorf("make %s %s: %w", kind, name, err)
+		return nil, fmt.Errorf("creating %s %s: %w", kind, name, err)
 	}
 	return pair, nil
 }
@@ -141,10 +141,10 @@ func (s *Store) load(name string) (*Pair, error) {
 	}
 	var err error
 	if pair.CertPEM, err = readIfExists(pair.CertFile); err != nil {
-		return nil, fmt.Errorf("read certificate: %w", err)
+		return nil, fmt.Errorf("reading the certificate: %w", err)
 	}
 	if pair.KeyPEM, err = readIfExists(pair.KeyFile); err != nil {
-		return nil, fmt.Errorf("read key: %w", err)
+		return nil, fmt.Errorf("reading the key: %w", err)
 	}
 	if pair.KeyPEM == nil {
 		if pair.CertPEM != nil {
@@ -209,10 +209,10 @@ func (s *Store) issue(pair *Pair, spec Spec, ca *Pair, create func() (crypto.Sig
 // writeNewKey creates a key and writes it to a file.
 func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.Signer, encoded []byte, err error) {
 	if key, err = create(); err != nil {
-		return nil, nil, fmt.Errorf("generate key: %w", err)
+		return nil, nil, fmt.Errorf("generating a key: %w", err)
 	}
 	if encoded, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
-		return nil, nil, fmt.Errorf("encode key: %w", err)
+		return nil, nil, fmt.Errorf("encoding a key: %w", err)
 	}
 	return key, encoded, WriteFile(file, encoded, 0o600)
 }
@@ -221,11 +221,11 @@ func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.
 func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+			err = fmt.Errorf("writing %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
 		}
 	}()
 	_, err = tmp.Write(data)

@@ -22,8 +22,8 @@ type process struct {
 	err  error         // exit error, valid once done is closed
 }
 
-// startProcess must be called by a goroutine that is locked to its thread and outlives the process, because Linux sends
-// the parent-death signal when the thread that started a process ends.
+// startProcess must be called by a goroutine that is locked to its thread and outlives the process. Linux sends the
+// parent-death signal when the thread that started a process ends.
 func startProcess(c Component) (*process, error) {
 	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // stopped by signals, because a context cannot order the shutdown
 	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
@@ -32,10 +32,10 @@ func startProcess(c Component) (*process, error) {
 	cmd.SysProcAttr = sysProcAttr()
 	cmd.WaitDelay = drainTimeout
 	if _, err := cmd.StdinPipe(); err != nil { // the lifeline, which Start or Wait closes
-		return nil, fmt.Errorf("start %s: %w", c.Path, err)
+		return nil, fmt.Errorf("starting %s: %w", c.Path, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start: %w", err)
+		return nil, fmt.Errorf("starting: %w", err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {

@@ -30,8 +30,9 @@ type Election struct {
 const defaultLease = 15 * time.Second
 
 // Lead calls run whenever this replica is the leader, until ctx is done or run returns an error. The context of run is
-// canceled when the replica loses the lease. Another replica becomes leader only after run has returned, which releases
-// the lease, unless this takes longer than the rest of the lease, which is at least a fifth of it.
+// canceled when the replica loses the lease. Another replica becomes leader only after run has returned and the lease
+// has been released. However, if run takes longer than the rest of the lease, the lease expires before. The rest is at
+// least a fifth of the lease.
 func (e Election) Lead(ctx context.Context, run func(ctx context.Context) error) error {
 	for {
 		if err := e.leadOnce(ctx, run); err != nil || ctx.Err() != nil {

@@ -49,8 +49,8 @@ type session struct {
 	end     context.CancelCauseFunc
 
 	// origin is the checkpoint of the shard when the session of a relay started, and regional are the replicas that are
-	// not relayed. lost counts the events after which the cache server that is relayed from may have other data, and
-	// found those that have been checked; losing is signaled for a check.
+	// not relayed. lost counts the events after which the source cache server may have other data. found counts the
+	// events that have been checked. losing requests a check.
 	origin      *replicationcheckpoints.ReplicationCheckpoint
 	regional    *digest.Table[struct{}]
 	lost, found atomic.Int64
@@ -295,7 +295,8 @@ func (s *session) relayed() (checkpoint, bool) {
 	return at, known
 }
 
-// totals returns the root of the replicas here and of those that stay in their region.
+// totals returns the root of the local replicas, and the root of the replicas that stay in their
+// region.
 func (s *session) totals() digest.Root {
 	sums, regional := s.expected.Sums(), s.regional.Sums()
 	for i := range sums {

@@ -6,14 +6,14 @@
 //	                                         ▲                     │
 //	                                         └──── actual cost ◄───┘
 //
-// It uses the filter of upstream's API Priority and Fairness with its own queue and estimates, because upstream's
-// estimates sum up the objects and watches of all logical clusters, and random flows share its queues. Here, a flow
-// is the reads or the writes of a logical cluster.
+// It uses the filter of upstream's API Priority and Fairness with its own queue and estimates. Upstream's estimates
+// sum up the objects and watches of all logical clusters, and unrelated flows share its queues. Here, a flow is the
+// reads or the writes of a logical cluster.
 //
 // The share of a flow depends on whether other logical clusters send requests, see cost.go.
 //
-// The filter comes after authorization and the limits of users, so that others cannot fill the queue of a logical
-// cluster, and before the limit of the server, because queued requests use no shared resources.
+// The filter runs after authorization and the limits of users, so that other users cannot fill the queue of a
+// logical cluster. It runs before the limit of the server, because queued requests use no shared resources.
 package fairness
 
 import (

@@ -42,7 +42,7 @@ const (
 	period = 100 * time.Millisecond
 	share  = 20
 	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled. It is
-	// more than one, so that a single user cannot block all others.
+	// larger than one, so that a single user cannot block all others.
 	//
 	//reference:limit cluster | requests that still compute a second after their end, of all users; 1 of each user | from this number on, 429 until they end
 	perCluster = 2

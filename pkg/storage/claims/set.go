@@ -76,8 +76,8 @@ type Change struct {
 func (c Change) Lagged() time.Time { return c.Time.Add(lag) }
 
 // NewSet returns an empty set for the objects of a resource with an identity, which is empty for resources that no
-// export defines. since is the resource version up to which the caller has read the bindings: changes up to it belong
-// to the initial state, and watches from earlier versions must list again.
+// export defines. since is the resource version up to which the caller has read the bindings. Changes up to it belong
+// to the initial state, so that watches from earlier versions must list again.
 func NewSet(source *Source, resource schema.GroupResource, identity string, since uint64) *Set {
 	return &Set{source: source, resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
 }
@@ -107,9 +107,10 @@ func (s *Set) Current() error { return s.source.Current() }
 // Identity is the identity of the objects.
 func (s *Set) Identity() string { return s.identity }
 
-// Allow sets the selection of a logical cluster to the objects that the selector matches; nil matches all. revision
-// is the resource version of the object that caused the change. It takes the lock of the hub that follows the set,
-// under which BackendConfig.ClaimLabels and attributes are computed: these must not take a lock that the caller holds.
+// Allow sets the selection of a logical cluster to the objects that the selector matches; nil matches all. revision is
+// the resource version of the object that caused the change. It acquires the lock of the hub that follows the set.
+// BackendConfig.ClaimLabels and attributes are computed under this lock, so that they must not acquire a lock of the
+// caller.
 func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
 	s.change(cluster, Select(selector), revision)
 }

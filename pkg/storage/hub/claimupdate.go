@@ -33,8 +33,8 @@ type claimUpdate struct {
 }
 
 // missed are the changes that a resuming watcher has missed. For logical clusters with changed claims, it receives the
-// current state instead of the events: objects that have not changed since its version immediately, others at the latest
-// event of each. Therefore it may resume from any event.
+// current state instead of the events. Objects that have not changed since its version are sent immediately, and others
+// at their latest event. Therefore, it may resume from any event.
 type missed struct {
 	cfg     *Config
 	request *Request

@@ -149,9 +149,9 @@ func (t *tap) Stop() {
 	t.Interface.Stop()
 }
 
-// await waits for the end of the tap, which the watch cache has stopped, and of its watch. Two watches must not share an
-// etcd stream. Otherwise, etcd may report progress of the first to the second, which lacks events: the response that
-// creates a watch may overtake a notification of progress, which is for all watches.
+// await waits for the end of the tap, which the watch cache has stopped, and of its watch. Two watches must not share
+// an etcd stream. Notifications of progress are for all watches of a stream, and the response that creates a watch may
+// overtake one. The second watch would then receive the progress of the first, although it lacks events.
 func (t *tap) await() {
 	<-t.ended
 	for range t.Interface.ResultChan() { // until the client has closed the watch, and its stream

@@ -18,8 +18,8 @@ import (
 
 const (
 	// inUseLimit and sizeLimit are the percentages of the quota from which on etcd is full for tenants. etcd compares
-	// the size of its file with the quota. The file does not shrink, but free pages are reused, so that usually the
-	// limit of the bytes in use applies, and that of the file size only if its free pages are fragmented.
+	// the size of its file with the quota. The file does not shrink, but free pages are reused. Therefore, inUseLimit
+	// usually applies first, and sizeLimit only if the free pages are fragmented.
 	//
 	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, except by `root` and `system:*` | 507 for writes that grow; replicas wait
 	//reference:limit shard | size of the etcd file as a percentage of `--etcd-quota-backend-bytes` | 507 for writes that grow; replicas wait
@@ -117,7 +117,7 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 	q.inUse.Store(inUse)
 	q.limit.Store(least)
 	if was := q.filling.Swap(filling); was != filling {
-		klog.InfoS("Space in etcd", "fillingUp", filling, "inUse", inUse, "quota", least)
+		klog.InfoS("Fill level of etcd has changed", "fillingUp", filling, "inUse", inUse, "quota", least)
 	}
 	if was := q.full.Swap(full); was && !full {
 		klog.InfoS("etcd has space again")
@@ -150,7 +150,8 @@ const (
 )
 
 // compaction compacts the history of a nearly full etcd. Otherwise, a single tenant could fill the file with updates
-// that do not increase the size of an object, which are still accepted but leave the previous value in the file.
+// that do not increase the size of an object. Such updates are still accepted, but the file also keeps the previous
+// value.
 type compaction struct {
 	// enabled is false if the administrator has chosen to keep all history.
 	enabled bool

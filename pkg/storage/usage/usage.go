@@ -282,8 +282,9 @@ func (c *Counter) scanRange(ctx context.Context, from, end string, revision int6
 func (c *Counter) follow(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	watch := c.client.Watch(ctx, c.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1))
-	// Two watches must not share a stream. Otherwise, etcd may report progress of this one to the next, which lacks
-	// events: the response that creates a watch may overtake a notification of progress, which is for all watches.
+	// Two watches must not share a stream. Notifications of progress are for all watches of a stream, and the
+	// response that creates a watch may overtake one. The next watch would then receive the progress of this one,
+	// although it lacks events.
 	defer func() {
 		cancel()
 		for range watch { // until the client has closed it, and its stream

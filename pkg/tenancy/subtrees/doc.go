@@ -1,5 +1,5 @@
-// Package subtrees computes the storage used by a workspace and all workspaces below it, on all shards, if it is limited
-// by annotations of the LogicalCluster at the top, which administrators set.
+// Package subtrees computes the storage that a workspace and all workspaces below it use on all shards. It does so if
+// administrators limit this storage by annotations of the LogicalCluster at the top.
 //
 //	usage of this shard, by logical cluster ──┐
 //	paths of its logical clusters ────────────┼──► sums ──► admission

@@ -252,7 +252,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
 		return &response{refused: err}, nil
 	case isStatus && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.Path, "reason", err)
+		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
 		return &response{refused: errRefused}, nil
 	default:
 		return nil, err
@@ -262,7 +262,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 // store stores the result of a read. After an error, the previous response remains.
 func (c *Cache) store(e *entry, found *response, err error) {
 	if err != nil {
-		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.Path, "reason", err)
+		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
 		if e.response == nil {
 			c.remove(e)
