@@ -3,8 +3,8 @@
 // kubectl-shardplane.
 //
 // The exit code is 0 after an orderly shutdown, 64 for wrong flags or arguments, 65 if the data directory of a server
-// cannot be used, and 1 for other errors, unless the help of the command specifies other codes. The last line on
-// standard error contains the reason.
+// cannot be used, and 1 for other errors. The help of a command may specify other codes. The last line on standard
+// error contains the reason.
 package main
 
 import (

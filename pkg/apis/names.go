@@ -66,8 +66,8 @@ func ExportLabelValue(provider logicalcluster.Name, export string) string {
 	return hash([]byte(provider.Path().Join(export).String()))
 }
 
-// Complete sets the metadata that servers add to new bindings: the finalizer, and unless they are empty, the path of
-// the logical cluster and the label of the export (ExportLabelValue).
+// Complete sets the metadata that servers add to new bindings: the finalizer, the path of the logical cluster, and
+// the label of the export (ExportLabelValue). It omits path and label if they are empty.
 func Complete(binding metav1.Object, path, label string) {
 	set := func(of map[string]string, key, value string) map[string]string {
 		all := make(map[string]string, len(of)+1)

@@ -180,8 +180,8 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		owner := ownerOf(x509request.NewDynamic(ca.VerifyOptions, x509request.CommonNameUserConversion), a.options.certificateGroups())
 		client = newRemembering(owner, ca.VerifyOptions)
 	}
-	// A front-proxy is never a user by its own certificate, regardless of the CA: a request that it forwards without a
-	// user has no user, or other credentials.
+	// The certificate of a front-proxy never authenticates a user, regardless of its CA. A request that a front-proxy
+	// forwards without a user is anonymous, unless it contains other credentials.
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		var refused error
 		if a.proxy != nil {

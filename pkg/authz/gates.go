@@ -45,8 +45,9 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// WithAdminGate allows requests for request.Admin, which contains objects of the installation, to administrators,
-// and reads to shards, and denies them to all other users regardless of rules. Impersonation is authorized by next.
+// WithAdminGate authorizes requests for request.Admin, which contains objects of the installation. It allows all
+// requests of administrators and reads of shards, and denies requests of all other users regardless of rules.
+// Impersonation is authorized by next.
 func WithAdminGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		reads := Reads(a) || !a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "head")
@@ -210,9 +211,10 @@ type VirtualWorkspaces interface {
 }
 
 // WithVirtualWorkspaces first authorizes the use of the virtual workspace of a request, and then the request
-// within it, so that other users cannot see what it contains. Impersonation is authorized by the logical
-// cluster that grants the virtual workspace, like other requests to it. A user of the virtual workspace is
-// recorded as authorized for the content that it shows; a user of the logical cluster that grants it is not.
+// within it. Therefore, users without access cannot see its content. Impersonation is authorized by the
+// logical cluster that grants the virtual workspace, like other requests to it. A user of the virtual
+// workspace is recorded as authorized for the content that it shows. A user of the logical cluster that
+// grants the virtual workspace is not.
 func WithVirtualWorkspaces(next authorizer.Authorizer, virtualWorkspaces VirtualWorkspaces) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if request.VirtualWorkspaceFrom(ctx) == nil {
@@ -275,10 +277,10 @@ const (
 )
 
 // WithImpersonationScope restricts impersonated users to the logical cluster of the request, by adding the
-// scope to the impersonation headers. It must run after the logical cluster is determined, and before
-// upstream's filter, whose cache keys do not contain the logical cluster: with the scope, they differ for
-// each. If a client adds the scope of another logical cluster, the user is in scope in neither. Requests that
-// impersonate too many groups or extra values get status 400.
+// scope to the impersonation headers. It must run after the logical cluster is determined. It must run before
+// upstream's filter, whose cache keys do not contain the logical cluster: because of the scope, keys of
+// different logical clusters differ. If a client adds the scope of another logical cluster, the user is in
+// scope in neither. Requests that impersonate too many groups or extra values get status 400.
 func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,8 +33,8 @@ type setKey struct {
 	identified
 	// stored is the identity in the storage keys. For system resources it may become known later.
 	stored string
-	// verb is part of the key because bindings to an export may accept the same resource with different verbs,
-	// and watches must end when watching is no longer accepted.
+	// verb is part of the key because bindings to an export may accept a resource with different verbs. For
+	// example, watches must end when the verb watch is no longer accepted.
 	verb string
 }
 
@@ -48,8 +48,8 @@ type claimed struct {
 	config *Config
 	table  *table
 
-	// labels contains the claimLabels of logical clusters. It is a sync.Map because storage reads it while
-	// it holds locks that changes of sets need.
+	// labels contains the claimLabels of logical clusters. It is a sync.Map because storage reads it under
+	// locks that changes of sets also acquire.
 	labels sync.Map
 
 	mu      sync.Mutex

@@ -91,9 +91,9 @@ func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 	x.replace(logicalcluster.From(b), b.Name, newRecord(b, l), revision)
 }
 
-// replace adds, changes or (if r is nil) removes a record. Only the goroutine of the informer calls it.
-// It changes records and sets under the lock of the sets, so that a set which is created concurrently does not have
-// the new record without its revision.
+// replace adds, changes or (if r is nil) removes a record. Only the goroutine of the informer calls it. It changes
+// records and sets under the lock of the sets. Otherwise, a set that is created concurrently could contain the new
+// record without its revision.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
 	x.claimed.mu.Lock()
 	before, was, all, affected := x.replaceRecord(cluster, name, r)

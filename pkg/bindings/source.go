@@ -134,8 +134,8 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	return x.definition(ctx, r, b)
 }
 
-// List implements definitions.Source: it reads the stored bindings, so that discovery contains new bindings at once,
-// and names are reserved that the index does not contain yet.
+// List implements definitions.Source. It reads the stored bindings, because discovery and name reservations must
+// include bindings that the index does not contain yet.
 func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
 	switch {
 	case cluster.Wildcard:

@@ -46,8 +46,8 @@ func newFollower[T Object](scope Scope, name string, sink Sink[T], source source
 	return &Follower[T]{newConnection(name, at), sink}, nil
 }
 
-// Resume makes a follower that has not run start at a resourceVersion up to which the sink received all events in
-// an earlier process: it is synced, but not Current.
+// Resume makes a follower start at a resourceVersion. The sink must have received all events up to it in an
+// earlier process, and the follower must not have run. It is then synced, but not Current.
 func (f *Follower[T]) Resume(resourceVersion string) {
 	f.setResourceVersion(resourceVersion)
 	f.markSynced()

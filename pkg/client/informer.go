@@ -24,8 +24,8 @@ type InformerOptions[T Object] struct {
 	// Transform changes each object before it is stored, e.g. to drop fields. It must not change name, namespace,
 	// the annotation kcp.io/cluster, and the UID if Ranges are by UID.
 	Transform func(obj T) (T, error)
-	// Keep selects the objects to store, before Transform; nil selects all. It is called at each event of the object,
-	// and an object that is no longer selected counts as deleted. If its result depends on other state, handlers are
+	// Keep selects the objects to store, before Transform; nil selects all. It is called for each event of an object.
+	// An object that is no longer selected is treated as deleted. If its result depends on other state, handlers are
 	// notified at the next event of the object, even if that is its deletion.
 	Keep func(obj T) bool
 	// KeepManagedFields keeps metadata.managedFields, often half of an object. Updates without them do not change them.

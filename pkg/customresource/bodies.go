@@ -152,8 +152,9 @@ func copyResponse(w http.ResponseWriter, from *documents.Response) {
 
 const patchTries = 5
 
-// patchStrategically applies a strategic merge patch to the current object with its Go type, and calls next
-// with the changes as a JSON merge patch for that resource version. It retries after a conflict.
+// patchStrategically applies a strategic merge patch to the current object with its Go type. It then calls
+// next with the changes as a JSON merge patch for the resource version of this object. It retries after a
+// conflict.
 func patchStrategically(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
 	_, patch, err := buffered(r)
 	if err != nil {

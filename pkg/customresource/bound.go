@@ -45,8 +45,8 @@ func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) boo
 	return s.system.Of(resource) != nil || s.builtIns.Serves(ctx, resource)
 }
 
-// Definition returns the definition of a resource in a logical cluster, or nil if it is not served or built
-// in, and the prefix of the keys of its objects.
+// Definition returns the definition of a resource in a logical cluster, and the prefix of the keys of its
+// objects. It returns nil if the resource is not served or is built in.
 func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (d *definitions.Definition, prefix string, err error) {
 	d, err = s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource.GroupResource(), Version: resource.Version})
 	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || !d.Stored() {

@@ -294,7 +294,7 @@ func replicaOf(info *genericapirequest.RequestInfo, kind schema.GroupVersionKind
 }
 
 // Opaque returns a copy of crd for a server of replicas. All fields are preserved without validation or
-// defaults, versions are converted by name only, and there are no subresources, so that the status is written
+// defaults, and versions are converted by name only. There are no subresources, so that the status is written
 // together with its object.
 func Opaque(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	out := crd.DeepCopy()

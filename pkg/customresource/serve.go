@@ -272,7 +272,7 @@ func serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapireq
 }
 
 // refuseIdentity returns an error for wildcard requests, and requests to virtual workspaces, with an unknown,
-// invalid or missing identity. It does not disclose bindings of other tenants: only administrators of the shard
+// invalid or missing identity. It does not disclose bindings of other tenants. Only administrators of the shard
 // send wildcard requests, and only virtual workspaces of exports have identities, with the consent of consumers.
 func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definitions.Definition) error {
 	var why string

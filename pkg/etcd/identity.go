@@ -236,8 +236,8 @@ func (s *Starts) Latest() string {
 	return s.known[len(s.known)-1].Name
 }
 
-// Had reports whether the data up to a revision is part of the current data's history for a client that began to read
-// when the named start was the latest. It may be false if another replica has started in the meantime.
+// Had reports whether the history of the current data contains a revision that a client has read. name is the latest
+// start at the time when the client began to read. It may be false if another replica has started in the meantime.
 func (s *Starts) Had(ctx context.Context, name string, revision int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

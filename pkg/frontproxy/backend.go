@@ -27,8 +27,8 @@ const (
 	// An HTTP/2 connection is tested after pingAfter without traffic, and fails after pingTimeout.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 10 * time.Second
-	// readAhead is how many bytes of a response are buffered before the client reads them, and
-	// mergedReadAhead the same for one shard in a merged watch.
+	// readAhead is the number of bytes of a response that are buffered before the client reads
+	// them. mergedReadAhead is this number for each shard in a merged watch.
 	//
 	//reference:none
 	readAhead       = 512 << 10
@@ -227,8 +227,8 @@ func connect(dialer *net.Dialer) connector {
 
 // limitDials limits how many connections dial makes concurrently. net/http dials for each request that no existing
 // connection can take, although the first new connection takes most of the waiting requests. Without a limit, a
-// burst of one tenant would cause one handshake per request, and above --limit anonymous-connections the shard
-// would close connections that carry requests of other tenants.
+// burst of one tenant would cause one handshake per request. Above --limit anonymous-connections, the shard would
+// then close connections with requests of other tenants.
 func limitDials(dial connector) connector {
 	slots := make(chan struct{}, maxDials)
 	return func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {

@@ -23,8 +23,8 @@ var (
 	longBuffers  = newBufferPool(8 << 10)
 )
 
-// target is the server to which a call is forwarded: the shard of a logical cluster, a server of
-// the mapping file, a mounted server, or any shard for resources of the installation.
+// target is the server to which a call is forwarded. It is the shard of a logical cluster, a server
+// of the mapping file, a mounted server, or, for resources of the installation, any shard.
 type target interface {
 	way() *backend
 	// path converts the escaped path of the client's request into the one of the forwarded request.

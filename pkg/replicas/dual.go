@@ -79,9 +79,10 @@ func trueFirst(a, b bool) int {
 
 // Dual combines the objects of the own shard with the replicas of other shards.
 //
-// An object of the own shard is preferred to all replicas with the same logical cluster, namespace and name. If
-// several other shards have such an object, e.g. during a migration, the order of precedence is: objects of Active
-// shards, objects that are not being deleted, the youngest object, the object of the first shard by name.
+// An object of the own shard is preferred to all replicas with the same logical cluster, namespace and name.
+// Several other shards may have such an object, e.g. during a migration. The order of precedence is then: objects
+// of Active shards, objects that are not being deleted, the youngest object, the object of the first shard by
+// name.
 //
 // A Dual is synced when the own shard was read, because a shard works while the cache server is unavailable. Until both
 // sides were read and a checkpoint of each shard is covered, lookups return client.ErrIncomplete instead of NotFound.

@@ -72,7 +72,8 @@ type BackendConfig struct {
 	// ClaimLabels returns the labels that reads add to claimed objects; nil if there are none.
 	ClaimLabels ClaimLabels
 	// Named are the resources with series of their own in metrics; others are Unnamed. If nil, all
-	// resources have their own. That memory is never released, so the set must not grow.
+	// resources have their own. The memory of a series is never released. Therefore, the set must
+	// not grow.
 	Named sets.Set[schema.GroupResource]
 	// EnableGarbageCollection allows deletions to orphan dependents or wait for them, which a garbage collector does.
 	EnableGarbageCollection bool

@@ -32,8 +32,8 @@ type ClaimLabel struct {
 }
 
 // ClaimLabels returns the labels that reads add to the objects of a resource in a logical cluster; usually none. It
-// is called for each object, while events are pending: it must be quick, must not block, and must not take a lock
-// under which a claim set is changed. The slice must not be changed.
+// is called for each object and delays pending events. Therefore, it must be quick, must not block, and must not
+// acquire a lock under which a claim set is changed. The slice must not be changed.
 type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel
 
 // claimLabels are the labels of one resource, or nil if there are none.
@@ -64,7 +64,8 @@ func (c *claimLabels) of(obj runtime.Object) map[string]string {
 	return shown
 }
 
-// shown returns the object with its labels. It is a copy that shares everything else, or obj itself if there are no labels.
+// shown returns the object with its labels. The result is a copy that shares all other content, or obj itself if there
+// are no labels.
 func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
 	add := c.of(obj)
 	if len(add) == 0 {

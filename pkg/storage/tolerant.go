@@ -20,8 +20,9 @@ import (
 )
 
 // A watch cache contains the objects of all tenants. One object that cannot be decoded would fail the list that fills
-// it, and make the resource unavailable to all tenants. Therefore lists of several logical clusters skip such objects,
-// but not those that cannot be decrypted: most likely a key is missing, and all objects would seem to be deleted.
+// it, and make the resource unavailable to all tenants. Therefore, lists of several logical clusters skip such
+// objects. They do not skip objects that cannot be decrypted, because most likely a key is missing, and all objects
+// would seem to be deleted.
 
 // tolerated is the state of a list that skips undecodable objects.
 type tolerated struct {

@@ -9,7 +9,7 @@
 //	replicationcheckpoints  the objects of a shard that the cache server has
 //	cachekinds              the kinds of the three that are exchanged through the cache server
 //
-// Definitions that storage, clients and URL parsers also need are in package request, and definitions about
-// the identity of users in its package identity, because built-in resources must not depend on clients. Names
-// that kcp's SDK defines are used from there.
+// Package request contains definitions that storage, clients and URL parsers also need, and its package
+// identity those about the identity of users. They are separate because built-in resources must not depend on
+// clients. Names that kcp's SDK defines are used from there.
 package tenancy

@@ -186,8 +186,8 @@ const HomesCluster = logicalcluster.Name(request.SystemPrefix + "homes")
 // homeSegment is the first segment of the paths of home workspaces.
 const homeSegment = "user"
 
-// HomeName returns the name of the logical cluster of a user's home workspace: the first 8 bytes of a hash, in base 36,
-// with a leading zero for each leading zero byte.
+// HomeName returns the name of the logical cluster of a user's home workspace. It consists of the first 8 bytes of a
+// hash in base 36, with a leading zero for each leading zero byte.
 func HomeName(username string) logicalcluster.Name {
 	sum := sha256.Sum224([]byte(username))
 	id := sum[:8]
@@ -198,8 +198,8 @@ func HomeName(username string) logicalcluster.Name {
 	return logicalcluster.Name(strings.Repeat("0", zeros) + new(big.Int).SetBytes(id).Text(36))
 }
 
-// HomePath returns the path of a user's home workspace: user:<name>, or the name of the logical cluster if the user name
-// is not a valid path segment, e.g. a mail address.
+// HomePath returns the path of a user's home workspace: user:<name>. If the user name is not a valid path segment, e.g.
+// a mail address, it returns the name of the logical cluster.
 func HomePath(username string) logicalcluster.Path {
 	if request.ValidName(username) {
 		return logicalcluster.NewPath(homeSegment).Join(username)
@@ -217,13 +217,13 @@ func CutHome(path string) (home logicalcluster.Name, rest string, more, found bo
 	return HomeName(username), rest, more, true
 }
 
-// OwnerBinding is the name of the ClusterRoleBinding that makes the creator of a workspace its administrator. It is created
-// once, so that users can change or delete it.
+// OwnerBinding is the name of the ClusterRoleBinding that makes the creator of a workspace its administrator. It is
+// created only once, because users may change or delete it.
 const OwnerBinding = "workspace-admin"
 
-// OwnerName returns the user name of a workspace's owner in the workspace, according to the annotation of the Workspace
-// or LogicalCluster, or "" if it has no owner. It is the global name of a service account. parent is the logical
-// cluster of the Workspace.
+// OwnerName returns the name that the owner of a workspace has in the workspace, according to the annotation of the
+// Workspace or LogicalCluster. It returns "" if the workspace has no owner. It is the global name of a service account.
+// parent is the logical cluster of the Workspace.
 func OwnerName(annotations map[string]string, parent logicalcluster.Name) (string, error) {
 	annotation := annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
 	if annotation == "" {

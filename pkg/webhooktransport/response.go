@@ -35,8 +35,8 @@ type responseError string
 
 func (e responseError) Error() string { return string(e) }
 
-// Operator bounds the responses of the service of c, which the administrator has configured in a file: the service
-// must not exhaust the server's memory, or redirect its credentials.
+// Operator limits the responses of the service of c, which the administrator has configured in a file. The service
+// must not exhaust the server's memory or redirect its credentials.
 func Operator(c *rest.Config) {
 	if c.Proxy == nil {
 		c.Proxy = http.ProxyFromEnvironment // the default, but client-go does not share transports with a Proxy function

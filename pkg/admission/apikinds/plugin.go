@@ -277,8 +277,9 @@ var cachedSlices = map[string]string{
 	"clustercachedresourceendpointslices": "clusterCachedResource",
 }
 
-// checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its export,
-// because the slice discloses the consumers of the export. The cached resource must be in the same workspace.
+// checkCachedSlice rejects the creation of an endpoint slice of a cached resource if the user may not bind its
+// export, because the slice discloses the consumers of the export. The cached resource must be in the same
+// workspace.
 func (c Config) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
 	object, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
@@ -309,8 +310,8 @@ const (
 
 // Config configures the plugin.
 type Config struct {
-	// Resolve returns the logical cluster at a path, or "" if it is not known, and whether it is known to
-	// have an export that can be bound. It returns an error if this cannot be determined now.
+	// Resolve returns the logical cluster at a path, or "" if it is not known. known reports whether it
+	// certainly has an export that can be bound. It returns an error if this cannot be determined now.
 	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
 	// Find returns the logical cluster at a path on any shard, or "". It sends requests to other shards, so
 	// it must be used for administrators only: its duration discloses which paths exist.

@@ -1,7 +1,6 @@
-// Package limits is the admission plugin that limits the number and size of the objects of a logical cluster, so that
-// no tenant fills the etcd that it shares with others. Limits apply to a logical cluster alone, or together with all
-// workspaces below it. It also limits the size of objects of some kinds that all shards replicate, and lists that are
-// expensive to process.
+// Package limits is the admission plugin that limits the number and size of the objects of a logical cluster, because
+// tenants share an etcd. Limits apply to a logical cluster alone, or together with all workspaces below it. It also
+// limits the size of objects of some kinds that all shards replicate, and lists that are expensive to process.
 //
 // If a logical cluster exceeds a limit, it keeps its objects. Creates are rejected, and updates that grow an
 // object if the bytes exceed the limit.
@@ -132,9 +131,10 @@ func (p *plugin) validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-// isFilled reports whether initialization of a logical cluster has completed, and its objects are limited.
-// Bytes and subtrees are limited from the start, because a user can write a WorkspaceType whose initializer
-// never completes, and fill the logical cluster through its virtual workspace.
+// isFilled reports whether initialization of a logical cluster has completed, so that the number of its
+// objects is limited. Bytes and subtrees are limited from the start. Otherwise, a user could write a
+// WorkspaceType with an initializer that never completes, and fill the logical cluster through its virtual
+// workspace.
 func isFilled(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady || lc.DeletionTimestamp != nil
 }
@@ -147,8 +147,9 @@ type write struct {
 	objects, bytes string // what limits count, in messages
 }
 
-// within rejects a write that exceeds a limit; 0 means no limit. message contains the subject, the number and what it
-// counts, the limit, and where an administrator can raise it: the limit of objects, or that of bytes.
+// within rejects a write that exceeds a limit; 0 means no limit. message is a format with the subject, the used
+// amount and its unit, the limit, and the annotation or flag with which an administrator can raise it.
+// raiseObjects and raiseBytes are those of the limits of objects and bytes.
 func (w write) within(used, most usage.Usage, message, subject, raiseObjects, raiseBytes string) error {
 	switch {
 	case most.Objects > 0 && used.Objects >= most.Objects && w.counts:

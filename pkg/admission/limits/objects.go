@@ -28,13 +28,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
-// kind limits objects of one kind that every shard and the cache server keep in memory, so that limits per
-// logical cluster do not bound their cost.
+// kind limits objects of one kind that every shard and the cache server keep in memory. Limits per logical
+// cluster do not bound their total cost.
 type kind struct {
 	// bytes is the maximum size of an object.
 	bytes int
-	// values is the maximum number of values in an object, because many short values take far more memory and CPU
-	// time than their bytes suggest; 0 means no limit.
+	// values is the maximum number of values in an object; 0 means no limit. Many short values take far more
+	// memory and CPU time than their bytes suggest.
 	values int
 	lists  []list
 	// expressions is true if the kind has CEL expressions.
@@ -313,8 +313,8 @@ func firstErrors(m metav1.Object) field.ErrorList {
 	return nil
 }
 
-// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a
-// built-in object that upstream's validation does not limit.
+// largestMap returns the number of entries of the largest map in a custom resource. In a built-in
+// object, it considers only the maps that upstream's validation does not limit.
 func largestMap(obj runtime.Object) int {
 	switch o := obj.(type) {
 	case nil:

@@ -181,8 +181,8 @@ func sumIn[P client.Object](l *limits, policies *replicas.Dual[P], cluster logic
 // server reads them as system:masters, and responses of a policy may disclose them.
 //
 // The rules are those of kube-apiserver. paramKind requires get on all objects of the kind. paramRef requires
-// get on the named object, or list for a selector, and applies to all kinds if the policy or its kind of
-// parameters does not exist yet. Updates that do not change these fields require nothing.
+// get on the named object, or list for a selector. If the policy or its kind of parameters does not exist
+// yet, the permission is required for all kinds. Updates that do not change these fields require nothing.
 func NewAccess(c percluster.Config) percluster.Validator {
 	return percluster.Validator{Handler: admission.NewHandler(admission.Create, admission.Update), Validates: access(c).validate}
 }

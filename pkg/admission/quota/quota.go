@@ -1,5 +1,6 @@
-// Package quota is the admission plugin that enforces ResourceQuotas. It rejects writes that would exceed a quota, and
-// adds others to the usage before they are stored, so that concurrent writes cannot exceed the quota together.
+// Package quota is the admission plugin that enforces ResourceQuotas. It rejects writes that would exceed a quota.
+// Other writes are added to the usage before they are stored, so that concurrent writes together cannot exceed the
+// quota.
 //
 // One evaluator of upstream serves all logical clusters. Its namespaces are named `<logical cluster>|<namespace>`,
 // and `<logical cluster>|` for quotas that limit a complete logical cluster. Writes to namespaces and logical
@@ -68,8 +69,8 @@ func (p *Plugin) Run(ctx context.Context) {
 	close(p.accessor.stop)
 }
 
-// Validate implements admission.ValidationInterface. Quotas of the namespace are evaluated first, so that a write that
-// they reject does not use the quota of the logical cluster, which other namespaces share.
+// Validate implements admission.ValidationInterface. Quotas of the namespace are evaluated first. If they reject a
+// write, it does not use the quota of the logical cluster, which other namespaces share.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetSubresource() != "" {
 		return nil

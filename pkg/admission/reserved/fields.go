@@ -363,8 +363,8 @@ func NewInitialization() percluster.Validator {
 	return percluster.Validator{Handler: admission.NewHandler(admission.Update), Validates: checkInitialization}
 }
 
-// removable returns the field of the status of a LogicalCluster that a request through the virtual workspace of
-// an initializer or terminator may change, or "" for other requests.
+// removable returns the field of the status of a LogicalCluster that a request may change through the virtual
+// workspace of an initializer or terminator. It returns "" for other requests.
 func removable(ctx context.Context) string {
 	through, _ := request.ThroughFrom(ctx)
 	switch through.Mount {

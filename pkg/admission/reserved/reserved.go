@@ -115,7 +115,7 @@ func checkMetadata(a admission.Attributes, as privilege) error {
 	return nil
 }
 
-// changed returns a reserved key whose value differs, that as may not set, and that is not excepted.
+// changed returns a reserved key whose value differs, unless as may set it or it is excepted.
 func changed(names []name, before, after map[string]string, as privilege, excepted func(key string) bool) (string, name, bool) {
 	for _, pair := range [][2]map[string]string{{after, before}, {before, after}} {
 		for key, value := range pair[0] {

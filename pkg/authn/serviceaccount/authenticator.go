@@ -288,7 +288,8 @@ const (
 	remoteTimeout = 5 * time.Second
 )
 
-// Where returns the shards that may have a logical cluster, and whether there can be no others.
+// Where returns the shards that may have a logical cluster. all reports whether no other shard can
+// have it.
 type Where func(cluster logicalcluster.Name) (shards []*peers.Peer, all bool)
 
 // Remote looks up and caches the accounts of tokens with a valid signature on the shards of their logical clusters.

@@ -41,9 +41,9 @@ func (m *machine) stateOf(id string) state {
 	return missing
 }
 
-// coordinates reports whether this member considers itself the coordinator. Candidates, in this order, are the writer
-// of the last table if it is alive and active, the first active member by id that is alive, the first member by id
-// that is alive, and, without a table, the first joining member by id.
+// coordinates reports whether this member considers itself the coordinator. This is the writer of the last table if
+// it is alive and active, otherwise the first active member that is alive, otherwise the first member that is alive.
+// Without a table, it is the first joining member. Members are ordered by id.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
 		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {
@@ -65,9 +65,9 @@ func (m *machine) coordinates(now time.Duration) bool {
 	return true
 }
 
-// joins reports whether a member that is not in the table should be added. If its Lease reports moves, they are those
-// of a deleted table, and must not count for moves of this table, which may have the same epochs. The member joins
-// under a new id when it notices that.
+// joins reports whether a member that is not in the table should be added. If its Lease reports moves, these are
+// moves of a deleted table. They must not count for this table, which may have the same epochs. Such a member joins
+// under a new id when it detects the new table.
 func (m *machine) joins(now time.Duration, o *observed) bool {
 	return o.state == active && o.config == m.configDigest && !m.quiet(now, o) && o.released == 0 && o.loaded == 0
 }
@@ -91,7 +91,8 @@ func (m *machine) coordinate(now time.Duration) *request {
 		}
 		o := m.seen[id]
 		if o == nil {
-			// Its Lease was deleted, or not observed yet. The new one is not renewed, so that the member is expelled.
+			// Its Lease was deleted, or not observed yet. The new Lease is not renewed. Therefore, the member is
+			// expelled later.
 			return &request{verb: replace, lease: lease{id: id, weight: 1, state: missing}}
 		}
 		if !o.state.ended() && m.expired(now, o) {
@@ -122,8 +123,8 @@ func (m *machine) thresholds(now time.Duration) (times []time.Duration) {
 	return times
 }
 
-// firstTable creates the first table after LeaseDuration, when no member can be working by a deleted one: a new ring
-// cannot be distinguished from one whose Leases were deleted.
+// firstTable creates the first table after LeaseDuration, because a new ring cannot be distinguished from one whose
+// Leases were deleted. By then, no member works by a deleted table.
 func (m *machine) firstTable(now time.Duration) *request {
 	if !m.noTable || now < m.noTableSince+m.LeaseDuration {
 		return nil

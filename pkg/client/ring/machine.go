@@ -80,7 +80,7 @@ type observed struct {
 const never = time.Duration(math.MaxInt64)
 
 // machine is the state machine of a member. Its inputs are the time, the responses of the server and the observed
-// Leases, and its outputs are requests, one at a time, and the slots with permitted work.
+// Leases. Its outputs are the next request and the slots in which work is permitted.
 type machine struct {
 	Config
 

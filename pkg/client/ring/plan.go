@@ -227,8 +227,8 @@ func (b *balance) level() {
 }
 
 // pick returns the best slot for a member among the surplus slots of others. To keep the number of ranges small, it
-// prefers slots that are adjacent to the member's own slots, and then slots at the end of a range that borders on
-// another surplus.
+// prefers slots that are adjacent to slots of the member. Its second preference are slots at the end of a range
+// that borders on another surplus.
 func (b *balance) pick(to string) (slot int, found bool) {
 	best := -1
 	for n := range slotCount {

@@ -77,7 +77,7 @@ func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, en
 }
 
 // Ranges returns the hashes on which this member may work (owned). It also returns the hashes that this member must
-// load but must not work on (coming), because they are about to move to it or the server is unreachable.
+// load but must not work on (coming). These are about to move to it, or the server is unreachable.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	v := r.current()
 	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)

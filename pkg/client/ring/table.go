@@ -301,7 +301,8 @@ const (
 	left state = "left"
 	// expelled is a member that was expelled by a coordinator.
 	expelled state = "expelled"
-	// missing is the state of a Lease that replaces a deleted one. It is not renewed, so that the member is expelled.
+	// missing is the state of a Lease that replaces a deleted one. Because the Lease is not renewed, the member is
+	// expelled.
 	missing state = "missing"
 )
 

@@ -260,7 +260,7 @@ func (s *shard[T]) unreachable() (since time.Time, why error) {
 	return time.Time{}, nil
 }
 
-// Which selects shards.
+// Which specifies a set of shards.
 type Which string
 
 const (

@@ -1,5 +1,6 @@
-// Package endpointslice updates the URLs of virtual workspaces in endpoint slices of exports and cached resources: those of the
-// shards in the slice's partition with consumers of the export. The shard of a slice computes its complete status.
+// Package endpointslice updates the URLs of virtual workspaces in endpoint slices of exports and cached resources. A
+// slice contains the URLs of the shards in its partition that have consumers of the export. The shard of a slice
+// computes its complete status.
 //
 //	APIExport, CachedResource, Partition, Shards ─┐
 //	ExportUses of other shards                    ├─► status of the slice

@@ -203,8 +203,8 @@ func untilReported(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.Du
 	return lc.CreationTimestamp.Add(time.Second).Sub(now)
 }
 
-// terminate sets terminators and phase of a LogicalCluster that is being deleted, and removes the annotation for inactive
-// ones, because content can only be deleted through an active logical cluster.
+// terminate sets the terminators and the phase of a LogicalCluster that is being deleted. It also removes the
+// annotation of inactive logical clusters, because content can only be deleted through an active one.
 func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKey)

@@ -40,8 +40,8 @@ type entry struct {
 	conditionStale bool // its condition NonStructuralSchema is out of date
 }
 
-// Index serves the CustomResourceDefinition objects of all logical clusters of the shard. It is kept up to
-// date by a watch; definitions that it does not contain yet are read from storage.
+// Index serves the CustomResourceDefinition objects of all logical clusters of the shard. A watch keeps it
+// up to date. Definitions that it does not contain yet are read from storage.
 type Index struct {
 	store    *genericregistry.Store
 	table    *Table

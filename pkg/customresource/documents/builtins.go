@@ -177,8 +177,8 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 	return all, nil
 }
 
-// unversioned are the kinds of the core group that are not resources, because clients would take an object of
-// such a kind for an error, a list or options.
+// unversioned are the kinds of the core group that are not resources. Clients would interpret an object of
+// such a kind as an error, a list or options.
 var unversioned = func() []apiextensions.CustomResourceDefinitionNames {
 	scheme := runtime.NewScheme()
 	version := schema.GroupVersion{Version: "v1"}

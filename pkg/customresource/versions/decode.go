@@ -240,8 +240,8 @@ func (v *versionStore) limitedUpdate(ctx context.Context, update storage.UpdateF
 type dryRunKey struct{}
 
 // WithDryRun marks the context of a dry run. Objects that a webhook converts are then read as if their managed
-// fields had the same names in all versions, because conversions of managed fields are only limited in stored
-// updates.
+// fields had the same names in all versions. The reason is that conversions of managed fields are only limited
+// in stored updates.
 func WithDryRun(ctx context.Context) context.Context {
 	return context.WithValue(ctx, dryRunKey{}, true)
 }

@@ -216,8 +216,9 @@ func (v *versionStore) GuaranteedUpdate(ctx context.Context, key string, out run
 
 // unchanged returns a function that reports whether an update did not change the object. An unchanged object
 // must be stored as it was, because a conversion to the stored version may change its content and thus its
-// resource version. The function returns false if the object is not stored in the stored version, or if this
-// store is for the stored version: then it may be converted, or needs no conversion.
+// resource version. The function returns false if the object needs no conversion, because this store is for
+// the stored version. It also returns false if the object is stored in another version, and must be
+// converted.
 func (v *versionStore) unchanged(stored *packed.Object, current *unstructured.Unstructured) func(updated runtime.Object) bool {
 	if version := v.gvk.GroupVersion(); version == v.stored || stored.GroupVersionKind().GroupVersion() != v.stored {
 		return func(runtime.Object) bool { return false }

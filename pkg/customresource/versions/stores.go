@@ -47,8 +47,8 @@ type versionKey struct {
 	version string
 }
 
-// Stores has one store with one watch cache for each resource, shared by all schemas, and provides a store for
-// each version of each schema to the upstream handler.
+// Stores has one store with one watch cache for each resource, which all schemas share. It provides a store
+// for each version of each schema to the upstream handler.
 type Stores struct {
 	config Config
 	getter generic.RESTOptionsGetter

@@ -1,5 +1,6 @@
-// Package patchcosts limits the cost of writes in libraries that compare the entries of lists with each other, or
-// copy a list for each operation, and ignore the request deadline. The limits need neither object nor schema.
+// Package patchcosts limits the cost of writes in libraries that ignore the request deadline. These libraries
+// compare the entries of lists with each other, or copy a list for each operation. The limits need neither object
+// nor schema.
 package patchcosts
 
 import (
@@ -33,7 +34,7 @@ const (
 	//reference:limit object | built-in kinds: entries of all lists that are merged by key | 413
 	MaxKeyed = 1000
 	// MaxFields is the maximum number of entries of a map. Changed fields are inserted into a sorted list in random
-	// order, each of which moves half of the list: 50,000 take 0.7 s, 200,000 take 11 s.
+	// order, and each insertion moves half of the list: 50,000 fields take 0.7 s, 200,000 take 11 s.
 	//
 	//reference:limit object | all objects: entries of a map, e.g. labels | 413
 	MaxFields = 50_000

@@ -162,8 +162,8 @@ func findAll(re *regexp.Regexp, text string, args []ref.Val) ref.Val {
 	return types.NewStringList(types.DefaultTypeAdapter, found)
 }
 
-// cost returns the cost of one pass of a pattern over a text. It is that of CEL unless the program
-// has more instructions than the pattern has characters.
+// cost returns the cost of one pass of a pattern over a text. It equals the cost in CEL unless the
+// program has more instructions than the pattern has characters.
 func cost(text, pattern string) uint64 {
 	program := max(utf8.RuneCountInString(pattern), cachedSize(pattern))
 	perText := math.Ceil(float64(1+utf8.RuneCountInString(text)) * common.StringTraversalCostFactor)

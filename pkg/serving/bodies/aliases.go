@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// checkAliases returns an error if a body in YAML is larger than largest when its aliases are replaced by what they
-// refer to, as all decoders do. They limit the number of replaced values, but not their size: 90 KB become 200 MB.
+// checkAliases returns an error if a body in YAML is larger than largest after its aliases are replaced by their
+// values, as in all decoders. Decoders limit the number of replaced values, but not their size: 90 KB may become
+// 200 MB.
 func checkAliases(data []byte, contentType string, largest int64) *apierrors.StatusError {
 	mediaType, _, _ := mime.ParseMediaType(contentType) // upstream rejects malformed ones
 	if mediaType != runtime.ContentTypeYAML && mediaType != string(types.ApplyYAMLPatchType) || !bytes.ContainsRune(data, '&') || !bytes.ContainsRune(data, '*') {

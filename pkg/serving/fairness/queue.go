@@ -121,8 +121,8 @@ func (q *Queue) enqueue(key FlowKey, user string, seats int) (*queuedRequest, er
 	return t, nil
 }
 
-// catchUp sets a flow without executing and waiting requests to the current virtual time, so that
-// it cannot accumulate credit, not even while its requests are paused.
+// catchUp sets a flow without executing and waiting requests to the current virtual time.
+// Therefore, a flow cannot accumulate credit, not even while its requests are paused.
 func (q *Queue) catchUp(f *flow) {
 	if f.inUse == 0 && !f.wants() {
 		f.at = max(f.at, q.now)

@@ -1,5 +1,5 @@
 // Package ledger limits the resources of a server that logical clusters and users may use at a
-// time, e.g. requests in flight, watches, connections, or bytes in memory.
+// time. Examples are requests in flight, watches, connections, and bytes in memory.
 //
 //	--limit name=n ─► Limits ─► Ledger ─► Take … Give
 //
@@ -10,7 +10,8 @@
 //	                 cluster, user
 //
 // Executing does not count requests that are queued or wait for a webhook, because they use no shared resources. The
-// Ledger counts them, so that a logical cluster with hanging requests reaches its own limits and not those of others.
+// Ledger also counts such requests. Therefore, a logical cluster with hanging requests reaches its own limits, not
+// the limits of others.
 package ledger
 
 import (

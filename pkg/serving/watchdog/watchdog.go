@@ -6,9 +6,9 @@
 //   - requests of its user, and of its logical cluster if several are overdue there, are rejected with 429;
 //   - it is counted in metrics.
 //
-// The handlers of k8s.io/apiserver execute writes in a goroutine that continues after the end of the context. It is
-// found by a label in the goroutine profile, which is only taken after such requests, and for at most 5 % of the
-// time of one core.
+// The handlers of k8s.io/apiserver execute writes in a goroutine that continues after the end of the context. The
+// watchdog finds it by a label in the goroutine profile. Profiles are only taken after such requests, and use at
+// most 5 % of the time of one core.
 package watchdog
 
 import (
@@ -41,8 +41,8 @@ const (
 	// period is the minimum time between two profiles. A profile takes at most 1/share of the time.
 	period = 100 * time.Millisecond
 	share  = 20
-	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled. It is
-	// larger than one, so that a single user cannot block all others.
+	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled. The
+	// number is larger than one because a single user must not block all others.
 	//
 	//reference:limit cluster | requests that still compute a second after their end, of all users; 1 of each user | from this number on, 429 until they end
 	perCluster = 2

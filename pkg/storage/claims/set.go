@@ -1,5 +1,6 @@
-// Package claims maintains sets of claimed objects: the logical clusters that accept a permission claim of an API export
-// on one resource, and the objects that each claim selects. Requests that are restricted to a Set find no other objects.
+// Package claims maintains sets of claimed objects. A set contains the logical clusters that accept a permission claim
+// of an APIExport on one resource, and the objects that each claim selects. Requests that are restricted to a Set find
+// no other objects.
 //
 // A set is in memory. Each change has a version, so that lists at a version and watches from a version can determine
 // their objects. The component that watches the bindings updates the sets; the storage of the resource reads them.

@@ -5,7 +5,7 @@
 //	                           └──► Run reloads the file; Close ends KMS connections
 //
 // The providers are upstream's. aesgcm and kms bind a value to its key in etcd, and thus to its logical
-// cluster: a value that is copied to another logical cluster cannot be decrypted.
+// cluster. If a value is copied to another logical cluster, it cannot be decrypted there.
 package encryption
 
 import (

@@ -18,8 +18,8 @@ type object interface {
 	metav1.Object
 }
 
-// cachingObject is an object that several watchers send. It is encoded once per encoding. It is read-only: readers
-// must call setters on the copy that GetObject returns, because the object belongs to the watch cache.
+// cachingObject is an object that several watchers send. It is encoded once per encoding. It is read-only, because
+// the object belongs to the watch cache. Readers must call setters only on the copy that GetObject returns.
 type cachingObject struct {
 	object
 
@@ -59,7 +59,8 @@ func Unwrap(obj runtime.Object) runtime.Object {
 	}
 }
 
-// Share wraps an object of the hub for one reader, which may encode it later. It is not copied before that.
+// Share wraps an object of the hub for one reader, which may encode it later. The object is not copied
+// before it is encoded.
 func Share(obj runtime.Object) runtime.Object {
 	if o, ok := obj.(object); ok {
 		return &cachingObject{object: o}

@@ -48,8 +48,8 @@ func (h *Hub) latest() (*snapshot, uint64) {
 	return h.objects.snapshot(), h.version
 }
 
-// List serves a list or a page. It returns false if another layer must serve it: for a single object, for versions
-// that the hub does not have and, if onlyPages is set, for full lists.
+// List serves a list or a page. It returns false if another layer must serve the request: for a single object, for
+// versions that the hub does not have, and, if onlyPages is set, for full lists.
 func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.ListOptions, onlyPages bool, list runtime.Object) (bool, error) {
 	pred := &opts.Predicate
 	full := pred.Continue == "" && (pred.Limit <= 0 || opts.ResourceVersion == "0") // as upstream

@@ -1,5 +1,5 @@
-// Package cachekinds defines kinds that are not visible to users, because shards exchange them through the cache server,
-// where they are not replicas, or store them for themselves.
+// Package cachekinds defines internal kinds that users cannot see. Shards exchange their objects through the cache
+// server, where they are not replicas of other objects, or store them for themselves.
 package cachekinds
 
 import (

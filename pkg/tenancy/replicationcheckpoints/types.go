@@ -45,7 +45,8 @@ type ReplicationCheckpoint struct {
 	// Resources contains the replicated data by resource and group. Nothing is known about other resources.
 	Resources map[string]Extent `json:"resources,omitempty"`
 	// Via lists the cache servers through which the replicas were relayed, beginning with the one that the shard
-	// writes to. It is empty on that one. Objects that stay in their region are not relayed.
+	// writes to. It is empty on the cache server that the shard writes to. Objects that stay in their region are
+	// not relayed.
 	Via []string `json:"via,omitempty"`
 }
 

@@ -1,5 +1,6 @@
-// Package toplevel computes the storage that top-level owners use on a shard: the user of a home workspace, or a workspace
-// directly below root, each with all workspaces below it. Root and system logical clusters have no owner.
+// Package toplevel computes the storage that top-level owners use on a shard. An owner is the user of a home workspace,
+// or a workspace directly below root. All workspaces below it are included. Root and system logical clusters have no
+// owner.
 package toplevel
 
 import (

@@ -1,5 +1,5 @@
 // Package admin serves the Shards that a shard has read from root or from a cache server, even if these are unreachable
-// now, read-only for administrators and shards (authz.WithAdminGate):
+// now. The objects are read-only, for administrators and shards (authz.WithAdminGate):
 //
 //	/services/admin/apis/core.kcp.io/v1alpha1/shards
 package admin

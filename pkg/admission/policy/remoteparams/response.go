@@ -161,8 +161,8 @@ func FromPeers(named func(shard string) *peers.Peer) Read {
 			return nil, fmt.Errorf("%w: unknown shard %q", peers.ErrUnreachable, at.Shard)
 		}
 		var unfit error
-		// ctx limits the read. peer.Do has a longer timeout, because a slow response to one request, e.g. due
-		// to a conversion webhook of a tenant, does not mean that the shard is unreachable.
+		// ctx limits the read. peer.Do has a longer timeout. If one request is slow, e.g. due to a conversion
+		// webhook of a tenant, the shard is not necessarily unreachable.
 		err = peer.Do(ctx, time.Minute, func(ctx context.Context) error {
 			content, err = get(ctx, peer.Clients.Cluster(at.Cluster.Path()), path, query)
 			if errors.Is(err, errTooLarge) {
