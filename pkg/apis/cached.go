@@ -111,7 +111,7 @@ func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference
 // identity. before is nil for a new one.
 func ValidateCachedResource(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
 	var errs field.ErrorList
-	had := 0 // the size of the former selector
+	had := 0 // the size of the previous selector
 	if before != nil {
 		had = selected(before.Spec.LabelSelector)
 	}

@@ -25,7 +25,8 @@ import (
 // everyVerb stands for all verbs in a claim. It is the verb of claims in v1alpha1.
 const everyVerb = "*"
 
-// Claims is the result of comparing the permission claims of a binding with those of its export.
+// Claims is the result of comparing the permission claims of a binding with the permission claims
+// of its export.
 type Claims struct {
 	// Applied contains the claims in effect: those in both, with the common verbs and the selector of the binding.
 	Applied []apisv1alpha2.ScopedPermissionClaim

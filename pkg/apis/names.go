@@ -229,7 +229,7 @@ func DefinitionGroup(name string) string {
 	return group
 }
 
-// ValidateDefinition calls upstream's validation with a definition, and with the former one unless it is nil.
+// ValidateDefinition calls upstream's validation with a definition, and with the previous one unless it is nil.
 // Kubernetes groups without a dot are replaced by others with a dot. If the limits of schemacosts are exceeded,
 // upstream's validation is not called, because it compiles patterns and applies defaults.
 func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {

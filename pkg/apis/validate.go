@@ -49,7 +49,7 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 	}
 }
 
-// validateAs decodes an object and the former one, and validates them. The former one is nil for a new object.
+// validateAs decodes an object and its previous state, which is nil for a new object, and validates them.
 func validateAs[T any](object, old *unstructured.Unstructured, validate func(object, old *T) field.ErrorList) field.ErrorList {
 	typed, err := as[T](object)
 	if err != nil {

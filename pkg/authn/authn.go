@@ -7,7 +7,8 @@
 //	                  anonymous      health probes only
 //	Run(ctx)     ─► reloads changed files
 //
-// GroupFilter removes groups, and WithTokenCluster sends requests without a logical cluster to that of their token.
+// GroupFilter removes groups. WithTokenCluster sends requests without a logical cluster to the logical cluster of
+// their token.
 package authn
 
 import (
@@ -56,7 +57,7 @@ type Authentication struct {
 	// Authenticator and Tokens are safe for concurrent use. Tokens ignores the logical cluster, unlike Reviewer.
 	Authenticator authenticator.Request
 	Tokens        authenticator.Token
-	// Audiences are those of the API.
+	// Audiences are the audiences of the API.
 	Audiences authenticator.Audiences
 	// RequestHeader is nil if no front-proxy is trusted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
@@ -229,7 +230,8 @@ func OpenPaths() []string {
 	return paths
 }
 
-// wellFormed rejects users that the next server would take for others; see identity.WellFormed.
+// wellFormed rejects users that the next server would interpret as other users; see
+// identity.WellFormed.
 func wellFormed(response *authenticator.Response, ok bool, err error) (*authenticator.Response, bool, error) {
 	if ok && err == nil {
 		err = identity.CheckWellFormed(response.User)

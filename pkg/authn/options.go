@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// DefaultServiceAccountIssuer is that of kcp.
+	// DefaultServiceAccountIssuer is the issuer that kcp uses.
 	DefaultServiceAccountIssuer = "https://kcp.default.svc"
 
 	defaultWebhookCacheTTL    = 2 * time.Minute

@@ -100,7 +100,7 @@ func (p *providers) run(ctx context.Context) {
 	}
 }
 
-// load replaces the configuration by that of the file once all its issuers have responded.
+// load replaces the configuration by the content of the file after all its issuers have responded.
 func (p *providers) load(ctx context.Context) error {
 	config, err := p.read()
 	if err != nil {

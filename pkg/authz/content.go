@@ -133,7 +133,8 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 	})
 }
 
-// isAdmitted reports whether u is in the required groups of a logical cluster, which must be that of ctx.
+// isAdmitted reports whether u is in the required groups of a logical cluster. ctx must be for this
+// logical cluster.
 func isAdmitted(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||
 		inRequiredGroups(clusterName(ctx), u, lc.Annotations[tenancy.RequiredGroupsAnnotation])

@@ -89,7 +89,7 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 		}
 		s, err := x.schemas.get(ctx, b.uid)
 		if apierrors.IsNotFound(err) {
-			continue // the copy was deleted, so that the resource is not served
+			continue // the copy was deleted; therefore, the resource is not served
 		}
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.
 	if err != nil {
 		return err
 	}
-	// Another binding may have been written whose WaitFor timed out.
+	// The WaitFor of another binding may have timed out after it was written.
 	if err := x.catchUpTo(ctx, 0); err != nil {
 		return err
 	}

@@ -38,7 +38,8 @@ type Options struct {
 	Authentication authn.ClientCertificateOptions
 	Etcd           etcd.Options
 	Encryption     encryption.Options
-	// RemovedShardGracePeriod is the delay between the deletion of a Shard and that of its replicas.
+	// RemovedShardGracePeriod is the delay between the deletion of a Shard and the deletion of its
+	// replicas.
 	RemovedShardGracePeriod time.Duration
 	// RelayConfig is a file with the cache servers that this one relays from. These know it by Name.
 	Name, RelayConfig string

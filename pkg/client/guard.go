@@ -17,7 +17,7 @@ type Guard interface {
 	// BeforeList is called before the complete state is requested, and again after it failed. lastBreak is when the
 	// last connection ended, or zero.
 	BeforeList(ctx context.Context, lastBreak time.Time) error
-	// Version returns the resourceVersion that replaces that of the server, or "" to keep it.
+	// Version returns the resourceVersion that replaces the one from the server, or "" to keep it.
 	Version(obj metav1.Object) string
 	// Put reports whether a new or changed object is stored. served is its version on the server.
 	Put(key Key, obj Object, served, version string) bool

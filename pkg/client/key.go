@@ -75,7 +75,8 @@ func SplitKey(key string) (Key, error) {
 	return k, nil
 }
 
-// local is a key without the logical cluster. Its strings are those of the object, so that they need no memory.
+// local is a key without the logical cluster. It shares the strings of the object, so that they need no
+// additional memory.
 type local struct{ shard, namespace, name string }
 
 func (k Key) local() local { return local{shard: k.Shard, namespace: k.Namespace, name: k.Name} }

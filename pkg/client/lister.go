@@ -90,7 +90,8 @@ func (l Lister[T]) Cluster(name logicalcluster.Name) ClusterLister[T] {
 	return ClusterLister[T]{informer: l.informer, cluster: name}
 }
 
-// ClusterLister reads the objects of one logical cluster. On a cache server these are those of all shards.
+// ClusterLister reads the objects of one logical cluster. On a cache server, these include the replicas
+// of all shards.
 type ClusterLister[T Object] struct {
 	informer *Informer[T]
 	cluster  logicalcluster.Name

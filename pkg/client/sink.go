@@ -142,9 +142,9 @@ func (i *Informer[T]) admits(p *part, e event) bool {
 
 // delivered reports whether an event was delivered by a stream that was merged into this one.
 //
-// If the merged stream did not leave the object in the store, the object was deleted since, and its deletion follows,
-// which is dropped, too. If none follows, the event is not an old one, e.g. because a virtual workspace sends an object
-// that becomes visible with its old resourceVersion. Then everything is listed again.
+// If the merged stream did not leave the object in the store, the object was deleted since. The deletion follows, and
+// is also dropped. If none follows, the event is not an old one, e.g. because a virtual workspace sends an object that
+// becomes visible with its old resourceVersion. Then everything is listed again.
 func (i *Informer[T]) delivered(e event) bool {
 	old := false
 	for _, f := range i.rangeState.floors {

@@ -185,7 +185,8 @@ func (g groups[G, K, T]) get(group G, key K) (obj T, found bool) {
 	return obj, false
 }
 
-// set adds or replaces an object. The name of the group is replaced by that of the new object, too; see objects.set.
+// set adds or replaces an object. The name of the group is also replaced by the string of the new object; see
+// objects.set.
 func (g groups[G, K, T]) set(group G, key K, obj T) {
 	in := g[group]
 	if in == nil {

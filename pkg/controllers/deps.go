@@ -28,7 +28,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Deps are the dependencies of the controllers. In configurations, Local is that of Sources, unless specified otherwise.
+// Deps are the dependencies of the controllers. In configurations, Local is the field of Sources, unless specified
+// otherwise.
 type Deps struct {
 	Sources
 	// Informers are the result of NewInformers for the same Sources. The caller runs them.

@@ -74,8 +74,8 @@ func (s Sources) replicas() client.Scope {
 	return s.Replicas.Factory().Shard(request.Wildcard).Wildcard()
 }
 
-// Informers are the shared informers of a shard's controllers. A client.Informer contains all objects of the shard, a
-// replicas.Dual also those of other shards if there is a cache server.
+// Informers are the shared informers of a shard's controllers. A client.Informer contains all objects of the shard. A
+// replicas.Dual also contains objects of other shards if there is a cache server.
 type Informers struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// AllClusters includes those of other shards with exports or types, reduced to the fields for authorization.
@@ -333,8 +333,8 @@ func (i *Informers) Types() tenancy.TypeLookup {
 	return tenancy.NewTypeLookup(i.LogicalClusters, i.WorkspaceTypes)
 }
 
-// TypesComplete returns nil if all required WorkspaceTypes have been observed, and a client.ErrIncomplete otherwise. The root
-// shard owns the common types and does not depend on those of other shards.
+// TypesComplete returns nil if all required WorkspaceTypes have been observed, and a client.ErrIncomplete otherwise.
+// The root shard owns the common types and does not depend on the types of other shards.
 func (i *Informers) TypesComplete() error {
 	err := i.WorkspaceTypes.Complete()
 	if i.root && i.WorkspaceTypes.HasSynced() {

@@ -43,8 +43,9 @@ import (
 )
 
 // The upstream handler serves objects of the core group except for creates and updates, because its validation
-// rejects an apiVersion without a group. These requests, and all writes of a server of replicas, which preserve
-// more metadata, are served here with the same functions and the upstream handler's scope.
+// rejects an apiVersion without a group. These requests are served here with the same functions and the scope
+// of the upstream handler. The same applies to all writes of a server of replicas, which preserve more
+// metadata.
 
 // serveCoreWrite serves writes that the upstream handler cannot serve, and reports whether it did. All other
 // requests, including invalid ones, are left to the upstream handler.

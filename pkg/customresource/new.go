@@ -66,7 +66,7 @@ type Config struct {
 	// Replicas preserves the metadata, including UID, generation and managed fields, of objects with the
 	// annotation kcp.io/shard. Generations are not incremented, and deletions ignore finalizers.
 	Replicas bool
-	// Admission admits writes and annotates dry runs; nil does only the latter.
+	// Admission admits writes and annotates dry runs; if it is nil, dry runs are only annotated.
 	Admission admission.Interface
 	// Authorizer authorizes creation by update; nil allows everything.
 	Authorizer authorizer.UnconditionalAuthorizer

@@ -4,7 +4,7 @@
 //	Options → Complete → Validate → RunCluster
 //
 // RunCluster first locks the working directory, probes the ports, and creates or checks all files (package pki). It
-// starts no process meanwhile, so that each problem results in one error and no partial start. Then package
+// starts no process before that, so that each problem results in one error and no partial start. Then package
 // supervise starts the processes concurrently, restarts those that exit, and stops each before its dependencies:
 //
 //	front-proxy → other shards → root → cache server

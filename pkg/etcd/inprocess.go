@@ -132,7 +132,8 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 }
 
 // withValuesBefore adds missing previous values to events. etcd (v3rpc, recvLoop) records that a watch requests them
-// after it has started the watch. Events in between have none, as if compacted, so that upstream's watches would fail.
+// after it has started the watch. Events in between have none, as if they were compacted. Upstream's watches would
+// fail because of this.
 type withValuesBefore struct {
 	pb.Watch_WatchServer
 	kv pb.KVServer

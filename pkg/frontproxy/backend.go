@@ -161,8 +161,8 @@ func newAttempt(ctx context.Context, peer *peers.Peer, external bool) (context.C
 	}), a
 }
 
-// failed reports the peer as unreachable if there was no connection in time. ctx is that of the
-// client, which may have disconnected.
+// failed reports the peer as unreachable if there was no connection in time. ctx is the context of
+// the client, which may have disconnected.
 func (a *attempt) failed(ctx context.Context, err error) {
 	if !a.external && !a.connected.Load() && ctx.Err() == nil && hangs(err) {
 		a.peer.Observe(ctx, false, err)

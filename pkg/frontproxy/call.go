@@ -36,7 +36,8 @@ import (
 
 type call struct {
 	user user.Info
-	// token of the development cluster is passed on to shards instead of the user, if set.
+	// token is a token of the development cluster. If it is set, it is forwarded to shards instead
+	// of the user.
 	token         string
 	rest          string
 	long, upgrade bool

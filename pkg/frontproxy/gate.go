@@ -56,7 +56,7 @@ type visit struct {
 	*gate
 	*call
 
-	// shard is that of the logical cluster, which decides about access. It is nil if unknown.
+	// shard is the shard of the logical cluster, which authorizes access. It is nil if unknown.
 	shard *backend
 	// cluster is the resolved name, and virtualWorkspace the path of the virtual workspace, if any.
 	cluster, virtualWorkspace string
@@ -352,7 +352,7 @@ func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time,
 	switch {
 	case final(outcome):
 		return target, outcome, waitFound
-	case expected && outcome == workspaceindex.Unknown: // deleted meanwhile, so that further waiting is useless
+	case expected && outcome == workspaceindex.Unknown: // deleted in the meantime: further waiting is useless
 		return target, outcome, waitTimeout
 	}
 	select {

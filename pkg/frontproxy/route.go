@@ -30,7 +30,7 @@ type router struct {
 	mounts    *mounts
 	mapped    mappedServers
 	forwarder *forwarder
-	// metrics are those of this process, and readers the decisions about users who may read them.
+	// metrics serves the metrics of this process. readers caches which users may read them.
 	metrics   http.Handler
 	readers   *authz.ReviewCache
 	features  features.Gates

@@ -122,7 +122,8 @@ type eventWriter struct {
 	request *Request
 	w       http.ResponseWriter
 	out     *bufio.Writer
-	// columns are those that the client has received, and hidden those of hidden events by shard, which it has not.
+	// columns are the columns that the client has received. hidden are the columns of hidden events by shard, which
+	// the client has not received.
 	columns []byte
 	hidden  map[uint32][]byte
 }

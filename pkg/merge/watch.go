@@ -211,7 +211,7 @@ func (m *merged) event(f *feed, next frame, revision uint64) error {
 }
 
 // initialized records that the initial events of a shard are complete or not expected. After the last shard, it sends
-// the bookmark that ends the initial events, based on that of a shard.
+// the bookmark that ends the initial events, based on the bookmark of a shard.
 func (m *merged) initialized(number uint32, like []byte) error {
 	if _, ok := m.pending[number]; !ok {
 		return nil

@@ -1,5 +1,5 @@
-// Package plaintext escapes texts from tenants and other servers that are printed to a terminal, so
-// that they cannot control it or imitate other output.
+// Package plaintext escapes texts of tenants and other servers before they are printed to a
+// terminal, so that they cannot control the terminal or imitate other output.
 package plaintext
 
 import (

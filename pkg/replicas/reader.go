@@ -36,7 +36,8 @@ type reader struct {
 	seen map[string]seenVersion
 	// behind are the shards for which the cache lags behind the known state.
 	behind map[string]*lag
-	// retained are objects that the cache does not have. suspect are those that are older in the cache than known.
+	// retained are objects that the cache does not have. suspect are objects that are older in the cache than the
+	// known versions.
 	retained map[client.Key]struct{}
 	suspect  map[client.Key]client.Object
 	// checkpoints were read before the complete state.
@@ -190,7 +191,7 @@ func (r *reader) ListComplete() {
 	}
 }
 
-// restored is called after objects were restored that were saved after the known checkpoints.
+// restored is called after the restore of objects that were saved after the known checkpoints.
 func (r *reader) restored() {
 	for _, shard := range r.cache.naming(r.resource) {
 		r.coverage.add(shard)

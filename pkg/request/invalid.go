@@ -81,7 +81,8 @@ func NotFound(message string) *apierrors.StatusError {
 	return StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
-// Unavailable returns the response to a request that can be served soon: 503 with a Retry-After of a second.
+// Unavailable returns the response to a request that is likely to succeed if it is retried: 503
+// with a Retry-After of a second.
 func Unavailable(message string) *apierrors.StatusError {
 	err := apierrors.NewServiceUnavailable(message) //nolint:forbidigo // with a delay
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}

@@ -33,7 +33,8 @@ const (
 	//
 	//reference:metadata objects of bound APIs, in etcd | shard
 	IdentityAnnotation = "internal.apis.kcp.io/identity"
-	// OriginalVersionAnnotation is the resourceVersion of the original, which differs from that of the replica.
+	// OriginalVersionAnnotation is the resourceVersion of the original object, which differs from the
+	// resourceVersion of the replica.
 	//
 	//reference:metadata replicas | replication
 	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"

@@ -143,7 +143,8 @@ func WithProvider(ctx context.Context, provider logicalcluster.Name) context.Con
 	return with(ctx, func(s *Scope) { s.provider = provider })
 }
 
-// ProviderFrom returns the logical cluster that defines the resource, or "" if it is that of ctx.
+// ProviderFrom returns the logical cluster that defines the resource, or "" if it is the logical
+// cluster of ctx.
 func ProviderFrom(ctx context.Context) logicalcluster.Name { return scopeFrom(ctx).provider }
 
 // Restriction restricts the objects of a request. It is interpreted by the storage.

@@ -45,7 +45,7 @@ const (
 	auditURIKey = "shardplane.io/request-uri"
 )
 
-// AuditOptions are those of kube-apiserver, and a limit for the webhook.
+// AuditOptions are the audit options of kube-apiserver, and a limit for the webhook.
 type AuditOptions struct {
 	options.AuditOptions
 

@@ -191,7 +191,7 @@ var metaCodecs = func() serializer.CodecFactory {
 }()
 
 // serveWithShardInfo adds shardInfo to a sharded list as Table or PartialObjectMetadataList. Upstream omits it in
-// both, so that clients would mistake a part for the complete list. The response is decoded and encoded again.
+// both. Clients would then interpret a part as the complete list. The response is decoded and encoded again.
 func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Request, selector string) {
 	plain := r.Clone(r.Context())
 	plain.Header.Del("Accept-Encoding") // the response is decoded here

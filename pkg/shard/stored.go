@@ -107,8 +107,9 @@ func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.N
 	return others, nil
 }
 
-// deleteUnserved deletes a batch of the stored objects of a logical cluster, except the LogicalCluster, that no API
-// serves because their definition or binding was removed first. The usage counter shows cheaply whether there are any.
+// deleteUnserved deletes a batch of stored objects of a logical cluster that no API serves, because their definition
+// or binding was removed first. It does not delete the LogicalCluster. The usage counter shows cheaply whether there
+// are any.
 func (s *objectServers) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
 	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, countDelay, true, func(context.Context) (bool, error) {
 		stored, known := s.usage.Of(cluster)
@@ -310,7 +311,7 @@ func (s *installation) replicaSnapshot() *snapshot.Snapshot {
 	return snapshot.NewReplicaSnapshot(config)
 }
 
-// cachedSnapshots saves the cached resources of consumers, but only in a data directory: tenants could fill an etcd,
+// cachedSnapshots saves the cached resources of consumers, but only in a data directory. Tenants could fill an etcd,
 // because its history contains each version for some minutes.
 func (s *storedData) cachedSnapshots() *snapshot.Directory {
 	if len(s.options.Etcd.Servers) > 0 {

@@ -238,8 +238,8 @@ func (b *Backend) Close() {
 // inProcessClients counts clients without a network address, to give each a unique endpoint.
 var inProcessClients atomic.Int64
 
-// checkFeatures makes the global feature checker of upstream's storage layer check the client. Otherwise consistent
-// lists would not be served from the watch cache, and streaming lists not at all. etcd3 does this for each store, but a
+// checkFeatures makes the global feature checker of upstream's storage layer check the client. Otherwise, consistent
+// lists would not be served from the watch cache, and streaming lists would fail. etcd3 does this for each store, but a
 // server may have none until it is ready. The checker requires an endpoint, which an in-process client does not have.
 func checkFeatures(client *kubernetes.Client) {
 	if len(client.Endpoints()) > 0 {

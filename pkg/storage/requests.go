@@ -318,8 +318,9 @@ func openToken(scope, sealed string) (string, error) {
 	return token, nil
 }
 
-// tooLargeError is status 413 for an object that exceeds etcd's limit, which upstream maps to 500. Its text
-// is that of etcd's error, because upstream's handlers then retry without managed fields.
+// tooLargeError is status 413 for an object that exceeds etcd's limit, which upstream maps to 500. It has
+// the text of etcd's error, because upstream's handlers recognize the text and retry without managed
+// fields.
 type tooLargeError struct{ cause error }
 
 // convertTooLarge converts the error of a write to a tooLargeError if the object is too large.

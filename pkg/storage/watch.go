@@ -77,7 +77,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	return s.hub.Watch(ctx, request)
 }
 
-// watchOlder watches etcd from a version that the hub has no history of, on an etcd stream of its own. It
+// watchOlder watches etcd, on a separate etcd stream, from a version for which the hub has no history. It
 // sends a bookmark as soon as it has caught up. It ends with ctx, which must end before the hub is closed.
 func (s *tenantStorage) watchOlder(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))

@@ -87,7 +87,7 @@ type belowCache struct {
 }
 
 // IsWatchListSemanticsUnSupported makes the watch cache fill itself with a list. During a streamed list, the reflector
-// collects objects by namespace and name, so that those of other logical clusters with this name would be missing.
+// collects objects by namespace and name. Objects with the same name in other logical clusters would then be missing.
 func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
 
 // EnableResourceSizeEstimation does nothing, because the estimate needs memory for each object, and upstream's request

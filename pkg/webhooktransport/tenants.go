@@ -50,7 +50,8 @@ import (
 )
 
 const (
-	// userAgent and callTimeout are those of kube-apiserver. Admission webhooks have their own, shorter timeouts.
+	// userAgent and callTimeout have the values of kube-apiserver. Admission webhooks have their own, shorter
+	// timeouts.
 	userAgent   = "kube-apiserver-admission"
 	callTimeout = 30 * time.Second
 	// connectTimeout bounds the establishment of a connection.

@@ -245,8 +245,8 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 	x.sortLinks(n, segment, valid, all)
 }
 
-// sortLinks makes the valid link visible to lookups: that of the shard of the parent, or else of the first shard by
-// name. valid is the present one, if any.
+// sortLinks makes the valid link visible to lookups: the link of the parent's shard, or else the link of the first
+// shard by name. valid is the present one, if any.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
 	home := parent.placement().shard()
 	order := func(l *link) string {

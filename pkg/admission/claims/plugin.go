@@ -41,7 +41,8 @@ type Decides func(ctx context.Context, a authorizer.Attributes) (authorizer.Deci
 
 // Config configures the plugin.
 type Config struct {
-	// Allows is called with the verb create, and with delete if an update decides about a deletion.
+	// Allows is called with the verb create, and with the verb delete if an update determines a
+	// deletion.
 	Allows Allows
 	// Through authorizes requests in a virtual workspace as if their senders sent them again. Bound applies
 	// the maximal permission policy of the provider of a bound API.
@@ -113,7 +114,8 @@ func (c Config) validate(ctx context.Context, a admission.Attributes, _ admissio
 	return checkSelected(a, selected)
 }
 
-// checkVerb rejects a write for which no claim allows a verb beyond that of the request.
+// checkVerb rejects a write if no claim allows verb, which the write requires in addition to the
+// verb of the request.
 func (c Config) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
 	allowed, err := c.Allows(ctx, a.GetResource().GroupResource(), verb)
 	switch {
@@ -171,8 +173,8 @@ var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
 // checkDeletion rejects an update of the fields that determine the deletion of an object if the user may not delete
 // it. Otherwise, a user could have the object deleted, because the garbage collector deletes objects without
-// existing owners with the privileges of the system. In other cases than those of the package comment, permission to
-// update is sufficient, as in Kubernetes.
+// existing owners with the privileges of the system. In cases that the package comment does not describe, the
+// permission to update is sufficient, as in Kubernetes.
 func (c Config) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
 	if a.GetOperation() != admission.Update || a.GetUserInfo() == nil {
 		return nil
@@ -209,7 +211,7 @@ func authorizeDeletion(ctx context.Context, a admission.Attributes, field string
 	}
 }
 
-// changedLifetime returns the field that decides about the deletion of an object and that an update changes,
+// changedLifetime returns the field that an update changes and that determines the deletion of the object,
 // or "". Updates cannot change deletion timestamps.
 func changedLifetime(a admission.Attributes) string {
 	now, err := meta.Accessor(a.GetObject())

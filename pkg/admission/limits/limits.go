@@ -149,7 +149,7 @@ type write struct {
 
 // within rejects a write that exceeds a limit; 0 means no limit. message is a format with the subject, the used
 // amount and its unit, the limit, and the annotation or flag with which an administrator can raise it.
-// raiseObjects and raiseBytes are those of the limits of objects and bytes.
+// raiseObjects and raiseBytes are the annotations or flags for the limits of objects and bytes.
 func (w write) within(used, most usage.Usage, message, subject, raiseObjects, raiseBytes string) error {
 	switch {
 	case most.Objects > 0 && used.Objects >= most.Objects && w.counts:

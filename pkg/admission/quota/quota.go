@@ -95,8 +95,8 @@ func (p *Plugin) evaluate(a admission.Attributes, cluster logicalcluster.Name, n
 	return p.evaluator().Evaluate(named{Attributes: a, namespace: join(cluster, namespace)})
 }
 
-// named replaces the namespace of a write by that of the evaluator. It hides the object, because objects are
-// only counted and the evaluator would set the namespace of the object.
+// named replaces the namespace of a write by the namespace name in the evaluator. It hides the object,
+// because objects are only counted and the evaluator would set the namespace of the object.
 type named struct {
 	admission.Attributes
 	namespace string

@@ -188,7 +188,7 @@ func setAnnotation(obj metav1.Object, key, value string) {
 	obj.SetAnnotations(annotations)
 }
 
-// ownerFor returns the required value: that of the old object, or the creator of a new one.
+// ownerFor returns the required value: the owner of the old object, or the creator of a new object.
 func ownerFor(a admission.Attributes, u user.Info) (string, error) {
 	if a.GetOperation() == admission.Update {
 		old, err := meta.Accessor(a.GetOldObject())

@@ -52,7 +52,8 @@ const (
 	rememberFor = 10 * time.Second
 	//reference:none
 	maxRemembered = 4096
-	// maxUserBytes limits the attributes of a user, and rememberedBytes those of a cached one.
+	// maxUserBytes limits the attributes of a user, and rememberedBytes the attributes of a cached
+	// user.
 	//
 	//reference:limit request | token of an issuer of a workspace: size of the attributes of the user | 401
 	maxUserBytes    = 64 << 10
@@ -87,7 +88,8 @@ func Reference(of *Configuration) corev1.ObjectReference {
 type Config struct {
 	// Documents reads the documents of issuers.
 	Documents *webhooktransport.Documents
-	// Disallowed are issuers that tenants must not configure: those of service accounts.
+	// Disallowed are issuers that tenants must not configure, i.e. the issuers of service account
+	// tokens.
 	Disallowed []string
 	// Report reports a fault to the tenant; may be nil. It is called for one fault at a time.
 	Report func(ctx context.Context, of *Configuration, fault string) error
@@ -251,8 +253,8 @@ func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAut
 }
 
 // sweep drops unused providers to free capacity for one of a logical cluster. If the logical cluster has
-// reached its maximum, its least recently used provider is dropped. If the total is reached, that of the
-// logical cluster with the most providers is dropped. The lock must be held.
+// reached its maximum, its least recently used provider is dropped. If the total is reached, a provider
+// of the logical cluster with the most providers is dropped. The lock must be held.
 func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 	homes := map[logicalcluster.Name]int{}
 	most := home

@@ -47,7 +47,7 @@ type Config struct {
 	Issuers []string
 	// KeyFiles are PEM files of the keys that may have signed tokens.
 	KeyFiles []string
-	// Audiences are those of this API. A token must have one of them.
+	// Audiences are the audiences of this API. A token must have one of them.
 	Audiences authenticator.Audiences
 	Accounts  Accounts
 }

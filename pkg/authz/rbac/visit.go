@@ -40,9 +40,9 @@ const (
 // binding does not exist. It returns false to stop the visit.
 type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool
 
-// visit calls f for the rules of the identities in a namespace of a logical cluster: those of its own
-// bindings, then those of the system's. If namespace is empty, bindings in namespaces are ignored. It returns
-// whether f has been called for all rules, and an error if ctx ends.
+// visit calls f for the rules of the identities in a namespace of a logical cluster: first for the rules of
+// its own bindings, and then for the rules of the system's bindings. If namespace is empty, bindings in
+// namespaces are ignored. It returns whether f has been called for all rules, and an error if ctx ends.
 //
 // Of several bindings of the same role only the first is used. No lock is held while f is called, because
 // roles and bindings in the index are immutable. A visit of many bindings releases the lock for writers in
@@ -63,8 +63,8 @@ func visit(ctx context.Context, own, ofSystem *cluster, replicas bool, identitie
 		if replicas || own == ofSystem {
 			continue
 		}
-		// A service account of this logical cluster differs from that of the same name in the system's, so
-		// only its groups count there.
+		// In the logical cluster of the system, only the groups of a service account of this logical
+		// cluster are used, because the service account of the same name there is another one.
 		username := u.GetName()
 		if identity.IsServiceAccount(u) {
 			username = ""
@@ -76,7 +76,8 @@ func visit(ctx context.Context, own, ofSystem *cluster, replicas bool, identitie
 	return found.visit(ctx, f)
 }
 
-// pair returns a logical cluster and that of the system, or nil if they have no content.
+// pair returns a logical cluster and the logical cluster of the system, or nil if they have no
+// content.
 func (i *Index) pair(name, system logicalcluster.Name) (own, ofSystem *cluster) {
 	own = i.get(name)
 	if ofSystem = own; name != system {
@@ -150,8 +151,8 @@ func (g *grants) release() {
 	}
 }
 
-// ofUser looks up the roles of a user name and groups by the bindings of a logical cluster, which may be nil,
-// and visits in between. If it returns false, the locks have been released.
+// ofUser looks up the roles of a user name and groups by the bindings of a logical cluster, which may be nil.
+// It visits roles between the lookups. If it returns false, the locks have been released.
 func (g *grants) ofUser(ctx context.Context, c *cluster, username string, groups []string, namespace string, f visitor) (more bool, err error) {
 	if c == nil || c.bindings.len() == 0 {
 		return true, nil

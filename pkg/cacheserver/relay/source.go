@@ -127,7 +127,7 @@ const NameFlag = "cache-name"
 type Timing struct {
 	// Look is the interval of the assignment of shards to sources (default 5s), in addition to events.
 	Look time.Duration
-	// Unreachable is the time for which a source is kept that does not respond (default 30s).
+	// Unreachable is the time for which a source without responses is kept (default 30s).
 	Unreachable time.Duration
 	// Check is the interval of checks of a source (default 10s), and Retry the one after a failure (default 1s).
 	Check, Retry time.Duration

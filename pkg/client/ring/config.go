@@ -48,8 +48,9 @@ type Config struct {
 	Weight int
 	// LeaseDuration is the time after which others expel a member that does not renew its Lease; 15 s by default.
 	LeaseDuration time.Duration
-	// RenewDeadline is the time for which a member works after it sent the last successful renewal; 3/5 of
-	// LeaseDuration (9 s) by default. RenewDeadline and GracePeriod must not exceed 4/5 of LeaseDuration.
+	// RenewDeadline is the time for which a member continues to work after it sent the last successful
+	// renewal; 3/5 of LeaseDuration (9 s) by default. RenewDeadline and GracePeriod must not exceed 4/5 of
+	// LeaseDuration.
 	RenewDeadline time.Duration
 	// RenewInterval is the time between renewals, at most RenewDeadline/2; 1/5 of LeaseDuration (3 s) by default.
 	RenewInterval time.Duration
@@ -57,7 +58,8 @@ type Config struct {
 	GracePeriod time.Duration
 	// RebalanceDelay is the time for which joins and leaves are collected into one change; 2 s by default.
 	RebalanceDelay time.Duration
-	// LoadTimeout limits the time for which a member continues work that moves away; LeaseDuration by default.
+	// LoadTimeout limits the time for which a member continues work in slots that move to another member;
+	// LeaseDuration by default.
 	LoadTimeout time.Duration
 	// Isolation is the behavior while the Leases are unreachable.
 	Isolation Isolation
@@ -66,7 +68,8 @@ type Config struct {
 }
 
 var (
-	// ErrConfig is wrapped by errors about configurations that are invalid, or differ from that of other members.
+	// ErrConfig is wrapped by errors about configurations that are invalid or differ from the configuration of
+	// other members.
 	ErrConfig = errors.New("invalid configuration of ring")
 	// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process
 	// must exit immediately.
@@ -144,5 +147,6 @@ func (c Config) digest() string {
 	return fmt.Sprintf("1 %s lease=%s deadline=%s grace=%s", c.Key.Path(), c.LeaseDuration, c.RenewDeadline, c.GracePeriod)
 }
 
-// requestTimeout bounds a request, so that there is time for others before RenewDeadline.
+// requestTimeout limits the duration of a request, so that there is time for other requests before
+// RenewDeadline.
 func (c Config) requestTimeout() time.Duration { return c.RenewDeadline / 4 }

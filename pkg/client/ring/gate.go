@@ -20,7 +20,8 @@ type gate struct {
 
 type work struct {
 	cancel context.CancelCauseFunc
-	// overdue is the time by which it must have ended if its context was canceled; 0 otherwise.
+	// overdue is the time at which the work must have ended if its context was canceled; 0
+	// otherwise.
 	overdue time.Duration
 }
 
@@ -78,7 +79,8 @@ func (g *gate) busy() slots {
 	return g.inWork
 }
 
-// overdue returns how many works should have ended by now, and when the next one must have.
+// overdue returns the number of units of work that must have ended before now, and the time at
+// which the next one must have ended.
 func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -227,7 +227,7 @@ func (m *machine) loadedUpTo() int64 {
 	return m.own.loaded
 }
 
-// follow sets the LoadTimeout of the slots that move away since a new table.
+// follow sets the LoadTimeout of the slots that move to other members since a new table.
 func (m *machine) follow(now time.Duration, before, after stored) {
 	for slot := range m.mine.outgoing.all {
 		var was assignment

@@ -20,7 +20,7 @@ func (s *memberStatus) stays() bool { return s.state == active || s.state == mis
 // plan returns the next table, or the current one if nothing changes.
 //
 // It always completes released moves, removes the slots of ended members, and assigns slots without owners. If
-// voluntary is set, members join, draining members give away their slots, and slots are balanced.
+// voluntary is set, members join, draining members transfer their slots, and slots are balanced.
 func plan(current *table, members map[string]*memberStatus, voluntary bool) *table {
 	next := *current
 	next.epoch++
@@ -171,7 +171,8 @@ func (b *balance) future(slot int) string {
 	return b.next.slots[slot].future()
 }
 
-// give assigns a slot to a member, or to none: at once if it has no owner, otherwise by a move.
+// give assigns a slot to a member, or to none. Without a previous owner, this is immediate,
+// otherwise it is a move.
 func (b *balance) give(slot int, to string) {
 	if s := b.shares[b.future(slot)]; s != nil {
 		s.count--

@@ -91,7 +91,8 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 	if m.draining {
 		l.state = draining
 	}
-	// Later, the table may have been deleted, and a report would be taken for one about moves of a new table.
+	// Later, the table may have been deleted. Then, other members would interpret a report as one about moves
+	// of the new table.
 	if now < m.until() {
 		l.loaded = m.loadedUpTo()
 		if closed, unreported := m.closed(); unreported && closed.and(busy).empty() {
@@ -213,7 +214,7 @@ func (m *machine) sawTable(now time.Duration, t stored) {
 	}
 }
 
-// drain makes the member give away its slots and leave.
+// drain makes the member transfer its slots to others and leave.
 func (m *machine) drain(now time.Duration) {
 	if !m.draining {
 		m.draining, m.drainBy = true, now+max(m.LeaseDuration, m.LoadTimeout)+2*m.GracePeriod

@@ -244,7 +244,8 @@ func (t *table) assignmentOf(r rangeText) (assignment, error) {
 // part is the part of a table that concerns a member.
 type part struct {
 	owned, incoming slots
-	// outgoing are slots that move away. They stay loaded until the move is completed.
+	// outgoing are slots that move to other members. They remain loaded until the move is
+	// completed.
 	outgoing slots
 }
 
@@ -310,7 +311,8 @@ func (s state) ended() bool { return s == left || s == expelled }
 
 type lease struct {
 	id string
-	// uid and version are those of the Lease; they are empty if it does not exist.
+	// uid and version are the UID and the resourceVersion of the Lease; they are empty if it does
+	// not exist.
 	uid     types.UID
 	version string
 	// renewals counts the writes of the member, which recognizes its own writes by it if responses were lost.
@@ -318,8 +320,8 @@ type lease struct {
 	weight   int
 	config   string
 	state    state
-	// released and loaded are epochs of tables. The member has ended its work in all slots that move away up to
-	// released, and begins none before a later table assigns them again.
+	// released and loaded are epochs of tables. The member has ended its work in all slots that a table up to
+	// released moves to other members. It begins no work in them before a later table assigns them again.
 	released, loaded int64
 }
 

@@ -1,4 +1,5 @@
-// Package aggregation updates the rules of aggregated cluster roles: those of all matching roles in the logical cluster.
+// Package aggregation updates the rules of aggregated cluster roles with the rules of all matching roles in the logical
+// cluster.
 //
 //	ClusterRole a, labelled ──┐
 //	ClusterRole b, labelled ──┴─► ClusterRole with an aggregationRule: rules of a and b

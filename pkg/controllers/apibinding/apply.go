@@ -58,7 +58,7 @@ func (r *bindingReconciler) apply(ctx context.Context, key client.Key, known *ap
 }
 
 // prepare copies the schemas of a plan and checks that they can replace the bound ones. Until done is called, no other
-// schema can be bound for the same resource and identity, because it was not compared with these.
+// schema can be bound for the same resource and identity, because it would not be compared with these schemas.
 func (r *bindingReconciler) prepare(ctx context.Context, known *apisv1alpha2.APIBinding, p *plan) (done func(), err error) {
 	if err := r.copySchemas(ctx, p); err != nil || p.problem != nil {
 		return func() {}, err

@@ -65,7 +65,8 @@ type bindingReconciler struct {
 
 	now      func() time.Time
 	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
-	// recording serializes the writes to a LogicalCluster: those of several bindings of a new one would conflict.
+	// recording serializes the writes to a LogicalCluster. Otherwise, the writes of several bindings of a new
+	// logical cluster would conflict.
 	recording keymutex.KeyMutex
 	replacing replacements
 	// waiting are bindings that wait for names, by logical cluster, and overCapacity those that wait for capacity for schemas.

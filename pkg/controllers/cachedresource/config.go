@@ -27,7 +27,7 @@ import (
 const (
 	// Name is the name of the controller of CachedResources.
 	Name = "cachedresource"
-	// ClusterName is that of ClusterCachedResources.
+	// ClusterName is the name of the controller of ClusterCachedResources.
 	ClusterName = "clustercachedresource"
 
 	// recheckInterval is the interval for checking state without events, e.g. whether the resource is still served.

@@ -76,7 +76,8 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return result, problem
 }
 
-// advance updates status and replication. Conditions report problems of the cached resource, errors those of the server.
+// advance updates status and replication. Conditions report problems of the cached resource, and errors report problems
+// of the server.
 func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedResource) (reconcile.Result, error) {
 	if object.Status.Phase == "" {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing

@@ -74,7 +74,8 @@ type Config struct {
 	Local, Deleting *client.Factory
 	Store           Store
 	Kinds           Kinds
-	// InitialDelay is the delay before garbage is deleted that existed before the first collector.
+	// InitialDelay is the delay before the deletion of garbage that existed before the first
+	// collector.
 	InitialDelay time.Duration
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
@@ -234,8 +235,8 @@ func (s *shard) inOtherNamespace(ctx context.Context, owner Item, uid types.UID)
 	return false
 }
 
-// begunAnnotation is the time from which on garbage is deleted that existed before the first start of the
-// garbage collector.
+// begunAnnotation is the time at which the garbage collector begins to delete garbage that existed
+// before its first start.
 //
 //reference:metadata LogicalCluster of `system:admin` | garbage collector
 const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
@@ -306,8 +307,8 @@ func summary(counts map[string]int) []string {
 	return out
 }
 
-// garbage returns the objects to delete, and those that cannot be judged now. reads returns an error if reads fail in
-// general, so that errors can be attributed to objects.
+// garbage returns the objects to delete, and the objects for which this cannot be determined now. reads returns an
+// error if reads fail in general, so that errors can be attributed to objects.
 func (c *Controller) garbage(ctx context.Context, reads func() error) (map[Item]types.UID, error) {
 	found := map[Item]types.UID{}
 	for _, item := range c.collector.graph.all() {

@@ -21,7 +21,7 @@ import (
 type state int
 
 const (
-	// solid is an existing owner with the right UID.
+	// solid is an existing owner with the UID of the reference.
 	solid state = iota
 	// dangling is an owner that does not exist, confirmed by a quorum read.
 	dangling
@@ -209,7 +209,7 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 	})
 }
 
-// parked are items that cannot be judged or written until the APIs that their logical cluster serves change.
+// parked are items that cannot be examined or written until the served APIs of their logical cluster change.
 type parked struct{ tenancy.Waits[Item] }
 
 func (p *parked) add(item Item) { p.Remember(item, item.LogicalCluster().String()) }

@@ -39,7 +39,7 @@ const (
 	deletionWorkers = 8
 	// recheckInterval is a fallback for missing events.
 	recheckInterval = time.Second
-	// quietPeriod is the duration of a deletion from which on its progress is reported.
+	// quietPeriod is the duration of a deletion after which its progress is reported.
 	quietPeriod = 10 * time.Second
 )
 

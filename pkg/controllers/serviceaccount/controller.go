@@ -150,8 +150,8 @@ type tokenReconciler struct {
 	rootCA         func() []byte
 }
 
-// account returns the account of a secret. If the informer does not contain the account of the secret, it may be behind:
-// account reads the server, because otherwise the secret would be deleted.
+// account returns the account of a secret. If the informer does not contain the account of the secret, it may be
+// outdated. account then reads from the server, because otherwise the secret would be deleted.
 func (r *tokenReconciler) account(ctx context.Context, key client.Key, secret *corev1.Secret) (*corev1.ServiceAccount, error) {
 	if account, err := r.cached(key); err == nil && apiserverserviceaccount.IsServiceAccountToken(secret, account) {
 		return account, nil

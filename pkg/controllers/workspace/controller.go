@@ -13,11 +13,11 @@
 //	1 ─────────────────────────────── watch ►  deleted after its content
 //	2 finalizer removed ◄─────────── watch ──
 //
-// The claim is written before any other action. Hence there is exactly one logical cluster for a Workspace, regardless
-// of failures and retries. A shard never writes to other shards. It only watches them, restricted to the objects that
-// concern it. The claim contains the request, which the placement controller of shard B fulfills. Both shards verify
-// the state of the other one with a live read before irreversible steps. If A is chosen, the workspace controller does
-// all of this.
+// The claim is written before any other action. Therefore, there is exactly one logical cluster for a Workspace,
+// regardless of failures and retries. A shard never writes to other shards. It only watches them, restricted to the
+// objects that concern it. The claim contains the request, which the placement controller of shard B fulfills. Both
+// shards verify the state of the other one with a live read before irreversible steps. If A is chosen, the workspace
+// controller does all of this.
 package workspace
 
 import (

@@ -28,7 +28,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// sites gives access to the LogicalClusters of all shards. It watches those of local Workspaces on other shards.
+// sites gives access to the LogicalClusters of all shards. On other shards, it watches only the LogicalClusters
+// of local Workspaces.
 type sites struct {
 	self   string
 	local  *site

@@ -34,7 +34,7 @@ type specPointer = weak.Pointer[apiextensions.CustomResourceConversion]
 
 // internedSpec is a spec that many definitions share. It must not be changed.
 type internedSpec struct {
-	// conversion is referenced by the definitions and thereby keeps this spec alive.
+	// conversion is referenced by the definitions, which keeps this spec alive.
 	conversion apiextensions.CustomResourceConversion
 	internal   apiextensions.CustomResourceDefinitionSpec
 	stored     []byte // encoded spec

@@ -72,8 +72,8 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 	}
 }
 
-// needsReconcile reports whether a definition has instances to clean up, an outdated NonStructuralSchema
-// condition, or wants names that may have become free since it was written.
+// needsReconcile reports whether a definition has instances to clean up, has an outdated condition
+// NonStructuralSchema, or requests names that may have become free since it was written.
 func (e *entry) needsReconcile() bool {
 	if e.deleting {
 		return e.cleanup
@@ -155,10 +155,10 @@ func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Na
 	return rest.Objects > 0, nil
 }
 
-// Reserve reserves names in a logical cluster for an owner, until release is called, i.e. when source serves
-// them or does not need them any more. If a name is in use, it returns it and reserves none. It ignores names
-// that source itself serves, because only source can decide what it replaces. An error means that the names in
-// use cannot be determined.
+// Reserve reserves names in a logical cluster for an owner, until release is called. The caller must call
+// release when source serves the names or no longer needs them. If a name is in use, Reserve returns it and
+// reserves none. It ignores names that source itself serves, because only source can decide what it replaces.
+// An error means that the names in use cannot be determined.
 func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source Source, wanted []Wanted) (release func(), conflict *Conflict, err error) {
 	if !c.objects.waitSynced(ctx) {
 		return nil, nil, namesUnknown("the definitions are still being read")

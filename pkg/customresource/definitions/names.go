@@ -32,7 +32,7 @@ type names struct {
 	mu sync.Mutex
 	// reserved are the names of definitions that are being written and are not in objects yet.
 	reserved map[nameScope]map[*reservation]struct{}
-	// freed is notified when a reservation ends that denied names to another definition.
+	// freed is notified when a reservation that denied names to another definition ends.
 	freed Listeners[nameScope]
 }
 
@@ -102,7 +102,7 @@ func namesUnknown(why string) error {
 	return apierrors.NewTooManyRequests("the names in use cannot be determined yet, try again: "+why, 1)
 }
 
-// contestedKey marks a write in which a definition gives up its names and requests them again.
+// contestedKey identifies a write in which a definition releases its names and requests them again.
 type contestedKey struct{}
 
 func contested(ctx context.Context) context.Context {

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// apiPrefix is the path of the core group, and apisPrefix that of all others.
+	// apiPrefix is the path of the core group, and apisPrefix the path of all other groups.
 	apiPrefix  = "api"
 	apisPrefix = "apis"
 )

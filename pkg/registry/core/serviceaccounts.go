@@ -151,7 +151,7 @@ func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Obje
 	if err != nil {
 		return nil, err
 	}
-	// The expiration must not be later than that of the token.
+	// The expiration must not be later than the expiration of the token.
 	if limit := int64(s.tokens.MaxLifetime / time.Second); limit > 0 && *tokenRequest.Spec.ExpirationSeconds > limit {
 		*tokenRequest.Spec.ExpirationSeconds = limit
 	}

@@ -31,14 +31,15 @@ var (
 	errDirect = errors.New("the shard pushes to this cache server itself")
 )
 
-// upstream contains the observed checkpoints of the shard on the cache server that is relayed from. Replicas there only
-// count if the checkpoint is current: if a cache server was wiped or restored from an older backup, nothing must be
-// deleted here.
+// upstream contains the observed checkpoints of the shard on the source cache server. The absence of replicas there
+// is only reliable if the checkpoint is current. If a cache server was wiped or restored from an older backup,
+// nothing must be deleted here.
 type upstream struct {
 	shard string
 	// via are the cache servers through which the replicas come.
 	via []string
-	// client is that of the checkpoint there, and here that of the checkpoint on this cache server.
+	// client is the client of the checkpoint on the source cache server, and here the client of the
+	// checkpoint on this cache server.
 	client, here *checkpointClient
 
 	mu sync.Mutex

@@ -258,12 +258,13 @@ func ShardOf(ctx context.Context, u user.Info) (name string, ok bool) {
 	return name, true
 }
 
-// Flow identifies the user that is charged for shared resources. It is comparable. The zero Flow is no user.
+// Flow identifies the user, or all users of a logical cluster, whose use of shared resources is counted and
+// limited together. It is comparable. The zero Flow is no user.
 type Flow struct {
-	// User is the user name. It is empty if the logical cluster is charged, i.e. for service accounts
-	// and users of its own issuers.
+	// User is the user name. It is empty for service accounts of the logical cluster and users of its
+	// own issuers, which have a common flow.
 	User string
-	// Cluster is the logical cluster of these.
+	// Cluster is the logical cluster of a common flow.
 	Cluster logicalcluster.Name
 }
 
@@ -286,7 +287,7 @@ func WithFlow(ctx context.Context, p Flow) context.Context {
 	return context.WithValue(ctx, flowKey{}, p)
 }
 
-// FlowFrom returns the flow of WithFlow, or that of the user.
+// FlowFrom returns the flow of WithFlow, or the flow of the user.
 func FlowFrom(ctx context.Context) Flow {
 	if p, ok := ctx.Value(flowKey{}).(Flow); ok {
 		return p

@@ -23,7 +23,8 @@ import (
 const (
 	// compiled is the prefix of the overloads of calls that compile their pattern at evaluation.
 	compiled = "compiled_"
-	// compileCost is the cost, in CEL units, of compiling an instruction, and parseCost that of parsing a byte.
+	// compileCost is the cost of compiling an instruction, and parseCost the cost of parsing a byte, in CEL
+	// units.
 	compileCost, parseCost = 10, 2
 	//reference:none
 	sizesKept, maxKeptLength = 4096, 1024

@@ -223,9 +223,9 @@ const MaxErrors = 100
 //reference:limit object | custom resource: validation errors, if it had more than 100 before | 422
 const maxRatcheted = 2000
 
-// Errors returns validation errors of a large object. many reports whether there are too many to validate the object
-// as a whole, which finds those in other fields, and ignores those that old had. only is the field that is written,
-// e.g. "status", and except one that is not. Both may be empty.
+// Errors returns validation errors of a large object. many reports whether there are too many errors to validate the
+// object as a whole, which also finds errors in other fields and ignores errors that old had. only is the field that
+// is written, e.g. "status", and except one that is not. Both may be empty.
 func (s *Schema) Errors(object, old map[string]any, only, except string) (errs field.ErrorList, many bool, err error) {
 	most := MaxErrors
 	if old != nil {

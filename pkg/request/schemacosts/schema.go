@@ -1,6 +1,6 @@
 // Package schemacosts computes the cost of an object according to the schema of its custom resource: added defaults,
-// validations, and entries of keyed lists. The API server multiplies these with the number of items, ignores the
-// request deadline meanwhile, and keeps the result in memory.
+// validations, and entries of keyed lists. The API server multiplies these with the number of items, keeps the
+// result in memory, and ignores the request deadline.
 //
 //	definition ── CheckSpec ──► errors that name the field
 //	           └─ New ──► Schema ── Body ──► a request body, before it is decoded

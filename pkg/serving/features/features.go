@@ -1,5 +1,6 @@
 // Package features contains the feature gates of Shardplane. The flag --feature-gates sets them
-// together with those of Kubernetes. Unlike these, they belong to a server and not to the process.
+// together with the feature gates of Kubernetes. Unlike the latter, they belong to a server and not
+// to the process.
 package features
 
 import (

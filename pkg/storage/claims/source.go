@@ -18,8 +18,8 @@ const (
 	lag = 10 * time.Second
 )
 
-// Source monitors whether the process that updates sets is running. A process that was suspended receives the events of
-// the meantime in any order, e.g. those of objects before changes of claims that other replicas have already applied.
+// Source monitors whether the process that updates sets is running. A process that was suspended receives the pending
+// events in any order, e.g. events of objects before changes of claims that other replicas have already applied.
 // Therefore its sets are not current until the claims have been read again.
 type Source struct {
 	mu sync.Mutex

@@ -15,7 +15,8 @@ import (
 // eventCache is shared by the watchers of one event.
 type eventCache struct {
 	current, removed runtime.Object
-	// attributes are those of the hub's GetAttrs, own those of requests with their own.
+	// attributes are the results of the hub's GetAttrs, and own the results for requests with their
+	// own Attributes.
 	attributes *attributes
 	own        map[any]*attributes
 	claimed    *claimedLabels

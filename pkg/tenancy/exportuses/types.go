@@ -1,5 +1,5 @@
-// Package exportuses defines the kind with which shards publish on the cache server which APIExports have consumers
-// on the shard.
+// Package exportuses defines the kind of objects that a shard writes to the cache server to publish which
+// APIExports have consumers on the shard.
 package exportuses
 
 import (

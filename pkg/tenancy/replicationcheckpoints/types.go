@@ -1,5 +1,5 @@
-// Package replicationcheckpoints defines the kind with which shards publish on the cache server up to which
-// resourceVersion all their replicated objects are there.
+// Package replicationcheckpoints defines the kind of objects that a shard writes to the cache server to
+// publish the resourceVersion up to which it has replicated its objects.
 package replicationcheckpoints
 
 import (

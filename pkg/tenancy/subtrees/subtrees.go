@@ -105,7 +105,7 @@ func limitOf(lc *corev1alpha1.LogicalCluster) *Limit {
 type Config struct {
 	// Self is the name of this shard.
 	Self string
-	// LogicalClusters contains those of this shard.
+	// LogicalClusters contains the LogicalClusters of this shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Stored returns the storage used by each logical cluster of this shard, and false if it is not known yet.
 	Stored func() (stored iter.Seq2[logicalcluster.Name, Amount], known bool)

@@ -95,7 +95,8 @@ func (s *Sums) UsesMost(owner string) bool {
 	return current.known && current.owners[owner].Bytes > current.mean/100*largeShare
 }
 
-// recent returns sums that are not older than pace. While one caller computes new ones, others get the former ones.
+// recent returns sums that are not older than pace. While one caller computes new sums, other callers get the
+// previous sums.
 func (s *Sums) recent() *snapshot {
 	current := s.current.Load()
 	if current != nil && time.Since(current.at) < pace {

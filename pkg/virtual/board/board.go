@@ -1,5 +1,5 @@
 // Package board serves objects of another server read-only: get, paged list and watch. It assigns its own
-// resourceVersions, because those of a former source would be invalid.
+// resourceVersions, because resourceVersions of a previous source would be invalid.
 //
 //	Set ─► objects by name ─► Reader: get, list        each reader determines the
 //	   └─► recent changes ──► Reader: watch, pages     returned objects (Content)
@@ -18,7 +18,7 @@ import (
 const history = 1000
 
 // Board contains the objects of one resource. Two boards, and two instances of one, never have the same
-// versions, unless the clock is set back. Its methods may be called concurrently.
+// versions, unless the clock is set to an earlier time. Its methods may be called concurrently.
 type Board struct {
 	synced func() error
 

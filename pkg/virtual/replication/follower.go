@@ -29,8 +29,8 @@ const (
 	// keepRequested is how long a source without consumers on this shard is followed after a request. It must exceed
 	// the duration of watches.
 	keepRequested = 2 * time.Hour
-	// maxRequested limits the number of followed sources without consumers, and maxRequestedPerCluster
-	// those of one logical cluster, because their objects are kept in memory.
+	// maxRequested limits the number of followed sources without consumers, because their objects are
+	// kept in memory. maxRequestedPerCluster is the limit for one logical cluster.
 	//
 	//reference:limit shard | CachedResources that are read without a consumer on the shard | 429
 	//reference:limit cluster | CachedResources that are read without a consumer on the shard | 429

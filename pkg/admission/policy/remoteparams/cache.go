@@ -206,8 +206,8 @@ func (c *Cache) remove(e *entry) {
 	}
 }
 
-// start starts a read unless one is running, and returns a channel that is closed at its end, or nil if no
-// read is permitted now.
+// start starts a read unless one is running, and returns a channel that is closed when the read ends. It
+// returns nil if no read is permitted now.
 func (c *Cache) start(e *entry, parse func([]byte) (*response, error)) chan struct{} {
 	if e.reading != nil {
 		return e.reading
