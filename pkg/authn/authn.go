@@ -249,7 +249,7 @@ const (
 )
 
 // remembering caches successful authentications by client certificate, because a verification costs an
-// elliptic curve operation and a digest, and all requests of a connection have the same certificate.
+// elliptic curve operation and a digest. All requests of a connection have the same certificate.
 type remembering struct {
 	verify  authenticator.Request
 	options x509request.VerifyOptionFunc

@@ -115,8 +115,8 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 }
 
 // fromOutside rejects users of external systems with reserved names and attributes. For example, an external
-// cluster could return the name of one of its own service accounts, which would be the account of that name
-// in every logical cluster. Privileged groups are removed.
+// cluster could return the name of one of its own service accounts. It would then be the account of this
+// name in every logical cluster. Privileged groups are removed.
 func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateToken(ctx, token)

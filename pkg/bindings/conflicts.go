@@ -202,7 +202,7 @@ func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.
 func (x *Index) checkReplacement(ctx context.Context, from types.UID, to *pinned, stored []string, reason error) error {
 	former, err := x.schemas.get(ctx, from)
 	if apierrors.IsNotFound(err) {
-		return nil // its copy has been deleted, so that it is not served
+		return nil // its copy has been deleted; therefore, it is not served
 	}
 	if err != nil {
 		return err

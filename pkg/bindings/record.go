@@ -215,8 +215,8 @@ const (
 
 const readTimeout = 10 * time.Second
 
-// stored reads the stored bindings of logical clusters, with at most one LIST per logical cluster at a time, even
-// if there are many requests for missing resources.
+// stored reads the stored bindings of logical clusters. It sends at most one LIST per logical cluster at a time,
+// even if there are many requests for missing resources.
 type stored struct {
 	local *client.Factory
 

@@ -72,8 +72,9 @@ func bareHost(config *rest.Config) (string, error) {
 	return bare.String(), nil
 }
 
-// Shard returns the factory for the replicas of one shard on a cache server, or of all shards for "*", whose objects
-// its informers separate. The server of the configuration may be any URL of the cache server's API.
+// Shard returns the factory for the replicas of one shard on a cache server, or of all shards for "*". Its informers
+// separate the objects of different shards. The server of the configuration may be any URL of the cache server's
+// API.
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)

@@ -109,9 +109,9 @@ func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apier
 	}
 }
 
-// through resolves a mount. A URL of this installation refers to a workspace, which is served as if it had been
-// requested directly, subject to its own authorization: next is its address. Any other server serves only users
-// with access to the logical cluster that contains the mount, and remains hidden from all others.
+// through resolves a mount. A URL of this installation refers to a workspace, which is authorized and served as
+// if it had been requested directly. next is its address. Any other server serves only users with access to the
+// logical cluster that contains the mount, and remains hidden from all others.
 func (rt *router) through(r *http.Request, v *visit, at address, mount workspaceindex.Target, outcome workspaceindex.Outcome, hops int) (next *address, to target, status *apierrors.StatusError) {
 	u, err := url.Parse(mount.Mount)
 	switch {

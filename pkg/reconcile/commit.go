@@ -29,8 +29,9 @@ type Patcher[T client.Object] interface {
 
 // Commit writes the difference between two states of an object, if any, and returns the object as stored.
 //
-// Metadata and spec are written by one request and the status by a second one, each with the UID and resourceVersion
-// on which it is based as preconditions. If the second one fails, Commit returns its error and the result of the first.
+// Metadata and spec are written by one request and the status by a second one. The preconditions of each are the UID
+// and resourceVersion on which it is based. If the second one fails, Commit returns its error and the result of the
+// first.
 func Commit[T client.Object](ctx context.Context, patcher Patcher[T], old, updated T) (T, error) {
 	diff, status, err := changes(old, updated)
 	if err != nil {

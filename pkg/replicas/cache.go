@@ -92,9 +92,10 @@ func (c *Cache) naming(resource string) []string {
 	return shards
 }
 
-// currentCheckpoints returns the checkpoints on the cache server, read at most checkpointMaxAge before the call, and
-// after a time since which the data may have been replaced. They are not older than the known ones. Calls during a
-// read share the next one, because a slow cache server takes longer than checkpointMaxAge.
+// currentCheckpoints returns the checkpoints on the cache server. They were read at most checkpointMaxAge before the
+// call. They were also read after the given time, at which the data may have been replaced. They are not older than
+// the known ones. Calls during a read share the next one, because a slow cache server takes longer than
+// checkpointMaxAge.
 func (c *Cache) currentCheckpoints(ctx context.Context, after time.Time) (map[string]Checkpoint, error) {
 	called, known := time.Now(), c.checkpoints()
 	select {

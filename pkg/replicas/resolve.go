@@ -104,7 +104,8 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, chec
 	return nil
 }
 
-// apply removes the objects of a shard that are not listed, and stores the suspect ones that are, with the lock held.
+// apply removes the objects of a shard that are not listed, and stores suspect objects that are listed. The lock must
+// be held.
 func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.Key]client.Object) {
 	marked, named := checkpoint.Versions[r.resource]
 	var deleted []client.Key

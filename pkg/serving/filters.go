@@ -73,7 +73,7 @@ func when(on bool, wrap func(http.Handler) http.Handler) func(http.Handler) http
 }
 
 // WithAccessHeader returns the filter that reports in a response header, to the front-proxy, whether the user was
-// authorized for the logical cluster. It also records the flow that is charged, before impersonation.
+// authorized for the logical cluster. It also records the flow of the request, before impersonation.
 func WithAccessHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()

@@ -29,8 +29,8 @@ const (
 	deniedFor = 5 * time.Second
 )
 
-// reviews authorizes in logical clusters of any shard, by the local and replicated rules and, if these do not allow it,
-// by a SubjectAccessReview on the other shard.
+// reviews authorizes in logical clusters of any shard, by the local and replicated rules. If these do not allow a
+// request, it sends a SubjectAccessReview to the other shard.
 type reviews struct {
 	rules authorizer.Authorizer
 	local func(cluster logicalcluster.Name) bool
@@ -129,8 +129,9 @@ func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
 	return v.kinds[request.ScopeFrom(ctx).Mount]
 }
 
-// Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, the replicated
-// rules and its required groups decide, because the response time of a review there would disclose the logical cluster.
+// Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, only the
+// replicated rules and its required groups are evaluated, because the response time of a review there would disclose
+// the logical cluster.
 func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)

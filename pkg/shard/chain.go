@@ -238,7 +238,7 @@ func (s *installation) ownPatch(body []byte) ([]byte, error) {
 }
 
 // withData returns to servers that follow this shard which data they observe. It rejects a resourceVersion with 410 if
-// it is from data that was replaced by an older backup since, because the same revisions may mean other changes now.
+// its data was replaced by an older backup since, because the same revisions may now identify other changes.
 func (s *storedData) withData(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given, follows := r.Header[request.DataHeader]

@@ -89,7 +89,7 @@ func (s *objectServers) anyStored(ctx context.Context, cluster logicalcluster.Na
 }
 
 // deleteFree deletes the objects without finalizers and reports for each resource whether it may have others. It
-// bypasses admission, validation and audit. Everything in the namespace or logical cluster must be being deleted.
+// bypasses admission, validation and audit. The namespace or logical cluster must be terminating.
 func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	if !request.ValidClusterName(cluster) {
 		return nil, fmt.Errorf("invalid name of a logical cluster: %q", cluster)

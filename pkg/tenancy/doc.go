@@ -7,7 +7,7 @@
 //	shardload               heartbeats and load of shards
 //	exportuses              the exports that have consumers on a shard
 //	replicationcheckpoints  the objects of a shard that the cache server has
-//	cachekinds              the kinds of the three that are exchanged through the cache server
+//	cachekinds              the registration of kinds that are exchanged through the cache server
 //
 // Package request contains definitions that storage, clients and URL parsers also need, and its package
 // identity those about the identity of users. They are separate because built-in resources must not depend on

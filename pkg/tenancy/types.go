@@ -128,9 +128,9 @@ func (f Family) IsUniversal() bool {
 	return slices.ContainsFunc(f, func(t WorkspaceType) bool { return t.ID() == id })
 }
 
-// Allowed returns the type of a Workspace in the logical cluster of parent: the one in its spec, otherwise the default
-// of its parent's type, otherwise universal. It fails if a type does not exist, or if the type and the parent's type do
-// not allow each other. If the type exists, it is returned with the error.
+// Allowed returns the type of a Workspace in the logical cluster of parent. This is the type in its spec, otherwise the
+// default of its parent's type, otherwise universal. It fails if a type does not exist, or if the type and the parent's
+// type do not allow each other. If the type exists, it is returned with the error.
 func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
 	types, above, err := lookup.find(ws, parent)
 	if err != nil || len(above) == 0 {

@@ -73,8 +73,8 @@ func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
 	return w
 }
 
-// WriteSnapshots writes the announcements of shards, by name, at the time of the call: a reader that continues at a
-// revision of before the call misses nothing.
+// WriteSnapshots writes the announcements of shards, by name, at the time of the call. A reader that continues at a
+// revision from before the call misses no change.
 func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	// They are only collected with the lock held, because writing takes longer.
 	x.mu.Lock()

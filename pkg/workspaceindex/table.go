@@ -25,8 +25,8 @@ type entry[T, K any] interface {
 	is(key K) bool
 }
 
-// table is a hash table. Lookups may run concurrently with one writer: an entry stays in its slot until it is
-// removed, and when the table grows, concurrent lookups use the former slots.
+// table is a hash table. Lookups may run concurrently with one writer. An entry remains in its slot until it
+// is removed. When the table grows, concurrent lookups use the previous slots.
 type table[T, K any, E entry[T, K]] struct {
 	current atomic.Pointer[groups[T]]
 	// live counts entries, used also slots of removed ones. Writers only.

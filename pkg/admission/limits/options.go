@@ -113,7 +113,7 @@ func (l *HomeLimits) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&l.Workspaces, homeWorkspacesFlag, l.Workspaces, "maximum number of Workspaces in a home workspace and all workspaces below it on this shard; 0 means no limit")
 }
 
-// Validate returns what is wrong with l.
+// Validate returns the errors in l.
 func (l *HomeLimits) Validate() []error {
 	if l.Objects < 0 || l.Bytes < 0 || l.Workspaces < 0 {
 		return []error{errors.New("--" + homeObjectsFlag + ", --" + homeBytesFlag + " and --" + homeWorkspacesFlag + " must not be negative: use 0 for no limit")}

@@ -52,8 +52,8 @@ type provider struct {
 	err     error
 }
 
-// authenticate waits for keys without occupying the turn of its logical cluster, so that an issuer that does
-// not respond delays no tokens of other issuers.
+// authenticate waits for keys without occupying the turn of its logical cluster. Otherwise, an issuer that
+// does not respond would delay tokens of other issuers.
 func (p *provider) authenticate(ctx context.Context, home *home, token string) (response *authenticator.Response, ok bool, err error) {
 	inTurn := func(f func()) error {
 		select {

@@ -79,8 +79,8 @@ func (g *gate) busy() slots {
 	return g.inWork
 }
 
-// overdue returns the number of units of work that must have ended before now, and the time at
-// which the next one must have ended.
+// overdue returns the number of units of work that should have ended, and the time at which the
+// next one must have ended.
 func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

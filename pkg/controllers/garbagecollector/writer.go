@@ -131,7 +131,7 @@ const (
 	workers = 16
 	// deleteTimeout limits a deletion, including webhooks.
 	deleteTimeout = 10 * time.Second
-	// slow is the duration of a deletion above which its logical cluster is considered slow.
+	// slow is the minimum duration of a deletion whose logical cluster is considered slow.
 	slow = time.Second
 	// slowWorkers limits the workers for all slow logical clusters.
 	slowWorkers = workers / 4

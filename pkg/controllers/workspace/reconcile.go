@@ -82,8 +82,8 @@ func (r *workspaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 }
 
 // removeOrphans deletes LogicalClusters of deleted Workspaces with this key, e.g. because the create request arrived
-// after the deletion; uid is the UID of the current one, if any. An orphan is deleted only if a live read finds no
-// Workspace, and if it is new and empty. The shards of remote logical clusters apply the same rules.
+// after the deletion. uid is the UID of the current Workspace, if any. An orphan is deleted only if a live read
+// finds no Workspace, and if it is new and empty. The shards of remote logical clusters apply the same rules.
 func (r *workspaceReconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	others := slices.DeleteFunc(r.owned(key), func(lc *corev1alpha1.LogicalCluster) bool {
 		owner := lc.Spec.Owner.UID

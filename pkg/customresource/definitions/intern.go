@@ -233,8 +233,8 @@ func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNa
 }
 
 // internCodec is the storage codec of definitions, which interns what it decodes. It finds the spec in the
-// stored bytes and does not decode it again if it is already interned, because the spec is nearly all of a
-// definition.
+// stored bytes, and does not decode it if it is already interned, because the spec is the largest part of
+// a definition.
 type internCodec struct {
 	apiruntime.Codec
 	interner *interner

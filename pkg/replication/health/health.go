@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// checkInterval is the interval of checks, and recheckInterval the one while there is a problem.
+	// checkInterval is the interval of checks, and recheckInterval the interval while there is a
+	// problem.
 	checkInterval   = 15 * time.Second
 	recheckInterval = 2 * time.Second
 	checkTimeout    = 10 * time.Second

@@ -334,7 +334,7 @@ func withExtra(u user.Info, change func(extra map[string][]string)) user.Info {
 }
 
 // Within returns u restricted to a logical cluster. It must be used to act as a stored user, e.g. the owner of a
-// workspace, because its name does not prove its identity in other logical clusters. Warrants are removed, because
+// workspace, because a name does not prove an identity in other logical clusters. Warrants are removed, because
 // scopes do not apply to them.
 func Within(cluster logicalcluster.Name, u user.Info) user.Info {
 	return withExtra(u, func(extra map[string][]string) {

@@ -188,7 +188,7 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	cluster, in := request.ClusterFrom(r.Context())
-	// The cost of watches of all logical clusters is not charged.
+	// The cost of watches of all logical clusters is not added to a flow.
 	if !ok || !in || cluster.Wildcard {
 		return nil
 	}

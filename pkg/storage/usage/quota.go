@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// inUseLimit and sizeLimit are percentages of the quota. Above one of them, etcd is full for tenants. etcd
-	// compares the size of its file with the quota. The file does not shrink, but free pages are reused. Therefore,
-	// inUseLimit usually applies first, and sizeLimit only if the free pages are fragmented.
+	// inUseLimit and sizeLimit are percentages of the quota. If the bytes in use or the file size reach them, etcd
+	// is full for tenants. etcd compares the size of its file with the quota. The file does not shrink, but free
+	// pages are reused. Therefore, inUseLimit usually applies first, and sizeLimit only if the free pages are
+	// fragmented.
 	//
 	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, except by `root` and `system:*` | 507 for writes that grow; replicas wait
 	//reference:limit shard | size of the etcd file as a percentage of `--etcd-quota-backend-bytes` | 507 for writes that grow; replicas wait
 	inUseLimit, sizeLimit = 90, 96
-	// fillingLimit is the percentage in use above which etcd is filling up.
+	// fillingLimit is the percentage in use at which etcd is filling up.
 	//
 	//reference:limit shard | use of etcd as a percentage of `--etcd-quota-backend-bytes`, by large tenants | 507 for owners with more than 1.5 times the mean
 	fillingLimit = 75

@@ -231,8 +231,8 @@ func (c *Counter) Run(ctx context.Context) error {
 	return nil
 }
 
-// scan counts the stored objects, and returns their revision. Since etcd iterates over all keys of a range to return
-// their number, pages with values end at keys that are known from a larger page without values.
+// scan counts the stored objects, and returns their revision. etcd iterates over all keys of a range to return their
+// number. Therefore, pages with values end at keys that are known from a larger page without values.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.following.begin()
 	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}, map[string]int{}}
