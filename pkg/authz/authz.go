@@ -116,7 +116,7 @@ func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, autho
 }
 
 // explained calls rules if next denies a request. It ignores the decision, but rules record whether the user may access
-// the logical cluster and so see the reason.
+// the logical cluster, and thus see the reason.
 func explained(next, rules authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)

@@ -360,7 +360,7 @@ func replicaAt(key string) (at replica, ok bool) {
 	return replica{replicas{segments[3], resource.String()}, segments[4] + "|" + strings.Join(segments[5:], "/")}, true
 }
 
-// replicas are the replicas of a resource of a shard.
+// replicas identifies the replicas of one resource of one shard.
 type replicas struct{ shard, resource string }
 
 // prefixOf returns the key prefix of replicas.

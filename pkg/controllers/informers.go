@@ -133,7 +133,8 @@ func NewInformers(s Sources) *Informers {
 		i.followCheckpoints(s.Replicas)
 	}
 	i.LogicalClusters = add(i, kinds.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
-		// A watch list would encode and decode the JSON of all objects at once; pages bound the memory.
+		// A watch list would encode and decode the JSON of all objects together. Pages limit the
+		// memory.
 		DisableWatchList: true,
 		Indexers: indexes[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,

@@ -101,7 +101,6 @@ func (r *Request) checkWatch(initial bool) error {
 	return nil
 }
 
-// watchTime returns the duration of a watch.
 func (r *Request) watchTime() time.Duration {
 	if seconds, err := strconv.Atoi(r.Query.Get(queryTimeout)); err == nil && seconds > 0 {
 		return time.Duration(seconds) * time.Second

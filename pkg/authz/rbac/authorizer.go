@@ -44,8 +44,8 @@ type Config struct {
 	// Global contains replicas from other servers, for logical clusters on them; may be nil. System rules are
 	// never read from it, because each server has its own.
 	Global *Shards
-	// Local reports whether the server has a logical cluster, for which replicas are ignored, because they
-	// may be left over from another server; nil means none.
+	// Local reports whether the server has a logical cluster; nil means none. Replicas of such logical
+	// clusters are ignored, because they may be outdated replicas of another server.
 	Local func(name logicalcluster.Name) bool
 	// System is the logical cluster whose bindings apply, and whose cluster roles can be bound, in all others.
 	System logicalcluster.Name

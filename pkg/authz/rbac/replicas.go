@@ -17,7 +17,7 @@ import (
 
 // Shards contains the replicated cluster roles and bindings of other shards, separately for each shard. While
 // a logical cluster moves, two shards have the same objects, and one may delete an object that the other
-// still has. A user has the permissions of all shards that count. It is safe for concurrent use.
+// still has. A user has the permissions of all existing shards together. It is safe for concurrent use.
 type Shards struct {
 	counts func(shard string) bool
 

@@ -23,7 +23,8 @@ const (
 	// checkEvery is the number of values in rules, e.g. verbs and names, after which a visit checks its context. One
 	// rule may have a hundred thousand values.
 	checkEvery = 4096
-	// manyValues is the number after which a visit excludes others, so that a tenant occupies at most one core.
+	// manyValues is the number of values after which a visit excludes other visits, so that a tenant occupies
+	// at most one core.
 	manyValues = 16384
 	// pause is the number of lookups of subjects and roles after which a visit releases the lock for waiters, e.g. the
 	// informer that updates the index.
@@ -44,9 +45,9 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 // its own bindings, and then for the rules of the system's bindings. If namespace is empty, bindings in
 // namespaces are ignored. It returns whether f has been called for all rules, and an error if ctx ends.
 //
-// Of several bindings of the same role only the first is used. No lock is held while f is called, because
-// roles and bindings in the index are immutable. A visit of many bindings releases the lock for writers in
-// between. It uses the bindings of a subject at the time of the lookup, and the current roles.
+// If several bindings have the same role, only the first one is used. No lock is held while f is called,
+// because roles and bindings in the index are immutable. A visit of many bindings releases the lock for
+// writers in between. It uses the bindings of a subject at the time of the lookup, and the current roles.
 func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	own, ofSystem := i.pair(name, system)
 	return visit(ctx, own, ofSystem, false, identities, namespace, f)

@@ -42,7 +42,8 @@ type APIs interface {
 	Yield(ctx context.Context, key client.Key) error
 	// Rewrite writes the result of change without admission. It returns nil if that is nil, or if a request is required.
 	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// Empty deletes the objects of a bound resource, and returns the numbers of those that remain, and for each finalizer.
+	// Empty deletes the objects of a bound resource. It returns the number of remaining objects, in total and for each
+	// finalizer.
 	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (remainder int, finalizers map[string]int, err error)
 	// FollowNames calls f when names may have been released, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())

@@ -292,8 +292,8 @@ func versionOf(obj client.Object) int {
 //nolint:unparam // the type of keeper.merge
 func (c content[T]) merge(existing, want T) (T, error) { return c.updated(existing, want), nil }
 
-// updated returns an existing object with the shipped content. The object does not change, including edits, if its shipped
-// content was the same or newer: during an upgrade, replicas of two versions run concurrently.
+// updated returns an existing object with the shipped content. The object, including edits, does not change if its
+// shipped content was the same or newer, because replicas of two versions run concurrently during an upgrade.
 func (c content[T]) updated(existing, want T) T {
 	if versionOf(existing) > versionOf(want) {
 		return existing

@@ -265,13 +265,13 @@ var OfExports = Kind[*apisv1alpha1.APIExportEndpointSlice]{
 	},
 }
 
-// OfCached are CachedResourceEndpointSlices.
+// OfCached is the Kind for endpoint slices of CachedResources.
 var OfCached = ofCached("cachedresourceendpointslice", apis.CachedSliceKind, kinds.CachedResourceEndpointSlices,
 	func(s *cachev1alpha1.CachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition}, &s.Status
 	})
 
-// OfClusterCached are ClusterCachedResourceEndpointSlices.
+// OfClusterCached is the Kind for endpoint slices of ClusterCachedResources.
 var OfClusterCached = ofCached("clustercachedresourceendpointslice", apis.ClusterCachedSliceKind, kinds.ClusterCachedResourceEndpointSlices,
 	func(s *kinds.ClusterCachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition}, &s.Status

@@ -186,14 +186,14 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 			conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", remaining)
 		return lc
 	}
-	// There is no initializer any more, or there never was one: one write instead of two.
+	// There is no initializer any more, or there never was one: this saves a second write.
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceInitialized)
 	return lc
 }
 
-// untilReported returns how long next, which waits for default bindings, is not reported. Most logical clusters get them
-// within milliseconds, which saves a write.
+// untilReported returns the delay before the state next, which waits for default bindings, is written to the status.
+// Most logical clusters get their bindings within milliseconds. The delay then saves a write.
 func untilReported(lc, next *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
 	isNew := lc.Status.Phase == "" || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
 	alone := len(next.Status.Initializers) == 1 && next.Status.Initializers[0] == tenancyv1alpha1.WorkspaceAPIBindingsInitializer

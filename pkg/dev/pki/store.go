@@ -206,7 +206,6 @@ func (s *Store) issue(pair *Pair, spec Spec, ca *Pair, create func() (crypto.Sig
 	return nil
 }
 
-// writeNewKey creates a key and writes it to a file.
 func writeNewKey(file string, create func() (crypto.Signer, error)) (key crypto.Signer, encoded []byte, err error) {
 	if key, err = create(); err != nil {
 		return nil, nil, fmt.Errorf("generating a key: %w", err)

@@ -57,7 +57,8 @@ type history struct {
 	// floor is the version after which the history is complete, and floorTime is its time.
 	floor     uint64
 	floorTime time.Time
-	// cut is when an event was last dropped before it expired, because there were too many.
+	// cut is the time at which an event was last dropped before it expired, because there were too
+	// many events.
 	cut time.Time
 	// bytes is the total size of the events.
 	bytes int64

@@ -203,7 +203,7 @@ type State struct {
 
 	hub *Hub
 	// objects are all objects if the key is the root, otherwise own are the objects below the key. A
-	// snapshot of all would keep old states of other objects in memory for a slow reader.
+	// snapshot of all objects would keep old states of other objects in memory for a slow reader.
 	objects *snapshot
 	own     []item
 	key     string

@@ -178,7 +178,8 @@ func (t *tap) run() {
 			return
 		}
 		if received.Type == watch.Error && t.hub.cfg.Undecodable() {
-			// Upstream's reflector would watch from the same version again, and never get past the object.
+			// Upstream's reflector would watch from the same version again, and never continue after the
+			// object.
 			status := apierrors.NewResourceExpired("an object cannot be decoded").Status()
 			received.Object = &status
 		}
@@ -256,7 +257,7 @@ func (h *Hub) apply(e *event) {
 
 // aging is added to the time of each event for the watch cache. Upstream's watch cache keeps the events of the last
 // 75 s, forever if no new ones arrive. The hub serves all watches and keeps the same events. To avoid keeping them
-// twice, the watch cache must see more than 75 s between the last hundred events, which it keeps at least.
+// twice, the times of the last hundred events, which the watch cache always keeps, must differ by more than 75 s.
 const aging = 2 * time.Second
 
 // agedObject is the object of an event with the time that the watch cache uses.
