@@ -69,8 +69,8 @@ func newRestoreCommand() *cobra.Command {
 		Long: `Restores a snapshot into a data directory, after checking that it is complete and
 belongs to the specified server. A directory with data is rejected.
 
-The resourceVersions of the restored data continue above all that clients have
-observed, so that clients list everything again; see docs/tasks/backup.md.`,
+After the restore, resourceVersions are higher than all that clients have observed.
+Therefore, clients list all objects again; see docs/tasks/backup.md.`,
 		Example: `  # Restore the root shard: stop it, move its data directory, restore, start it again
   shardplane snapshot restore --name root --data-dir root-data root.snapshot
 

@@ -268,7 +268,7 @@ const dataKey = "ca.crt"
 // pollInterval is a fallback for missing file system events, as in kube-apiserver.
 const pollInterval = time.Minute
 
-// File is a PEM file with certificates. If it changes and is invalid, the previous content stays in use.
+// File is a PEM file with certificates. If it changes and is invalid, the previous content remains in use.
 type File struct {
 	path    string
 	current atomic.Pointer[bundle]
@@ -296,7 +296,7 @@ func (f *File) Run(ctx context.Context) error {
 	filesystem.WatchUntil(ctx, pollInterval, f.path, func() {
 		switch changed, err := f.load(); {
 		case err != nil:
-			logger.Error(err, "Failed to load the root CA; the previous content stays in use")
+			logger.Error(err, "Failed to load the root CA, using the previous content")
 		case changed:
 			logger.Info("Reloaded the root CA")
 		}

@@ -185,10 +185,10 @@ func setReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load) 
 	case observed == unknown:
 	case observed == missing:
 		conditions.MarkFalse(shard, conditionsv1alpha1.ReadyCondition, shardload.ReasonHeartbeatMissing, conditionsv1alpha1.ConditionSeverityError,
-			"no heartbeat has been received for %s: check that the shard is running and can reach the root shard. Until then, no new workspaces are placed on it", shardload.Missed*shardload.Interval)
+			"no heartbeat has been received for %s: check that the shard is running and can reach the root shard. Until then, no new workspaces are scheduled to it", shardload.Missed*shardload.Interval)
 	case load.Full:
 		conditions.MarkFalse(shard, conditionsv1alpha1.ReadyCondition, shardload.ReasonStorageFull, conditionsv1alpha1.ConditionSeverityWarning,
-			"its etcd is nearly full: delete objects, compact and defragment it, or raise its quota. Until then, no new workspaces are placed on it")
+			"its etcd is nearly full: delete objects, compact and defragment it, or raise its quota. Until then, no new workspaces are scheduled to it")
 	default:
 		conditions.MarkTrue(shard, conditionsv1alpha1.ReadyCondition)
 	}
