@@ -157,8 +157,9 @@ func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, err
 	return true, x.wait(ctx, known)
 }
 
-// PermitsClaim checks the maximal permission policies of all exports with an identity for a request for a claimed object,
-// by a user of the logical cluster from. At least one export, and every export with bindings here, must be loaded.
+// PermitsClaim checks the maximal permission policies of all exports with an identity, for a request for a claimed
+// object. The user belongs to the logical cluster from. At least one export, and every export with bindings here, must
+// be loaded.
 func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
 		return authorizer.DecisionNoOpinion, notPermitted, err

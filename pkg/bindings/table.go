@@ -97,8 +97,8 @@ func (t *table) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
 	return newList(key, s), nil
 }
 
-// replaceRecord returns the replaced record, the records of the logical cluster before and after, and the exports that
-// got their first binding or lost their last one.
+// replaceRecord returns the replaced record, and the records of the logical cluster before and after. It also returns
+// the exports that got their first binding or lost their last binding.
 func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, was, all []*record, affected []client.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -223,10 +223,9 @@ func repeat(ctx context.Context, interval time.Duration, problem string, do func
 	return nil
 }
 
-// leftOver deletes replicas of deleted CachedResources if their shard did not delete them, e.g. because a relay stopped
-// before, or because the cache server was restored from an older backup. No other component can, because the resource
-// is not served without the CachedResource. If that does exist on the shard, the shard restores the replicas by
-// digests.
+// leftOver deletes replicas of deleted CachedResources if their shard did not delete them. For example, a relay stopped
+// before, or the cache server was restored from an older backup. No other component can, because the resource is not
+// served without the CachedResource. If that does exist on the shard, the shard restores the replicas by digests.
 type leftOver struct {
 	digests *digests
 	notes   *etcd.Notes

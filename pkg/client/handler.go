@@ -139,7 +139,8 @@ func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *
 	return a.Registration
 }
 
-// AddKeyHandler adds a handler of the keys of objects that are added, changed or deleted, and of those that leave.
+// AddKeyHandler adds a handler of keys. changed is called for objects that are added, changed or deleted, and left
+// for objects that leave the informer.
 func (hs *handlers[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
 	return hs.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
 }

@@ -59,8 +59,8 @@ func (p *locations) add(cluster logicalcluster.Name, l local, member uint32) (be
 	return others[len(others)-1], true
 }
 
-// renew replaces the name of a logical cluster by the string of the newest object, so that the string of an old
-// object is not kept in memory. It reports whether the member's copy is valid.
+// renew replaces the name of a logical cluster by the string of the newest object. Otherwise, the string of an
+// old object would be kept in memory. It reports whether the member's copy is valid.
 func (p *locations) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,8 +16,8 @@ type receivedKey struct{}
 const firstWait = time.Second
 
 // transport counts the received bytes of informers, and makes one request establish a connection before others are
-// sent. HTTP/2 multiplexes all requests, but without a connection http.Transport opens one per request: 20 informers
-// that start together would cause 20 TLS handshakes, of 4 KiB each.
+// sent. HTTP/2 multiplexes all requests, but without a connection, http.Transport opens one per request. For
+// example, 20 informers that start together would cause 20 TLS handshakes, of 4 KiB each.
 type transport struct {
 	http.RoundTripper
 

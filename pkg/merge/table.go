@@ -36,8 +36,8 @@ func (r *Request) withoutObject(row []byte) []byte {
 	return slices.Concat(row[:start], null, row[end:])
 }
 
-// mapColumns returns a function that converts the rows of a Table to the columns of another Table by their names,
-// because shards may have different versions of a schema.
+// mapColumns returns a function that converts the rows of a Table to the columns of another Table, by the names
+// of the columns. Shards may have different versions of a schema.
 func mapColumns(from, to json.RawMessage) (func(json.RawMessage) (json.RawMessage, error), error) {
 	var have, want []metav1.TableColumnDefinition
 	if err := json.Unmarshal(from, &have); err != nil {

@@ -10,6 +10,6 @@
 // between two states of an object with optimistic concurrency. The queue serves logical clusters in round-robin order
 // and limits the workers of each. Latest hides the delay between a write and its arrival in an informer.
 //
-// Package leader elects the replica that runs the controllers, package purge deletes all objects of a namespace or
-// logical cluster, package events records Events for users, and package secrets creates Secrets.
+// Package leader elects the replica that runs the controllers. Package purge deletes all objects of a namespace or
+// logical cluster. Package events records Events for users, and package secrets creates Secrets.
 package reconcile

@@ -1,5 +1,5 @@
-// Package serving contains the common parts of the Shardplane servers that store objects: options of the secure
-// listener, the configuration of the generic API server, and filters of the handler chains.
+// Package serving contains the common parts of the servers that store objects: options of the secure listener,
+// the configuration of the generic API server, and filters of the handler chains.
 //
 //	Chain = Arrival + scope filters + Reception + WithAccessHeader + Decision + limits and rules
 //

@@ -130,8 +130,8 @@ func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
 }
 
 // Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, only the
-// replicated rules and its required groups are evaluated, because the response time of a review there would disclose
-// the logical cluster.
+// replicated rules and its required groups are evaluated. The response time of a review there would disclose the
+// logical cluster.
 func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)

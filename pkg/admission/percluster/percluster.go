@@ -259,8 +259,9 @@ func (c convertor) Convert(in, out, meta any) error {
 }
 
 // IsServer reports whether a request is from the server itself. Webhooks and policies do not apply to it, because its
-// controllers serve all logical clusters with few workers. A webhook that does not respond would block them for other
-// logical clusters, and one that denies all requests would prevent the deletion of namespaces and workspaces.
+// controllers serve all logical clusters with few workers. A webhook that does not respond would block the workers
+// for other logical clusters. A webhook that denies all requests would prevent the deletion of namespaces and
+// workspaces.
 func IsServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServerUser }
 
 // readyTimeout is the time that a write waits for informers after a server start, as in upstream's plugins.

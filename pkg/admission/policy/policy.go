@@ -243,8 +243,8 @@ func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in lo
 	return apierrors.NewInternalError(err)
 }
 
-// weakCache caches values by their input as long as they are in use, so that policies that many logical
-// clusters have in common are compiled once.
+// weakCache caches values by their input as long as they are in use. Therefore, policies that many
+// logical clusters have in common are compiled once.
 type weakCache[V any] struct {
 	mu     sync.Mutex
 	values map[digest]weak.Pointer[V]

@@ -176,8 +176,8 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 }
 
 // take waits for slots for the webhook calls of a request; the caller must call release. It rejects requests
-// that match more webhooks than may be called concurrently, even if they would be called sequentially,
-// because the server evaluates the conditions of each.
+// that match more webhooks than may be called concurrently, because the server evaluates the conditions of
+// each. This also applies to webhooks that would be called sequentially.
 func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktransport.Caller, a admission.Attributes, rules *ruled) (release func(), err error) {
 	n := rules.match(a)
 	if n == 0 {

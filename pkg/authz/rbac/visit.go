@@ -41,9 +41,9 @@ const (
 // binding does not exist. It returns false to stop the visit.
 type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool
 
-// visit calls f for the rules of the identities in a namespace of a logical cluster: first for the rules of
-// its own bindings, and then for the rules of the system's bindings. If namespace is empty, bindings in
-// namespaces are ignored. It returns whether f has been called for all rules, and an error if ctx ends.
+// visit calls f for the rules of the identities in a namespace of a logical cluster. The rules of its own
+// bindings precede the rules of the system's bindings. If namespace is empty, bindings in namespaces are
+// ignored. It returns whether f has been called for all rules, and an error if ctx ends.
 //
 // If several bindings have the same role, only the first one is used. No lock is held while f is called,
 // because roles and bindings in the index are immutable. A visit of many bindings releases the lock for
@@ -64,8 +64,8 @@ func visit(ctx context.Context, own, ofSystem *cluster, replicas bool, identitie
 		if replicas || own == ofSystem {
 			continue
 		}
-		// In the logical cluster of the system, only the groups of a service account of this logical
-		// cluster are used, because the service account of the same name there is another one.
+		// In the logical cluster of the system, only the groups of a service account are used,
+		// because the service account of the same name there is another one.
 		username := u.GetName()
 		if identity.IsServiceAccount(u) {
 			username = ""

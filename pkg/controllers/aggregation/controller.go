@@ -57,9 +57,9 @@ func (r *aggregationReconciler) setQueue(_ context.Context, queue reconcile.Queu
 	return func() {}, nil
 }
 
-// keysOf returns the key of an aggregated role, and for a role with labels also a key without a name, which means
-// all aggregated roles of the logical cluster. Workers expand this key, because the goroutine of the informer
-// serves all tenants.
+// keysOf returns the key of an aggregated role. For a role with labels, it also returns a key without a name,
+// which means all aggregated roles of the logical cluster. Workers expand this key, because the goroutine of the
+// informer serves all tenants.
 func keysOf(role *rbacv1.ClusterRole) []client.Key {
 	var keys []client.Key
 	if role.AggregationRule != nil {

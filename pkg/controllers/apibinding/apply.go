@@ -149,9 +149,8 @@ func (r *bindingReconciler) recordPlan(ctx context.Context, key client.Key, know
 	return reconcile.Result{}, nil
 }
 
-// write writes the result of a plan and returns the binding as change does. If the binding is bound and only its status
-// changes, it uses a single write and does not read the binding first, because an export may have thousands of
-// bindings.
+// write writes the result of a plan and returns the binding as change does. If only the status of a bound binding
+// changes, it uses a single write and does not read the binding first. An export may have thousands of bindings.
 func (r *bindingReconciler) write(ctx context.Context, key client.Key, known *apisv1alpha2.APIBinding, p *plan) (*apisv1alpha2.APIBinding, error) {
 	if equality.Semantic.DeepEqual(known, p.advance(known)) {
 		return known, nil

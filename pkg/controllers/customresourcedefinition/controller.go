@@ -1,6 +1,6 @@
-// Package customresourcedefinition completes asynchronous operations on CustomResourceDefinitions: it deletes the instances
-// of those that are being deleted and removes the finalizer. It also rewrites definitions that wait for released names, or
-// lack the condition for non-structural schemas, because a write updates both.
+// Package customresourcedefinition completes asynchronous operations on CustomResourceDefinitions. If a definition is
+// being deleted, it deletes the instances and removes the finalizer. It also rewrites definitions that wait for
+// released names, or lack the condition for non-structural schemas, because a write updates both.
 package customresourcedefinition
 
 import (

@@ -223,7 +223,8 @@ func (g *graph) takeAdded(item Item) bool {
 	return added
 }
 
-// replace replaces the state by that of another graph and enqueues all items, because deletions of owners may have been missed.
+// replace replaces the state by the state of another graph, and enqueues all items, because deletions of owners may
+// have been missed.
 func (g *graph) replace(by *graph) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

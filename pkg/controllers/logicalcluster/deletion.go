@@ -126,8 +126,8 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	}
 }
 
-// lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted, because a round
-// for each object would still find others.
+// lastOf enqueues logical clusters that are being deleted when the last object of a kind was deleted. Before that, a
+// round would still find other objects.
 func lastOf[T client.Object](informer *client.Informer[T], clusters client.Lister[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
 	return reconcile.OnDelete(informer, func(object T) []client.Key {
 		cluster := logicalcluster.From(object)

@@ -290,8 +290,9 @@ var (
 	storedStatus = []byte(`,"status":{`)
 )
 
-// findSpec finds the value of the field spec of a stored definition without decoding it. It searches for what
-// precedes and follows it. The result is the spec if it is valid JSON, which the caller must check once.
+// findSpec finds the value of the field spec of a stored definition without decoding it. It searches for the
+// bytes that precede and follow the field. The result is the spec if it is valid JSON, which the caller must
+// check once.
 func findSpec(data []byte) (from, to int, ok bool) {
 	if !bytes.HasPrefix(data, storedStart) {
 		return 0, 0, false

@@ -27,7 +27,7 @@ type claim struct {
 // claims maps the names in use in a scope to their owners, for messages.
 type claims map[claim]string
 
-// claimsOf returns the names, with those of resources first.
+// claimsOf returns the names, beginning with the names of resources.
 func claimsOf(n *apiextensions.CustomResourceDefinitionNames) []claim {
 	names := slices.Sorted(slices.Values(slices.Concat([]string{n.Plural, n.Singular}, n.ShortNames)))
 	all := make([]claim, 0, len(names)+2)
