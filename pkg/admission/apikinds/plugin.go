@@ -310,8 +310,9 @@ const (
 
 // Config configures the plugin.
 type Config struct {
-	// Resolve returns the logical cluster at a path, or "" if it is not known. known reports whether it
-	// certainly has an export that can be bound. It returns an error if this cannot be determined now.
+	// Resolve returns the logical cluster at a path, or "" if it is not known. known reports whether the
+	// export can be bound; on this shard, it need not exist. It returns an error if this cannot be
+	// determined now.
 	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
 	// Find returns the logical cluster at a path on any shard, or "". It sends requests to other shards, so
 	// it must be used for administrators only: its duration discloses which paths exist.
