@@ -119,8 +119,9 @@ func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error
 // relayUser is the user of the server's own relays. Only the server has its token.
 const relayUser = "system:shardplane:relay"
 
-// authorizeServers allows shards, relays and readers, e.g. relaying cache servers, to read all replicas. Shards may
-// write their own replicas, and relays those that they relay. Administrators may read the profiles of the process.
+// authorizeServers allows shards, relays and readers, e.g. relaying cache servers, to read all objects and digests.
+// Shards may write their own replicas, and relays those that they relay. Administrators may read the profiles of the
+// process.
 func authorizeServers(writes func(shard string) bool) authorizer.AuthorizerFunc {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		u := a.GetUser()

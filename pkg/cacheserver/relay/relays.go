@@ -304,8 +304,8 @@ func (r *Relays) all() map[string]*relayedShard {
 }
 
 // table returns the resources that are relayed for a shard. Resources that shards write directly are relayed
-// completely. Of other resources, only objects for the whole installation are relayed. All Shards of root are
-// relayed, because the deletion of a Shard removes the shard.
+// completely. Of other resources, only objects for the whole installation are relayed. However, all Shards of root
+// are relayed, because the deletion of a Shard removes the shard.
 func table(shard string, written []schema.GroupVersionResource) (*replication.Table, error) {
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
