@@ -43,7 +43,7 @@ func (m *machine) stateOf(id string) state {
 
 // coordinates reports whether this member considers itself the coordinator. This is the writer of the last table if
 // it is alive and active, otherwise the first active member that is alive, otherwise the first member that is alive.
-// Without a table, it is the first joining member. Members are ordered by id.
+// Without a table, or if none of its members is alive, it is the first joining member. Members are ordered by id.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
 		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {
