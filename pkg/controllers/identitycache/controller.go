@@ -1,4 +1,4 @@
-// Package identitycache maintains a ConfigMap with the identities of the system exports of root on each shard. Clients
+// Package identitycache maintains a ConfigMap on each shard, with the identities of the system exports of root. Clients
 // need these identities to read the objects of an API in all logical clusters of a shard.
 package identitycache
 
