@@ -183,7 +183,7 @@ func (b *Book) remove(e *entry, cause error) {
 }
 
 // Follow runs use in a goroutine for each other shard, including shards that are registered later. When the context
-// of use is canceled, use must return quickly. The cause is ErrRemoved or ErrMoved if applicable. It has ended for
+// of use is canceled, use must return quickly. The cause is ErrRemoved or ErrMoved if applicable. use has ended for
 // one address before it is started for another one. stop ends all goroutines and waits for them; it must not be
 // called from use.
 func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (stop func()) {
