@@ -258,8 +258,8 @@ func ShardOf(ctx context.Context, u user.Info) (name string, ok bool) {
 	return name, true
 }
 
-// Flow identifies the user, or all users of a logical cluster, whose use of shared resources is counted and
-// limited together. It is comparable. The zero Flow is no user.
+// Flow identifies a user, or all users that belong to a logical cluster, whose use of shared resources is
+// counted and limited together. It is comparable. The zero Flow is no user.
 type Flow struct {
 	// User is the user name. It is empty for service accounts of the logical cluster and users of its
 	// own issuers, which have a common flow.
