@@ -77,7 +77,7 @@ func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard strin
 }
 
 // ShardsSynced returns an error if it is not certain which Shards exist in root. All Shards must have been read. If
-// they were read from a cache server, a checkpoint of the root shard must have been observed.
+// they were read from a cache server, the informer must contain everything up to a checkpoint of the root shard.
 func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if !shards.HasSynced() {
 		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())

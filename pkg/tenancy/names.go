@@ -222,8 +222,8 @@ func CutHome(path string) (home logicalcluster.Name, rest string, more, found bo
 const OwnerBinding = "workspace-admin"
 
 // OwnerName returns the name that the owner of a workspace has in the workspace, according to the annotation of the
-// Workspace or LogicalCluster. It returns "" if the workspace has no owner. It is the global name of a service account.
-// parent is the logical cluster of the Workspace.
+// Workspace or LogicalCluster. For a service account, this is the global name. OwnerName returns "" if there is no
+// owner. parent is the logical cluster of the Workspace.
 func OwnerName(annotations map[string]string, parent logicalcluster.Name) (string, error) {
 	annotation := annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
 	if annotation == "" {
