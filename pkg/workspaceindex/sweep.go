@@ -47,8 +47,8 @@ func (x *Index) Changes(shard string) uint64 {
 	return s.tallies[LogicalClusters].changes + s.tallies[Workspaces].changes
 }
 
-// begin lets generations overflow. Only after 65,536 resyncs without a Sweep, an outdated announcement is not
-// distinguished from a repeated one. The next Sweep removes it.
+// begin lets generations overflow. An outdated announcement is interpreted as a repeated one only after 65,536
+// resyncs without a Sweep. The next Sweep removes it.
 func (x *Index) begin(s *shard, kind Kind) {
 	s.tallies[kind].now++
 	s.tallies[kind].seen = 0
