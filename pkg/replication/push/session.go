@@ -295,8 +295,7 @@ func (s *session) relayed() (checkpoint, bool) {
 	return at, known
 }
 
-// totals returns the root of the local replicas, and the root of the replicas that stay in their
-// region.
+// totals returns the common root of the local replicas and the replicas that stay in their region.
 func (s *session) totals() digest.Root {
 	sums, regional := s.expected.Sums(), s.regional.Sums()
 	for i := range sums {
