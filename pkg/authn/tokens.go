@@ -143,8 +143,8 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 // webhookBackoff is short because a client waits for the response.
 var webhookBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 
-// Reviewer returns the authenticator for TokenReviews, or nil. In a logical cluster it accepts only service
-// accounts of this logical cluster. Otherwise, the client could not distinguish accounts of the same name in
+// Reviewer returns the authenticator for TokenReviews, or nil. In a logical cluster, it rejects tokens of service
+// accounts of other logical clusters. Otherwise, the client could not distinguish accounts of the same name in
 // different logical clusters.
 func (a *Authentication) Reviewer() authenticator.Token {
 	if a.Tokens == nil {
