@@ -5,7 +5,7 @@ var garbage = []Mutant{
 	{
 		Name: "unconfirmed-absence", Rule: "an owner is absent only if a quorum read does not find it",
 		Edits: []Edit{{
-			File: "pkg/controllers/garbagecollector/judge.go",
+			File: "pkg/controllers/garbagecollector/decide.go",
 			Before: `		if err == nil && l.owner.uid != o.references[i].UID {
 			l.owner, err = c.backend.read(ctx, l.item)
 		}
@@ -78,8 +78,8 @@ var garbage = []Mutant{
 	{
 		Name: "kinds-that-keep", Rule: "if a definition is deleted, its objects and their dependents are deleted",
 		Edits: []Edit{{
-			File: "pkg/controllers/garbagecollector/judge.go",
-			Before: `		case !served && c.graph.isDeleted(ownerOf(place.Cluster, r.UID)):
+			File: "pkg/controllers/garbagecollector/decide.go",
+			Before: `		case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
 			lookups[i].state = dangling // objects are deleted with their definition
 			continue
 `,

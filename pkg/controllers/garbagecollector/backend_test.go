@@ -116,7 +116,7 @@ func (m *model) catchUp(context.Context, Item, object) error {
 
 func (m *model) inOtherNamespace(_ context.Context, at Item, uid types.UID) bool {
 	for item, o := range m.seen {
-		if o.uid == uid && item.prefix() == at.prefix() && item.LogicalCluster() == at.LogicalCluster() && item.place().Name == at.place().Name {
+		if o.uid == uid && item.prefix() == at.prefix() && item.LogicalCluster() == at.LogicalCluster() && item.key().Name == at.key().Name {
 			return true
 		}
 	}
@@ -269,7 +269,7 @@ func (m *model) rest() {
 func (m *model) names() []string {
 	var names []string
 	for item := range m.stored {
-		names = append(names, item.place().Name)
+		names = append(names, item.key().Name)
 	}
 	slices.Sort(names)
 	return names

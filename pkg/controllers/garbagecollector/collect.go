@@ -53,7 +53,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 			c.graph.putAdded(item)
 		}
 	}()
-	v, err := c.judge(ctx, item, o)
+	v, err := c.decide(ctx, item, o)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -64,7 +64,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		added = false
 		return reconcile.Result{}, nil
 	}
-	if wait := c.held.wait(item, o.uid); v.remove != "" && wait > 0 {
+	if wait := c.delayed.wait(item, o.uid); v.remove != "" && wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	kind, err := c.kind(ctx, item)
@@ -191,8 +191,8 @@ func (c *collector) unfinalize(ctx context.Context, item Item, o object, finaliz
 }
 
 func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
-	place := item.place()
-	kind, served, err := c.backend.Served(ctx, place.Cluster, item.prefix(), place.Identity)
+	key := item.key()
+	kind, served, err := c.backend.Served(ctx, key.Cluster, item.prefix(), key.Identity)
 	if err == nil && !served {
 		err = errUnserved
 	}
@@ -200,11 +200,11 @@ func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 }
 
 // reportInvalid reports the invalid references of an object. It is called when the references are new.
-func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) error {
+func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v decision) error {
 	var lookups []lookup
 	if slices.Contains(v.states, dangling) {
 		var err error
-		if lookups, err = c.locate(ctx, item, o, &verdict{}); err != nil {
+		if lookups, err = c.locate(ctx, item, o, &decision{}); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,7 @@
 //	graph: owner ─► dependents; objects without references are not included
 //	     │  items to examine
 //	     ▼
-//	queue, logical clusters in round-robin order ─► collect: judge, orphan, finish
+//	queue, logical clusters in round-robin order ─► collect: decide, orphan, finish
 //	                                        │  owners by key and UID, absent only
 //	                                        │  if confirmed by a quorum read
 //	                                        ▼
@@ -214,17 +214,17 @@ func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 }
 
 func (s *shard) inOtherNamespace(ctx context.Context, owner Item, uid types.UID) bool {
-	place := owner.place()
-	if place.Namespace == metav1.NamespaceNone {
+	at := owner.key()
+	if at.Namespace == metav1.NamespaceNone {
 		return false
 	}
-	keys, err := s.feed.store.Keys(ctx, storage.Key(owner.prefix(), place.Identity, place.Cluster, "", ""), maxKeys)
+	keys, err := s.feed.store.Keys(ctx, storage.Key(owner.prefix(), at.Identity, at.Cluster, "", ""), maxKeys)
 	if err != nil {
 		return false
 	}
 	tried := 0
 	for _, key := range keys {
-		if Item(key).place().Name != place.Name || tried == maxNamespaces {
+		if Item(key).key().Name != at.Name || tried == maxNamespaces {
 			continue
 		}
 		tried++
@@ -291,7 +291,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	for item := range found {
 		logger.V(2).Info("Object will be deleted", "object", item)
 	}
-	c.collector.held.set(until, found)
+	c.collector.delayed.set(until, found)
 	return nil
 }
 
@@ -331,6 +331,6 @@ func (c *Controller) isGarbage(ctx context.Context, item Item) (object, bool, er
 	if err != nil || o.uid == "" || o.deleting || len(o.references) == 0 {
 		return o, false, err
 	}
-	v, err := c.collector.judge(ctx, item, o)
+	v, err := c.collector.decide(ctx, item, o)
 	return o, v.remove != "", err
 }

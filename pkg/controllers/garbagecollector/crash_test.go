@@ -35,7 +35,7 @@ func (m *model) mustBeGarbage(item Item, o object) {
 		require.True(m.t, served || m.removed[r.UID], "%s was deleted although it may be owned by %s %s", item, r.Kind, r.Name)
 		namespace := ""
 		if kind.Namespaced {
-			namespace = item.place().Namespace
+			namespace = item.key().Namespace
 			require.NotEmpty(m.t, namespace, "%s was deleted although it is cluster-scoped and its owner is not", item)
 		}
 		owner := m.stored[in(item.LogicalCluster(), namespace, r.Kind, r.Name)]

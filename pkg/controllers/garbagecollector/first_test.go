@@ -106,7 +106,7 @@ func (s *shardOf) get(ctx context.Context, item Item) (object, error) {
 	return s.model.get(ctx, item)
 }
 
-func (s *shardOf) held(item Item) time.Duration { return s.c.held.wait(item, s.stored[item].uid) }
+func (s *shardOf) delayed(item Item) time.Duration { return s.c.delayed.wait(item, s.stored[item].uid) }
 
 var (
 	oldGarbage = at("ConfigMap", "old")
@@ -138,21 +138,21 @@ func TestBegin(t *testing.T) {
 		require.NoError(t, s.catchUp(t.Context(), "", object{}))
 		require.NoError(t, c.begin(t.Context()))
 		near(t, time.Now(), s.since(t))
-		require.Zero(t, s.held(oldGarbage), "garbage that was created later must not be retained")
+		require.Zero(t, s.delayed(oldGarbage), "garbage that was created later must not be retained")
 	})
 	t.Run("old data without garbage", func(t *testing.T) {
 		s := withGarbage(t)
 		s.set(at("Secret", "never"), thing("never"))
 		require.NoError(t, s.start().begin(t.Context()))
 		near(t, time.Now(), s.since(t))
-		require.Zero(t, s.held(oldGarbage))
+		require.Zero(t, s.delayed(oldGarbage))
 	})
 	t.Run("old data", func(t *testing.T) {
 		s := withGarbage(t)
 		require.NoError(t, s.start().begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
 		until := s.since(t)
-		near(t, until, time.Now().Add(s.held(oldGarbage)))
+		near(t, until, time.Now().Add(s.delayed(oldGarbage)))
 		s.set(newGarbage, thing("new", ref("Secret", "never")))
 		s.delete(at("Secret", "a"), background)
 		s.rest()
@@ -165,7 +165,7 @@ func TestBegin(t *testing.T) {
 		require.NoError(t, s.start().begin(t.Context()))
 		require.Equal(t, until, s.since(t))
 		require.Equal(t, 1, s.recorded)
-		near(t, until, time.Now().Add(s.held(oldGarbage)))
+		near(t, until, time.Now().Add(s.delayed(oldGarbage)))
 		s.rest()
 		require.Equal(t, []string{"old"}, s.names())
 
@@ -173,7 +173,7 @@ func TestBegin(t *testing.T) {
 		s.exists(t, time.Now().Add(-time.Second).UTC().Format(time.RFC3339))
 		require.NoError(t, s.start().begin(t.Context()))
 		require.Equal(t, 1, s.recorded)
-		require.Zero(t, s.held(oldGarbage))
+		require.Zero(t, s.delayed(oldGarbage))
 		s.rest()
 		require.Empty(t, s.names())
 	})
@@ -182,10 +182,10 @@ func TestBegin(t *testing.T) {
 		s.exists(t, "yesterday")
 		require.NoError(t, s.start().begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
-		require.Positive(t, s.held(oldGarbage))
+		require.Positive(t, s.delayed(oldGarbage))
 
 		// The delay ends.
-		s.c.held.set(time.Now(), map[Item]types.UID{oldGarbage: "uid-old"})
+		s.c.delayed.set(time.Now(), map[Item]types.UID{oldGarbage: "uid-old"})
 		s.queue[oldGarbage] = true
 		s.rest()
 		require.NotContains(t, s.names(), "old")
@@ -196,8 +196,8 @@ func TestBegin(t *testing.T) {
 			s.unreadable = unreadable
 			logger, logged := logs.New(t)
 			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "an unreadable object must not stop the collector")
-			require.Positive(t, s.held(oldGarbage))
-			require.Positive(t, s.held(at("ConfigMap", "owned")))
+			require.Positive(t, s.delayed(oldGarbage))
+			require.Positive(t, s.delayed(at("ConfigMap", "owned")))
 			require.Regexp(t, `Failed to determine whether an object is garbage.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
 
 			// When it can be read again, it is deleted after the delay, too.
@@ -224,7 +224,7 @@ func TestBegin(t *testing.T) {
 		s.refuse = false
 		require.NoError(t, c.begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
-		require.Positive(t, s.held(oldGarbage))
+		require.Positive(t, s.delayed(oldGarbage))
 	})
 }
 

@@ -271,14 +271,14 @@ type Item string
 
 func (i Item) prefix() string { return storage.ResourcePrefixOf(string(i)) }
 
-// place returns the parts of the key; the zero value if the object is not in a logical cluster.
-func (i Item) place() storage.ObjectKey {
+// key returns the parts of the key; the zero value if the object is not in a logical cluster.
+func (i Item) key() storage.ObjectKey {
 	p, _ := storage.ObjectKeyOf(i.prefix(), string(i))
 	return p
 }
 
 // LogicalCluster returns the logical cluster of the object.
-func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
+func (i Item) LogicalCluster() logicalcluster.Name { return i.key().Cluster }
 
 // unowned reports whether owner references are ignored, because users with write access must not delete a LogicalCluster.
 func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }

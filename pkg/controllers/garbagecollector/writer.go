@@ -63,15 +63,15 @@ type writer struct {
 }
 
 func (*writer) of(f *client.Factory, kind storage.Kind, item Item) (metadata.ResourceInterface, error) {
-	place := item.place()
-	c, err := f.Cluster(place.Cluster.Path()).Metadata()
+	key := item.key()
+	c, err := f.Cluster(key.Cluster.Path()).Metadata()
 	if err != nil {
 		return nil, err
 	}
-	if place.Namespace == "" {
+	if key.Namespace == "" {
 		return c.Resource(kind.Resource), nil
 	}
-	return c.Resource(kind.Resource).Namespace(place.Namespace), nil
+	return c.Resource(kind.Resource).Namespace(key.Namespace), nil
 }
 
 // remove deletes exactly this version of an object.
@@ -87,7 +87,7 @@ func (w *writer) remove(ctx context.Context, kind storage.Kind, item Item, o obj
 	if err != nil {
 		return err
 	}
-	err = in.Delete(ctx, item.place().Name, metav1.DeleteOptions{
+	err = in.Delete(ctx, item.key().Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version}, PropagationPolicy: &policy,
 	})
 	return err
@@ -103,20 +103,20 @@ func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o obje
 	if err != nil {
 		return err
 	}
-	_, err = in.Patch(ctx, item.place().Name, types.MergePatchType, body, metav1.PatchOptions{})
+	_, err = in.Patch(ctx, item.key().Name, types.MergePatchType, body, metav1.PatchOptions{})
 	return err
 }
 
 func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference) {
-	place := item.place()
-	err := events.Record(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
+	key := item.key()
+	err := events.Record(ctx, w.local.Cluster(key.Cluster.Path()), events.Event{
 		About: corev1.ObjectReference{
 			APIVersion: kind.Resource.GroupVersion().String(), Kind: kind.Kind,
-			Namespace: place.Namespace, Name: place.Name, UID: o.uid,
+			Namespace: key.Namespace, Name: key.Name, UID: o.uid,
 		},
 		Component: component, Type: corev1.EventTypeWarning, Reason: reasonInvalidOwner,
 		Message: fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
-			r.APIVersion, r.Kind, place.Namespace, r.Name, r.UID, place.Namespace),
+			r.APIVersion, r.Kind, key.Namespace, r.Name, r.UID, key.Namespace),
 	}, r.UID, r.APIVersion, r.Kind, r.Name, time.Now().Truncate(eventInterval).Unix())
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Failed to record an Event for an invalid owner reference", "object", item, "err", err)

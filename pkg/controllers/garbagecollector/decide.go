@@ -31,7 +31,7 @@ const (
 	unknown
 )
 
-type verdict struct {
+type decision struct {
 	// states are the states of the references, in their order.
 	states []state
 	// drop are the references to remove from an object that is not deleted.
@@ -81,18 +81,18 @@ type collector struct {
 	graph   *graph
 	backend backend
 	parked  parked
-	// held are objects with a delayed deletion, see Controller.begin.
-	held    holding
+	// delayed are objects with a delayed deletion, see Controller.begin.
+	delayed delayedItems
 	metrics metrics
 }
 
 func newCollector(registerer prometheus.Registerer) *collector {
 	m := newMetrics(registerer)
-	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
+	return &collector{graph: newGraph(), delayed: delayedItems{gauge: m.delayed}, metrics: m}
 }
 
-func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, error) {
-	v := verdict{}
+func (c *collector) decide(ctx context.Context, item Item, o object) (decision, error) {
+	v := decision{}
 	lookups, err := c.locate(ctx, item, o, &v)
 	if err != nil {
 		return v, err
@@ -119,15 +119,15 @@ func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, er
 	case o.foreground:
 		v.remove = metav1.DeletePropagationForeground
 	case some[waiting]:
-		v.remove, err = c.below(ctx, item, o, lookups)
+		v.remove, err = c.dependentPolicy(ctx, item, o, lookups)
 	default:
 		v.remove = metav1.DeletePropagationBackground
 	}
 	return v, err
 }
 
-// below returns the policy for an object below a waiting owner. If it had dependents at that time, it waits, too.
-func (c *collector) below(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
+// dependentPolicy returns the policy for an object below a waiting owner. If it had dependents at that time, it waits, too.
+func (c *collector) dependentPolicy(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
 	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
 	for i := range lookups {
 		if lookups[i].state != waiting || owns() {
@@ -144,8 +144,8 @@ func (c *collector) below(ctx context.Context, item Item, o object, lookups []lo
 }
 
 // locate determines the key of the owner of each reference.
-func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict) ([]lookup, error) {
-	place := item.place()
+func (c *collector) locate(ctx context.Context, item Item, o object, v *decision) ([]lookup, error) {
+	key := item.key()
 	lookups := make([]lookup, len(o.references))
 	for i := range o.references {
 		r := &o.references[i]
@@ -154,25 +154,25 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 		if err != nil {
 			continue // there is no such kind
 		}
-		kind, served, err := c.backend.KindOf(ctx, place.Cluster, gv.WithKind(r.Kind))
+		kind, served, err := c.backend.KindOf(ctx, key.Cluster, gv.WithKind(r.Kind))
 		switch {
 		case err != nil:
 			return nil, err
-		case !served && c.graph.isDeleted(ownerOf(place.Cluster, r.UID)):
+		case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
 			lookups[i].state = dangling // objects are deleted with their definition
 			continue
 		case !served:
 			v.unserved = true
 			continue
-		case kind.Namespaced && place.Namespace == "":
+		case kind.Namespaced && key.Namespace == "":
 			v.invalid = append(v.invalid, *r)
 			continue
 		}
 		namespace := ""
 		if kind.Namespaced {
-			namespace = place.Namespace
+			namespace = key.Namespace
 		}
-		lookups[i] = lookup{state: dangling, item: Item(storage.Key(kind.Prefix, kind.Identity, place.Cluster, namespace, r.Name))}
+		lookups[i] = lookup{state: dangling, item: Item(storage.Key(kind.Prefix, kind.Identity, key.Cluster, namespace, r.Name))}
 	}
 	return lookups, nil
 }
@@ -222,7 +222,7 @@ func (p *parked) take(cluster logicalcluster.Name) []Item {
 	return items
 }
 
-type holding struct {
+type delayedItems struct {
 	gauge prometheus.Gauge
 
 	mu    sync.Mutex
@@ -232,25 +232,25 @@ type holding struct {
 }
 
 // wait returns the remaining delay for an object.
-func (h *holding) wait(item Item, uid types.UID) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if of, held := h.items[item]; !held || of != "" && of != uid {
+func (d *delayedItems) wait(item Item, uid types.UID) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if of, ok := d.items[item]; !ok || of != "" && of != uid {
 		return 0
 	}
-	remaining := time.Until(h.until)
+	remaining := time.Until(d.until)
 	if remaining <= 0 {
-		h.items = nil
-		h.gauge.Set(0)
+		d.items = nil
+		d.gauge.Set(0)
 	}
 	return max(remaining, 0)
 }
 
-func (h *holding) set(until time.Time, items map[Item]types.UID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.until, h.items = until, items
-	h.gauge.Set(float64(len(items)))
+func (d *delayedItems) set(until time.Time, items map[Item]types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until, d.items = until, items
+	d.gauge.Set(float64(len(items)))
 }
 
 // Actions in metrics.
@@ -261,8 +261,8 @@ const (
 )
 
 type metrics struct {
-	attempts                 *prometheus.CounterVec
-	references, parked, held prometheus.Gauge
+	attempts                    *prometheus.CounterVec
+	references, parked, delayed prometheus.Gauge
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
@@ -273,7 +273,7 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 			"References to owners that the garbage collector has observed. Only on the leader."),
 		parked: instruments.NewGauge(registerer, "shardplane_garbage_collector_parked",
 			"Objects that cannot be processed because their logical cluster does not serve their kind or the kind of an owner."),
-		held: instruments.NewGauge(registerer, "shardplane_garbage_collector_held",
+		delayed: instruments.NewGauge(registerer, "shardplane_garbage_collector_delayed",
 			"Objects that existed before the first start of the garbage collector, and that it deletes after its initial delay."),
 	}
 }
