@@ -268,7 +268,7 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
 		attempts: instruments.NewCounterVec(registerer, "shardplane_garbage_collector_attempts_total",
-			"Attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by action and result.", "action", "result"),
+			"Attempts of the garbage collector to delete objects, to remove or change references to owners, or to remove its finalizers, by action and result (success, conflict, not_found or error).", "action", "result"),
 		references: instruments.NewGauge(registerer, "shardplane_garbage_collector_references",
 			"References to owners that the garbage collector has observed. Only on the leader."),
 		parked: instruments.NewGauge(registerer, "shardplane_garbage_collector_parked",
@@ -285,7 +285,7 @@ func (m metrics) count(action string, err error) {
 	case apierrors.IsConflict(err):
 		result = "conflict"
 	case apierrors.IsNotFound(err):
-		result = "gone"
+		result = "not_found"
 	default:
 		result = "error"
 	}
