@@ -138,11 +138,11 @@ func (s Scopes) check(`,
 		Name: "late-type-check", Rule: "if a user must not use a type, the request is rejected before webhooks and schemas are applied",
 		Edits: []Edit{{
 			File: "pkg/admission/workspacetype/plugin.go",
-			Before: `	types, err := c.judge(ctx, a, ws)
+			Before: `	types, err := c.authorizedTypes(ctx, a, ws)
 	if err != nil || len(types) == 0 {
 		return err
 	}`,
-			After: `	types, err := c.judge(ctx, a, ws)
+			After: `	types, err := c.authorizedTypes(ctx, a, ws)
 	if err != nil || len(types) == 0 {
 		return nil
 	}`,

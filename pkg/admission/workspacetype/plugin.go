@@ -67,7 +67,7 @@ func (c Config) admit(ctx context.Context, a admission.Attributes, _ admission.O
 	if err != nil {
 		return nil //nolint:nilerr // schema validation returns a better error
 	}
-	types, err := c.judge(ctx, a, ws)
+	types, err := c.authorizedTypes(ctx, a, ws)
 	if err != nil || len(types) == 0 {
 		return err
 	}
@@ -104,13 +104,13 @@ func (c Config) validate(ctx context.Context, a admission.Attributes, _ admissio
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	_, err = c.judge(ctx, a, created)
+	_, err = c.authorizedTypes(ctx, a, created)
 	return err
 }
 
-// judge returns the type of a Workspace and all types that it extends, or the reason for its rejection. For
+// authorizedTypes returns the type of a Workspace and all types that it extends, or the reason for its rejection. For
 // users who may not see the reason, all rejections take the same time.
-func (c Config) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
+func (c Config) authorizedTypes(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 	start := time.Now()
 	cluster, _ := request.ClusterNameFrom(ctx)
 	types, reason := c.Types(ctx, cluster, ws)

@@ -225,26 +225,26 @@ func TestNewTypes(t *testing.T) {
 		a := admission.NewAttributesRecord(typed(name, ""), nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
 			admission.Create, nil, false, &user.DefaultInfo{Name: "alice"})
 		bubble.Test(t, func(t *testing.T) {
-			judged := func(judge func(context.Context, admission.Attributes, admission.ObjectInterfaces) error, waits time.Duration) {
+			check := func(call func(context.Context, admission.Attributes, admission.ObjectInterfaces) error, waits time.Duration) {
 				start, pauses, paused := time.Now(), 0, time.Duration(0)
 				ctx := request.WithPause(request.WithClusterName(t.Context(), "here"), func() (resume func()) {
 					began := time.Now()
 					pauses++
 					return func() { paused += time.Since(began) }
 				})
-				err := judge(ctx, a, nil)
+				err := call(ctx, a, nil)
 				require.Equal(t, allowed, err == nil, "%s: %v", name, err)
 				require.Equal(t, waits, time.Since(start), name)
 				require.Equal(t, waits, paused, name)
 				require.Equal(t, waits > 0, pauses == 1, name)
 			}
 			if allowed {
-				judged(p.Admit, 2*20*time.Millisecond)
-				judged(p.Validate, 0)
+				check(p.Admit, 2*20*time.Millisecond)
+				check(p.Validate, 0)
 				return
 			}
-			judged(p.Admit, timeout)
-			judged(p.Validate, timeout) // also after a change by a webhook
+			check(p.Admit, timeout)
+			check(p.Validate, timeout) // also after a change by a webhook
 		})
 	}
 }
