@@ -57,16 +57,16 @@ var writes = []Mutant{
 			Before: `provider != "" {`,
 			After:  `provider == in {`,
 		}},
-		CaughtBy: "./pkg/admission/percluster", Test: "TestJudge",
+		CaughtBy: "./pkg/admission/percluster", Test: "TestClusters",
 	},
 	{
 		Name: "unread-policies", Rule: "if webhooks and policies have not been read yet, writes must not be admitted",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/percluster.go",
-			Before: `	for _, hooks := range j.hooks {`,
-			After:  `	for _, hooks := range j.hooks[:min(1, len(j.hooks))] {`,
+			Before: `	for _, hooks := range p.hooks {`,
+			After:  `	for _, hooks := range p.hooks[:min(1, len(j.hooks))] {`,
 		}},
-		CaughtBy: "./pkg/admission/percluster", Test: "TestJudges",
+		CaughtBy: "./pkg/admission/percluster", Test: "TestPrerequisites",
 	},
 	{
 		Name: "early-admission", Rule: "admission waits until required data has been read after a start",

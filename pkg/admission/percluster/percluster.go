@@ -109,7 +109,7 @@ type Build[D any] func(cluster logicalcluster.Name) (derived *D, retry time.Dura
 // built on first access and again after a change. It is immutable, so a request may keep using it.
 type Cache[D any] struct {
 	build Build[D]
-	ready *Judges
+	ready *Prerequisites
 
 	mu      sync.RWMutex
 	entries map[logicalcluster.Name]*entry[D]
@@ -124,30 +124,30 @@ type entry[D any] struct {
 }
 
 // NewCache returns an empty Cache; call Follow to fill it.
-func NewCache[D any](build Build[D], ready *Judges) *Cache[D] {
+func NewCache[D any](build Build[D], ready *Prerequisites) *Cache[D] {
 	return &Cache[D]{build: build, ready: ready, entries: map[logicalcluster.Name]*entry[D]{}}
 }
 
-// For returns the value that applies to a write, or nil, and the logical clusters that Judge returns.
-func (c *Cache[D]) For(ctx context.Context, a admission.Attributes) (derived *D, judge, in logicalcluster.Name, err error) {
+// For returns the value that applies to a write, or nil, and the logical clusters that Clusters returns.
+func (c *Cache[D]) For(ctx context.Context, a admission.Attributes) (derived *D, source, in logicalcluster.Name, err error) {
 	if IsServer(a.GetUserInfo()) {
 		return nil, "", "", nil
 	}
-	if judge, in, err = Judge(ctx); err != nil {
+	if source, in, err = Clusters(ctx); err != nil {
 		return nil, "", "", apierrors.NewInternalError(err)
 	}
-	if err = c.ready.Wait(ctx, a, judge, in); err != nil {
+	if err = c.ready.Wait(ctx, a, source, in); err != nil {
 		return nil, "", "", err
 	}
 	c.mu.RLock()
-	e := c.entries[judge]
+	e := c.entries[source]
 	c.mu.RUnlock()
 	if e != nil {
-		if derived, err = e.value(c.build, judge); err != nil {
+		if derived, err = e.value(c.build, source); err != nil {
 			return nil, "", "", apierrors.NewInternalError(err)
 		}
 	}
-	return derived, judge, in, nil
+	return derived, source, in, nil
 }
 
 func (e *entry[D]) value(build Build[D], cluster logicalcluster.Name) (*D, error) {
@@ -191,9 +191,9 @@ func Follow[T client.Object, D any](c *Cache[D], informer *replicas.Dual[T], emp
 	})
 }
 
-// Judge returns the logical cluster whose webhooks and policies apply to a write, and the logical cluster
+// Clusters returns the logical cluster whose webhooks and policies apply to a write, and the logical cluster
 // that is written to. They differ for bound APIs, to which the webhooks and policies of the provider apply.
-func Judge(ctx context.Context) (judge, in logicalcluster.Name, err error) {
+func Clusters(ctx context.Context) (source, in logicalcluster.Name, err error) {
 	if in, err = request.ClusterNameFrom(ctx); err != nil {
 		return "", "", err
 	}
@@ -294,29 +294,30 @@ type Objects interface {
 	Read() error
 }
 
-// Judges are the informers and replicas that must be complete before a write is admitted.
-type Judges struct {
+// Prerequisites are the informers and replicas that must be complete before a write is admitted.
+type Prerequisites struct {
 	ready Ready
 	hooks []Objects
 	local func(cluster logicalcluster.Name) bool
 }
 
-// NewJudges returns Judges for namespaces and hooks. local reports whether a logical cluster is on this shard.
-func NewJudges(namespaces client.Runner, local func(cluster logicalcluster.Name) bool, hooks ...Objects) *Judges {
-	j := &Judges{ready: Ready{namespaces}, hooks: hooks, local: local}
+// NewPrerequisites returns Prerequisites for namespaces and hooks. local reports whether a logical cluster is on this
+// shard.
+func NewPrerequisites(namespaces client.Runner, local func(cluster logicalcluster.Name) bool, hooks ...Objects) *Prerequisites {
+	p := &Prerequisites{ready: Ready{namespaces}, hooks: hooks, local: local}
 	for _, h := range hooks {
-		j.ready = append(j.ready, h)
+		p.ready = append(p.ready, h)
 	}
-	return j
+	return p
 }
 
 // Wait waits like Ready.Wait. If the configuration of another shard is incomplete, it does not wait, but
 // returns an error that clients retry.
-func (j *Judges) Wait(ctx context.Context, a admission.Attributes, judge, in logicalcluster.Name) error {
-	if err := j.ready.Wait(ctx); err != nil || judge == in || j.local(judge) {
+func (p *Prerequisites) Wait(ctx context.Context, a admission.Attributes, source, in logicalcluster.Name) error {
+	if err := p.ready.Wait(ctx); err != nil || source == in || p.local(source) {
 		return err
 	}
-	for _, hooks := range j.hooks {
+	for _, hooks := range p.hooks {
 		if err := hooks.Read(); err != nil {
 			return apierrors.NewTooManyRequests(fmt.Sprintf("the webhooks and policies of the provider of %s have not been read yet, try again: %v", a.GetResource().GroupResource(), err), 1)
 		}

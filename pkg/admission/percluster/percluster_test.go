@@ -23,18 +23,18 @@ func write(obj runtime.Object) admission.Attributes {
 	return admission.NewAttributesRecord(obj, nil, gvk, "default", "x", corev1.SchemeGroupVersion.WithResource("configmaps"), "", admission.Create, nil, false, nil)
 }
 
-func TestJudge(t *testing.T) {
+func TestClusters(t *testing.T) {
 	t.Parallel()
-	_, _, err := Judge(t.Context())
+	_, _, err := Clusters(t.Context())
 	require.ErrorIs(t, err, request.ErrNoCluster)
 	ctx := request.WithClusterName(t.Context(), "consumer")
 	for provider, ctx := range map[logicalcluster.Name]context.Context{
 		"consumer": request.WithClusterName(request.WithProvider(ctx, "other"), "consumer"),
 		"provider": request.WithProvider(ctx, "provider"),
 	} {
-		judge, in, err := Judge(ctx)
+		source, in, err := Clusters(ctx)
 		require.NoError(t, err)
-		require.Equal(t, provider, judge)
+		require.Equal(t, provider, source)
 		require.Equal(t, logicalcluster.Name("consumer"), in)
 	}
 }
@@ -70,17 +70,17 @@ func (known) HasSynced() bool                   { return true }
 func (known) WaitForSync(context.Context) error { return nil }
 func (k known) Read() error                     { return k.incomplete }
 
-// TestJudges checks that incomplete configuration of another shard is not ignored.
-func TestJudges(t *testing.T) {
+// TestPrerequisites checks that incomplete configuration of another shard is not ignored.
+func TestPrerequisites(t *testing.T) {
 	t.Parallel()
 	local := func(cluster logicalcluster.Name) bool { return cluster != "far" }
-	unknown := NewJudges(known{}, local, known{}, known{errors.New("the cache server is unreachable")})
+	unknown := NewPrerequisites(known{}, local, known{}, known{errors.New("the cache server is unreachable")})
 	require.NoError(t, unknown.Wait(t.Context(), write(nil), "consumer", "consumer"))
 	require.NoError(t, unknown.Wait(t.Context(), write(nil), "near", "consumer"))
 	err := unknown.Wait(t.Context(), write(nil), "far", "consumer")
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 	require.ErrorContains(t, err, "the cache server is unreachable")
-	require.NoError(t, NewJudges(known{}, local, known{}, known{}).Wait(t.Context(), write(nil), "far", "consumer"))
+	require.NoError(t, NewPrerequisites(known{}, local, known{}, known{}).Wait(t.Context(), write(nil), "far", "consumer"))
 }
 
 // starting is an informer that has not synced, and the error of waiting for it.
@@ -99,7 +99,7 @@ func TestReady(t *testing.T) {
 	notReady := starting{err: context.DeadlineExceeded}
 	for _, err := range []error{
 		Ready{known{}, notReady}.Wait(t.Context()),
-		NewJudges(notReady, func(logicalcluster.Name) bool { return true }).Wait(t.Context(), write(nil), "near", "near"),
+		NewPrerequisites(notReady, func(logicalcluster.Name) bool { return true }).Wait(t.Context(), write(nil), "near", "near"),
 	} {
 		require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
 		_, delay := apierrors.SuggestsClientDelay(err)

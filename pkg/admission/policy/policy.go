@@ -120,7 +120,7 @@ func newPlugin[P, B client.Object, E any](c Config, k kind[P, B, E]) *plugin[P, 
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
 		compiled: &weakCache[E]{values: map[digest]weak.Pointer[E]{}},
 	}
-	p.Cache = percluster.NewCache(p.build, percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings))
+	p.Cache = percluster.NewCache(p.build, percluster.NewPrerequisites(c.Namespaces, c.Local, k.policies, k.bindings))
 	empty := func(cluster logicalcluster.Name) bool {
 		return len(k.policies.In(cluster))+len(k.bindings.In(cluster)) == 0
 	}
@@ -214,11 +214,11 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	if p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil
 	}
-	s, judge, in, err := p.For(ctx, a)
+	s, source, in, err := p.For(ctx, a)
 	if err != nil || s == nil || len(s.hooks) == 0 {
 		return err
 	}
-	if judge != in {
+	if source != in {
 		defer percluster.AnnotateCluster(a, in)()
 	}
 	return p.dispatchTo(ctx, s, in, a, o)

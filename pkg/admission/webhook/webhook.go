@@ -115,15 +115,15 @@ func (c *caller) prepare(cluster, in logicalcluster.Name) (*webhooks, error) {
 	return made, nil
 }
 
-// elsewhere returns the webhooks of judge for writes to a logical cluster that is not their own.
-func (c *caller) elsewhere(h *webhooks, judge, in logicalcluster.Name) (*webhooks, error) {
+// elsewhere returns the webhooks of source for writes to a logical cluster that is not their own.
+func (c *caller) elsewhere(h *webhooks, source, in logicalcluster.Name) (*webhooks, error) {
 	if !h.selects {
 		return h, nil // upstream's plugin reads no namespaces
 	}
 	if found, ok := h.elsewhere.Get(in); ok {
 		return found.(*webhooks), nil
 	}
-	made, err := c.prepare(judge, in)
+	made, err := c.prepare(source, in)
 	if err == nil {
 		h.elsewhere.Add(in, made)
 	}
@@ -138,7 +138,7 @@ func newCaller[T client.Object](config Config, configurations *replicas.Dual[T],
 			return nil, time.Second, err
 		}
 		return made, 0, nil
-	}, percluster.NewJudges(config.Namespaces, config.Local, configurations))
+	}, percluster.NewPrerequisites(config.Namespaces, config.Local, configurations))
 	percluster.Follow(c.Cache, configurations, func(cluster logicalcluster.Name) bool { return len(configurations.In(cluster)) == 0 })
 	return c
 }
@@ -155,14 +155,14 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 }
 
 func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	hooks, judge, in, err := c.For(ctx, a)
+	hooks, source, in, err := c.For(ctx, a)
 	if err != nil || hooks == nil {
 		return err
 	}
 	caller := webhooktransport.Caller{Cluster: in}
-	if judge != in {
-		caller.Provider = judge
-		if hooks, err = c.elsewhere(hooks, judge, in); err != nil {
+	if source != in {
+		caller.Provider = source
+		if hooks, err = c.elsewhere(hooks, source, in); err != nil {
 			return apierrors.NewInternalError(err)
 		}
 	}

@@ -30,7 +30,7 @@ func TestBinding(t *testing.T) {
 	e.RunParallel("deleted provider", func(t *testing.T, e *kit.Env) { testDeletedProvider(t, e, 0) })
 	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testProvidersHooks(t, e) })
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
-		testHooksOfWriters(t, "near-judge", kit.NewWorkspaceClient(e, "near-judge").ForTest(t), kit.NewWorkspaceClient(e, "near-judged").ForTest(t))
+		testHooksOfWriters(t, "near-writers-provider", kit.NewWorkspaceClient(e, "near-writers-provider").ForTest(t), kit.NewWorkspaceClient(e, "near-writers-consumer").ForTest(t))
 	})
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversion(t, e) })
 	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {

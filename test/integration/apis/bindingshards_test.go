@@ -19,7 +19,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	e.RunParallel("lifecycle", func(t *testing.T, e *kit.Env) { testBindingAcrossShards(t, e) })
 	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testHooksAcrossShards(t, e) })
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
-		testHooksOfWriters(t, "far-judge", kit.NewWorkspaceClientOn(e, "far-judge", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-judged").ForTest(t))
+		testHooksOfWriters(t, "far-writers-provider", kit.NewWorkspaceClientOn(e, "far-writers-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-writers-consumer").ForTest(t))
 	})
 	e.RunParallel("virtual workspace", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceAcrossShards(t, e) })
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
