@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// distrust is the time during which the informer is not trusted after a namespace was deleted.
-	distrust = 30 * time.Second
+	// informerLagTimeout is the time after the deletion of a namespace during which the informer may be outdated.
+	informerLagTimeout = 30 * time.Second
 	// deletions is the number of deleted namespaces that are remembered.
 	deletions = 1000
 )
@@ -127,7 +127,7 @@ func (p *plugin) admitNamespace(a admission.Attributes, cluster logicalcluster.N
 	if a.GetName() == metav1.NamespaceDefault && !percluster.IsServer(a.GetUserInfo()) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
 	}
-	p.deleted.Add(client.Key{Cluster: cluster, Name: a.GetName()}, nil, distrust)
+	p.deleted.Add(client.Key{Cluster: cluster, Name: a.GetName()}, nil, informerLagTimeout)
 	return nil
 }
 
