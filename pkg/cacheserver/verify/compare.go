@@ -79,7 +79,7 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas: %w", err)
 	}
-	var suspects []suspect
+	var candidates []candidate
 	objects, all := 0, len(replicas)
 	err = replication.EachObject(ctx, config.Local.Wildcard(), resource, func(obj *unstructured.Unstructured) {
 		key, selected := client.KeyOf(obj), resource.Selects(obj)
@@ -89,7 +89,7 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 		progress(objects, all)
 		replica, has := replicas[key]
 		if want := hash(resource.Desired(obj)); has != selected || has && (want == 0 || want != replica.hash) {
-			suspects = append(suspects, suspect{Difference{Key: key}, version(obj), replica.version})
+			candidates = append(candidates, candidate{Difference{Key: key}, version(obj), replica.version})
 		}
 		delete(replicas, key)
 	})
@@ -97,24 +97,24 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 		return nil, fmt.Errorf("reading the shard: %w", err)
 	}
 	for key, replica := range replicas {
-		suspects = append(suspects, suspect{Difference{Key: key}, "", replica.version})
+		candidates = append(candidates, candidate{Difference{Key: key}, "", replica.version})
 	}
-	return confirm(ctx, config, resource, suspects)
+	return confirm(ctx, config, resource, candidates)
 }
 
-// suspect is a possible difference. It may be caused by reading the two sides one after the other.
-type suspect struct {
+// candidate is a possible difference. It may be caused by reading the two sides one after the other.
+type candidate struct {
 	Difference
 
 	// local and replica are the listed resource versions, empty without an object.
 	local, replica string
 }
 
-// confirm checks the suspects again after a while. A difference is confirmed if neither side has changed; otherwise the
-// replication is at work, and it is checked once more.
-func confirm(ctx context.Context, config Config, resource replication.Resource, suspects []suspect) (found []Difference, err error) {
+// confirm checks the candidates again after a while. A difference is confirmed if neither side has changed. Otherwise,
+// the replication is at work, and the difference is checked once more.
+func confirm(ctx context.Context, config Config, resource replication.Resource, candidates []candidate) (found []Difference, err error) {
 	for range differenceTries {
-		if len(suspects) == 0 {
+		if len(candidates) == 0 {
 			break
 		}
 		select {
@@ -122,36 +122,36 @@ func confirm(ctx context.Context, config Config, resource replication.Resource, 
 			return found, context.Cause(ctx)
 		case <-time.After(differenceTimeout):
 		}
-		var moved []suspect
-		for _, s := range suspects {
-			now, err := recheck(ctx, config, resource, s.Key)
+		var changed []candidate
+		for _, c := range candidates {
+			now, err := recheck(ctx, config, resource, c.Key)
 			switch {
 			case err != nil:
 				return found, err
 			case now.Problem == "":
-			case now.local == s.local && now.replica == s.replica:
+			case now.local == c.local && now.replica == c.replica:
 				found = append(found, now.Difference)
 			default:
-				moved = append(moved, now)
+				changed = append(changed, now)
 			}
 		}
-		suspects = moved
+		candidates = changed
 	}
 	return found, nil
 }
 
-func recheck(ctx context.Context, config Config, resource replication.Resource, key client.Key) (suspect, error) {
+func recheck(ctx context.Context, config Config, resource replication.Resource, key client.Key) (candidate, error) {
 	local, err := replication.GetObject(ctx, config.Local, resource, key)
 	if err != nil {
-		return suspect{}, err
+		return candidate{}, err
 	}
 	replica, err := replication.GetObject(ctx, config.replicas(), resource, key)
 	if err != nil {
-		return suspect{}, err
+		return candidate{}, err
 	}
 	todo, _ := replication.Decide(resource, local, replica)
 	difference := Difference{Resource: resource.GroupResource(), Key: key, Problem: todo.Problem()}
-	now := suspect{difference, version(local), version(replica)}
+	now := candidate{difference, version(local), version(replica)}
 	if now.Problem == replication.ProblemDifferent {
 		now.Fields = differing("", replication.Canonical(resource.Desired(local)), replication.Canonical(replica))
 	}
