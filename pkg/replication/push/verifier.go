@@ -218,25 +218,25 @@ func (s *session) verify(ctx context.Context) error {
 		return err
 	}
 	after, theirs := s.ledger.now(s.expected), response.Sums()
-	var suspects []client.Key
+	var mismatches []client.Key
 	for bucket := range digest.Buckets {
 		if theirs[bucket] == before.sums[bucket] || !before.still(after, bucket) {
 			continue
 		}
-		some, err := s.suspectsIn(ctx, bucket)
+		some, err := s.mismatchesIn(ctx, bucket)
 		if err != nil {
 			return err
 		}
-		suspects = append(suspects, some...)
+		mismatches = append(mismatches, some...)
 	}
-	for _, key := range suspects {
+	for _, key := range mismatches {
 		s.markDirty(key)
 	}
 	return nil
 }
 
-// suspectsIn returns the different keys of a bucket, or none if the bucket has changed meanwhile.
-func (s *session) suspectsIn(ctx context.Context, bucket int) ([]client.Key, error) {
+// mismatchesIn returns the different keys of a bucket, or none if the bucket has changed meanwhile.
+func (s *session) mismatchesIn(ctx context.Context, bucket int) ([]client.Key, error) {
 	before := s.ledger.now(s.expected)
 	response, err := s.fetch(ctx, s.name(), bucket)
 	if err != nil || !before.still(s.ledger.now(s.expected), bucket) {
