@@ -19,7 +19,7 @@ import (
 //
 //	equal or later    missing objects are deleted
 //	earlier, or none  the cache lags behind: missing objects are retained, and objects that are older than
-//	                  the known ones are suspect, until the checkpoint is reached
+//	                  the known ones are outdated, until the checkpoint is reached
 //
 // Then the objects of the shard are listed again, and compared. Shards that never had a checkpoint and removed shards
 // are not guarded.
@@ -36,10 +36,10 @@ type reader struct {
 	seen map[string]seenVersion
 	// behind are the shards for which the cache lags behind the known state.
 	behind map[string]*lag
-	// retained are objects that the cache does not have. suspect are objects that are older in the cache than the
+	// retained are objects that the cache does not have. outdated are objects that are older in the cache than the
 	// known versions.
 	retained map[client.Key]struct{}
-	suspect  map[client.Key]client.Object
+	outdated map[client.Key]client.Object
 	// checkpoints were read before the complete state.
 	checkpoints map[string]Checkpoint
 
@@ -65,7 +65,7 @@ var _ client.Guard = &reader{}
 func newReader(cache *Cache, informer client.Guarded) *reader {
 	return &reader{
 		cache: cache, informer: informer, resource: informer.Resource().String(),
-		seen: map[string]seenVersion{}, behind: map[string]*lag{}, retained: map[client.Key]struct{}{}, suspect: map[client.Key]client.Object{},
+		seen: map[string]seenVersion{}, behind: map[string]*lag{}, retained: map[client.Key]struct{}{}, outdated: map[client.Key]client.Object{},
 		coverage: coverage{lacking: map[string]time.Time{}},
 	}
 }
@@ -84,7 +84,7 @@ func (r *reader) begin(ctx context.Context, checkpoints map[string]Checkpoint) {
 	r.round++
 	r.checkpoints = checkpoints
 	clear(r.behind)
-	clear(r.suspect)
+	clear(r.outdated)
 	if checkpoints == nil {
 		return // a cache server of kcp
 	}
@@ -122,8 +122,8 @@ func (*reader) Version(obj metav1.Object) string {
 	return obj.GetAnnotations()[request.OriginalVersionAnnotation]
 }
 
-// saw records a version of a shard. Versions before its first checkpoint belong to the epoch of that checkpoint.
-func (r *reader) saw(shard, version string) {
+// observe records a version of a shard. Versions before its first checkpoint belong to the epoch of that checkpoint.
+func (r *reader) observe(shard, version string) {
 	known, _ := r.cache.checkpoint(shard)
 	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {
 		version = last.version
@@ -145,24 +145,24 @@ func (r *reader) Put(key client.Key, obj client.Object, served, version string) 
 	delete(r.retained, key)
 	l := r.lagging(key.Shard, served)
 	if l != nil && version != "" {
-		limit, suspect := l.target.Versions[r.resource], l.other
+		limit, outdated := l.target.Versions[r.resource], l.other
 		if old, known := r.informer.Get(key); known {
-			suspect = suspect || older(version, old.GetResourceVersion())
+			outdated = outdated || older(version, old.GetResourceVersion())
 		} else {
-			suspect = suspect || !older(limit, version)
+			outdated = outdated || !older(limit, version)
 		}
-		if suspect && l.due[key] != version {
-			r.suspect[key] = obj
+		if outdated && l.due[key] != version {
+			r.outdated[key] = obj
 			return false
 		}
 	}
-	delete(r.suspect, key)
-	r.saw(key.Shard, version)
+	delete(r.outdated, key)
+	r.observe(key.Shard, version)
 	return version != "" || !r.keepsSilent(key, obj)
 }
 
 func (r *reader) Delete(key client.Key, served, version string) bool {
-	delete(r.suspect, key)
+	delete(r.outdated, key)
 	if l := r.lagging(key.Shard, served); l != nil && version != "" {
 		if old, known := r.informer.Get(key); known && (l.other || older(version, old.GetResourceVersion())) {
 			r.retained[key] = struct{}{}
@@ -170,7 +170,7 @@ func (r *reader) Delete(key client.Key, served, version string) bool {
 		}
 	}
 	delete(r.retained, key)
-	r.saw(key.Shard, version)
+	r.observe(key.Shard, version)
 	return true
 }
 

@@ -104,7 +104,7 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, chec
 	return nil
 }
 
-// apply removes the objects of a shard that are not listed, and stores suspect objects that are listed. The lock must
+// apply removes the objects of a shard that are not listed, and stores outdated objects that are listed. The lock must
 // be held.
 func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.Key]client.Object) {
 	marked, named := checkpoint.Versions[r.resource]
@@ -121,14 +121,14 @@ func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.K
 		r.informer.Remove(key)
 	}
 	maps.DeleteFunc(r.retained, func(key client.Key, _ struct{}) bool { return key.Shard == shard })
-	for key, obj := range r.suspect {
+	for key, obj := range r.outdated {
 		if key.Shard != shard {
 			continue
 		}
-		delete(r.suspect, key)
+		delete(r.outdated, key)
 		// For other versions an event will follow.
 		if there, ok := present[key]; ok && there.GetResourceVersion() == obj.GetResourceVersion() {
-			r.saw(shard, obj.GetResourceVersion())
+			r.observe(shard, obj.GetResourceVersion())
 			r.informer.Put(key, obj)
 		}
 	}
