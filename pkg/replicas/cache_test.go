@@ -136,7 +136,7 @@ func TestShardRollback(t *testing.T) {
 		s.push(t, a)
 		pass(time.Second)
 		s.checkpoint(a)
-		r.cache.Note(s.name, a.marked[s.name]) // as the informer of checkpoints does
+		r.cache.Note(s.name, a.written[s.name]) // as the informer of checkpoints does
 		pass(5 * time.Second)
 		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.news())
 		r.has(t, s.state())
@@ -156,7 +156,7 @@ func TestShardRollback(t *testing.T) {
 // TestWithoutCheckpoints: caches without checkpoints, and shards without one, are trusted.
 func TestWithoutCheckpoints(t *testing.T) {
 	s, a := world(t)
-	a.marked = map[string]Checkpoint{}
+	a.written = map[string]Checkpoint{}
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		s.remove("x01")
 		a.replace(t, func(t *testing.T) {
@@ -180,14 +180,14 @@ func TestCacheModel(t *testing.T) {
 			c := newScriptedCache()
 			reading(t, c, func(t *testing.T, r *cacheReader) {
 				last, before, removed := map[client.Key]int{}, map[client.Key]string{}, map[string]int{}
-				marked, read := map[string]bool{}, map[string]bool{}
+				hasCheckpoint, read := map[string]bool{}, map[string]bool{}
 				var restore func(t *testing.T)
 				for range 100 {
 					s := shards[dice.IntN(2)]
 					name := fmt.Sprintf("x%d", dice.IntN(6))
 					versions := map[string]int{}
 					for _, s := range shards {
-						versions[s.name] = r.marked(s.name)
+						versions[s.name] = r.checkpointVersion(s.name)
 					}
 					switch dice.IntN(13) {
 					case 12:
@@ -227,7 +227,7 @@ func TestCacheModel(t *testing.T) {
 						}
 						delete(last, key)
 						for _, s := range shards {
-							require.False(t, marked[s.name] && s.objects[key.Name].uid == uid, "%s was notified as deleted, but the shard has it", content)
+							require.False(t, hasCheckpoint[s.name] && s.objects[key.Name].uid == uid, "%s was notified as deleted, but the shard has it", content)
 						}
 					}
 					for key, content := range known {
@@ -238,7 +238,7 @@ func TestCacheModel(t *testing.T) {
 						text, _, _ := strings.Cut(after, "=")
 						version, err := strconv.Atoi(text)
 						require.NoError(t, err)
-						require.False(t, marked[key.Shard] && version < last[key], "%s was replaced by an older version", key)
+						require.False(t, hasCheckpoint[key.Shard] && version < last[key], "%s was replaced by an older version", key)
 						last[key] = version
 					}
 					before = known
@@ -247,7 +247,7 @@ func TestCacheModel(t *testing.T) {
 					}
 					for name, checkpoint := range c.observedCheckpoints() { // as the informer of checkpoints does
 						r.cache.Note(name, checkpoint)
-						marked[name] = true
+						hasCheckpoint[name] = true
 					}
 				}
 				c.set(false, false)

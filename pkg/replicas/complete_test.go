@@ -48,7 +48,7 @@ func TestCompleteByCheckpoints(t *testing.T) {
 		other := newScriptedShard("t")
 		checkpoint := func(versions map[string]string) {
 			cache.lock.Lock()
-			cache.marked["t"] = Checkpoint{Epoch: other.epoch, Versions: versions}
+			cache.written["t"] = Checkpoint{Epoch: other.epoch, Versions: versions}
 			cache.lock.Unlock()
 			replicas.Note("t", Checkpoint{Epoch: other.epoch, Versions: versions})
 			pass(5 * time.Second)
@@ -77,7 +77,7 @@ func TestRestoredIsComplete(t *testing.T) {
 	b.set(true, false)
 	bubble.Test(t, func(t *testing.T) {
 		informer, replicas := b.reader(t)
-		replicas.Note(s.name, a.marked[s.name])
+		replicas.Note(s.name, a.written[s.name])
 		require.NoError(t, NewSaved(informer).Restore(saved))
 		running(t, informer)
 		pass(time.Minute)

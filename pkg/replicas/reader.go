@@ -90,9 +90,9 @@ func (r *reader) begin(ctx context.Context, checkpoints map[string]Checkpoint) {
 	}
 	for shard := range r.seen {
 		target, ok := r.target(shard)
-		checkpoint, marked := checkpoints[shard]
-		if complete := marked && checkpoint.reaches(target); ok && !complete && !r.cache.removed(shard) {
-			r.behind[shard] = &lag{target: target, other: marked && checkpoint.Epoch != target.Epoch}
+		checkpoint, hasCheckpoint := checkpoints[shard]
+		if complete := hasCheckpoint && checkpoint.reaches(target); ok && !complete && !r.cache.removed(shard) {
+			r.behind[shard] = &lag{target: target, other: hasCheckpoint && checkpoint.Epoch != target.Epoch}
 			klog.FromContext(ctx).V(2).Info("The cache lags behind the known state of a shard", "informer", r.informer.Name(), "cache", r.cache.name, "shard", shard)
 		}
 	}
@@ -183,7 +183,7 @@ func (r *reader) Missing(key client.Key) bool {
 }
 
 func (r *reader) ListComplete() {
-	r.coverage.setUnmarked(r.checkpoints == nil)
+	r.coverage.setWithoutCheckpoints(r.checkpoints == nil)
 	for shard, checkpoint := range r.checkpoints {
 		if _, named := checkpoint.Versions[r.resource]; named {
 			r.coverage.add(shard)
@@ -222,8 +222,8 @@ func bare(obj client.Object) client.Object {
 // coverage records the shards of which an informer has everything up to a checkpoint. Handlers of the informer use it.
 type coverage struct {
 	mu sync.Mutex
-	// unmarked is set if the cache server does not support checkpoints.
-	unmarked bool
+	// withoutCheckpoints is set if the cache server does not support checkpoints.
+	withoutCheckpoints bool
 	// lacking is the time since which a shard is not covered; zero if it is.
 	lacking map[string]time.Time
 }
@@ -241,17 +241,17 @@ func (c *coverage) has(shard string) bool {
 	return known && since.IsZero()
 }
 
-func (c *coverage) setUnmarked(unmarked bool) {
+func (c *coverage) setWithoutCheckpoints(withoutCheckpoints bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unmarked = unmarked
+	c.withoutCheckpoints = withoutCheckpoints
 }
 
 // lacks returns the shards that are not covered, and since when.
 func (c *coverage) lacks(shards []string) map[string]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.unmarked {
+	if c.withoutCheckpoints {
 		return nil
 	}
 	all := map[string]time.Time{}

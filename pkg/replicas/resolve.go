@@ -107,13 +107,13 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, chec
 // apply removes the objects of a shard that are not listed, and stores outdated objects that are listed. The lock must
 // be held.
 func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.Key]client.Object) {
-	marked, named := checkpoint.Versions[r.resource]
+	version, named := checkpoint.Versions[r.resource]
 	var deleted []client.Key
 	for key, obj := range r.informer.All() {
 		_, there := present[key]
 		_, held := r.retained[key]
 		// Objects that were received since are later than the checkpoint.
-		if key.Shard == shard && !there && (held || named && !older(marked, obj.GetResourceVersion())) {
+		if key.Shard == shard && !there && (held || named && !older(version, obj.GetResourceVersion())) {
 			deleted = append(deleted, key)
 		}
 	}

@@ -27,11 +27,11 @@ type scriptedCache struct {
 
 	lock          sync.Mutex
 	outage, stuck bool
-	marked        map[string]Checkpoint
+	written       map[string]Checkpoint
 }
 
 func newScriptedCache() *scriptedCache {
-	c := &scriptedCache{scripted: newScripted(), marked: map[string]Checkpoint{}}
+	c := &scriptedCache{scripted: newScripted(), written: map[string]Checkpoint{}}
 	c.Rollback(70_000) // versions of caches must not be compared
 	c.next = func() int {
 		c.lock.Lock()
@@ -46,7 +46,7 @@ func newScriptedCache() *scriptedCache {
 
 func (c *scriptedCache) checkpoints(ctx context.Context) (map[string]Checkpoint, error) {
 	c.lock.Lock()
-	outage, stuck, checkpoints := c.outage, c.stuck, maps.Clone(c.marked)
+	outage, stuck, checkpoints := c.outage, c.stuck, maps.Clone(c.written)
 	c.lock.Unlock()
 	switch {
 	case stuck:
@@ -65,7 +65,7 @@ func (c *scriptedCache) observedCheckpoints() map[string]Checkpoint {
 	if c.outage || c.stuck {
 		return nil
 	}
-	return maps.Clone(c.marked)
+	return maps.Clone(c.written)
 }
 
 func (c *scriptedCache) set(outage, stuck bool) {
@@ -82,7 +82,7 @@ func (c *scriptedCache) wipe(t *testing.T) {
 	c.become(t, nil)
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.marked = map[string]Checkpoint{}
+	c.written = map[string]Checkpoint{}
 }
 
 func (c *scriptedCache) replace(t *testing.T, by func(t *testing.T)) {
@@ -103,13 +103,13 @@ func (c *scriptedCache) keep() (restore func(t *testing.T)) {
 	c.mu.Unlock()
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	marked := maps.Clone(c.marked)
+	checkpoints := maps.Clone(c.written)
 	return func(t *testing.T) {
 		t.Helper()
 		c.become(t, objects)
 		c.lock.Lock()
 		defer c.lock.Unlock()
-		c.marked = maps.Clone(marked)
+		c.written = maps.Clone(checkpoints)
 	}
 }
 
@@ -184,7 +184,7 @@ func (s *scriptedShard) push(t *testing.T, c *scriptedCache, names ...string) {
 func (s *scriptedShard) checkpoint(c *scriptedCache) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.marked[s.name] = Checkpoint{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
+	c.written[s.name] = Checkpoint{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
 }
 
 func (s *scriptedShard) sync(t *testing.T, c *scriptedCache) {
@@ -224,7 +224,7 @@ func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 	}
 }
 
-func (r *cacheReader) marked(shard string) int {
+func (r *cacheReader) checkpointVersion(shard string) int {
 	checkpoint, _ := r.cache.checkpoint(shard)
 	version, _ := strconv.Atoi(checkpoint.Versions["configmaps"])
 	return version
@@ -272,7 +272,7 @@ func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheRe
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },
 			OnUpdate: func(old, obj *corev1.ConfigMap) {
 				switch {
-				case older(obj.ResourceVersion, old.ResourceVersion) && r.marked(r.KeyOf(obj).Shard) > 0:
+				case older(obj.ResourceVersion, old.ResourceVersion) && r.checkpointVersion(r.KeyOf(obj).Shard) > 0:
 					r.log("back", obj)
 				case obj.ResourceVersion == old.ResourceVersion:
 					r.log("again", obj)
