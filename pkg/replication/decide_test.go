@@ -99,7 +99,7 @@ func TestDesiredOfDeletedObject(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	all, marked := Resource{}, Resource{Filter: tenancy.Replicated}
+	all, filtered := Resource{}, Resource{Filter: tenancy.Replicated}
 	local, replica := localObject(), replicaOf(localObject())
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
 	deleting := localObject(terminating)
@@ -133,11 +133,11 @@ func TestDecide(t *testing.T) {
 		{"UID edited in the replica", all, local, edited(metadata("x", "uid")), ActionUpdate},
 		{"generation edited in the replica", all, local, edited(metadata(int64(4), "generation")), ActionUpdate},
 		{"managed fields edited in the replica", all, local, edited(without("metadata", "managedFields")), ActionUpdate},
-		{"not marked", marked, local, nil, ActionNone},
-		{"no longer marked", marked, local, replica, ActionDelete},
-		{"marked by annotation", marked, annotated, nil, ActionCreate},
-		{"marked by label", marked, localObject(metadata("reason", "labels", "internal.kcp.io/replicate")), nil, ActionCreate},
-		{"marked with an empty annotation", marked, localObject(metadata("", "annotations", "internal.kcp.io/replicate")), nil, ActionNone},
+		{"not selected", filtered, local, nil, ActionNone},
+		{"no longer selected", filtered, local, replica, ActionDelete},
+		{"selected by annotation", filtered, annotated, nil, ActionCreate},
+		{"selected by label", filtered, localObject(metadata("reason", "labels", "internal.kcp.io/replicate")), nil, ActionCreate},
+		{"empty annotation", filtered, localObject(metadata("", "annotations", "internal.kcp.io/replicate")), nil, ActionNone},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

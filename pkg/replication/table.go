@@ -33,8 +33,9 @@ type Resource struct {
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
-	// Unmarked resources are not part of checkpoints, because shards write them directly. They can only be relayed.
-	Unmarked bool
+	// WithoutCheckpoint is set for resources that are not part of checkpoints, because shards write them directly. They
+	// can only be relayed.
+	WithoutCheckpoint bool
 
 	shard string
 	// relayed is set if the objects are replicas themselves.

@@ -310,7 +310,7 @@ func table(shard string, written []schema.GroupVersionResource) (*replication.Ta
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
 	for _, resource := range written {
-		all = append(all, replication.Resource{GroupVersionResource: resource, Unmarked: true})
+		all = append(all, replication.Resource{GroupVersionResource: resource, WithoutCheckpoint: true})
 	}
 	for _, resource := range defaults {
 		relayed := replication.Resource{GroupVersionResource: resource.GroupVersionResource, Filter: replication.OfInstallation}

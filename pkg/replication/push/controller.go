@@ -154,7 +154,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 		if c.mirrors[resource] == nil {
 			m := &mirror{line: l, replicas: &replicas{shared: c.shared, resource: l.Of(c.config.Shard, c.config.Relay != nil)}}
 			if c.upstream != nil {
-				m.trust = &trust{upstream: c.upstream, resource: m.name(), unmarked: l.Unmarked}
+				m.trust = &trust{upstream: c.upstream, resource: m.name(), withoutCheckpoint: l.WithoutCheckpoint}
 			}
 			m.start(ctx, fail)
 			c.mirrors[resource] = m

@@ -70,7 +70,7 @@ func (m *model) cp(t *testing.T) *replicationcheckpoints.ReplicationCheckpoint {
 
 // damage changes a replica, deletes one and invents one without an event. It returns the keys of the first two.
 func (m *model) damage() (keys []string) {
-	m.cache.marked = nil
+	m.cache.onCheckpoint = nil
 	keys = slices.Sorted(maps.Keys(m.wanted()))[:2]
 	m.cache.silently(func() {
 		edited := decoded(m.cache.objects[keys[0]])
@@ -163,7 +163,7 @@ func TestCheckpoints(t *testing.T) {
 		m.arrives(t, untilNoticed)
 		<-time.After(time.Minute)
 		m.stop()
-		m.cache.locked(func() { m.cache.marked = nil })
+		m.cache.locked(func() { m.cache.onCheckpoint = nil })
 		m.restore(m.shard)
 		m.start()
 		m.arrives(t, untilNoticed)
@@ -187,7 +187,7 @@ func TestResourcesAreAddedAndRemoved(t *testing.T) {
 			cancel()
 			require.NotEmpty(t, m.has())
 			m.fails(0)
-			m.cache.marked = nil
+			m.cache.onCheckpoint = nil
 			require.NoError(t, m.config.Table.Remove(t.Context(), resource.GroupResource()))
 			require.Empty(t, m.has())
 			require.NoError(t, m.config.Table.Add(resource))
@@ -201,7 +201,7 @@ func TestResourcesAreAddedAndRemoved(t *testing.T) {
 func TestReplicaIsDeletedAsCompared(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		m.stop()
-		m.cache.marked = nil
+		m.cache.onCheckpoint = nil
 		left := func(n int64) {
 			m.cache.mu.Lock()
 			defer m.cache.mu.Unlock()

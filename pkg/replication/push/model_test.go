@@ -62,7 +62,7 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 	m.config.Table, err = replication.NewTable(replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: tenancy.Replicated})
 	require.NoError(t, err)
 	if !of.wild {
-		m.cache.marked = m.holdsCheckpoint
+		m.cache.onCheckpoint = m.holdsCheckpoint
 	}
 	return m
 }
@@ -346,7 +346,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 		require.Equal(t, []int{0, 0, 0}, m.repairs(t), "seed %d: digests must not find differences", seed)
 	}
 	m.reconnects()
-	m.cache.locked(func() { m.cache.marked = nil }) // others write now
+	m.cache.locked(func() { m.cache.onCheckpoint = nil }) // others write now
 	m.rewrite()
 	m.arrives(t, 20*time.Second) // because of the next digests
 	m.end()

@@ -53,8 +53,8 @@ type modelServer struct {
 	stray sync.WaitGroup
 	// received counts the bytes of responses except watches, and lists the pages of shards.
 	received, lists int
-	// marked is called for each checkpoint.
-	marked func(content map[string]any)
+	// onCheckpoint is called for each checkpoint.
+	onCheckpoint func(content map[string]any)
 }
 
 type modelEvent struct {
@@ -211,8 +211,8 @@ func (m *modelServer) write(method string, q *modelQuery, body []byte) *apierror
 		case method == http.MethodPut && obj.GetResourceVersion() != have.GetResourceVersion(), obj.GetUID() != "" && found && obj.GetUID() != have.GetUID():
 			return conflict(have.GetResourceVersion())
 		}
-		if m.marked != nil && strings.HasPrefix(q.resource, "replicationcheckpoints") {
-			m.marked(obj.Object)
+		if m.onCheckpoint != nil && strings.HasPrefix(q.resource, "replicationcheckpoints") {
+			m.onCheckpoint(obj.Object)
 		}
 		m.store(q.key(q.name), q.cluster, obj)
 	case http.MethodDelete:

@@ -261,7 +261,7 @@ func (s *session) confirmDeleted(ctx context.Context) error {
 		s.endWithOtherData()
 		return errUnsure
 	}
-	if s.resource.Unmarked && cp.Number < minCheckpoints {
+	if s.resource.WithoutCheckpoint && cp.Number < minCheckpoints {
 		return fmt.Errorf("%w: it has only %d checkpoints", errUnsure, cp.Number)
 	}
 	return nil

@@ -19,7 +19,8 @@ import (
 const (
 	// maxObserved is the number of remembered checkpoints of a shard.
 	maxObserved = 64
-	// minCheckpoints is the number of checkpoints after which a shard has certainly written its unmarked resources.
+	// minCheckpoints is the number of checkpoints after which a shard has certainly written its resources without
+	// checkpoint.
 	minCheckpoints = 12
 	// The interval of requests for a checkpoint.
 	minReadInterval = 100 * time.Millisecond
@@ -125,8 +126,8 @@ type trust struct {
 	*upstream
 
 	resource string
-	// unmarked is set if checkpoints do not contain the resource.
-	unmarked bool
+	// withoutCheckpoint is set if checkpoints do not contain the resource.
+	withoutCheckpoint bool
 
 	mu sync.Mutex
 	// high is the highest known version of the shard's objects.
@@ -144,9 +145,10 @@ func (t *trust) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	}
 }
 
-// trusts returns an error if a checkpoint is older than the highest known version. Unmarked resources need no version.
+// trusts returns an error if a checkpoint is older than the highest known version. Resources without checkpoint need no
+// version.
 func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
-	if t.unmarked {
+	if t.withoutCheckpoint {
 		return nil
 	}
 	t.mu.Lock()

@@ -51,7 +51,7 @@ func TestRemovedOnRelaySource(t *testing.T) {
 	origin, observed := checkpointOf("data", "1", 5, "20"), checkpointOf("data", "1", 8, "40")
 	for name, c := range map[string]struct {
 		cp                *replicationcheckpoints.ReplicationCheckpoint
-		unmarked          bool // checkpoints do not contain the resource
+		withoutCheckpoint bool // checkpoints do not contain the resource
 		disconnected      bool
 		absent, otherData bool
 	}{
@@ -64,19 +64,19 @@ func TestRemovedOnRelaySource(t *testing.T) {
 		"restored data":                                {cp: checkpointOf("data", "1", 7, "40"), otherData: true},
 		"older data of the resource":                   {cp: checkpointOf("data", "1", 9, "30")},
 		"data without the resource":                    {cp: checkpointOf("data", "1", 9, "")},
-		"new data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints-1, ""), unmarked: true},
-		"old data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints, ""), unmarked: true, absent: true},
+		"new data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints-1, ""), withoutCheckpoint: true},
+		"old data without checkpoints of the resource": {cp: checkpointOf("data", "1", minCheckpoints, ""), withoutCheckpoint: true, absent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, err := client.NewFactory(&rest.Config{Host: "http://from", Transport: &relayedFrom{c.cp}})
 			require.NoError(t, err)
 			of := resource
-			of.Unmarked = c.unmarked
+			of.WithoutCheckpoint = c.withoutCheckpoint
 			var ended error
 			s := &session{
 				replicas: &replicas{
 					shared: &shared{config: Config{Local: from}}, resource: of,
-					trust: &trust{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
+					trust: &trust{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), withoutCheckpoint: c.withoutCheckpoint},
 				},
 				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
