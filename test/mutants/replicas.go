@@ -34,8 +34,8 @@ var replicas = []Mutant{
 		Name: "empty-relay", Rule: "if a cache server has lost its data, relays must not delete their replicas",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/session.go",
-			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
-			After:  `func (s *session) unsure() bool { return false }`,
+			Before: `func (s *session) unconfirmed() bool { return s.source != nil && s.lost.Load() != s.found.Load() }`,
+			After:  `func (s *session) unconfirmed() bool { return false }`,
 		}, {
 			File:   "pkg/replication/push/push.go",
 			Before: `		return nil, s.confirmDeleted(ctx)`,

@@ -154,7 +154,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 		if c.mirrors[resource] == nil {
 			m := &mirror{line: l, replicas: &replicas{shared: c.shared, resource: l.Of(c.config.Shard, c.config.Relay != nil)}}
 			if c.upstream != nil {
-				m.trust = &trust{upstream: c.upstream, resource: m.name(), withoutCheckpoint: l.WithoutCheckpoint}
+				m.source = &source{upstream: c.upstream, resource: m.name(), withoutCheckpoint: l.WithoutCheckpoint}
 			}
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
@@ -240,12 +240,12 @@ func (m *mirror) session(ctx context.Context) error {
 		recent: cache.NewExpiring(), roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
-	if m.trust != nil {
-		if s.origin, err = m.trust.await(ctx); err != nil {
+	if m.source != nil {
+		if s.origin, err = m.source.await(ctx); err != nil {
 			return err
 		}
 		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
-		s.setUnsure() // until the checkpoint of the shard is read
+		s.setUnconfirmed() // until the checkpoint of the shard is read
 	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
 		return err
@@ -256,7 +256,7 @@ func (m *mirror) session(ctx context.Context) error {
 	if !s.waitForSync(ctx) {
 		return context.Cause(ctx)
 	}
-	if m.trust != nil {
+	if m.source != nil {
 		wg.Go(func() { s.checkOrigin(ctx) })
 	}
 	if err := s.compareFirst(ctx); err != nil {

@@ -59,16 +59,16 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 
 // wanted returns the object that must have a replica, or nil.
 func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Unstructured, error) {
-	if s.unsure() {
-		return nil, errUnsure
+	if s.unconfirmed() {
+		return nil, errSourceIncomplete
 	}
 	local, err := replication.GetObject(ctx, s.config.Local, s.resource, key)
 	switch {
 	case err != nil:
 		return nil, err
-	case s.unsure(): // the response may come from other data
-		return nil, errUnsure
-	case local == nil && s.trust != nil:
+	case s.unconfirmed(): // the response may come from other data
+		return nil, errSourceIncomplete
+	case local == nil && s.source != nil:
 		return nil, s.confirmDeleted(ctx)
 	case local != nil && !s.resource.Selects(local):
 		return nil, nil //nolint:nilnil // it must have no replica

@@ -18,8 +18,8 @@ type replicas struct {
 	*shared
 
 	resource replication.Resource
-	// trust is set if the replicas are relayed from another cache server.
-	trust *trust
+	// source is set if the replicas are relayed from another cache server.
+	source *source
 }
 
 // name is the name of the resource in logs and checkpoints, and in gauges that are deleted with the mirror.

@@ -201,10 +201,10 @@ func (l *localSink) End() {
 	l.seen = nil
 }
 
-// unsure reports whether the cache server that is relayed from may have other data than the session.
-func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }
+// unconfirmed reports whether the cache server that is relayed from may have other data than the session.
+func (s *session) unconfirmed() bool { return s.source != nil && s.lost.Load() != s.found.Load() }
 
-func (s *session) setUnsure() {
+func (s *session) setUnconfirmed() {
 	s.lost.Add(1)
 	signal(s.losing)
 }
@@ -220,11 +220,11 @@ func (s *session) checkOrigin(ctx context.Context) {
 			s.lost.Add(1)
 		}
 		lost := s.lost.Load()
-		cp, err := s.trust.await(ctx)
+		cp, err := s.source.await(ctx)
 		switch {
 		case err != nil:
 			return
-		case !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp):
+		case !sameEpoch(cp, s.origin) || s.source.restoredFromOlder(cp):
 			s.endWithOtherData()
 			return
 		}
@@ -233,36 +233,36 @@ func (s *session) checkOrigin(ctx context.Context) {
 }
 
 func (s *session) endWithOtherData() {
-	s.end(fmt.Errorf("%w: see the checkpoint of shard %s on %s", errOtherData, s.trust.shard, s.config.CacheName))
+	s.end(fmt.Errorf("%w: see the checkpoint of shard %s on %s", errOtherData, s.source.shard, s.config.CacheName))
 }
 
 // observeCheckpoint handles a checkpoint of the shard on the cache server that is relayed from.
 func (s *session) observeCheckpoint(cp *replicationcheckpoints.ReplicationCheckpoint, restoredFromOlder bool) {
 	switch {
-	case restoredFromOlder || !sameLife(cp, s.origin):
-		s.trust.raise(cp)
+	case restoredFromOlder || !sameEpoch(cp, s.origin):
+		s.source.raise(cp)
 		s.endWithOtherData()
-	case s.trust.trusts(cp) != nil:
-		s.setUnsure()
+	case s.source.checkComplete(cp) != nil:
+		s.setUnconfirmed()
 	default:
-		s.trust.raise(cp)
+		s.source.raise(cp)
 	}
 }
 
 // confirmDeleted returns an error unless the cache server that is relayed from has the data of the session. Only then a
 // missing object was deleted.
 func (s *session) confirmDeleted(ctx context.Context) error {
-	cp, err := s.trust.fetch(ctx)
+	cp, err := s.source.fetch(ctx)
 	if err != nil {
-		s.setUnsure()
+		s.setUnconfirmed()
 		return err
 	}
-	if !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp) {
+	if !sameEpoch(cp, s.origin) || s.source.restoredFromOlder(cp) {
 		s.endWithOtherData()
-		return errUnsure
+		return errSourceIncomplete
 	}
 	if s.resource.WithoutCheckpoint && cp.Number < minCheckpoints {
-		return fmt.Errorf("%w: it has only %d checkpoints", errUnsure, cp.Number)
+		return fmt.Errorf("%w: it has only %d checkpoints", errSourceIncomplete, cp.Number)
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ func (s *session) reached() string {
 	if at == "" {
 		return ""
 	}
-	cp := s.trust.before(at, s.origin)
+	cp := s.source.before(at, s.origin)
 	if cp == nil {
 		cp = s.origin
 	}
@@ -284,8 +284,8 @@ func (s *session) reached() string {
 // match the replicas here and those that stay in their region.
 func (s *session) relayed() (checkpoint, bool) {
 	at, known := s.checkpoint()
-	latest := s.trust.latest()
-	if !known || latest == nil || !sameLife(latest, s.origin) || s.unsure() {
+	latest := s.source.latest()
+	if !known || latest == nil || !sameEpoch(latest, s.origin) || s.unconfirmed() {
 		return at, known
 	}
 	extent, named := latest.Resources[s.name()]
@@ -306,7 +306,7 @@ func (s *session) totals() digest.Root {
 
 // extent returns the version of the shard up to which the replicas of the resource are complete.
 func (s *session) extent() (checkpoint, bool) {
-	if s.trust != nil {
+	if s.source != nil {
 		return s.relayed()
 	}
 	return s.checkpoint()
@@ -317,7 +317,7 @@ func (s *session) checkpoint() (checkpoint, bool) {
 	if !s.started.Load() || s.uncertain() {
 		return s.ledger.last()
 	}
-	if s.trust != nil {
+	if s.source != nil {
 		return s.ledger.checkpoint(s.reached)
 	}
 	return s.ledger.checkpoint(s.local.ResourceVersion)

@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	errUnsure = errors.New("the source cache server may lack replicas of the shard")
-	errDirect = errors.New("the shard pushes to this cache server itself")
+	errSourceIncomplete = errors.New("the source cache server may lack replicas of the shard")
+	errDirect           = errors.New("the shard pushes to this cache server itself")
 )
 
 // upstream contains the observed checkpoints of the shard on the source cache server. The absence of replicas there
@@ -55,8 +55,8 @@ func newUpstream(config Config) *upstream {
 	return &upstream{shard: config.Shard, via: config.Relay.Via, client: checkpointClientOf(config.Local), here: checkpointClientOf(config.replicas())}
 }
 
-// sameLife reports whether the versions of two checkpoints, on the shard and on the cache server, can be compared.
-func sameLife(a, b *replicationcheckpoints.ReplicationCheckpoint) bool {
+// sameEpoch reports whether the versions of two checkpoints, on the shard and on the cache server, can be compared.
+func sameEpoch(a, b *replicationcheckpoints.ReplicationCheckpoint) bool {
 	return a.UID == b.UID && a.Epoch == b.Epoch
 }
 
@@ -64,7 +64,7 @@ func sameLife(a, b *replicationcheckpoints.ReplicationCheckpoint) bool {
 func (u *upstream) observe(cp *replicationcheckpoints.ReplicationCheckpoint) (restoredFromOlder bool) {
 	restoredFromOlder = u.restoredFromOlder(cp)
 	u.mu.Lock()
-	if n := len(u.observed); n > 0 && (restoredFromOlder || !sameLife(u.observed[n-1], cp)) {
+	if n := len(u.observed); n > 0 && (restoredFromOlder || !sameEpoch(u.observed[n-1], cp)) {
 		u.observed = nil
 	}
 	u.observed = append(u.observed, cp)
@@ -78,7 +78,7 @@ func (u *upstream) observe(cp *replicationcheckpoints.ReplicationCheckpoint) (re
 // restoredFromOlder reports whether a current checkpoint is older than an observed one: the cache server was restored.
 func (u *upstream) restoredFromOlder(cp *replicationcheckpoints.ReplicationCheckpoint) bool {
 	latest := u.latest()
-	return latest != nil && sameLife(latest, cp) && cp.Number < latest.Number
+	return latest != nil && sameEpoch(latest, cp) && cp.Number < latest.Number
 }
 
 func (u *upstream) latest() *replicationcheckpoints.ReplicationCheckpoint {
@@ -95,7 +95,7 @@ func (u *upstream) before(version string, like *replicationcheckpoints.Replicati
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, cp := range slices.Backward(u.observed) {
-		if order, err := resourceversion.CompareResourceVersion(cp.ResourceVersion, version); err == nil && order <= 0 && sameLife(cp, like) {
+		if order, err := resourceversion.CompareResourceVersion(cp.ResourceVersion, version); err == nil && order <= 0 && sameEpoch(cp, like) {
 			return cp
 		}
 	}
@@ -121,8 +121,8 @@ func (p position) before(other position) bool {
 	return err == nil && order < 0
 }
 
-// trust decides for one resource whether the cache server that is relayed from is complete.
-type trust struct {
+// source checks for one resource whether the cache server that is relayed from is complete.
+type source struct {
 	*upstream
 
 	resource string
@@ -134,7 +134,7 @@ type trust struct {
 	high position
 }
 
-func (t *trust) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
+func (t *source) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	if cp == nil {
 		return
 	}
@@ -145,9 +145,9 @@ func (t *trust) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	}
 }
 
-// trusts returns an error if a checkpoint is older than the highest known version. Resources without checkpoint need no
-// version.
-func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
+// checkComplete returns an error if a checkpoint is older than the highest known version. Resources without checkpoint
+// need no version.
+func (t *source) checkComplete(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 	if t.withoutCheckpoint {
 		return nil
 	}
@@ -155,22 +155,22 @@ func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 	defer t.mu.Unlock()
 	switch at := positionOf(cp, t.resource); {
 	case at.version == "":
-		return fmt.Errorf("%w: its checkpoint does not contain %s", errUnsure, t.resource)
+		return fmt.Errorf("%w: its checkpoint does not contain %s", errSourceIncomplete, t.resource)
 	case at.before(t.high):
-		return fmt.Errorf("%w: %s are complete only up to version %s, but were complete up to %s", errUnsure, t.resource, at.version, t.high.version)
+		return fmt.Errorf("%w: %s are complete only up to version %s, but were complete up to %s", errSourceIncomplete, t.resource, at.version, t.high.version)
 	}
 	return nil
 }
 
-// fetch reads the checkpoint and returns it if trusts accepts it.
-func (t *trust) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+// fetch reads the checkpoint and returns it if checkComplete accepts it.
+func (t *source) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	cp, err := t.client.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%w: reading its checkpoint: %w", errUnsure, err)
+		return nil, fmt.Errorf("%w: reading its checkpoint: %w", errSourceIncomplete, err)
 	}
-	if err := t.trusts(cp); err != nil {
+	if err := t.checkComplete(cp); err != nil {
 		return nil, err
 	}
 	t.raise(cp)
@@ -178,7 +178,7 @@ func (t *trust) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationC
 }
 
 // await waits until the cache server that is relayed from is complete.
-func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+func (t *source) await(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	observed := time.Now()
 	for delay := minReadInterval; ; delay = min(2*delay, maxReadInterval) {
 		here, err := readCheckpoint(ctx, t.here)

@@ -76,21 +76,21 @@ func TestRemovedOnRelaySource(t *testing.T) {
 			s := &session{
 				replicas: &replicas{
 					shared: &shared{config: Config{Local: from}}, resource: of,
-					trust: &trust{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), withoutCheckpoint: c.withoutCheckpoint},
+					source: &source{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), withoutCheckpoint: c.withoutCheckpoint},
 				},
 				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
-			s.trust.observe(observed)
-			s.trust.raise(observed)
+			s.source.observe(observed)
+			s.source.raise(observed)
 			if c.disconnected {
-				s.setUnsure()
+				s.setUnconfirmed()
 			}
 			local, err := s.wanted(t.Context(), client.Key{Cluster: "root", Name: "one"})
 			require.Nil(t, local)
 			if c.absent {
 				require.NoError(t, err)
 			} else {
-				require.ErrorIs(t, err, errUnsure)
+				require.ErrorIs(t, err, errSourceIncomplete)
 			}
 			if c.otherData {
 				require.ErrorIs(t, ended, errOtherData)
